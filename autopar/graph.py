@@ -1,0 +1,219 @@
+"""The graph: a model's forward pass with its loss, as frozen nodes over named tensors.
+
+Every node applies one operator and names its outputs; arguments refer to tensors by name.  It is
+plain data without torch, prints as a program and has a digest, so a plan can say whom it belongs to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from autopar.errors import InternalError
+
+ITEMSIZE = {
+    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+LeafKind = Literal["parameter", "buffer", "input", "constant"]
+LEAVES: tuple[LeafKind, ...] = ("parameter", "buffer", "input", "constant")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named tensor: global shape, dtype, and whether a gradient flows through it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    differentiable: bool
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return ITEMSIZE[self.dtype]
+
+    def __str__(self) -> str:
+        mark = "" if self.differentiable else " no grad"
+        return f"{self.name}: {self.dtype}{list(self.shape)}{mark}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """An argument that is a tensor."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An argument that is a dtype."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"torch.{self.name}"
+
+
+Arg = Ref | DType | int | float | bool | str | None | tuple["Arg", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the user wrote it: module path, file, line and the line's text."""
+
+    module: str = ""
+    file: str = ""
+    line: int = 0
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator applied.  `op` is an overload name such as ``aten.linear.default``, or a leaf kind.
+
+    A leaf (parameter, buffer, input, constant) has `target`: its name in the user's module, or the
+    key of the input.  A constant carries its values in `args[0]`.
+    """
+
+    name: str
+    op: str
+    args: tuple[Arg, ...] = ()
+    kwargs: tuple[tuple[str, Arg], ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    target: str = ""
+    origin: Origin = Origin()
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether this node brings a tensor into the graph instead of computing one."""
+        return self.op in LEAVES
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """Names of the tensors it reads, in the order they appear, repetitions included."""
+        return tuple(_refs((self.args, tuple(value for _, value in self.kwargs))))
+
+    @property
+    def path(self) -> str:
+        """What constraints match: the user's name for it."""
+        if self.is_leaf:
+            return self.target
+        return f"{self.origin.module}/{short(self.op)}" if self.origin.module else short(self.op)
+
+    def __str__(self) -> str:
+        arguments = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs)]
+        call = f"{self.op}({', '.join([repr(self.target), *arguments] if self.is_leaf else arguments)})"
+        names = ", ".join(tensor.name for tensor in self.outputs)
+        types = ", ".join(f"{t.dtype}{list(t.shape)}" for t in self.outputs)
+        return f"{names} = {call}  # {types}  {self.origin.module}"
+
+
+def short(op: str) -> str:
+    """``linear`` for ``aten.linear.default``."""
+    return op.split(".")[1] if op.count(".") >= 1 else op
+
+
+def _refs(arg: Arg) -> Iterator[str]:
+    if isinstance(arg, Ref):
+        yield arg.name
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from _refs(item)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A forward pass: nodes in order, the loss, and the user's output object as named tensors.
+
+    `aliases` maps a tied parameter's other names to the one name that is in the graph.
+    `outputs` maps the path of each tensor in what the model returned to the tensor's name.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    loss: str | None
+    outputs: tuple[tuple[str, str], ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+    mutations: tuple[tuple[str, str], ...] = field(default=())
+    """(buffer's name in the user's module, tensor that is its new value)."""
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Every tensor by name."""
+        return {tensor.name: tensor for node in self.nodes for tensor in node.outputs}
+
+    @cached_property
+    def producer(self) -> Mapping[str, Node]:
+        """The node that makes each tensor."""
+        return {tensor.name: node for node in self.nodes for tensor in node.outputs}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
+        """The nodes that read each tensor."""
+        readers: dict[str, dict[str, Node]] = {name: {} for name in self.tensors}
+        for node in self.nodes:
+            for name in node.operands:
+                readers[name][node.name] = node
+        return {name: tuple(nodes.values()) for name, nodes in readers.items()}
+
+    @cached_property
+    def node(self) -> Mapping[str, Node]:
+        """Every node by name."""
+        return {node.name: node for node in self.nodes}
+
+    def leaves(self, kind: LeafKind) -> tuple[Node, ...]:
+        """Nodes of one leaf kind, in order."""
+        return tuple(node for node in self.nodes if node.op == kind)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Names of the tensors that leave the graph: loss, outputs, new values of buffers."""
+        loss = () if self.loss is None else (self.loss,)
+        rest = (*(name for _, name in self.outputs), *(name for _, name in self.mutations))
+        return tuple(dict.fromkeys((*loss, *rest)))
+
+    @cached_property
+    def digest(self) -> str:
+        """Twelve hex digits that change when anything that is computed changes."""
+        text = "\n".join(
+            f"{n.name}={n.op}{n.target}{n.args!r}{n.kwargs!r}{n.outputs!r}" for n in self.nodes
+        )
+        ends = f"{self.loss}{self.outputs}{self.aliases}{self.mutations}"
+        return hashlib.sha256((text + ends).encode()).hexdigest()[:12]
+
+    def __str__(self) -> str:
+        lines = [f"graph {self.name}:", *(f"    {node}" for node in self.nodes)]
+        return "\n".join([*lines, f"    return {', '.join(self.results)}"])
+
+    def check(self) -> None:
+        """Raise `InternalError` unless names are unique and every tensor is made before it is read."""
+        made: set[str] = set()
+        for index, node in enumerate(self.nodes):
+            for name in node.operands:
+                if name not in made:
+                    raise InternalError(f"{name!r} is read before it is made:\n{self._around(index)}")
+            for tensor in node.outputs:
+                if tensor.name in made:
+                    raise InternalError(f"{tensor.name!r} is made twice:\n{self._around(index)}")
+                if tensor.dtype not in ITEMSIZE:
+                    raise InternalError(f"{tensor} has an unknown dtype:\n{self._around(index)}")
+                made.add(tensor.name)
+            if node.is_leaf and not node.target:
+                raise InternalError(f"leaf without a target:\n{self._around(index)}")
+        for name in self.results:
+            if name not in made:
+                raise InternalError(f"result {name!r} is never made.")
+
+    def _around(self, index: int) -> str:
+        first = max(0, index - 5)
+        window = self.nodes[first : index + 5]
+        return "\n".join(
+            f"{'>' if first + i == index else ' '} {node}" for i, node in enumerate(window)
+        )

@@ -1,0 +1,104 @@
+"""The mesh: named axes of devices.  Bottom of the flow; everything may import it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autopar.errors import MeshError
+
+DEFAULT_NAMES = ("x", "y", "z", "w")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One mesh axis: a name and the number of devices along it."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Devices in a row-major grid; the first axis is the slowest (between hosts first).
+
+    Prints as ``node=2, gpu=4`` and parses back; ``2x4`` is parsed too and gets default names.
+    """
+
+    axes: tuple[Axis, ...]
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise `MeshError` unless names are distinct identifiers and sizes are at least one."""
+        if not self.axes:
+            raise MeshError("A mesh needs at least one axis; write e.g. autopar.Mesh.of(2, 2).")
+        names = [axis.name for axis in self.axes]
+        for axis in self.axes:
+            if not axis.name.isidentifier():
+                raise MeshError(f"Mesh axis name {axis.name!r} is not a Python identifier.")
+            if axis.size < 1:
+                raise MeshError(f"Mesh axis {axis.name!r} has size {axis.size}; sizes start at 1.")
+        if len(set(names)) != len(names):
+            raise MeshError(f"Mesh axis names must differ, got {', '.join(names)}.")
+
+    @classmethod
+    def of(cls, *sizes: int, names: tuple[str, ...] | None = None) -> Mesh:
+        """A mesh of these sizes; axes are called x, y, z, w unless `names` says otherwise."""
+        if names is None:
+            if len(sizes) > len(DEFAULT_NAMES):
+                raise MeshError(f"A mesh of {len(sizes)} axes needs explicit names.")
+            names = DEFAULT_NAMES[: len(sizes)]
+        if len(names) != len(sizes):
+            raise MeshError(f"{len(sizes)} mesh sizes but {len(names)} names: {sizes} and {names}.")
+        return cls(tuple(Axis(name, size) for name, size in zip(names, sizes, strict=True)))
+
+    @classmethod
+    def parse(cls, text: str) -> Mesh:
+        """Read ``2x4`` or ``node=2, gpu=4``."""
+        compact = text.replace(" ", "")
+        if re.fullmatch(r"\d+(x\d+)*", compact):
+            return cls.of(*(int(size) for size in compact.split("x")))
+        parts = [re.fullmatch(r"(\w+)=(\d+)", part) for part in compact.split(",")]
+        if not all(parts):
+            raise MeshError(f"Cannot read the mesh {text!r}; write 2x4 or node=2,gpu=4.")
+        return cls(tuple(Axis(part[1], int(part[2])) for part in parts if part))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{axis.name}={axis.size}" for axis in self.axes)
+
+    def __iter__(self) -> Iterator[Axis]:
+        return iter(self.axes)
+
+    def __len__(self) -> int:
+        return len(self.axes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(axis.name for axis in self.axes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(axis.size for axis in self.axes)
+
+    @property
+    def world_size(self) -> int:
+        """Number of devices."""
+        return math.prod(self.sizes)
+
+    def index(self, name: str) -> int:
+        """Position of the axis called `name`."""
+        if name not in self.names:
+            raise MeshError(f"The mesh ({self}) has no axis {name!r}.")
+        return self.names.index(name)
+
+    def stride(self, axis: int) -> int:
+        """Distance in ranks between neighbours along an axis (row-major)."""
+        return math.prod(self.sizes[axis + 1 :])
+
+    def coordinate(self, rank: int) -> tuple[int, ...]:
+        """Position of a rank on every axis."""
+        return tuple(rank // self.stride(i) % size for i, size in enumerate(self.sizes))
