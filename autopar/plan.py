@@ -1,0 +1,321 @@
+"""The plan: everything that was decided, as data.  Written by api, read by emit, runtime and show.
+
+A plan is JSON with a schema version and the digest of the graph it belongs to; it never holds code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
+
+from autopar.conversion import Step, Traffic, collectives
+from autopar.errors import PlacementError, PlanError
+from autopar.graph import Graph
+from autopar.mesh import Mesh
+from autopar.placement import P, R, S, Sharding
+
+SCHEMA = 1
+
+
+def _parsed(value: object) -> object:
+    return Sharding.parse(value) if isinstance(value, str) else value
+
+
+ShardingText = Annotated[Sharding, BeforeValidator(_parsed), PlainSerializer(str, return_type=str)]
+MeshText = Annotated[
+    Mesh,
+    BeforeValidator(lambda value: Mesh.parse(value) if isinstance(value, str) else value),
+    PlainSerializer(str, return_type=str),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OpSharding:
+    """How one operator is computed on shards: a sharding per operand and per output.
+
+    `variants` names, per mesh axis, the local implementation that the sharding needs on that axis
+    (such as ``vocab_parallel``), or ``""`` where the plain operator is right on local tensors.
+    """
+
+    inputs: tuple[ShardingText, ...]
+    outputs: tuple[ShardingText, ...]
+    variants: tuple[str, ...]
+
+    @property
+    def variant(self) -> str:
+        """The one variant that this sharding uses, or ``""``."""
+        return next(filter(None, self.variants), "")
+
+    def __str__(self) -> str:
+        used = f"  via {self.variant}" if self.variant else ""
+        return f"{', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}{used}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The sharding chosen for one node of the graph."""
+
+    node: str
+    sharding: OpSharding
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """One step that makes another form of a tensor from a form that exists already.
+
+    `regather`: the backward repeats the gather instead of keeping its result.
+    """
+
+    tensor: str
+    axis: int
+    source: ShardingText
+    target: ShardingText
+    regather: bool = False
+
+    @property
+    def step(self) -> Step:
+        """The conversion as a step of the algebra."""
+        return Step(self.axis, self.source, self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterPlan:
+    """A parameter at rest and in the step.
+
+    `stored` (S or I per axis) is what the optimizer and checkpoints see; `leaf` (S, R or I) is what
+    forward and backward see.  `steps` lead from stored to leaf, once per training step; their
+    backward is the gradient's reduction.
+    """
+
+    name: str
+    stored: ShardingText
+    leaf: ShardingText
+    steps: tuple[Conversion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Predicted communication of one kind on one axis in one step: bytes on one rank, and seconds."""
+
+    axis: str
+    collective: str
+    direction: Literal["forward", "backward"]
+    scope: Literal["step", "microbatch"]
+    calls: int
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a step should cost on one rank.  Seconds and bytes.
+
+    `hidden_s` is communication that overlaps compute; `exposed_s` is what remains visible.
+    """
+
+    compute_s: float
+    exposed_s: float
+    hidden_s: float
+    flows: tuple[Flow, ...]
+    parameter_nbytes: int
+    gradient_nbytes: int
+    optimizer_nbytes: int
+    activation_nbytes: int
+    working_nbytes: int
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one training step."""
+        return self.compute_s + self.exposed_s
+
+    @property
+    def memory_nbytes(self) -> int:
+        """Peak bytes on one rank."""
+        return (
+            self.parameter_nbytes
+            + self.gradient_nbytes
+            + self.optimizer_nbytes
+            + self.activation_nbytes
+            + self.working_nbytes
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model, a mesh, and every decision that makes one from the other."""
+
+    model: str
+    graph_digest: str
+    mesh: MeshText
+    hardware: str
+    optimizer: str
+    preset: str
+    choices: tuple[Choice, ...]
+    parameters: tuple[ParameterPlan, ...]
+    conversions: tuple[Conversion, ...]
+    estimate: Estimate
+    bound_s: float
+    versions: tuple[tuple[str, str], ...] = ()
+    precision: str = "float32"
+    schema: int = SCHEMA
+
+    @cached_property
+    def choice(self) -> dict[str, OpSharding]:
+        """The sharding of each node."""
+        return {choice.node: choice.sharding for choice in self.choices}
+
+    @cached_property
+    def parameter(self) -> dict[str, ParameterPlan]:
+        """Each parameter's plan, by the user's name."""
+        return {parameter.name: parameter for parameter in self.parameters}
+
+    def sharding(self, graph: Graph, tensor: str) -> Sharding:
+        """The sharding in which a tensor is made."""
+        node = graph.producer[tensor]
+        names = [made.name for made in node.outputs]
+        return self.choice[node.name].outputs[names.index(tensor)]
+
+    @cached_property
+    def digest(self) -> str:
+        """Twelve hex digits of all decisions; estimates and versions do not count."""
+        body = (self.graph_digest, str(self.mesh), self.choices, self.parameters, self.conversions)
+        return hashlib.sha256(repr((body, self.precision)).encode()).hexdigest()[:12]
+
+    def to_json(self) -> str:
+        """The plan as text."""
+        return _ADAPTER.dump_json(self, indent=1).decode()
+
+    @classmethod
+    def from_json(cls, text: str, source: str = "plan") -> Plan:
+        """Read a plan; raise `PlanError` naming `source` and the first thing that is wrong."""
+        try:
+            plan = _ADAPTER.validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
+            raise PlanError(
+                f"{source} is not an autopar plan: {where}: {first['msg']}. "
+                "Make a new one with `autopar plan`."
+            ) from None
+        if plan.schema != SCHEMA:
+            raise PlanError(
+                f"{source} has plan schema {plan.schema}; this autopar reads schema {SCHEMA}. "
+                "Make a new one with `autopar plan`."
+            )
+        return plan
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan file."""
+        try:
+            text = Path(path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanError(f"Cannot read the plan {path}: {error}.") from None
+        return cls.from_json(text, str(path))
+
+    def check(self, graph: Graph) -> None:
+        """Raise `PlanError` unless the plan belongs to this graph and every sharding fits."""
+        if self.graph_digest != graph.digest:
+            raise PlanError(
+                f"This plan was made for {self.model} with graph digest {self.graph_digest}, but the "
+                f"model at hand is {graph.name} with digest {graph.digest}: other sizes, batch, "
+                "version or code. Make a new plan for it."
+            )
+        missing = [node.name for node in graph.nodes if node.name not in self.choice]
+        if missing or len(self.choices) != len(graph.nodes):
+            raise PlanError(f"The plan's choices do not match the graph's nodes: {missing[:5]} ...")
+        for node in graph.nodes:
+            choice = self.choice[node.name]
+            pairs = [
+                *zip(node.operands, choice.inputs, strict=True),
+                *zip((t.name for t in node.outputs), choice.outputs, strict=True),
+            ]
+            for name, sharding in pairs:
+                self._check_fit(graph, node.path, name, sharding)
+        self._check_parameters(graph)
+        self._check_conversions(graph)
+
+    def _check_fit(self, graph: Graph, where: str, name: str, sharding: Sharding) -> None:
+        tensor = graph.tensors[name]
+        try:
+            sharding.check(tensor.shape, self.mesh)
+        except PlacementError as error:
+            raise PlanError(f"{where}: tensor {name}: {error}") from None
+        allowed = {"R", "I", "P"} if tensor.differentiable else {"N", "P"}
+        for kind in sharding:
+            if not isinstance(kind, S) and kind.name not in allowed:
+                raise PlanError(
+                    f"{where}: tensor {name} {'has' if tensor.differentiable else 'has no'} gradient "
+                    f"and cannot be {kind} in {sharding}."
+                )
+
+    def _check_parameters(self, graph: Graph) -> None:
+        for node in graph.leaves("parameter"):
+            parameter = self.parameter.get(node.target)
+            if parameter is None:
+                raise PlanError(f"The plan does not say how to store parameter {node.target!r}.")
+            if any(kind in (R, P) for kind in parameter.stored):
+                raise PlanError(f"Parameter {node.target!r} cannot be stored as {parameter.stored}.")
+            if P in parameter.leaf.types or parameter.leaf != self.choice[node.name].outputs[0]:
+                raise PlanError(f"Parameter {node.target!r} cannot enter as {parameter.leaf}.")
+            at = parameter.stored
+            for conversion in parameter.steps:
+                self._check_step(graph, conversion)
+                if conversion.source != at:
+                    raise PlanError(f"Parameter {node.target!r}: {conversion} does not start at {at}.")
+                at = conversion.target
+            if at != parameter.leaf:
+                raise PlanError(f"Parameter {node.target!r}: its steps end at {at}, not its leaf.")
+
+    def _check_conversions(self, graph: Graph) -> None:
+        forms: dict[str, set[Sharding]] = {}
+        for node in graph.nodes:
+            for tensor, sharding in zip(node.outputs, self.choice[node.name].outputs, strict=True):
+                forms[tensor.name] = {sharding}
+        for conversion in self.conversions:
+            self._check_step(graph, conversion)
+            made = forms[conversion.tensor]
+            if conversion.source not in made or conversion.target in made:
+                raise PlanError(f"{conversion} starts from a form that is not made, or repeats one.")
+            made.add(conversion.target)
+        for node in graph.nodes:
+            for name, wanted in zip(node.operands, self.choice[node.name].inputs, strict=True):
+                if wanted not in forms[name]:
+                    raise PlanError(f"{node.path} wants {name} as {wanted}, which is never made.")
+
+    def _check_step(self, graph: Graph, conversion: Conversion) -> None:
+        tensor = graph.tensors.get(conversion.tensor)
+        if tensor is None:
+            raise PlanError(f"The plan converts a tensor that the graph lacks: {conversion.tensor!r}.")
+        source, target, axis = conversion.source, conversion.target, conversion.axis
+        for sharding in (source, target):
+            self._check_fit(graph, "conversion", conversion.tensor, sharding)
+        if not 0 <= axis < len(self.mesh) or source.with_type(axis, target[axis]) != target:
+            raise PlanError(f"A conversion step changes one axis at a time: {conversion}.")
+        if collectives(source[axis], target[axis], tensor.differentiable) is None:
+            raise PlanError(f"There is no conversion {source[axis]} -> {target[axis]}: {conversion}.")
+
+    def with_estimate(self, estimate: Estimate) -> Plan:
+        """The same decisions with other predictions."""
+        return replace(self, estimate=estimate)
+
+
+def total(traffic: Iterable[Traffic]) -> Counter[tuple[int, str, str]]:
+    """Bytes by (axis, collective, direction)."""
+    sums: Counter[tuple[int, str, str]] = Counter()
+    for part in traffic:
+        sums[part.axis, part.collective, part.direction] += part.nbytes
+    return sums
+
+
+_ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
+__all__ = [
+    "Choice", "Conversion", "Estimate", "Flow", "OpSharding", "ParameterPlan", "Plan", "total",
+]  # fmt: skip
