@@ -1,0 +1,137 @@
+"""The solver's problem as plain arrays: no torch, no meshes, no names of parallelisms.
+
+Choose one state per variable so that the sum of all unary costs and all factor tables is least, and
+the sum of all bytes stays within a limit.  It can be written by hand, saved and brute-forced.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.errors import PlanError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """A decision with `len(seconds)` states; each state costs seconds and bytes."""
+
+    name: str
+    seconds: Array
+    nbytes: Array
+
+    @property
+    def size(self) -> int:
+        """Number of states."""
+        return len(self.seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """Seconds that depend on the states of several variables; infinity forbids a combination."""
+
+    scope: tuple[int, ...]
+    seconds: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """min  sum_i v_i[x_i] + sum_f table_f[x_scope(f)]   subject to   sum_i bytes_i[x_i] <= limit."""
+
+    variables: tuple[Variable, ...]
+    factors: tuple[Factor, ...]
+
+    def check(self) -> None:
+        """Raise `PlanError` unless shapes agree and no cost is NaN or negative infinity."""
+        for variable in self.variables:
+            if variable.size == 0 or variable.nbytes.shape != variable.seconds.shape:
+                raise PlanError(f"Variable {variable.name!r} needs equally many seconds and bytes.")
+            if not np.all(np.isfinite(variable.nbytes)) or np.any(np.isnan(variable.seconds)):
+                raise PlanError(f"Variable {variable.name!r} has a cost that is not a number.")
+        for factor in self.factors:
+            if any(not 0 <= index < len(self.variables) for index in factor.scope):
+                raise PlanError(f"Factor {factor.scope} refers to a variable that does not exist.")
+            shape = tuple(self.variables[index].size for index in factor.scope)
+            if len(set(factor.scope)) != len(factor.scope) or factor.seconds.shape != shape:
+                raise PlanError(
+                    f"Factor {factor.scope} has a table {factor.seconds.shape}, not {shape}."
+                )
+            if np.any(np.isnan(factor.seconds)) or np.any(np.isneginf(factor.seconds)):
+                raise PlanError(f"Factor {factor.scope} has a cost that is not a number.")
+
+    def seconds(self, states: tuple[int, ...]) -> float:
+        """The objective of one assignment."""
+        unary = sum(v.seconds[state] for v, state in zip(self.variables, states, strict=True))
+        tables = sum(f.seconds[tuple(states[i] for i in f.scope)] for f in self.factors)
+        return float(unary + tables)
+
+    def nbytes(self, states: tuple[int, ...]) -> float:
+        """The bytes of one assignment."""
+        return float(sum(v.nbytes[s] for v, s in zip(self.variables, states, strict=True)))
+
+    def to_json(self) -> str:
+        """The problem as text; infinities are written as null."""
+        return json.dumps(
+            {
+                "variables": [
+                    {"name": v.name, "seconds": _plain(v.seconds), "nbytes": _plain(v.nbytes)}
+                    for v in self.variables
+                ],
+                "factors": [
+                    {"scope": list(f.scope), "seconds": _plain(f.seconds)} for f in self.factors
+                ],
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Problem:
+        """Read a problem; raise `PlanError` where it is malformed."""
+        try:
+            data = json.loads(text)
+            variables = tuple(
+                Variable(str(v["name"]), _array(v["seconds"]), _array(v["nbytes"]))
+                for v in data["variables"]
+            )
+            factors = tuple(
+                Factor(tuple(map(int, f["scope"])), _array(f["seconds"])) for f in data["factors"]
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise PlanError(f"This is not a problem that autopar can read: {error!r}.") from None
+        problem = cls(variables, factors)
+        problem.check()
+        return problem
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A solver's answer: one state per variable, its cost, and a proven lower bound on any answer."""
+
+    states: tuple[int, ...]
+    seconds: float
+    nbytes: float
+    bound_s: float
+
+
+def brute_force(problem: Problem, limit: float = np.inf) -> Assignment | None:
+    """The optimum by trying everything: the referee of every solver on small problems."""
+    best: Assignment | None = None
+    for states in itertools.product(*(range(v.size) for v in problem.variables)):
+        seconds = problem.seconds(states)
+        if problem.nbytes(states) <= limit and (best is None or seconds < best.seconds):
+            best = Assignment(states, seconds, problem.nbytes(states), seconds)
+    return best if best is not None and np.isfinite(best.seconds) else None
+
+
+def _plain(array: Array) -> object:
+    return np.where(np.isposinf(array), None, array).tolist()
+
+
+def _array(values: object) -> Array:
+    array = np.array(values, dtype=object)
+    return np.where(np.equal(array, None), np.inf, array).astype(np.float64)
