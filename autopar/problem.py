@@ -34,10 +34,11 @@ class Variable:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """Seconds that depend on the states of several variables; infinity forbids a combination."""
+    """Seconds and bytes that depend on several variables' states; infinite seconds forbid."""
 
     scope: tuple[int, ...]
     seconds: Array
+    nbytes: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,8 @@ class Problem:
                 raise PlanError(
                     f"Factor {factor.scope} has a table {factor.seconds.shape}, not {shape}."
                 )
+            if factor.nbytes is not None and factor.nbytes.shape != shape:
+                raise PlanError(f"Factor {factor.scope} has bytes {factor.nbytes.shape}, not {shape}.")
             if np.any(np.isnan(factor.seconds)) or np.any(np.isneginf(factor.seconds)):
                 raise PlanError(f"Factor {factor.scope} has a cost that is not a number.")
 
@@ -73,7 +76,13 @@ class Problem:
 
     def nbytes(self, states: tuple[int, ...]) -> float:
         """The bytes of one assignment."""
-        return float(sum(v.nbytes[s] for v, s in zip(self.variables, states, strict=True)))
+        unary = sum(v.nbytes[state] for v, state in zip(self.variables, states, strict=True))
+        tables = sum(
+            f.nbytes[tuple(states[i] for i in f.scope)]
+            for f in self.factors
+            if f.nbytes is not None
+        )
+        return float(unary + tables)
 
     def to_json(self) -> str:
         """The problem as text; infinities are written as null."""
@@ -84,7 +93,12 @@ class Problem:
                     for v in self.variables
                 ],
                 "factors": [
-                    {"scope": list(f.scope), "seconds": _plain(f.seconds)} for f in self.factors
+                    {
+                        "scope": list(f.scope),
+                        "seconds": _plain(f.seconds),
+                        "nbytes": None if f.nbytes is None else _plain(f.nbytes),
+                    }
+                    for f in self.factors
                 ],
             }
         )
@@ -99,7 +113,12 @@ class Problem:
                 for v in data["variables"]
             )
             factors = tuple(
-                Factor(tuple(map(int, f["scope"])), _array(f["seconds"])) for f in data["factors"]
+                Factor(
+                    tuple(map(int, f["scope"])),
+                    _array(f["seconds"]),
+                    None if f.get("nbytes") is None else _array(f["nbytes"]),
+                )
+                for f in data["factors"]
             )
         except (KeyError, TypeError, ValueError) as error:
             raise PlanError(f"This is not a problem that autopar can read: {error!r}.") from None

@@ -2,6 +2,8 @@
 
     minimise over x:   sum_i u_i[x_i]  +  sum_f t_f[x_scope(f)]
 
+where every u and t is seconds + multiplier * bytes.
+
 A variable v is eliminated by adding up every table that mentions it, T(s, x_v) over its neighbours'
 states s, and replacing them by m(s) = min_{x_v} T(s, x_v).  The minimising state is remembered, and
 read back in reverse order once the neighbours are known.  The order is greedy: the smallest table
@@ -65,7 +67,8 @@ class _Tables:
         for index, variable in enumerate(problem.variables):
             self._add((index,), variable.seconds + multiplier * variable.nbytes)
         for factor in problem.factors:
-            self._add(factor.scope, factor.seconds)
+            extra = 0.0 if factor.nbytes is None else multiplier * factor.nbytes
+            self._add(factor.scope, factor.seconds + extra)
         self.queue = [(self._weight(index), index) for index in self.left]
         heapq.heapify(self.queue)
 

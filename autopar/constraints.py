@@ -1,0 +1,116 @@
+"""Constraints: what a person pins.  Patterns over names say which types are allowed.
+
+A constraint speaks of one mesh axis (or all) and one subject:
+
+    stored    a parameter at rest            S, I
+    leaf      a parameter in the step        S, R, I
+    used      a parameter where an operator reads it
+    tensor    an activation, where it is made and where it is read
+
+`allowed` is tried in order: the first alternative that leaves a candidate holds, so ``S, else I``
+means "sharded where some dim divides".  A type in a constraint is meant as a rank sees it
+(`Sharding.local`), so ``S(0)`` matches the inner of two nested splits too; ``S`` is any shard.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal, get_args
+
+from autopar.errors import ConstraintError, PlacementError
+from autopar.mesh import Mesh
+from autopar.placement import S, Sharding, Type, parse_type
+
+Subject = Literal["stored", "leaf", "used", "tensor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """On `axis` (None: every axis), names like `pattern` may only have the allowed types."""
+
+    subject: Subject
+    pattern: str
+    allowed: tuple[tuple[str, ...], ...]
+    axis: str | None = None
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise `ConstraintError` unless every word can be read."""
+        if self.subject not in get_args(Subject):
+            raise ConstraintError(f"A constraint is on {get_args(Subject)}, not {self.subject!r}.")
+        if not self.allowed or not all(self.allowed):
+            raise ConstraintError(f"The constraint on {self.pattern!r} allows nothing.")
+        for token in (token for alternative in self.allowed for token in alternative):
+            if token != "S":
+                _type(token)
+
+    @classmethod
+    def of(cls, subject: Subject, pattern: str, text: str, axis: str | None = None) -> Constraint:
+        """Read alternatives such as ``S(0) | R, else I``."""
+        alternatives = re.split(r",\s*else\s+", text)
+        allowed = tuple(tuple(t.strip() for t in a.split("|")) for a in alternatives)
+        return cls(subject, pattern, allowed, axis)
+
+    def matches(self, name: str) -> bool:
+        """Whether this constraint speaks of the tensor or parameter called `name`."""
+        return fnmatchcase(name, self.pattern)
+
+    def permits(self, sharding: Sharding, mesh: Mesh, alternative: int) -> bool:
+        """Whether the sharding has an allowed type on the constrained axes.
+
+        An axis of one device splits nothing, so it permits everything.
+        """
+        axes = range(len(mesh)) if self.axis is None else (mesh.index(self.axis),)
+        tokens = self.allowed[alternative]
+        return all(
+            mesh.sizes[a] == 1 or any(_allows(token, sharding.local(a, mesh)) for token in tokens)
+            for a in axes
+        )
+
+    def __str__(self) -> str:
+        words = ", else ".join(" | ".join(alternative) for alternative in self.allowed)
+        return f"{self.subject} {self.pattern!r} on {self.axis or 'every axis'}: {words}"
+
+
+def _allows(token: str, kind: Type) -> bool:
+    return isinstance(kind, S) if token == "S" else kind == _type(token)
+
+
+def _type(token: str) -> Type:
+    try:
+        return parse_type(token)
+    except PlacementError as error:
+        raise ConstraintError(str(error)) from None
+
+
+def from_user(constraints: dict[str, str | dict[str, str]] | None, mesh: Mesh) -> tuple[Constraint, ...]:
+    """Read what `parallelize(constraints=)` takes: ``{pattern: sharding}``.
+
+    A pattern is a name, ``*`` and ``?`` allowed; ``leaf:``, ``stored:`` or ``used:`` in front makes
+    it speak of a parameter at that place (a bare parameter name means its leaf).  A sharding is
+    ``"[S(0), R]"`` with ``*`` for any type, or ``{axis: alternatives}``.
+    """
+    found: list[Constraint] = []
+    for key, value in (constraints or {}).items():
+        head, _, rest = key.partition(":")
+        subject, pattern = (head, rest) if rest and head in get_args(Subject) else ("tensor", key)
+        for axis, text in _by_axis(key, value, mesh).items():
+            mesh.index(axis)
+            found.append(Constraint.of(subject, pattern, text, axis))  # type: ignore[arg-type]
+    return tuple(found)
+
+
+def _by_axis(key: str, value: str | dict[str, str], mesh: Mesh) -> dict[str, str]:
+    if isinstance(value, dict):
+        return value
+    body = value.strip()
+    if not (body.startswith("[") and body.endswith("]")):
+        raise ConstraintError(f"Constraint {key!r}: write [S(0), R] or {{axis: 'S(0)'}}, not {value!r}.")
+    words = re.split(r",(?!\s*of)", body[1:-1])
+    if len(words) != len(mesh):
+        raise ConstraintError(f"Constraint {key!r} has {len(words)} types; the mesh ({mesh}) has {len(mesh)}.")
+    return {name: word.strip() for name, word in zip(mesh.names, words, strict=True) if word.strip() != "*"}
