@@ -128,6 +128,18 @@ def _refs(arg: Arg) -> Iterator[str]:
             yield from _refs(item)
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What autograd keeps of one node for its backward: which operands, which outputs, what else.
+
+    `extra_nbytes` counts storages that are neither (a mask, statistics) on the whole, unsplit node.
+    """
+
+    operands: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    extra_nbytes: int = 0
+
+
 @dataclass(frozen=True)
 class Graph:
     """A forward pass: nodes in order, the loss, and the user's output object as named tensors.

@@ -1,0 +1,104 @@
+"""Constraints narrow the candidates before anything is priced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from autopar.constraints import Constraint
+from autopar.errors import ConstraintError
+from autopar.graph import Graph, Node
+from autopar.mesh import Mesh
+from autopar.placement import Sharding
+from autopar.plan import OpSharding
+from autopar.pricing.parameters import Storage
+
+T = TypeVar("T")
+
+
+def narrow(
+    candidates: Mapping[str, tuple[OpSharding, ...]],
+    storages: Mapping[str, tuple[Storage, ...]],
+    graph: Graph,
+    mesh: Mesh,
+    constraints: tuple[Constraint, ...],
+) -> tuple[dict[str, tuple[OpSharding, ...]], dict[str, tuple[Storage, ...]]]:
+    """Keep the candidates that the constraints allow; refuse a constraint that speaks of nothing."""
+    _refuse_unmatched(graph, constraints)
+    kept = dict(candidates)
+    rest = dict(storages)
+    for constraint in constraints:
+        if constraint.subject in ("stored", "leaf"):
+            for name, options in rest.items():
+                if constraint.matches(graph.node[name].target):
+                    rest[name] = _filter(options, constraint, mesh, _place(constraint), name)
+            continue
+        for node in graph.nodes:
+            indices = _spoken_of(constraint, node, graph)
+            if indices and not node.is_leaf:
+                kept[node.name] = _filter(
+                    kept[node.name], constraint, mesh, _operands(indices), node.path
+                )
+    return kept, rest
+
+
+def _filter(
+    options: tuple[T, ...],
+    constraint: Constraint,
+    mesh: Mesh,
+    forms: Callable[[T], Iterable[Sharding]],
+    name: str,
+) -> tuple[T, ...]:
+    for alternative in range(len(constraint.allowed)):
+        kept = tuple(
+            option
+            for option in options
+            if all(constraint.permits(form, mesh, alternative) for form in forms(option))
+        )
+        if kept:
+            return kept
+    raise ConstraintError(
+        f"{name}: none of its {len(options)} candidates meets the constraint ({constraint}). "
+        "Allow more types there, or relax the constraints on its neighbours."
+    )
+
+
+def _place(constraint: Constraint) -> Callable[[Storage], tuple[Sharding]]:
+    if constraint.subject == "stored":
+        return lambda storage: (storage.stored,)
+    return lambda storage: (storage.leaf,)
+
+
+def _operands(indices: tuple[int, ...]) -> Callable[[OpSharding], tuple[Sharding, ...]]:
+    return lambda option: tuple((*option.inputs, *option.outputs)[i] for i in indices)
+
+
+def _spoken_of(constraint: Constraint, node: Node, graph: Graph) -> tuple[int, ...]:
+    """Positions among the node's operands and outputs that a constraint is about."""
+    if constraint.subject == "used":
+        return tuple(
+            i
+            for i, name in enumerate(node.operands)
+            if graph.producer[name].op == "parameter"
+            and constraint.matches(graph.producer[name].target)
+        )
+    operands = [
+        graph.tensors[name].differentiable
+        and graph.producer[name].op != "parameter"
+        and constraint.matches(graph.producer[name].path)
+        for name in node.operands
+    ]
+    outputs = [t.differentiable and constraint.matches(node.path) for t in node.outputs]
+    return tuple(i for i, spoken in enumerate((*operands, *outputs)) if spoken)
+
+
+def _refuse_unmatched(graph: Graph, constraints: tuple[Constraint, ...]) -> None:
+    parameters = [node.target for node in graph.leaves("parameter")]
+    tensors = [node.path for node in graph.nodes if not node.is_leaf]
+    for constraint in constraints:
+        names = tensors if constraint.subject == "tensor" else parameters
+        if constraint.pattern != "*" and not any(map(constraint.matches, names)):
+            examples = ", ".join(names[:3])
+            raise ConstraintError(
+                f"No name matches the constraint ({constraint}). Names look like {examples}."
+            )

@@ -1,0 +1,61 @@
+"""Seconds and saved bytes of an operator under a sharding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from autopar.graph import Graph, Node, Tensor, short
+from autopar.mesh import Mesh
+from autopar.placement import S, Sharding
+from autopar.plan import OpSharding
+from autopar.pricing.prices import Prices
+from autopar.rules import flops, variant_traffic
+
+VIEWS = frozenset(
+    "view reshape transpose permute unsqueeze squeeze expand slice select split split_with_sizes "
+    "chunk unbind t detach alias unflatten flatten numpy_T mT".split()
+)
+"""Operators that move no bytes: their output shares the operand's storage."""
+
+
+def local_nbytes(tensor: Tensor, sharding: Sharding, mesh: Mesh) -> int:
+    """Bytes of one rank's part."""
+    return math.prod(sharding.local_shape(tensor.shape, mesh)) * tensor.itemsize
+
+
+def split(sharding: OpSharding, mesh: Mesh) -> int:
+    """Among how many ranks the operator's work is divided."""
+    forms = (*sharding.inputs, *sharding.outputs)
+    axes = [a for a in range(len(mesh)) if any(isinstance(form[a], S) for form in forms)]
+    return math.prod(mesh.sizes[a] for a in axes)
+
+
+def operator_seconds(node: Node, sharding: OpSharding, graph: Graph, prices: Prices) -> float:
+    """Forward and backward of one operator on one rank, its variant's collectives included."""
+    if node.is_leaf:
+        return 0.0
+    mesh = prices.mesh
+    operands = [graph.tensors[name] for name in node.operands]
+    differentiable = any(tensor.differentiable for tensor in node.outputs)
+    dtype = node.outputs[0].dtype
+    work = flops(node, graph) / split(sharding, mesh)
+    moved = 0
+    if short(node.op) not in VIEWS:
+        moved = sum(
+            local_nbytes(tensor, form, mesh)
+            for tensor, form in _pairs(operands, node.outputs, sharding)
+        )
+    seconds = prices.operator(work, moved, dtype)
+    if differentiable:
+        gradients = sum(tensor.differentiable for tensor in operands)
+        seconds += prices.operator(work * gradients, 2 * moved, dtype)
+    traffic = variant_traffic(sharding.variant, node, sharding, graph, mesh)
+    return seconds + sum(prices.collective(part) for part in traffic)
+
+
+def _pairs(
+    operands: Iterable[Tensor], outputs: Iterable[Tensor], sharding: OpSharding
+) -> Iterable[tuple[Tensor, Sharding]]:
+    yield from zip(operands, sharding.inputs, strict=True)
+    yield from zip(outputs, sharding.outputs, strict=True)

@@ -1,0 +1,98 @@
+"""How a parameter may rest and enter the step, and what that costs once per step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autopar.conversion import Step
+from autopar.graph import Tensor
+from autopar.mesh import Mesh
+from autopar.placement import I, N, S, Sharding
+from autopar.pricing.operators import local_nbytes
+from autopar.pricing.prices import Prices
+from autopar.pricing.routes import Routes
+from cost_models.memory import optimizer_state_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One candidate: how a parameter rests, what forward and backward see, and how uses gather it."""
+
+    stored: Sharding
+    leaf: Sharding
+    regather: bool
+
+
+def storages(tensor: Tensor, leaves: tuple[Sharding, ...], mesh: Mesh) -> tuple[Storage, ...]:
+    """Every way to store the parameter for each of its leaf types."""
+    found: dict[Storage, None] = {}
+    for leaf in leaves:
+        for stored in _stored(tensor, leaf, mesh):
+            found[Storage(stored, leaf, False)] = None
+            if leaf.is_split and tensor.differentiable:
+                found[Storage(stored, leaf, True)] = None
+    return tuple(found)
+
+
+def _stored(tensor: Tensor, leaf: Sharding, mesh: Mesh) -> Iterator[Sharding]:
+    """Keep the leaf's splits; on each other axis rest whole, or split one more dim."""
+    whole = I if tensor.differentiable else N
+    options = [(kind,) if isinstance(kind, S) else (whole, None) for kind in leaf]
+    for picks in itertools.product(*options):
+        form = Sharding(tuple(whole if kind is None else kind for kind in picks))
+        for axis, kind in enumerate(picks):
+            if kind is None and form is not None and mesh.sizes[axis] > 1:
+                form = _split_once_more(tensor, form, axis, mesh)
+        if form is not None:
+            yield form
+
+
+def _split_once_more(tensor: Tensor, form: Sharding, axis: int, mesh: Mesh) -> Sharding | None:
+    """Split the first dim that still divides, inside the splits it has."""
+    for dim in range(len(tensor.shape)):
+        cuts = form.cuts(dim)
+        inside = cuts[-1][0] * mesh.sizes[cuts[-1][1]] if cuts else 1
+        finer = form.with_type(axis, S(dim, inside))
+        if finer.fits(tensor.shape, mesh):
+            return finer
+    return None
+
+
+def gather_steps(tensor: Tensor, storage: Storage, routes: Routes) -> tuple[Step, ...]:
+    """The steps from rest to leaf; their backward, reversed, is the gradient's reduction."""
+    return routes.closure(tensor, (storage.stored, storage.leaf)).path(storage.stored, storage.leaf)
+
+
+def storage_seconds(tensor: Tensor, storage: Storage, routes: Routes) -> float:
+    """Seconds per step of gathering the weight and reducing its gradient."""
+    closure = routes.closure(tensor, (storage.stored, storage.leaf))
+    return closure.cost(storage.stored, storage.leaf)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageBytes:
+    """Bytes of one parameter on one rank."""
+
+    parameter: int
+    gradient: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.parameter + self.gradient + self.optimizer
+
+
+def storage_nbytes(tensor: Tensor, storage: Storage, prices: Prices, optimizer: str) -> StorageBytes:
+    """What a parameter occupies: at rest, gathered where the leaf differs, gradient, state."""
+    mesh = prices.mesh
+    stored = local_nbytes(tensor, storage.stored, mesh)
+    leaf = local_nbytes(tensor, storage.leaf, mesh)
+    gathered = leaf if leaf != stored else 0
+    if not tensor.differentiable:
+        return StorageBytes(stored + gathered, 0, 0)
+    state = optimizer_state_bytes(optimizer, stored // tensor.itemsize, tensor.dtype)
+    return StorageBytes(stored + gathered, leaf, int(state))
+

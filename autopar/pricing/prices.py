@@ -1,0 +1,74 @@
+"""What things cost on this mesh and hardware: operators, conversion steps, collectives.  Seconds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from autopar.conversion import Step, Traffic
+from autopar.graph import Tensor
+from autopar.mesh import Mesh
+from cost_models.collectives import axis_link, collective_seconds
+from cost_models.hardware import Device, Hardware, Link
+from cost_models.ops import op_seconds
+
+
+@dataclass(frozen=True)
+class Prices:
+    """The physics of one mesh of devices of one kind."""
+
+    mesh: Mesh
+    hardware: Hardware
+
+    @cached_property
+    def device(self) -> Device:
+        """One device, as it is when its host is shared by as many ranks as the mesh puts on it."""
+        local_ranks = min(self.mesh.world_size, self.hardware.devices_per_host)
+        return self.hardware.device_shared_by(local_ranks)
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """The slowest link along each axis."""
+        return tuple(
+            axis_link(self.hardware, self.mesh.stride(axis), size)
+            for axis, size in enumerate(self.mesh.sizes)
+        )
+
+    def collective(self, traffic: Traffic) -> float:
+        """Seconds of one collective."""
+        ranks = self.mesh.sizes[traffic.axis]
+        return collective_seconds(
+            traffic.collective, traffic.nbytes, ranks, self.links[traffic.axis]
+        )
+
+    def operator(self, flops: float, nbytes: float, dtype: str) -> float:
+        """Seconds of one operator that does `flops` and moves `nbytes` on one device."""
+        return op_seconds(flops, nbytes, dtype, self.device)
+
+    def step(self, step: Step, tensor: Tensor) -> float:
+        """Seconds of a conversion step, forward and backward: its collectives and its copies."""
+        mesh = self.mesh
+        if mesh.sizes[step.axis] == 1:
+            return 0.0
+        traffic = step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
+        copied = max(
+            math.prod(form.local_shape(tensor.shape, mesh)) for form in (step.source, step.target)
+        )
+        passes = 2 if tensor.differentiable else 1
+        copies = passes * self.operator(0.0, 2.0 * copied * tensor.itemsize, tensor.dtype)
+        return copies + sum(self.collective(part) for part in traffic)
+
+    def regathered_step(self, step: Step, tensor: Tensor) -> float:
+        """`step` where a gather is repeated in the backward instead of being kept."""
+        again = sum(self.collective(part) for part in regathered(step, tensor, self.mesh))
+        return self.step(step, tensor) + again
+
+
+def regathered(step: Step, tensor: Tensor, mesh: Mesh) -> tuple[Traffic, ...]:
+    """The collectives that regathering adds: the forward gathers again, in the backward."""
+    return tuple(
+        Traffic(part.axis, part.collective, "backward", part.nbytes)
+        for part in step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
+        if part.collective == "all_gather" and part.direction == "forward"
+    )
