@@ -27,7 +27,8 @@ def problems(draw: st.DrawFn) -> Problem:
         width = min(len(sizes), draw(st.integers(1, 3)))
         scope = tuple(int(i) for i in rng.permutation(len(sizes))[:width])
         table = rng.integers(0, 9, [sizes[i] for i in scope]) / 2
-        factors.append(Factor(scope, np.where(rng.random(table.shape) < 0.1, np.inf, table)))
+        nbytes = rng.integers(0, 4, table.shape) * 1.0 if rng.random() < 0.5 else None
+        factors.append(Factor(scope, np.where(rng.random(table.shape) < 0.1, np.inf, table), nbytes))
     return Problem(variables, tuple(factors))
 
 

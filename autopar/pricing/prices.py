@@ -46,6 +46,15 @@ class Prices:
         """Seconds of one operator that does `flops` and moves `nbytes` on one device."""
         return op_seconds(flops, nbytes, dtype, self.device)
 
+    @property
+    def hidden_share(self) -> float:
+        """How much communication the runtime can hide, as a share of compute time."""
+        return self.device.overlap
+
+    def optimizer_seconds(self, parameter_nbytes: int) -> float:
+        """Seconds of an optimizer update: reads parameter, gradient and two moments, writes three."""
+        return self.operator(0.0, 7.0 * parameter_nbytes, "float32")
+
     def step(self, step: Step, tensor: Tensor) -> float:
         """Seconds of a conversion step, forward and backward: its collectives and its copies."""
         mesh = self.mesh

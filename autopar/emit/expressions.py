@@ -1,0 +1,161 @@
+"""An operator with its arguments -> the Python expression a person would have written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from autopar.emit.statement import Part, Value, Weight
+from autopar.graph import Arg, DType, Ref, short
+
+Bound = Mapping[str, Value | Weight]
+"""What each argument name stands for at this place."""
+
+INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=",
+    "gt": ">", "ge": ">=", "bitwise_and": "&", "bitwise_or": "|", "__and__": "&", "__or__": "|",
+    "pow": "**", "matmul": "@", "logical_and": "&",
+}  # fmt: skip
+METHODS = {
+    "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "expand", "flatten", "sum",
+    "mean", "split", "chunk", "unbind", "select", "t", "contiguous", "masked_fill", "detach",
+    "clone", "to", "cumsum", "amax", "unflatten", "view_as", "expand_as", "type_as", "repeat",
+    "narrow", "any", "all", "argmax", "index_select", "gather", "neg", "abs", "float", "roll",
+}  # fmt: skip
+TORCH = {
+    "addmm", "bmm", "mm", "baddbmm", "tanh", "rsqrt", "sqrt", "cos", "sin", "exp", "log", "sigmoid",
+    "erf", "reciprocal", "cat", "stack", "arange", "where", "logical_not", "bitwise_not", "clamp",
+    "maximum", "minimum", "full", "ones", "zeros", "triu", "tril", "relu", "einsum", "square",
+    "full_like", "zeros_like", "ones_like", "softmax", "log_softmax", "batch_norm", "var_mean", "pow",
+    "rsub", "outer", "isin", "empty", "new_zeros", "new_ones", "scalar_tensor", "lift_fresh",
+}  # fmt: skip
+FUNCTIONAL = {
+    "linear", "layer_norm", "rms_norm", "group_norm", "conv1d", "conv2d", "conv3d", "silu",
+    "mse_loss", "l1_loss", "leaky_relu", "elu", "softplus", "hardtanh", "relu6", "mish", "hardswish",
+    "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "pad", "logsigmoid",
+}  # fmt: skip
+RUNTIME = {"cross_entropy_sum", "count_valid"}
+DROPPED = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
+
+
+def expression(
+    op: str, args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...], bound: Bound
+) -> tuple[Part, ...]:
+    """The parts of the call; strings between values and weights."""
+    writer = _Writer(bound)
+    name, overload = short(op), op.rsplit(".", 1)[-1]
+    kept = tuple((key, value) for key, value in kwargs if key not in DROPPED and value is not None)
+    special = _SPECIAL.get(op)
+    if special is not None:
+        return special(writer, args, kept)
+    if name in INFIX and len(args) == 2 and not kept:
+        return (*writer.arg(args[0]), f" {INFIX[name]} ", *writer.arg(args[1]))
+    if op.startswith("autopar."):
+        return writer.call(name, args, kept)
+    if name in METHODS and args and isinstance(args[0], Ref):
+        return (*writer.arg(args[0]), *writer.call(f".{name}", args[1:], kept))
+    if name in FUNCTIONAL:
+        return writer.call(f"F.{name}", args, kept)
+    if name in TORCH:
+        return writer.call(f"torch.{name}", args, kept)
+    return writer.call(f"torch.ops.{op.split('.')[0]}.{name}.{overload}", args, kept)
+
+
+class _Writer:
+    """Writes arguments; tensors become values or weights."""
+
+    def __init__(self, bound: Bound) -> None:
+        self._bound = bound
+
+    def arg(self, arg: Arg) -> tuple[Part, ...]:
+        """One argument as parts."""
+        if isinstance(arg, Ref):
+            return (self._bound[arg.name],)
+        if isinstance(arg, DType):
+            return (repr(arg),)
+        if isinstance(arg, tuple):
+            inner = self._joined(self.arg(item) for item in arg)
+            return ("[", *inner, "]")
+        if isinstance(arg, float) and arg in (float("inf"), float("-inf")):
+            return (f'float("{arg}")',)
+        return (repr(arg),)
+
+    def call(
+        self, function: str, args: Iterable[Arg], kwargs: Iterable[tuple[str, Arg]] = ()
+    ) -> tuple[Part, ...]:
+        """``function(args, key=value)``."""
+        written = [self.arg(arg) for arg in args]
+        written += [(f"{key}=", *self.arg(value)) for key, value in kwargs]
+        return (f"{function}(", *self._joined(written), ")")
+
+    def _joined(self, items: Iterable[tuple[Part, ...]]) -> tuple[Part, ...]:
+        parts: list[Part] = []
+        for item in items:
+            if parts:
+                parts.append(", ")
+            parts.extend(item)
+        return tuple(parts)
+
+
+Kwargs = tuple[tuple[str, Arg], ...]
+Special = Callable[[_Writer, tuple[Arg, ...], Kwargs], tuple[Part, ...]]
+
+
+def _embedding(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+    padding = args[2] if len(args) > 2 else dict(kwargs).get("padding_idx", -1)
+    extra: Kwargs = (("padding_idx", padding),) if padding != -1 else ()
+    return writer.call("F.embedding", (args[1], args[0]), extra)
+
+
+def _slice(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+    tensor, dim, start, end, step = (*args, *(0, None, None, 1)[len(args) - 1 :])
+    if not isinstance(dim, int) or dim < 0:
+        return writer.call("torch.ops.aten.slice.Tensor", args, kwargs)
+    first = "" if start in (0, None) else repr(start)
+    last = "" if end in (None, 9223372036854775807) else repr(end)
+    stride = "" if step == 1 else f":{step!r}"
+    index = ", ".join([":"] * dim + [f"{first}:{last}{stride}"])
+    return (*writer.arg(tensor), f"[{index}]")
+
+
+def _softmax(name: str) -> Special:
+    def write(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+        dtype = args[2] if len(args) > 2 else dict(kwargs).get("dtype")
+        extra: Kwargs = () if dtype is None else (("dtype", dtype),)
+        return writer.call(f"torch.{name}", args[:2], extra)
+
+    return write
+
+
+def _attention(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+    names = ("attn_mask", "dropout_p", "is_causal")
+    defaults: dict[str, Arg] = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False}
+    given = {**dict(zip(names, args[3:], strict=False)), **dict(kwargs)}
+    used = tuple((key, value) for key, value in given.items() if value != defaults.get(key))
+    return writer.call("F.scaled_dot_product_attention", args[:3], used)
+
+
+def _to(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+    dtype = next(a for a in (*args[1:], *dict(kwargs).values()) if isinstance(a, DType))
+    return (*writer.arg(args[0]), *writer.call(".to", (dtype,)))
+
+
+def _split(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+    return (*writer.arg(args[0]), *writer.call(".split", args[1:], kwargs))
+
+
+def _constant_dtype(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+    return writer.call("torch.tensor", args, kwargs)
+
+
+_SPECIAL: dict[str, Special] = {
+    "aten.embedding.default": _embedding,
+    "aten.slice.Tensor": _slice,
+    "aten.softmax.int": _softmax("softmax"),
+    "aten.log_softmax.int": _softmax("log_softmax"),
+    "aten.scaled_dot_product_attention.default": _attention,
+    "aten.to.dtype": _to,
+    "aten._to_copy.default": _to,
+    "aten.to.dtype_layout": _to,
+    "aten.split_with_sizes.default": _split,
+    "constant": _constant_dtype,
+}

@@ -1,0 +1,146 @@
+"""Equal blocks are written once: statements -> calls of block classes, and loops over them.
+
+A block is the run of statements that belong to one numbered module.  Two blocks share a class when
+their bodies are equal up to the block's number: same operators, arguments, shardings and
+conversions, the same way of reading values from outside, the same values read later.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from dataclasses import dataclass
+
+from autopar.emit.program import block_of
+from autopar.emit.statement import Part, Statement, Value, Weight
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One instance: its statements, what it reads from outside, what is read of it later."""
+
+    prefix: str
+    index: int
+    body: tuple[Statement, ...]
+    inputs: tuple[Value | Weight, ...]
+    outputs: tuple[Value, ...]
+    key: str
+
+    @property
+    def path(self) -> str:
+        """The module it stands for."""
+        return f"{self.prefix}.{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Consecutive equal blocks in which each reads what the one before made, or what never changes.
+
+    `carried[i]` is the place among the outputs that feeds input i of the next block, or None.
+    """
+
+    blocks: tuple[Block, ...]
+    carried: tuple[int | None, ...]
+
+
+Item = Statement | Loop
+
+
+def fold(statements: tuple[Statement, ...], results: tuple[Value, ...]) -> tuple[Item, ...]:
+    """Statements outside blocks, and loops over equal blocks, in order."""
+    pieces = [
+        (where, tuple(run))
+        for where, run in itertools.groupby(statements, key=lambda s: block_of(s.origin))
+    ]
+    readers = _readers(pieces, results)
+    items: list[Item] = []
+    for position, (where, body) in enumerate(pieces):
+        if where is None or not _worth_a_class(where[0], pieces):
+            items.extend(body)
+            continue
+        block = _block(where, body, position, readers)
+        last = items[-1] if items else None
+        longer = _extended(last, block, readers) if isinstance(last, Loop) else None
+        if longer is not None:
+            items[-1] = longer
+        else:
+            items.append(Loop((block,), (None,) * len(block.inputs)))
+    return tuple(items)
+
+
+Pieces = list[tuple[tuple[str, int] | None, tuple[Statement, ...]]]
+Readers = dict[Value, set[int]]
+
+
+def _worth_a_class(prefix: str, pieces: Pieces) -> bool:
+    return sum(where is not None and where[0] == prefix for where, _ in pieces) > 1
+
+
+def _readers(pieces: Pieces, results: tuple[Value, ...]) -> Readers:
+    """In which pieces each value is read; a result is read after the last."""
+    readers: defaultdict[Value, set[int]] = defaultdict(set)
+    for position, (_, body) in enumerate(pieces):
+        for statement in body:
+            for value in statement.reads:
+                readers[value].add(position)
+    for value in results:
+        readers[value].add(len(pieces))
+    return readers
+
+
+def _block(
+    where: tuple[str, int], body: tuple[Statement, ...], position: int, readers: Readers
+) -> Block:
+    prefix, index = where
+    made = [value for statement in body for value in statement.targets]
+    outputs = tuple(value for value in made if readers[value] - {position})
+    inputs: dict[Value | Weight, None] = {}
+    inside = set(made)
+    home = f"{prefix}.{index}."
+    for part in (part for statement in body for part in statement.parts):
+        if isinstance(part, Value) and part not in inside:
+            inputs[part] = None
+        if isinstance(part, Weight) and not part.path.startswith(home):
+            inputs[part] = None
+    key = _key(body, tuple(inputs), outputs, home)
+    return Block(prefix, index, body, tuple(inputs), outputs, key)
+
+
+def _key(
+    body: tuple[Statement, ...],
+    inputs: tuple[Value | Weight, ...],
+    outputs: tuple[Value, ...],
+    home: str,
+) -> str:
+    """The body with every name replaced by where it comes from."""
+    names: dict[Part, str] = {value: f"<in {i}>" for i, value in enumerate(inputs)}
+    lines = []
+    for number, statement in enumerate(body):
+        for place, value in enumerate(statement.targets):
+            names[value] = f"<{number}.{place}>"
+        text = "".join(
+            part
+            if isinstance(part, str)
+            else names.get(part) or f"<own {part.path.removeprefix(home)}>"  # type: ignore[union-attr]
+            for part in statement.parts
+        )
+        lines.append(f"{text} # {statement.comment}")
+    return "\n".join([*lines, *(names[value] for value in outputs)])
+
+
+def _extended(loop: Loop, block: Block, readers: Readers) -> Loop | None:
+    """The loop with one more block, if that block continues it."""
+    before = loop.blocks[-1]
+    if (block.prefix, block.index, block.key) != (before.prefix, before.index + 1, before.key):
+        return None
+    carried: list[int | None] = []
+    for previous, current in zip(before.inputs, block.inputs, strict=True):
+        if current in before.outputs:
+            carried.append(before.outputs.index(current))  # type: ignore[arg-type]
+        elif current == previous:
+            carried.append(None)
+        else:
+            return None
+    if len(loop.blocks) > 1 and tuple(carried) != loop.carried:
+        return None
+    return Loop((*loop.blocks, block), tuple(carried))

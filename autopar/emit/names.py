@@ -1,0 +1,65 @@
+"""Python names for values, unique within one function."""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+from autopar.emit.statement import Statement, Value
+from autopar.placement import P, R, S
+
+RESERVED = frozenset({"self", "torch", "F", "S", "R", "I", "P", "N", "block", *keyword.kwlist})
+
+
+class Names:
+    """Gives each value a name once; forms of one tensor get a word for what was done."""
+
+    def __init__(self, strip: str = "") -> None:
+        self._strip = strip
+        self._names: dict[Value, str] = {}
+        self._tensors: dict[str, Value] = {}
+        self._used: set[str] = set(RESERVED)
+
+    def __getitem__(self, value: Value) -> str:
+        return self._names[value]
+
+    def __contains__(self, value: Value) -> bool:
+        return value in self._names
+
+    def define(self, value: Value, name: str | None = None) -> str:
+        """Name a value; the first form of a tensor takes the tensor's name."""
+        if value in self._names:
+            return self._names[value]
+        base = name or self._base(value)
+        chosen, count = base, 1
+        while chosen in self._used:
+            count += 1
+            chosen = f"{base}_{count}"
+        self._used.add(chosen)
+        self._tensors.setdefault(value.tensor, value)
+        self._names[value] = chosen
+        return chosen
+
+    def _base(self, value: Value) -> str:
+        stem = re.sub(self._strip, "", value.tensor) if self._strip else value.tensor
+        stem = stem if stem.isidentifier() else f"t_{stem}"
+        first = self._tensors.get(value.tensor)
+        return stem if first is None else f"{stem}_{_word(first, value)}"
+
+
+def _word(first: Value, value: Value) -> str:
+    pairs = [(a, b) for a, b in zip(first.form, value.form, strict=True) if a != b]
+    if any(isinstance(b, S) for _, b in pairs):
+        return "part"
+    if any(a is P for a, _ in pairs):
+        return "sum"
+    if any(isinstance(a, S) for a, _ in pairs):
+        return "full"
+    return "r" if any(b is R for _, b in pairs) else "i"
+
+
+def define_all(names: Names, statements: tuple[Statement, ...]) -> None:
+    """Name every target in order."""
+    for statement in statements:
+        for value in statement.targets:
+            names.define(value)

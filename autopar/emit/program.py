@@ -1,0 +1,181 @@
+"""Plan + Graph -> statements: operators on local tensors, conversions just before they are needed."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+
+from autopar.conversion import collectives
+from autopar.emit.expressions import expression
+from autopar.emit.statement import Statement, Value, Weight
+from autopar.graph import Arg, DType, Graph, Node, Origin, Tensor
+from autopar.mesh import Mesh
+from autopar.placement import I, N, P, R, S, Sharding
+from autopar.plan import Conversion, OpSharding, Plan
+
+Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
+Localize = Callable[[Node, OpSharding, Graph, Mesh], Local]
+"""Rewrites an operator's literal sizes for one rank's shard."""
+
+_CONTAINER = re.compile(r"(?P<prefix>.*?)\.(?P<index>\d+)(?:\.|$)")
+
+
+def block_of(origin: Origin) -> tuple[str, int] | None:
+    """The outermost numbered module that a node belongs to: ``("transformer.h", 3)``."""
+    match = _CONTAINER.match(origin.module)
+    return (match["prefix"], int(match["index"])) if match else None
+
+
+def program(plan: Plan, graph: Graph, localize: Localize) -> tuple[Statement, ...]:
+    """Every statement of the forward pass, in order."""
+    writer = _Program(plan, graph, localize)
+    for node in graph.nodes:
+        writer.add(node)
+    writer.finish()
+    return tuple(writer.statements)
+
+
+class _Program:
+    def __init__(self, plan: Plan, graph: Graph, localize: Localize) -> None:
+        self.plan, self.graph, self.localize = plan, graph, localize
+        self.statements: list[Statement] = []
+        self._bound: dict[Value, Value | Weight] = {}
+        self._steps: defaultdict[str, list[Conversion]] = defaultdict(list)
+        for conversion in plan.conversions:
+            self._steps[conversion.tensor].append(conversion)
+
+    def add(self, node: Node) -> None:
+        """The node's statement, after the conversions it waits for."""
+        choice = self.plan.choice[node.name]
+        if node.op in ("parameter", "buffer"):
+            self._bound[Value(node.outputs[0].name, choice.outputs[0])] = Weight(node.target)
+        elif node.op == "input":
+            value = Value(node.outputs[0].name, choice.outputs[0])
+            self._bound[value] = value
+        else:
+            self._compute(node, choice)
+        if self._is_hub(node):
+            for tensor in node.outputs:
+                for conversion in self._steps[tensor.name]:
+                    self._reach(tensor.name, conversion.target, node.origin)
+
+    def finish(self) -> None:
+        """The forms in which results leave."""
+        for name, form in result_forms(self.plan, self.graph):
+            self._reach(name, form, Origin())
+
+    def _is_hub(self, node: Node) -> bool:
+        """Made outside all blocks and read by several: converted once, outside them."""
+        if node.op == "parameter" or block_of(node.origin) is not None:
+            return False
+        readers = {
+            block_of(reader.origin)
+            for tensor in node.outputs
+            for reader in self.graph.consumers[tensor.name]
+        }
+        return len(readers - {None}) > 1
+
+    def _compute(self, node: Node, choice: OpSharding) -> None:
+        bound: dict[str, Value | Weight] = {}
+        for name, form in zip(node.operands, choice.inputs, strict=True):
+            bound[name] = self._reach(name, form, node.origin)
+        targets = tuple(
+            Value(tensor.name, form)
+            for tensor, form in zip(node.outputs, choice.outputs, strict=True)
+        )
+        args, kwargs = self._arguments(node, choice)
+        op = node.op
+        if choice.variant:
+            axis = next(a for a, used in enumerate(choice.variants) if used)
+            op = f"autopar.{choice.variant}"
+            kwargs = (*kwargs, ("axis", self.plan.mesh.names[axis]))
+        parts = expression(op, args, kwargs, bound)
+        for value in targets:
+            self._bound[value] = value
+        self.statements.append(Statement(targets, parts, self._comment(node), node.origin))
+
+    def _arguments(self, node: Node, choice: OpSharding) -> Local:
+        if node.op == "constant":
+            return node.args, (("dtype", DType(node.outputs[0].dtype)),)
+        return self.localize(node, choice, self.graph, self.plan.mesh)
+
+    def _comment(self, node: Node) -> str:
+        forms = self.plan.choice[node.name].outputs
+        described = (
+            describe(tensor, form, self.plan.mesh)
+            for tensor, form in zip(node.outputs, forms, strict=True)
+        )
+        return "  ".join(dict.fromkeys(described))
+
+    def _reach(self, name: str, form: Sharding, origin: Origin) -> Value | Weight:
+        """The value in this form, converting on the way where it is not there yet."""
+        wanted = Value(name, form)
+        if wanted not in self._bound:
+            conversion = next(c for c in self._steps[name] if c.target == form)
+            source = self._reach(name, conversion.source, origin)
+            self._convert(conversion, source, wanted, origin)
+        return self._bound[wanted]
+
+    def _convert(
+        self, conversion: Conversion, source: Value | Weight, target: Value, origin: Origin
+    ) -> None:
+        mesh, axis = self.plan.mesh, conversion.axis
+        tensor = self.graph.tensors[conversion.tensor]
+        before = conversion.source.local(axis, mesh)
+        after = conversion.target.local(axis, mesh)
+        verb = verb_of(conversion, tensor.differentiable)
+        regather = ", regather=True" if conversion.regather else ""
+        text = f', "{mesh.names[axis]}", {before}, {after}{regather})'
+        self._bound[target] = target
+        comment = describe(tensor, conversion.target, mesh)
+        self.statements.append(Statement((target,), (f"{verb}(", source, text), comment, origin))
+
+
+def verb_of(conversion: Conversion, differentiable: bool) -> str:
+    """The runtime's word for a conversion: the forward's collective, or what happens locally."""
+    source = conversion.source[conversion.axis]
+    target = conversion.target[conversion.axis]
+    pair = collectives(source, target, differentiable)
+    if pair is not None and pair[0] is not None:
+        return pair[0]
+    if isinstance(target, S):
+        return "shard"
+    return {"R": "replicate", "I": "invariant", "P": "partial"}[str(target)]
+
+
+def result_forms(plan: Plan, graph: Graph) -> tuple[tuple[str, Sharding], ...]:
+    """Each result and the form in which it leaves: whole for the loss, never partial."""
+    forms = []
+    whole_names = {graph.loss, *(name for _, name in graph.mutations)}
+    for name in graph.results:
+        made = plan.sharding(graph, name)
+        letter = I if graph.tensors[name].differentiable else N
+        if name in whole_names:
+            forms.append((name, Sharding((letter,) * len(made))))
+        else:
+            forms.append((name, Sharding(tuple(letter if k is P else k for k in made))))
+    return tuple(forms)
+
+
+def describe(tensor: Tensor, form: Sharding, mesh: Mesh) -> str:
+    """``[8/x, 16, 96/y of 3] R@z``: the local shape, and the types that do not split."""
+    dims = []
+    for dim, size in enumerate(tensor.shape):
+        cuts = "".join(
+            f"/{mesh.names[axis]}" + (f" of {form.local(axis, mesh).of}" if _of(form, axis, mesh) > 1 else "")  # type: ignore[union-attr]
+            for _, axis in form.cuts(dim)
+        )
+        dims.append(f"{size}{cuts}")
+    letters = [
+        f"{kind}@{mesh.names[axis]}"
+        for axis, kind in enumerate(form)
+        if kind in (R, I, P) and mesh.sizes[axis] > 1
+    ]
+    return " ".join([f"[{', '.join(dims)}]", *letters])
+
+
+def _of(form: Sharding, axis: int, mesh: Mesh) -> int:
+    kind = form.local(axis, mesh)
+    return kind.of if isinstance(kind, S) else 1
+

@@ -1,0 +1,245 @@
+"""Statements and loops -> the text of one readable Python module."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+from autopar.emit.fold import Block, Item, Loop, fold
+from autopar.emit.names import Names
+from autopar.emit.program import Localize, program, result_forms
+from autopar.emit.statement import Statement, Value, Weight
+from autopar.graph import Graph
+from autopar.plan import Plan
+
+WIDTH = 88
+RUNTIME_NAMES = (
+    "I", "Module", "N", "P", "R", "S", "all_gather", "all_reduce", "all_to_all", "count_valid",
+    "cross_entropy_sum", "dropout", "invariant", "partial", "reduce_scatter", "replicate", "shard",
+    "sync_batch_norm", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
+)  # fmt: skip
+
+
+def emit(plan: Plan, graph: Graph, localize: Localize) -> str:
+    """The plan as a Python module; `localize` rewrites literal sizes for one rank's shard."""
+    statements = program(plan, graph, localize)
+    results = tuple(
+        _result_value(plan, graph, name, form) for name, form in result_forms(plan, graph)
+    )
+    items = fold(statements, tuple(v for v in results if isinstance(v, Value)))
+    classes = _classes(items)
+    body = [
+        *(line for name, block in classes.values() for line in _class(name, block, items)),
+        *_model(plan, graph, items, {key: name for key, (name, _) in classes.items()}, results),
+    ]
+    text = "\n".join(body)
+    return "\n".join([*_header(plan, graph), *_imports(text), *body]).rstrip() + "\n"
+
+
+def _result_value(plan: Plan, graph: Graph, name: str, form: object) -> Value | Weight:
+    node = graph.producer[name]
+    value = Value(name, form)  # type: ignore[arg-type]
+    if node.op in ("parameter", "buffer") and value.form == plan.choice[node.name].outputs[0]:
+        return Weight(node.target)
+    return value
+
+
+def _header(plan: Plan, graph: Graph) -> list[str]:
+    e = plan.estimate
+    return [
+        f'"""{graph.name} on mesh ({plan.mesh}).  plan {plan.digest}',
+        "",
+        f"predicted on {plan.hardware}: step {e.step_s * 1e3:.1f} ms (compute {e.compute_s * 1e3:.1f}, "
+        f"exposed communication {e.exposed_s * 1e3:.1f}), {e.memory_nbytes / 2**20:.1f} MiB per rank",
+        '"""',
+        "",
+    ]
+
+
+def _imports(text: str) -> list[str]:
+    used = [name for name in RUNTIME_NAMES if re.search(rf"\b{name}\b", _code(text))]
+    lines = []
+    if re.search(r"\btorch\.", _code(text)):
+        lines.append("import torch")
+    if re.search(r"\bF\.", _code(text)):
+        lines.append("import torch.nn.functional as F")
+    if lines:
+        lines.append("")
+    names = ", ".join(used)
+    if len(names) < WIDTH - 30:
+        return [*lines, f"from autopar.runtime import {names}", "", ""]
+    return [*lines, "from autopar.runtime import (", *(f"    {name}," for name in used), ")", "", ""]
+
+
+def _code(text: str) -> str:
+    return "\n".join(line.split("  # ")[0] for line in text.splitlines() if line.strip()[:1] != "#")
+
+
+def _classes(items: tuple[Item, ...]) -> dict[str, tuple[str, Block]]:
+    """One class name per distinct block body."""
+    found: dict[str, tuple[str, Block]] = {}
+    taken: set[str] = set()
+    for loop in (item for item in items if isinstance(item, Loop)):
+        block = loop.blocks[0]
+        if block.key in found:
+            continue
+        base, count = _class_name(block.prefix), 1
+        name = base
+        while name in taken:
+            count += 1
+            name = f"{base}{count}"
+        taken.add(name)
+        found[block.key] = (name, block)
+    return found
+
+
+def _class_name(prefix: str) -> str:
+    last = prefix.rsplit(".", 1)[-1]
+    word = "".join(part.title() for part in last.split("_") if part)
+    if len(word) < 3 or not word.isidentifier():
+        return "Block"
+    return word.removesuffix("s") if word.endswith("s") and not word.endswith("ss") else word
+
+
+def _class(name: str, block: Block, items: tuple[Item, ...]) -> list[str]:
+    spans = [
+        _span(loop.blocks)
+        for loop in items
+        if isinstance(loop, Loop) and loop.blocks[0].key == block.key
+    ]
+    home = block.path
+    names = Names(strip=_strip(block))
+    inputs = [
+        names.define(v) if isinstance(v, Value) else _argument(v, i)
+        for i, v in enumerate(block.inputs)
+    ]
+    weights = {
+        v: inputs[i] for i, v in enumerate(block.inputs) if isinstance(v, Weight)
+    }
+    body = _statements(block.body, names, weights, home)
+    returned = ", ".join(names[value] for value in block.outputs)
+    signature = ", ".join(["self", *inputs])
+    return [
+        f"class {name}(Module):  # {', '.join(spans)}",
+        f"    def forward({signature}):",
+        *(f"        {line}" if line else "" for line in body),
+        f"        return {returned}",
+        "",
+        "",
+    ]
+
+
+def _strip(block: Block) -> str:
+    """What the tensor names of one instance carry of its number: ``h_0_`` or ``layers_0_``."""
+    words = re.split(r"[._]", block.prefix)
+    tails = ["_".join(words[i:]) for i in range(len(words))]
+    options = "|".join(re.escape(f"{tail}_{block.index}_") for tail in tails)
+    return rf"^(?:{options})(?=[A-Za-z])"
+
+
+def _argument(weight: Weight, place: int) -> str:
+    return f"{re.sub(r'[^0-9A-Za-z]', '_', weight.path)}_{place}"
+
+
+def _span(blocks: tuple[Block, ...]) -> str:
+    first, last = blocks[0].path, blocks[-1].path
+    return first if len(blocks) == 1 else f"{first} ... {last}"
+
+
+def _statements(
+    statements: tuple[Statement, ...], names: Names, weights: dict[Weight, str], home: str
+) -> list[str]:
+    lines: list[str] = []
+    for origin, run in itertools.groupby(statements, key=lambda s: s.origin):
+        if origin.code:
+            lines.append(f"# {Path(origin.file).name}:{origin.line}  {origin.code}")
+        lines.extend(_line(statement, names, weights, home) for statement in run)
+    return lines
+
+
+def _line(statement: Statement, names: Names, weights: dict[Weight, str], home: str) -> str:
+    text = "".join(_text(part, names, weights, home) for part in statement.parts)
+    targets = ", ".join(names.define(value) for value in statement.targets)
+    if len(statement.targets) == 1 and _is_tuple(text):
+        targets += ","
+    code = f"{targets} = {text}"
+    return f"{code:<{WIDTH - 24}}  # {statement.comment}"
+
+
+def _is_tuple(text: str) -> bool:
+    return bool(re.search(r"\.(split|chunk|unbind)\([^()]*(\[[^]]*\])?[^()]*\)$", text))
+
+
+def _text(
+    part: str | Value | Weight, names: Names, weights: dict[Weight, str], home: str
+) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Value):
+        return names[part]
+    return weights.get(part) or f"self.{_attribute(part.path.removeprefix(f'{home}.'))}"
+
+
+def _attribute(path: str) -> str:
+    """``transformer.h[0].ln_1.weight`` for ``transformer.h.0.ln_1.weight``."""
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", re.sub(r"^(\d+)(?=\.)", r"[\1]", path)).replace("self.[", "self[")
+
+
+def _model(
+    plan: Plan,
+    graph: Graph,
+    items: tuple[Item, ...],
+    classes: dict[str, str],
+    results: tuple[Value | Weight, ...],
+) -> list[str]:
+    names = Names()
+    inputs = [
+        names.define(Value(n.outputs[0].name, plan.choice[n.name].outputs[0]), _key_name(n.target))
+        for n in graph.leaves("input")
+    ]
+    lines: list[str] = []
+    for statement_run, group in itertools.groupby(items, key=lambda i: isinstance(i, Statement)):
+        if statement_run:
+            run = tuple(item for item in group if isinstance(item, Statement))
+            lines.extend(_statements(run, names, {}, ""))
+        else:
+            for loop in group:
+                if isinstance(loop, Loop):
+                    lines.extend(_loop(loop, classes[loop.blocks[0].key], names))
+    returned = [
+        names[v] if isinstance(v, Value) else f"self.{_attribute(v.path)}" for v in results
+    ]
+    return [
+        f"class {graph.name}(Module):",
+        f"    def forward({', '.join(['self', *inputs])}):",
+        *(f"        {line}" if line else "" for line in lines),
+        f"        return {', '.join(returned)}{',' if len(returned) == 1 else ''}",
+    ]
+
+
+def _key_name(target: str) -> str:
+    return target if target.isidentifier() else f"input_{target}"
+
+
+def _loop(loop: Loop, class_name: str, names: Names) -> list[str]:
+    first, last = loop.blocks[0], loop.blocks[-1]
+    lines = []
+    inputs = [
+        names[v] if isinstance(v, Value) else f"self.{_attribute(v.path)}" for v in first.inputs
+    ]
+    outputs = [names.define(value) for value in last.outputs]
+    if len(loop.blocks) == 1:
+        call = f'{class_name}(self, "{first.path}")({", ".join(inputs)})'
+        return [f"{', '.join(outputs)} = {call}" if outputs else call]
+    arguments = list(inputs)
+    for place, source in enumerate(loop.carried):
+        if source is not None:
+            lines.append(f"{outputs[source]} = {inputs[place]}")
+            arguments[place] = outputs[source]
+    span = f'self.each({class_name}, "{first.prefix}", range({first.index}, {last.index + 1}))'
+    return [
+        *lines,
+        f"for block in {span}:",
+        f"    {', '.join(outputs)} = block({', '.join(arguments)})",
+    ]

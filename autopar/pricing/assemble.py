@@ -1,0 +1,132 @@
+"""Decisions -> Plan: which conversions they need, in what order, and what the step will cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+
+from autopar.conversion import Step
+from autopar.graph import Graph, Saved, Tensor
+from autopar.placement import Sharding
+from autopar.plan import Choice, Conversion, OpSharding, ParameterPlan, Plan
+from autopar.pricing.build import Decisions, required
+from autopar.pricing.estimate import estimate
+from autopar.pricing.parameters import Storage, gather_steps
+from autopar.pricing.prices import Prices
+from autopar.pricing.routes import Routes
+
+
+def assemble(
+    graph: Graph,
+    decisions: Decisions,
+    prices: Prices,
+    routes: Routes,
+    *,
+    saved: Mapping[str, Saved],
+    optimizer: str,
+    preset: str = "",
+    bound_s: float = 0.0,
+    precision: str = "float32",
+) -> Plan:
+    """The plan that these decisions make, with its predicted step."""
+    parameters = tuple(_parameters(graph, decisions, routes))
+    conversions = tuple(_conversions(graph, decisions, routes))
+    choices = tuple(
+        Choice(node.name, _sharding(graph, decisions, node.name)) for node in graph.nodes
+    )
+    plan = Plan(
+        model=graph.name,
+        graph_digest=graph.digest,
+        mesh=prices.mesh,
+        hardware=prices.hardware.device.name,
+        optimizer=optimizer,
+        preset=preset,
+        choices=choices,
+        parameters=parameters,
+        conversions=conversions,
+        estimate=estimate(graph, choices, parameters, conversions, prices, saved, optimizer),
+        bound_s=bound_s,
+        versions=tuple((name, version(name)) for name in ("autopar", "torch", "spmd_types")),
+        precision=precision,
+    )
+    plan.check(graph)
+    return plan
+
+
+def _sharding(graph: Graph, decisions: Decisions, name: str) -> OpSharding:
+    if name in decisions.parameters:
+        leaf = decisions.parameters[name].leaf
+        return OpSharding((), (leaf,), ("",) * len(leaf))
+    return decisions.operators[name]
+
+
+def _parameters(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator[ParameterPlan]:
+    for node in graph.leaves("parameter"):
+        tensor, storage = node.outputs[0], decisions.parameters[node.name]
+        steps = gather_steps(tensor, storage, routes)
+        yield ParameterPlan(
+            node.target,
+            storage.stored,
+            storage.leaf,
+            tuple(Conversion(tensor.name, s.axis, s.source, s.target) for s in steps),
+        )
+
+
+def _conversions(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator[Conversion]:
+    for node in graph.nodes:
+        made = _sharding(graph, decisions, node.name).outputs
+        storage = decisions.parameters.get(node.name)
+        for tensor, form in zip(node.outputs, made, strict=True):
+            wanted = _wanted(graph, decisions, tensor, form)
+            for step in conversion_tree(tensor, form, wanted, routes):
+                yield Conversion(
+                    tensor.name, step.axis, step.source, step.target, _regathers(storage, step)
+                )
+
+
+def _regathers(storage: Storage | None, step: Step) -> bool:
+    gathers = step.source.is_split and sum(map(_is_letter, step.target)) > sum(
+        map(_is_letter, step.source)
+    )
+    return storage is not None and storage.regather and gathers
+
+
+def _is_letter(kind: object) -> bool:
+    return not hasattr(kind, "dim")
+
+
+def _wanted(
+    graph: Graph, decisions: Decisions, tensor: Tensor, made: Sharding
+) -> tuple[Sharding, ...]:
+    """The forms in which a tensor is read, in the order of its readers, and as a result."""
+    forms: dict[Sharding, None] = {}
+    for reader in graph.consumers[tensor.name]:
+        inputs = decisions.operators[reader.name].inputs
+        for name, form in zip(reader.operands, inputs, strict=True):
+            if name == tensor.name:
+                forms[form] = None
+    end = required(tensor, graph, made)
+    if end is not None:
+        forms[end] = None
+    return tuple(forms)
+
+
+def conversion_tree(
+    tensor: Tensor, made: Sharding, wanted: tuple[Sharding, ...], routes: Routes
+) -> tuple[Step, ...]:
+    """Steps that make every wanted form, each from the cheapest form that is there by then."""
+    closure = routes.closure(tensor, {made, *wanted})
+    there = {made: None}
+    left = [form for form in wanted if form != made]
+    steps: list[Step] = []
+    while left:
+        source, target = min(
+            ((source, target) for target in left for source in there),
+            key=lambda pair: closure.cost(*pair),
+        )
+        for step in closure.path(source, target):
+            if step.target not in there:
+                there[step.target] = None
+                steps.append(step)
+        left = [form for form in left if form not in there]
+    return tuple(steps)

@@ -1,0 +1,201 @@
+"""What one training step of a plan should cost: seconds by kind, bytes by kind, traffic exactly."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from autopar.conversion import Traffic
+from autopar.graph import Graph, Saved, short
+from autopar.placement import S, Sharding
+from autopar.plan import Choice, Conversion, Estimate, Flow, OpSharding, ParameterPlan, Plan
+from autopar.pricing.operators import VIEWS, local_nbytes, operator_seconds, split
+from autopar.pricing.parameters import Storage, storage_nbytes
+from autopar.pricing.prices import Prices, regathered
+from autopar.rules import variant_traffic
+
+Scope = Literal["step", "microbatch"]
+
+
+@dataclass(frozen=True)
+class TrafficOf:
+    """All collectives of a training step: once per step, and once per microbatch."""
+
+    step: tuple[Traffic, ...]
+    microbatch: tuple[Traffic, ...]
+
+
+def traffic(plan: Plan, graph: Graph) -> TrafficOf:
+    """Every collective that the plan will issue.  The run-time count equals it exactly."""
+    return _traffic(graph, plan.choices, plan.parameters, plan.conversions, plan)
+
+
+def _traffic(
+    graph: Graph,
+    choices: tuple[Choice, ...],
+    parameters: tuple[ParameterPlan, ...],
+    conversions: tuple[Conversion, ...],
+    plan: Plan | Prices,
+) -> TrafficOf:
+    mesh = plan.mesh
+    per_step = [
+        part for parameter in parameters for c in parameter.steps for part in _issued(c, graph, plan)
+    ]
+    per_microbatch = [part for c in conversions for part in _issued(c, graph, plan)]
+    for choice in choices:
+        per_microbatch += variant_traffic(
+            choice.sharding.variant, graph.node[choice.node], choice.sharding, graph, mesh
+        )
+    return TrafficOf(tuple(per_step), tuple(per_microbatch))
+
+
+def _issued(conversion: Conversion, graph: Graph, plan: Plan | Prices) -> Iterator[Traffic]:
+    tensor = graph.tensors[conversion.tensor]
+    step = conversion.step
+    yield from step.traffic(tensor.shape, tensor.itemsize, plan.mesh, tensor.differentiable)
+    if conversion.regather:
+        yield from regathered(step, tensor, plan.mesh)
+
+
+def estimate(
+    graph: Graph,
+    choices: tuple[Choice, ...],
+    parameters: tuple[ParameterPlan, ...],
+    conversions: tuple[Conversion, ...],
+    prices: Prices,
+    saved: Mapping[str, Saved],
+    optimizer: str,
+) -> Estimate:
+    """The predicted step of one microbatch on one rank."""
+    issued = _traffic(graph, choices, parameters, conversions, prices)
+    flows = (*_flows(issued.step, "step", prices), *_flows(issued.microbatch, "microbatch", prices))
+    compute_s = sum(
+        operator_seconds(graph.node[c.node], c.sharding, graph, prices) for c in choices
+    ) + prices.optimizer_seconds(parameter_nbytes(graph, parameters, prices))
+    variants_s = sum(
+        prices.collective(part)
+        for c in choices
+        for part in variant_traffic(c.sharding.variant, graph.node[c.node], c.sharding, graph, prices.mesh)
+    )
+    hideable_s = sum(flow.seconds for flow in flows if flow.scope == "step")
+    hidden_s = min(hideable_s, prices.hidden_share * compute_s)
+    visible_s = sum(flow.seconds for flow in flows) - hidden_s
+    bytes_of = [_storage_bytes(graph, parameter, prices, optimizer) for parameter in parameters]
+    keeps = Keeps(graph, {c.node: c.sharding for c in choices}, conversions, prices, saved)
+    return Estimate(
+        compute_s=compute_s - variants_s,
+        exposed_s=visible_s,
+        hidden_s=hidden_s,
+        flows=flows,
+        parameter_nbytes=sum(b.parameter for b in bytes_of),
+        gradient_nbytes=sum(b.gradient for b in bytes_of),
+        optimizer_nbytes=sum(b.optimizer for b in bytes_of),
+        activation_nbytes=keeps.nbytes(),
+        working_nbytes=max((_working(graph, c, prices) for c in choices), default=0),
+    )
+
+
+def parameter_nbytes(
+    graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices
+) -> int:
+    """Bytes of the parameters at rest on one rank."""
+    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
+    return sum(local_nbytes(leaf[p.name], p.stored, prices.mesh) for p in parameters)
+
+
+def _storage_bytes(graph: Graph, parameter: ParameterPlan, prices: Prices, optimizer: str):  # type: ignore[no-untyped-def]
+    tensor = next(n.outputs[0] for n in graph.leaves("parameter") if n.target == parameter.name)
+    storage = Storage(parameter.stored, parameter.leaf, False)
+    return storage_nbytes(tensor, storage, prices, optimizer)
+
+
+def _flows(issued: tuple[Traffic, ...], scope: Scope, prices: Prices) -> Iterator[Flow]:
+    groups: defaultdict[tuple[int, str, str], list[Traffic]] = defaultdict(list)
+    for part in issued:
+        groups[part.axis, part.collective, part.direction].append(part)
+    for (axis, _, _), parts in sorted(groups.items()):
+        yield Flow(
+            axis=prices.mesh.names[axis],
+            collective=parts[0].collective,
+            direction=parts[0].direction,
+            scope=scope,
+            calls=len(parts),
+            nbytes=sum(part.nbytes for part in parts),
+            seconds=sum(prices.collective(part) for part in parts),
+        )
+
+
+def _working(graph: Graph, choice: Choice, prices: Prices) -> int:
+    """Outputs and operand gradients of one operator: what is alive besides what is kept."""
+    node = graph.node[choice.node]
+    if node.is_leaf:
+        return 0
+    operands = zip(node.operands, choice.sharding.inputs, strict=True)
+    gradients = sum(
+        local_nbytes(graph.tensors[name], form, prices.mesh)
+        for name, form in operands
+        if graph.tensors[name].differentiable
+    )
+    outputs = zip(node.outputs, choice.sharding.outputs, strict=True)
+    return gradients + sum(local_nbytes(tensor, form, prices.mesh) for tensor, form in outputs)
+
+
+@dataclass(frozen=True)
+class Keeps:
+    """What autograd keeps until the backward: every storage once."""
+
+    graph: Graph
+    shardings: Mapping[str, OpSharding]
+    conversions: tuple[Conversion, ...]
+    prices: Prices
+    saved: Mapping[str, Saved]
+
+    def nbytes(self) -> int:
+        """Bytes of all storages that some operator saves, parameters at rest excluded."""
+        roots = self._roots()
+        kept: dict[tuple[str, Sharding], int] = {}
+        extra = 0
+        for node in self.graph.nodes:
+            saved = self.saved.get(node.name, Saved())
+            sharding = self.shardings[node.name]
+            forms = [(node.operands[i], sharding.inputs[i]) for i in saved.operands]
+            forms += [(node.outputs[i].name, sharding.outputs[i]) for i in saved.outputs]
+            for name, form in forms:
+                root = roots.get((name, form))
+                if root is not None:
+                    tensor = self.graph.tensors[root[0]]
+                    kept[root] = local_nbytes(tensor, root[1], self.prices.mesh)
+            extra += saved.extra_nbytes // split(sharding, self.prices.mesh)
+        return sum(kept.values()) + extra
+
+    def _roots(self) -> dict[tuple[str, Sharding], tuple[str, Sharding] | None]:
+        """The storage behind each form: views share their operand's; None is not counted."""
+        roots: dict[tuple[str, Sharding], tuple[str, Sharding] | None] = {}
+        by_tensor: defaultdict[str, list[Conversion]] = defaultdict(list)
+        for conversion in self.conversions:
+            by_tensor[conversion.tensor].append(conversion)
+        for node in self.graph.nodes:
+            sharding = self.shardings[node.name]
+            for tensor, form in zip(node.outputs, sharding.outputs, strict=True):
+                made = (tensor.name, form)
+                if node.op == "parameter":
+                    roots[made] = None
+                elif short(node.op) in VIEWS:
+                    roots[made] = roots[node.operands[0], sharding.inputs[0]]
+                else:
+                    roots[made] = made
+                for conversion in by_tensor[tensor.name]:
+                    source = (tensor.name, conversion.source)
+                    target = (tensor.name, conversion.target)
+                    shares = not isinstance(conversion.source[conversion.axis], S) and not isinstance(
+                        conversion.target[conversion.axis], S
+                    )
+                    free = shares and not conversion.step.traffic(
+                        tensor.shape, tensor.itemsize, self.prices.mesh, False
+                    )
+                    roots[target] = (
+                        None if conversion.regather else roots[source] if free else target
+                    )
+        return roots
