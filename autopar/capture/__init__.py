@@ -1,0 +1,41 @@
+"""Capture: a model and example inputs -> Graph.  The first stage of the flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from autopar.capture.inputs import ExampleInputs, bind
+from autopar.capture.lowering import lower
+from autopar.capture.naming import name_tensors
+from autopar.capture.passes import PASSES
+from autopar.capture.tracing import aliases, trace
+from autopar.graph import Graph
+
+
+def capture(
+    model: nn.Module,
+    example_inputs: ExampleInputs,
+    *,
+    loss: Callable[..., Any] | None = None,
+    train: bool = True,
+) -> Graph:
+    """The model's forward pass with its loss as a `Graph`; no weights are allocated or changed.
+
+    With `train` the modules run in the mode they are in, and the loss is the model's own or
+    ``loss(output, **targets)``.  Without, they run in evaluation mode, no tensor carries a gradient,
+    and a loss is optional.
+    """
+    call = bind(model, example_inputs, loss)
+    graph = lower(trace(model, call, loss, train), type(model).__name__)
+    for clean in PASSES:
+        graph = clean(graph)
+    graph = replace(name_tensors(graph), aliases=aliases(model))
+    graph.check()
+    return graph
+
+
+__all__ = ["ExampleInputs", "capture"]

@@ -1,0 +1,106 @@
+"""Every private torch name that capture needs, and nothing else; the rest of capture is public torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.autograd.function
+from torch import fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+TORCH_FOLDERS = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
+"""Code that is not the user's: torch's own, and ours that calls the model."""
+DATA_DEPENDENT = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+)
+UNSUPPORTED = UnsupportedOperatorException
+SET_GRAD_ENABLED: Callable[..., Any] = torch._C._set_grad_enabled
+ENTER_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode._enter_autocast
+EXIT_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode._exit_autocast
+
+
+def fake_mode() -> FakeTensorMode:
+    """Tensors made under it have shapes and dtypes but no storage: weights are never allocated."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def trace(function: Callable[..., Any], *args: Any) -> fx.GraphModule:
+    """Pre-dispatch ATen graph of a function of fake tensors, composite operators kept whole."""
+    make = make_fx(function, tracing_mode="real", pre_dispatch=True, _allow_non_fake_inputs=True)
+    return make(*args)
+
+
+def graph_in_progress() -> fx.Graph | None:
+    """The fx graph that is being traced right now."""
+    mode = get_proxy_mode()
+    return None if mode is None else mode.tracer.graph  # type: ignore[attr-defined]
+
+
+def newest_node(graph: fx.Graph) -> fx.Node:
+    """The last node of a graph, in constant time (the root of an empty graph)."""
+    return graph._root._prev
+
+
+def previous_node(node: fx.Node) -> fx.Node:
+    """The node before this one; before the first stands the root."""
+    return node._prev
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """Equal for tensors that share memory."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The values of a lifted constant, or None where only its shape is known."""
+    if isinstance(tensor, FakeTensor):
+        constant = tensor.constant
+        return constant if isinstance(constant, torch.Tensor) else None
+    return None if tensor.is_meta else tensor
+
+
+@contextlib.contextmanager
+def unfaked() -> Iterator[None]:
+    """Real tensors in here, whatever mode is on outside."""
+    with torch._C._DisableTorchDispatch():
+        yield
+
+
+@contextlib.contextmanager
+def watch_autograd_functions(seen: Callable[[type, FrameType | None], None]) -> Iterator[None]:
+    """Call `seen(class, caller's frame)` for every `autograd.Function.apply` inside.
+
+    Patching `apply` itself would miss ``reverse = GradientReversal.apply``, bound before capture; the
+    helper that `apply` calls first is looked up at each call.
+    """
+    module: Any = torch.autograd.function
+    original = module._is_setup_context_defined
+
+    def spy(setup_context: Any) -> Any:
+        frame = sys._getframe(1)
+        cls = frame.f_locals.get("cls")
+        if isinstance(cls, type):
+            seen(cls, frame.f_back)
+        return original(setup_context)
+
+    module._is_setup_context_defined = spy
+    try:
+        yield
+    finally:
+        module._is_setup_context_defined = original

@@ -1,0 +1,43 @@
+"""Values that are known without running the model, as nested tuples."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+from autopar.capture import _torch
+from autopar.capture.where import spoken
+from autopar.errors import CaptureError
+from autopar.graph import Arg, Origin
+
+LARGEST = 1024
+"""Elements of a constant that the graph carries; larger ones belong in buffers."""
+
+
+def lifted(tensor: torch.Tensor, origin: Origin) -> Arg:
+    """A tensor that is neither parameter, buffer nor input, by value; refused when it is large."""
+    shape = tuple(tensor.shape)
+    if tensor.numel() > LARGEST:
+        raise CaptureError(
+            f"The model uses a tensor of shape {shape} at {spoken(origin)}\nthat is neither a parameter, "
+            "a buffer nor an input. Register it in the module that owns it: "
+            "self.register_buffer('name', tensor, persistent=False)."
+        )
+    value = _torch.known_value(tensor)
+    if value is None:
+        raise CaptureError(
+            f"The values of a tensor of shape {shape} at {spoken(origin)}\nare not known (it lives on the "
+            "meta device). Register it as a buffer, or build it with torch operations in forward."
+        )
+    return nested(value)
+
+
+def nested(tensor: torch.Tensor) -> Arg:
+    """Values of a real tensor as nested tuples."""
+    with _torch.unfaked():
+        return _tuples(tensor.detach().tolist())
+
+
+def _tuples(value: Any) -> Arg:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else cast(Arg, value)

@@ -1,0 +1,119 @@
+"""The example inputs: which go to the model, which to the loss, and what their tensors are called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar.errors import InputError
+
+ExampleInputs = tuple[Any, ...] | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """How the model and the loss are called; `tensors` are the leaves of the inputs, by key."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    targets: Mapping[str, Any]
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Every tensor by its key: keyword or position, dotted inside containers."""
+        found: dict[str, torch.Tensor] = {}
+        for place in (dict(enumerate(self.args)), self.kwargs, self.targets):
+            for key, value in place.items():
+                found.update(tensors_in(value, str(key)))
+        return found
+
+    def with_tensors(self, new: Mapping[str, torch.Tensor]) -> Call:
+        """The same call on other tensors."""
+        return Call(
+            tuple(_filled(value, str(i), new) for i, value in enumerate(self.args)),
+            {key: _filled(value, key, new) for key, value in self.kwargs.items()},
+            {key: _filled(value, key, new) for key, value in self.targets.items()},
+        )
+
+
+def bind(model: nn.Module, inputs: ExampleInputs, loss: Callable[..., Any] | None) -> Call:
+    """Split the example inputs between the model's forward and the loss."""
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    if not isinstance(inputs, Mapping):
+        if not isinstance(inputs, (tuple, list)):
+            raise InputError(
+                f"example_inputs is a {type(inputs).__name__}; pass a dict of keyword arguments or a "
+                "tuple of positional ones."
+            )
+        return Call(tuple(inputs), {}, {})
+    forward = _Signature(model.forward)
+    target = _Signature(loss, skip=1) if loss is not None else _Signature(None)
+    kwargs, targets = {}, {}
+    for key, value in inputs.items():
+        to_model = key in forward.names or (forward.open and key not in target.names)
+        to_loss = key in target.required or (not to_model and (key in target.names or target.open))
+        if not (to_model or to_loss):
+            raise InputError(
+                f"example input {key!r} fits neither {type(model).__name__}.forward{forward} nor the "
+                f"loss{target}; rename it, or give the loss a parameter {key!r}."
+            )
+        kwargs |= {key: value} if to_model else {}
+        targets |= {key: value} if to_loss else {}
+    return Call((), kwargs, targets)
+
+
+class _Signature:
+    """Names that a callable takes, those it must have, and whether it takes any other."""
+
+    def __init__(self, function: Callable[..., Any] | None, skip: int = 0) -> None:
+        self.names: set[str] = set()
+        self.required: set[str] = set()
+        self.open = False
+        if function is None:
+            self.text = " (none was given)"
+            return
+        signature = inspect.signature(function)
+        self.text = str(signature)
+        for parameter in list(signature.parameters.values())[skip:]:
+            if parameter.kind is parameter.VAR_KEYWORD:
+                self.open = True
+            elif parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                self.names.add(parameter.name)
+                if parameter.default is parameter.empty:
+                    self.required.add(parameter.name)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def tensors_in(value: Any, key: str) -> dict[str, torch.Tensor]:
+    """Tensors inside nested mappings and sequences, by dotted key."""
+    if isinstance(value, torch.Tensor):
+        return {key: value}
+    found: dict[str, torch.Tensor] = {}
+    for part, item in _items(value):
+        found.update(tensors_in(item, f"{key}.{part}"))
+    return found
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        return list(value.items())
+    return list(enumerate(value)) if isinstance(value, (tuple, list)) else []
+
+
+def _filled(value: Any, key: str, new: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return new[key]
+    if isinstance(value, Mapping):
+        return type(value)({k: _filled(v, f"{key}.{k}", new) for k, v in value.items()})  # type: ignore[call-arg]
+    if isinstance(value, (tuple, list)):
+        items = [_filled(v, f"{key}.{i}", new) for i, v in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value

@@ -1,0 +1,105 @@
+"""Names in the user's words: the variable that was assigned, the submodule that was called, or the operator."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from autopar.capture.passes.rewriting import rename, renamed_ends
+from autopar.graph import Graph, Node, short
+
+RESERVED = {"self", "torch", "F", "nn", "math", "S", "R", "I", "P", "N"}
+"""Names that emitted code uses itself."""
+ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*(?:[-+*/@|&]|//|\*\*)?=(?!=)")
+
+
+def name_tensors(graph: Graph) -> Graph:
+    """Give every tensor a short, unique Python identifier; the first of a name has no suffix."""
+    taken: set[str] = set()
+    names: dict[str, str] = {}
+    nodes: list[Node] = []
+    last_of_line = _last_of_line(graph)
+    for node in graph.nodes:
+        wanted = list(_wanted(node, node.name in last_of_line))
+        for tensor, name in zip(node.outputs, wanted, strict=True):
+            names[tensor.name] = _unique(name, taken)
+        outputs = tuple(replace(tensor, name=names[tensor.name]) for tensor in node.outputs)
+        target = names[node.target] if node.op == "constant" else node.target
+        new = replace(rename(node, names), name=outputs[0].name, outputs=outputs, target=target)
+        nodes.append(new)
+    return replace(renamed_ends(graph, names), nodes=tuple(nodes))
+
+
+def _wanted(node: Node, assigns: bool) -> Iterator[str]:
+    count = len(node.outputs)
+    if node.is_leaf:
+        yield _identifier(node.target) if node.op != "constant" else "constant"
+        return
+    if node.op == "autopar.batch_norm":
+        base = _base(node, assigns)
+        yield from (base, f"{base}_running_mean", f"{base}_running_var")
+        return
+    variables = _variables(node) if assigns else ()
+    if len(variables) == count > 1:
+        yield from variables
+        return
+    base = _base(node, assigns)
+    yield from ((base,) if count == 1 else (f"{base}_{index}" for index in range(count)))
+
+
+def _base(node: Node, assigns: bool) -> str:
+    """The submodule's name if its own code is torch's, else the variable, else the operator."""
+    called = _called_module(node)
+    if called:
+        return called
+    variables = _variables(node) if assigns else ()
+    return variables[0] if len(variables) == 1 else _identifier(short(node.op).strip("_"))
+
+
+def _called_module(node: Node) -> str:
+    """``ln_1`` where the user's line calls a module: self.ln_1(x)."""
+    path = node.origin.module.split(".")
+    last = path[-1]
+    if last.isdigit() and len(path) > 1:
+        last = f"{path[-2]}_{last}"
+    word = rf"(?<![\w]){re.escape(path[-1])}\("
+    called = bool(path[-1]) and (path[-1].isdigit() or re.search(word, node.origin.code) is not None)
+    is_main = short(node.op) not in ("reshape", "to", "view", "transpose")
+    return _identifier(last) if called and is_main else ""
+
+
+def _variables(node: Node) -> tuple[str, ...]:
+    """Targets of the assignment on the user's line."""
+    match = ASSIGNMENT.match(node.origin.code)
+    return tuple(_identifier(part.strip()) for part in match[1].split(",")) if match else ()
+
+
+def _last_of_line(graph: Graph) -> set[str]:
+    """Nodes behind which the user's code moves on to another line: they made the assigned value."""
+    computing = [node for node in graph.nodes if not node.is_leaf]
+    ends = set()
+    for node, following in zip(computing, [*computing[1:], None], strict=True):
+        place = (node.origin.file, node.origin.line)
+        if following is None or (following.origin.file, following.origin.line) != place:
+            ends.add(node.name)
+    return ends
+
+
+def _identifier(text: str) -> str:
+    name = re.sub(r"\W", "_", text)
+    if not name or name[0].isdigit():
+        name = f"t_{name}".rstrip("_")
+    return f"{name}_" if keyword.iskeyword(name) or name in RESERVED else name
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    candidate, number = name, 0
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}"
+    taken.add(candidate)
+    return candidate
+
+

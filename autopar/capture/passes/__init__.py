@@ -1,0 +1,20 @@
+"""Clean-up: each pass is one rewrite of a Graph, and `PASSES` is their order."""
+
+from autopar.capture.passes.dead import drop_dead
+from autopar.capture.passes.fold import fold
+from autopar.capture.passes.means import split_means
+from autopar.capture.passes.merge import merge_creation
+from autopar.capture.passes.noop import drop_noops
+from autopar.capture.passes.normal import normalise
+
+PASSES = (
+    normalise,  # one spelling for casts, reshapes and creation operators
+    drop_noops,  # what changes nothing
+    split_means,  # mean = sum / count, so that reductions are pure sums
+    drop_dead,
+    fold,  # mask arithmetic that no input reaches
+    merge_creation,  # one constant instead of one per layer
+    drop_dead,
+)
+
+__all__ = ["PASSES"]

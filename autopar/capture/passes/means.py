@@ -1,0 +1,149 @@
+"""Rewrite mean losses as sum / count, so that every reduction is a pure sum.
+
+A sum splits over shards without knowing how many there are; the count of valid targets is a tensor
+of its own, which shards the same way.  torch's own definitions, to the letter: the mean of a
+class-index cross-entropy divides both the plain and the smoothed part by the (weighted) count of
+targets that are not ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from autopar.capture.passes.rewriting import Tensors, argument, rewrite, tensor_of
+from autopar.errors import CaptureError
+from autopar.graph import Arg, DType, Graph, Node, Ref, Tensor, short
+
+MEAN, SUM = 1, 2
+"""torch's codes for `reduction`."""
+REDUCTION_AT = {
+    "aten.mse_loss.default": 2, "aten.l1_loss.default": 2, "aten.smooth_l1_loss.default": 2,
+    "aten.huber_loss.default": 2, "aten.binary_cross_entropy.default": 3,
+    "aten.binary_cross_entropy_with_logits.default": 4, "aten.kl_div.default": 2,
+    "aten.soft_margin_loss.default": 2,
+}  # fmt: skip
+"""Elementwise losses: where their `reduction` stands; their mean divides by the number of elements."""
+LOW = ("float16", "bfloat16")
+
+
+def split_means(graph: Graph) -> Graph:
+    """Every mean over all elements becomes a sum and a division."""
+    return rewrite(graph, _split)
+
+
+def _split(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
+    if node.op == "aten.cross_entropy_loss.default":
+        return _cross_entropy(node, tensors)
+    if node.op == "aten.nll_loss_nd.default" or node.op == "aten.nll_loss.default":
+        return _nll(node, tensors)
+    if node.op in REDUCTION_AT and argument(node, REDUCTION_AT[node.op], "reduction", MEAN) == MEAN:
+        return _elementwise(node, tensors)
+    if node.op in ("aten.mean.default", "aten.mean.dim"):
+        return _mean(node, tensors)
+    return None
+
+
+def _cross_entropy(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
+    logits, target = node.args[:2]
+    weight = argument(node, 2, "weight")
+    reduction = argument(node, 3, "reduction", MEAN)
+    ignore_index = argument(node, 4, "ignore_index", -100)
+    smoothing = argument(node, 5, "label_smoothing", 0.0)
+    if reduction not in (MEAN, SUM):
+        return None
+    shape, labels = _tensor(logits, tensors).shape, _tensor(target, tensors)
+    if "int" not in labels.dtype:
+        if reduction == SUM:
+            return None
+        summed = _part(node, "aten.cross_entropy_loss.default", "sum")
+        args = (logits, target, weight, SUM, ignore_index, smoothing)
+        batch = math.prod(shape) // shape[1 if len(shape) > 1 else 0]
+        return replace(summed, args=args), _divided(node, summed, batch)
+    args = (logits, target, weight, ignore_index, smoothing)
+    if reduction == SUM:
+        return (replace(node, op="autopar.cross_entropy_sum", args=args, kwargs=()),)
+    summed = replace(_part(node, "autopar.cross_entropy_sum", "sum"), args=args)
+    return _over_count(node, summed, target, ignore_index, weight, tensors)
+
+
+def _nll(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
+    if argument(node, 3, "reduction", MEAN) != MEAN:
+        return None
+    scores, target = node.args[:2]
+    weight, ignore_index = argument(node, 2, "weight"), argument(node, 4, "ignore_index", -100)
+    summed = replace(_part(node, node.op, "sum"), args=(scores, target, weight, SUM, ignore_index))
+    return _over_count(node, summed, target, ignore_index, weight, tensors)
+
+
+def _over_count(
+    node: Node, summed: Node, target: Arg, ignore_index: Arg, weight: Arg, tensors: Tensors
+) -> tuple[Node, ...]:
+    """sum / count of valid targets, each counted with its class's weight where there are weights."""
+    weights = tensor_of(weight, tensors)
+    if weights is not None and weights.differentiable:
+        raise CaptureError(
+            f"The class weights of the loss at {node.origin.file}:{node.origin.line} require a gradient, "
+            "which torch does not compute; pass weight.detach()."
+        )
+    name = f"{node.name}.count"
+    out = Tensor(name, (), "int64" if weights is None else weights.dtype, False)
+    args = (target, ignore_index) if weights is None else (target, ignore_index, weight)
+    count = Node(name, "autopar.count_valid", args, (), (out,), "", node.origin)
+    return summed, count, _divided(node, summed, Ref(name))
+
+
+def _elementwise(node: Node, tensors: Tensors) -> tuple[Node, ...]:
+    position = REDUCTION_AT[node.op]
+    operands = [_tensor(arg, tensors).shape for arg in node.args[:2]]
+    if len(set(operands)) != 1:
+        raise CaptureError(
+            f"{short(node.op)} at {node.origin.file}:{node.origin.line} compares shapes {operands[0]} and "
+            f"{operands[1]}; give it tensors of one shape."
+        )
+    summed = _part(node, node.op, "sum")
+    kwargs = {key: value for key, value in node.kwargs if key != "reduction"}
+    args = list(node.args[:position])
+    if position < len(node.args):
+        args += [SUM, *node.args[position + 1 :]]
+    else:
+        kwargs["reduction"] = SUM
+    summed = replace(summed, args=tuple(args), kwargs=tuple(kwargs.items()))
+    return summed, _divided(node, summed, math.prod(operands[0]))
+
+
+def _mean(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
+    source, out = _tensor(node.args[0], tensors), node.outputs[0]
+    if node.op == "aten.mean.dim":
+        dims = argument(node, 1, "dim") or tuple(range(len(source.shape)))
+        assert isinstance(dims, tuple)
+        if len(dims) < len(source.shape) or argument(node, 2, "keepdim", False):
+            return None
+    exact = "float32" if out.dtype in LOW else out.dtype
+    kwargs = (("dtype", DType(exact)),) if exact != source.dtype else ()
+    summed = _part(node, "aten.sum.default", "sum")
+    tensor = replace(summed.outputs[0], dtype=exact)
+    summed = replace(summed, args=(node.args[0],), kwargs=kwargs, outputs=(tensor,))
+    divided = _divided(node, summed, math.prod(source.shape))
+    if exact == out.dtype:
+        return summed, divided
+    wide = replace(out, name=f"{node.name}.wide", dtype=exact)
+    divided = replace(divided, name=wide.name, outputs=(wide,))
+    narrow = replace(node, op="aten.to.dtype", args=(Ref(wide.name), DType(out.dtype)), kwargs=())
+    return summed, divided, narrow
+
+
+def _part(node: Node, op: str, suffix: str) -> Node:
+    name = f"{node.name}.{suffix}"
+    return Node(name, op, (), (), (replace(node.outputs[0], name=name),), "", node.origin)
+
+
+def _divided(node: Node, summed: Node, count: Arg) -> Node:
+    args = (Ref(summed.outputs[0].name), count)
+    return replace(node, op="aten.div.Tensor", args=args, kwargs=())
+
+
+def _tensor(arg: Arg, tensors: Tensors) -> Tensor:
+    found = tensor_of(arg, tensors)
+    assert found is not None
+    return found

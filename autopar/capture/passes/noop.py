@@ -1,0 +1,83 @@
+"""Drop operators that change neither value nor gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autopar.capture.passes.rewriting import Tensors, argument, rewrite, tensor_of
+from autopar.graph import Graph, Node, Ref, Tensor
+
+ALWAYS = {
+    "aten.alias.default", "aten.contiguous.default", "aten.clone.default", "aten.lift_fresh_copy.default",
+    "aten.lift_fresh.default", "aten.lift.default", "aten.positive.default", "aten.resolve_conj.default",
+    "aten.resolve_neg.default",
+}  # fmt: skip
+"""The graph writes nothing in place, so a copy is its source."""
+IF_UNCHANGED = {
+    "aten.to.dtype", "aten.reshape.default", "aten.expand.default", "aten.slice.Tensor",
+    "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.broadcast_to.default",
+    "aten.narrow.default", "aten.repeat.default",
+}  # fmt: skip
+"""Dropped where shape and dtype stay: a slice or narrowing of the same size is the whole tensor."""
+DROPOUTS = {"aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default"}
+
+
+def drop_noops(graph: Graph) -> Graph:
+    """Readers of a no-op read its operand."""
+    return rewrite(graph, _without)
+
+
+def _without(node: Node, tensors: Tensors) -> str | None:
+    if node.op == "aten.cat.default":
+        return _cat_of_one(node, tensors)
+    if not node.args or not isinstance(node.args[0], Ref) or len(node.outputs) != 1:
+        return None
+    source, out = tensors[node.args[0].name], node.outputs[0]
+    if (source.shape, source.dtype) != (out.shape, out.dtype):
+        return None
+    if source.differentiable != out.differentiable:
+        return None
+    noop = (
+        node.op in ALWAYS
+        or node.op in IF_UNCHANGED
+        or (node.op == "aten.detach.default" and not source.differentiable)
+        or (node.op in DROPOUTS and (node.args[1] == 0 or node.args[2] is False))
+        or (node.op in NEUTRAL and NEUTRAL[node.op](node, source))
+    )
+    return source.name if noop else None
+
+
+def _scalar(value: float) -> Callable[[Node, Tensor], bool]:
+    def neutral(node: Node, source: Tensor) -> bool:
+        other, alpha = argument(node, 1, "other"), argument(node, 2, "alpha", 1)
+        return not isinstance(other, Ref) and other == value and alpha == 1
+
+    return neutral
+
+
+def _zero_of_integers(node: Node, source: Tensor) -> bool:
+    """Adding 0 to a float turns -0.0 into 0.0; to an integer it does nothing."""
+    return "int" in source.dtype and _scalar(0)(node, source)
+
+
+NEUTRAL: dict[str, Callable[[Node, Tensor], bool]] = {
+    "aten.mul.Tensor": _scalar(1),
+    "aten.mul.Scalar": _scalar(1),
+    "aten.div.Tensor": _scalar(1),
+    "aten.add.Tensor": _zero_of_integers,
+    "aten.add.Scalar": _zero_of_integers,
+    "aten.sub.Tensor": _zero_of_integers,
+}
+
+
+def _cat_of_one(node: Node, tensors: Tensors) -> str | None:
+    """``cat([empty, x])``, as a fresh key-value cache does it, is x."""
+    parts = node.args[0]
+    assert isinstance(parts, tuple)
+    full = [t for t in (tensor_of(part, tensors) for part in parts) if t and 0 not in t.shape]
+    if len(full) != 1 or (full[0].shape, full[0].dtype) != (
+        node.outputs[0].shape,
+        node.outputs[0].dtype,
+    ):
+        return None
+    return full[0].name

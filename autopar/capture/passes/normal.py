@@ -1,0 +1,70 @@
+"""One spelling per meaning, so that rules, prices and emission know fewer operators.
+
+Casts become ``aten.to.dtype``, everything that only regroups dims ``aten.reshape.default`` with
+explicit sizes (a view of a tensor that another pass made non-contiguous would fail), creation
+operators carry their dtype, in-place copies become the value that was copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autopar.capture.passes.rewriting import Tensors, rewrite, tensor_of
+from autopar.graph import DType, Graph, Node, Ref, short
+
+CASTS = {
+    "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other",
+    "aten._to_copy.default", "aten.type_as.default",
+}  # fmt: skip
+RESHAPES = {
+    "aten.view.default", "aten.reshape.default", "aten._unsafe_view.default",
+    "aten.flatten.using_ints", "aten.unflatten.int", "aten.view_as.default",
+    "aten.reshape_as.default",
+}  # fmt: skip
+CREATION = {
+    "arange", "full", "zeros", "ones", "empty", "rand", "randn", "randint", "eye", "linspace",
+    "scalar_tensor", "randperm",
+}  # fmt: skip
+
+
+def normalise(graph: Graph) -> Graph:
+    """Rewrite every node to its one spelling."""
+    return rewrite(graph, _spelled)
+
+
+def _spelled(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
+    if node.op in CASTS:
+        args = (node.args[0], DType(node.outputs[0].dtype))
+        return (replace(node, op="aten.to.dtype", args=args, kwargs=()),)
+    if node.op in RESHAPES:
+        args = (node.args[0], node.outputs[0].shape)
+        return (replace(node, op="aten.reshape.default", args=args, kwargs=()),)
+    if node.op == "aten.expand.default":
+        return (replace(node, args=(node.args[0], node.outputs[0].shape), kwargs=()),)
+    if node.op == "aten.expand_as.default":
+        args = (node.args[0], node.outputs[0].shape)
+        return (replace(node, op="aten.expand.default", args=args, kwargs=()),)
+    if node.op == "aten.copy.default":
+        return _copied(node, tensors)
+    if node.op.startswith("aten.") and short(node.op) in CREATION and not node.operands:
+        kwargs = {**dict(node.kwargs), "dtype": DType(node.outputs[0].dtype)}
+        return (replace(node, kwargs=tuple(kwargs.items())),)
+    return None
+
+
+def _copied(node: Node, tensors: Tensors) -> tuple[Node, ...]:
+    """``target.copy_(source)`` gives the source, in the target's dtype and shape."""
+    source = tensor_of(node.args[1], tensors)
+    assert source is not None
+    out = node.outputs[0]
+    out = replace(out, differentiable=source.differentiable and out.differentiable)
+    cast = replace(out, name=f"{out.name}.cast", shape=source.shape)
+    first = Node(cast.name, "aten.to.dtype", (Ref(source.name), DType(out.dtype)), (), (cast,))
+    return (
+        replace(first, origin=node.origin),
+        replace(
+            node, op="aten.expand.default", args=(Ref(cast.name), out.shape), kwargs=(), outputs=(out,)
+        ),
+    )
+
+

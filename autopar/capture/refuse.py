@@ -1,0 +1,85 @@
+"""What tracing would silently change, refused with the user's file and line."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from types import FrameType, TracebackType
+
+import torch
+from torch import nn
+
+from autopar.capture import _torch
+from autopar.capture.where import Whereabouts, origin_at, spoken, users_frame
+from autopar.errors import AutoparError, CaptureError
+
+HARMLESS = {"torch.utils.checkpoint._NoopSaveInputs"}
+"""Functions of torch's own whose backward is that of the operations they wrap."""
+REENTRANT = "torch.utils.checkpoint.CheckpointFunction"
+
+
+@contextlib.contextmanager
+def refuse_custom_backward(where: Whereabouts) -> Iterator[None]:
+    """Tracing sees only the forward of an `autograd.Function`: its own backward would be lost."""
+
+    def seen(cls: type, frame: FrameType | None) -> None:
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        if name in HARMLESS or not torch.is_grad_enabled():
+            return
+        place = spoken(origin_at(users_frame(frame), where.module))
+        if name == REENTRANT:
+            raise CaptureError(
+                f"Reentrant checkpointing at {place}\nhides its block from the capture. Call "
+                "torch.utils.checkpoint.checkpoint(..., use_reentrant=False); for Hugging Face models: "
+                'gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False}).'
+            )
+        raise CaptureError(
+            f"The autograd.Function {cls.__qualname__} is applied at {place}\n"
+            "Its own backward would be lost in the captured graph. Make it an operator: decorate its "
+            "forward with torch.library.custom_op, give it register_fake for shapes and "
+            "register_autograd for its backward, and call that."
+        )
+
+    with _torch.watch_autograd_functions(seen):
+        yield
+
+
+@contextlib.contextmanager
+def explained(
+    model: nn.Module, where: Whereabouts, inputs: Mapping[str, torch.Tensor]
+) -> Iterator[None]:
+    """Errors raised while the model runs on fake tensors, in the user's terms."""
+    name = type(model).__name__
+    try:
+        yield
+    except AutoparError:
+        raise
+    except Exception as error:
+        place = _place(error.__traceback__)
+        if isinstance(error, _torch.DATA_DEPENDENT) or "data-dependent" in str(error).lower():
+            raise CaptureError(
+                f"{name} reads the value of a tensor at {place}\n"
+                "A captured graph is the same for every batch, so Python cannot branch or compute on "
+                "values (.item(), .tolist(), if tensor:, nonzero, boolean indexing). Use tensor "
+                "operations such as torch.where, or pass the value as a plain Python number."
+            ) from error
+        shapes = ", ".join(f"{key} {tuple(t.shape)} {str(t.dtype)[6:]}" for key, t in inputs.items())
+        raise CaptureError(
+            f"{name} failed at {place}\nwhile it ran on the example inputs ({shapes}): "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _place(traceback: TracebackType | None) -> str:
+    """The innermost of the user's lines in a traceback."""
+    frame = None
+    line = 0
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_torch.TORCH_FOLDERS):
+            frame, line = traceback.tb_frame, traceback.tb_lineno
+        traceback = traceback.tb_next
+    if frame is None:
+        return "an unknown line"
+    from autopar.capture.where import located
+
+    return spoken(located("", frame.f_code.co_filename, line))

@@ -1,0 +1,78 @@
+"""What autograd keeps of every operator for the backward, measured by running it on fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from autopar.capture import _torch
+from autopar.graph import Graph, Node, Saved, Tensor
+from autopar.operators import bind, callable_of
+
+
+def saved(graph: Graph) -> dict[str, Saved]:
+    """By node name; each kind of operator, arguments and shapes is run once."""
+    known: dict[object, Saved] = {}
+    found: dict[str, Saved] = {}
+    for node in graph.nodes:
+        if node.is_leaf or not any(tensor.differentiable for tensor in node.outputs):
+            continue
+        operands = {name: graph.tensors[name] for name in node.operands}
+        order = {name: place for place, name in enumerate(operands)}
+        shapes = tuple((t.shape, t.dtype, t.differentiable) for t in operands.values())
+        renamed = _numbered(node, order)
+        key = (node.op, renamed, shapes)
+        if key not in known:
+            known[key] = _measure(node, operands)
+        found[node.name] = known[key]
+    return found
+
+
+def _numbered(node: Node, order: dict[str, int]) -> str:
+    """The arguments with operand numbers for names: equal for equal calls."""
+    numbered = {name: f"<{place}>" for name, place in order.items()}
+    return repr((bind(node.args, numbered.__getitem__), [(k, bind(v, numbered.__getitem__)) for k, v in node.kwargs]))
+
+
+def _measure(node: Node, operands: dict[str, Tensor]) -> Saved:
+    kept: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> None:
+        kept[_torch.storage_id(tensor)] = tensor.untyped_storage().nbytes()
+
+    with _torch.fake_mode():
+        tensors = {name: _fake(tensor) for name, tensor in operands.items()}
+        hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed)
+        with torch.enable_grad(), hooks:
+            result = _call(node, tensors)
+        outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+        names = list(node.operands)
+        by_operand = _holding(kept, ((i, tensors[name]) for i, name in enumerate(names)))
+        by_output = _holding(kept, enumerate(outputs))
+    return Saved(by_operand, by_output, sum(kept.values()))
+
+
+def _holding(kept: dict[int, int], tensors: Iterable[tuple[int, Any]]) -> tuple[int, ...]:
+    """Places of the tensors whose storage is kept; each storage is taken out when it is found."""
+    found = []
+    for place, tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and _torch.storage_id(tensor) in kept:
+            del kept[_torch.storage_id(tensor)]
+            found.append(place)
+    return tuple(found)
+
+
+def _fake(tensor: Tensor) -> torch.Tensor:
+    dtype = getattr(torch, tensor.dtype)
+    differentiable = tensor.differentiable and (dtype.is_floating_point or dtype.is_complex)
+    leaf = torch.empty(tensor.shape, dtype=dtype, requires_grad=differentiable)
+    # A view of a leaf may be changed in place; a leaf that needs a gradient may not.
+    return leaf.view_as(leaf) if differentiable else leaf
+
+
+def _call(node: Node, tensors: dict[str, torch.Tensor]) -> Any:
+    args = bind(node.args, tensors.__getitem__)
+    kwargs = {key: bind(value, tensors.__getitem__) for key, value in node.kwargs}
+    return callable_of(node.op)(*args, **kwargs)

@@ -1,0 +1,111 @@
+"""Run the model once on fake tensors and record it: the first half of capture."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.func import functional_call
+
+from autopar.capture import _torch
+from autopar.capture.inputs import Call
+from autopar.capture.loss import find_loss, no_loss, output_tensors
+from autopar.capture.refuse import explained, refuse_custom_backward
+from autopar.capture.where import Whereabouts
+from autopar.graph import LeafKind
+
+
+@dataclass(frozen=True)
+class Trace:
+    """An fx graph as torch recorded it, and what its placeholders and results stand for."""
+
+    module: fx.GraphModule
+    leaves: tuple[tuple[LeafKind, str], ...]
+    """Kind and target of each placeholder, in order."""
+    has_loss: bool
+    """Whether the first result is the loss; the others are `outputs`."""
+    outputs: tuple[str, ...]
+    train: bool
+
+
+def trace(model: nn.Module, call: Call, loss: Callable[..., Any] | None, train: bool) -> Trace:
+    """Record the model, and the loss behind it, on tensors without storage."""
+    parameters = dict(model.named_parameters())
+    buffers = dict(model.named_buffers())
+    inputs = call.tensors
+    mode = _torch.fake_mode()
+    with mode:
+        fake_parameters = {key: _fake(p, train and p.requires_grad) for key, p in parameters.items()}
+        fake_buffers = {key: _fake(buffer) for key, buffer in buffers.items()}
+        fake_inputs = {key: _fake(tensor) for key, tensor in inputs.items()}
+    ends: dict[str, Any] = {}
+    where = Whereabouts(model)
+
+    def run(
+        parameters: dict[str, torch.Tensor],
+        buffers: dict[str, torch.Tensor],
+        inputs: dict[str, torch.Tensor],
+    ) -> list[torch.Tensor]:
+        here = call.with_tensors(inputs)
+        with where, torch.set_grad_enabled(train):
+            weights = {**parameters, **buffers}
+            output = functional_call(model, weights, here.args, dict(here.kwargs), tie_weights=True)
+            found = find_loss(model, output, loss, here.targets)
+            if found is None and train:
+                raise no_loss(model, output, tuple(inputs))
+            named = dict(output_tensors(output))
+        ends.update(has_loss=found is not None, outputs=tuple(named))
+        return [*([] if found is None else [found]), *named.values()]
+
+    with (
+        _modes(model, train),
+        explained(model, where, inputs),
+        refuse_custom_backward(where),
+        mode,
+    ):
+        module = _torch.trace(run, fake_parameters, fake_buffers, fake_inputs)
+    leaves: list[tuple[LeafKind, str]] = [
+        *(("parameter", key) for key in parameters),  # type: ignore[list-item]
+        *(("buffer", key) for key in buffers),  # type: ignore[list-item]
+        *(("input", key) for key in inputs),  # type: ignore[list-item]
+    ]
+    return Trace(module, tuple(leaves), ends["has_loss"], ends["outputs"], train)
+
+
+def aliases(model: nn.Module) -> tuple[tuple[str, str], ...]:
+    """(other name, the name that stands for it) of every tied parameter and buffer."""
+    found: list[tuple[str, str]] = []
+    pairs: tuple[Callable[..., Iterator[tuple[str, torch.Tensor]]], ...] = (
+        model.named_parameters,
+        model.named_buffers,
+    )
+    for named in pairs:
+        first: dict[int, str] = {}
+        for name, tensor in named(remove_duplicate=False):
+            if first.setdefault(id(tensor), name) != name:
+                found.append((name, first[id(tensor)]))
+    return tuple(found)
+
+
+def _fake(tensor: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
+    """A tensor of the same shape without memory; on the CPU, whatever the device it stands for."""
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, requires_grad=requires_grad
+    )
+
+
+@contextlib.contextmanager
+def _modes(model: nn.Module, train: bool) -> Iterator[None]:
+    """`train`: every module as the user left it.  Otherwise: all in evaluation mode, and back."""
+    before: Mapping[nn.Module, bool] = {module: module.training for module in model.modules()}
+    try:
+        if not train:
+            model.eval()
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training

@@ -1,0 +1,116 @@
+"""Where the user wrote each operator: module path, file and line, recorded while tracing.
+
+One frame walk per torch call, no stack capture; global module hooks keep the module stack.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.overrides import TorchFunctionMode
+
+from autopar.capture import _torch
+from autopar.graph import Origin
+
+WHERE = "autopar_where"
+
+
+def users_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is neither torch's code nor ours."""
+    while frame is not None and frame.f_code.co_filename.startswith(_torch.TORCH_FOLDERS):
+        frame = frame.f_back
+    return frame
+
+
+def origin_at(frame: FrameType | None, module: str = "") -> Origin:
+    """The origin that a frame stands for."""
+    if frame is None:
+        return Origin(module)
+    return located(module, frame.f_code.co_filename, frame.f_lineno)
+
+
+def located(module: str, file: str, line: int) -> Origin:
+    """An origin with its source text."""
+    return Origin(module, file, line, linecache.getline(file, line).strip())
+
+
+def spoken(origin: Origin) -> str:
+    """How an error names a place: file, line, source text and module."""
+    place = f"{origin.file}:{origin.line}" if origin.file else "an unknown line"
+    module = f" in module {origin.module!r}" if origin.module else ""
+    return f"{place}{module}" + (f"\n    {origin.code}" if origin.code else "")
+
+
+class Whereabouts(TorchFunctionMode):
+    """Tags each new fx node with the module and the line that made it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._stack = [""]
+        self._last: fx.Node | None = None
+        self._hooks: list[Any] = []
+
+    @property
+    def module(self) -> str:
+        """Path of the module whose forward runs now."""
+        return self._stack[-1]
+
+    def __enter__(self) -> Any:
+        def enter(module: nn.Module, args: Any) -> None:
+            self._stack.append(self._names.get(id(module), self._stack[-1]))
+
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
+            self._stack.pop()
+
+        self._hooks = [
+            register_module_forward_pre_hook(enter),
+            register_module_forward_hook(leave, always_call=True),
+        ]
+        return super().__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        super().__exit__(*exc)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        graph = _torch.graph_in_progress()
+        if graph is not None:
+            self._tag(graph, sys._getframe(1))
+        return result
+
+    def _tag(self, graph: fx.Graph, frame: FrameType | None) -> None:
+        newest = _torch.newest_node(graph)
+        if newest is self._last or newest.op == "root":
+            return
+        frame = users_frame(frame)
+        place = (self.module, frame.f_code.co_filename, frame.f_lineno) if frame else ("", "", 0)
+        node = newest
+        while node is not self._last and node.op != "root" and WHERE not in node.meta:
+            node.meta[WHERE] = place
+            node = _torch.previous_node(node)
+        self._last = newest
+
+
+def origin_of(node: fx.Node) -> Origin:
+    """The origin that tracing recorded for a node."""
+    place = node.meta.get(WHERE)
+    return located(*place) if place else Origin()
+
+
+def is_tensor(value: object) -> bool:
+    """Whether a traced value is one tensor."""
+    return isinstance(value, torch.Tensor)
