@@ -76,7 +76,7 @@ class _Lowering:
 
     def _leaf(self, node: fx.Node, kind: LeafKind, target: str) -> None:
         value = node.meta["val"]
-        differentiable = kind == "parameter" and value.requires_grad
+        differentiable = kind == "parameter" and target in self.trace.trainable
         tensor = _tensor(node.name, value, differentiable)
         self.leaf_of[node] = (kind, target)
         self._add(Node(node.name, kind, (), (), (tensor,), target), node)

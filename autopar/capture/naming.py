@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import keyword
 import re
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from dataclasses import replace
 from autopar.capture.passes.rewriting import rename, renamed_ends
 from autopar.graph import Graph, Node, short
 
-RESERVED = {"self", "torch", "F", "nn", "math", "S", "R", "I", "P", "N"}
-"""Names that emitted code uses itself."""
+RESERVED = {"self", "torch", "F", "nn", "math", "S", "R", "I", "P", "N", *dir(builtins), *keyword.kwlist}
+"""Names that emitted code may use itself."""
+REGROUPING = {"reshape", "to", "transpose", "permute", "unsqueeze"}
+"""Not what a module is for."""
 ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*(?:[-+*/@|&]|//|\*\*)?=(?!=)")
 
 
@@ -22,12 +25,13 @@ def name_tensors(graph: Graph) -> Graph:
     nodes: list[Node] = []
     last_of_line = _last_of_line(graph)
     for node in graph.nodes:
+        node = rename(node, names)
         wanted = list(_wanted(node, node.name in last_of_line))
         for tensor, name in zip(node.outputs, wanted, strict=True):
             names[tensor.name] = _unique(name, taken)
         outputs = tuple(replace(tensor, name=names[tensor.name]) for tensor in node.outputs)
         target = names[node.target] if node.op == "constant" else node.target
-        new = replace(rename(node, names), name=outputs[0].name, outputs=outputs, target=target)
+        new = replace(node, name=outputs[0].name, outputs=outputs, target=target)
         nodes.append(new)
     return replace(renamed_ends(graph, names), nodes=tuple(nodes))
 
@@ -50,7 +54,7 @@ def _wanted(node: Node, assigns: bool) -> Iterator[str]:
 
 
 def _base(node: Node, assigns: bool) -> str:
-    """The submodule's name if its own code is torch's, else the variable, else the operator."""
+    """The submodule whose parameters it reads or that the line calls, else the variable, else the operator."""
     called = _called_module(node)
     if called:
         return called
@@ -59,15 +63,16 @@ def _base(node: Node, assigns: bool) -> str:
 
 
 def _called_module(node: Node) -> str:
-    """``ln_1`` where the user's line calls a module: self.ln_1(x)."""
+    """``ln_1`` where the line calls a module, ``self.ln_1(x)``, or the node applies its parameters."""
     path = node.origin.module.split(".")
-    last = path[-1]
-    if last.isdigit() and len(path) > 1:
-        last = f"{path[-2]}_{last}"
-    word = rf"(?<![\w]){re.escape(path[-1])}\("
-    called = bool(path[-1]) and (path[-1].isdigit() or re.search(word, node.origin.code) is not None)
-    is_main = short(node.op) not in ("reshape", "to", "view", "transpose")
-    return _identifier(last) if called and is_main else ""
+    last = f"{path[-2]}_{path[-1]}" if path[-1].isdigit() and len(path) > 1 else path[-1]
+    if not last or short(node.op) in REGROUPING:
+        return ""
+    owner = re.sub(r"\W", "_", node.origin.module)
+    applies = any(name.rpartition("_")[0] == owner for name in node.operands)
+    callee = path[-2] if path[-1].isdigit() and len(path) > 1 else path[-1]
+    calls = re.search(rf"(?<!\w){re.escape(callee)}(\[.*\])?\(", node.origin.code) is not None
+    return _identifier(last) if applies or calls else ""
 
 
 def _variables(node: Node) -> tuple[str, ...]:
@@ -91,7 +96,7 @@ def _identifier(text: str) -> str:
     name = re.sub(r"\W", "_", text)
     if not name or name[0].isdigit():
         name = f"t_{name}".rstrip("_")
-    return f"{name}_" if keyword.iskeyword(name) or name in RESERVED else name
+    return f"{name}_" if name in RESERVED else name
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -29,6 +29,8 @@ class Trace:
     has_loss: bool
     """Whether the first result is the loss; the others are `outputs`."""
     outputs: tuple[str, ...]
+    trainable: frozenset[str]
+    """Parameters that get a gradient; none without `train`."""
     train: bool
 
 
@@ -73,7 +75,8 @@ def trace(model: nn.Module, call: Call, loss: Callable[..., Any] | None, train: 
         *(("buffer", key) for key in buffers),  # type: ignore[list-item]
         *(("input", key) for key in inputs),  # type: ignore[list-item]
     ]
-    return Trace(module, tuple(leaves), ends["has_loss"], ends["outputs"], train)
+    trainable = frozenset(key for key, p in parameters.items() if train and p.requires_grad)
+    return Trace(module, tuple(leaves), ends["has_loss"], ends["outputs"], trainable, train)
 
 
 def aliases(model: nn.Module) -> tuple[tuple[str, str], ...]:

@@ -17,7 +17,7 @@ from autopar.capture.passes.rewriting import Tensors, rewrite
 from autopar.graph import Arg, DType, Graph, Node, Ref, short
 
 LARGEST_COMPUTED = 1 << 22
-LARGEST_KEPT = 32
+LARGEST_KEPT = 4
 RANDOM_WORDS = ("rand", "dropout", "bernoulli", "multinomial", "normal", "uniform", "empty", "exponential")
 
 
