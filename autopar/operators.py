@@ -1,0 +1,74 @@
+"""From an operator's name to something that can be called: ATen overloads and autopar's own losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from autopar.errors import RuleError
+from autopar.graph import Arg, DType, Ref
+
+
+def cross_entropy_sum(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """Sum of the cross-entropies of all valid targets."""
+    return F.cross_entropy(
+        logits,
+        target,
+        weight,
+        ignore_index=ignore_index,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+
+
+def count_valid(
+    target: torch.Tensor, ignore_index: int = -100, weight: torch.Tensor | None = None
+) -> torch.Tensor:
+    """How many targets count, or the sum of their class weights: what a mean loss divides by."""
+    valid = target != ignore_index
+    if weight is None:
+        return valid.sum()
+    return (weight[target.clamp(min=0)] * valid).sum()
+
+
+_OWN: dict[str, Callable[..., Any]] = {
+    "autopar.cross_entropy_sum": cross_entropy_sum,
+    "autopar.count_valid": count_valid,
+}
+
+
+def callable_of(op: str) -> Callable[..., Any]:
+    """The function behind ``aten.linear.default`` or ``autopar.count_valid``."""
+    if op in _OWN:
+        return _OWN[op]
+    namespace, _, rest = op.partition(".")
+    name, _, overload = rest.rpartition(".")
+    try:
+        found = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    except (AttributeError, RuntimeError):
+        raise RuleError(
+            f"There is no operator {op!r} here. If it is a custom one, import the module that "
+            "registers it before planning."
+        ) from None
+    return found  # type: ignore[no-any-return]
+
+
+def bind(arg: Arg, tensors: dict[str, Any] | Callable[[str], Any]) -> Any:
+    """An argument with its tensors and dtypes put in."""
+    look_up = tensors if callable(tensors) else tensors.__getitem__
+    if isinstance(arg, Ref):
+        return look_up(arg.name)
+    if isinstance(arg, DType):
+        return getattr(torch, arg.name)
+    if isinstance(arg, tuple):
+        return [bind(item, look_up) for item in arg]
+    return arg

@@ -1,0 +1,79 @@
+"""Random valid plans: uniform over the *kinds of types*, so that rare conversions are tried as well."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from autopar import rules
+from autopar.compile import Settings, candidates_of
+from autopar.graph import Graph, Saved
+from autopar.mesh import Mesh
+from autopar.placement import S, Sharding
+from autopar.plan import Plan
+from autopar.pricing.assemble import assemble
+from autopar.pricing.build import Decisions
+from autopar.pricing.prices import Prices
+from autopar.pricing.routes import Routes
+from cost_models.hardware import load
+
+T = TypeVar("T")
+
+
+def kinds(sharding: Sharding) -> str:
+    """``SR`` for ``[S(0), R]``."""
+    return "".join("S" if isinstance(kind, S) else kind.name for kind in sharding)
+
+
+def random_plan(
+    graph: Graph, mesh: Mesh, seed: int, saved: Mapping[str, Saved] | None = None
+) -> Plan:
+    """Any valid plan; the same seed gives the same plan."""
+    rng = random.Random(seed)
+    prices = Prices(mesh, load("cpu"))
+    candidates = candidates_of(graph, mesh, Settings())
+    operators = {
+        name: _pick(rng, options, lambda o: "|".join(map(kinds, o.outputs)))
+        for name, options in sorted(candidates.operators.items())
+        if name not in candidates.parameters
+    }
+    parameters = {
+        name: _pick(rng, options, lambda o: f"{kinds(o.stored)}>{kinds(o.leaf)}{o.regather}")
+        for name, options in sorted(candidates.parameters.items())
+    }
+    plan = assemble(
+        graph,
+        Decisions(operators, parameters),
+        prices,
+        Routes(mesh, prices.step),
+        saved=saved or {},
+        optimizer="SGD",
+        preset="random",
+    )
+    return _with_random_regathers(plan, graph, rng)
+
+
+def _with_random_regathers(plan: Plan, graph: Graph, rng: random.Random) -> Plan:
+    """Any gather of a tensor with gradient may be repeated in the backward."""
+    conversions = tuple(
+        replace(c, regather=rng.random() < 0.5)
+        if isinstance(c.source[c.axis], S)
+        and kinds(c.target)[c.axis] in "RI"
+        and graph.tensors[c.tensor].differentiable
+        else c
+        for c in plan.conversions
+    )
+    return replace(plan, conversions=conversions)
+
+
+def _pick(rng: random.Random, options: tuple[T, ...], group: object) -> T:
+    groups: defaultdict[str, list[T]] = defaultdict(list)
+    for option in options:
+        groups[group(option)].append(option)  # type: ignore[operator]
+    return rng.choice(groups[rng.choice(sorted(groups))])
+
+
+__all__ = ["kinds", "random_plan", "rules"]
