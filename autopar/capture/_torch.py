@@ -67,6 +67,26 @@ def storage_id(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def is_operator(target: object) -> bool:
+    """Whether an fx target is one overload of a dispatcher operator."""
+    return isinstance(target, torch._ops.OpOverload)
+
+
+def has_storage(value: object) -> bool:
+    """Whether a traced value is a tensor with memory of its own."""
+    return isinstance(value, torch.Tensor) and torch._C._has_storage(value)
+
+
+def has_gradient_hooks(parameter: torch.Tensor) -> bool:
+    """Whether the user registered hooks on a leaf's gradient."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
+def is_fake(value: object) -> bool:
+    """Whether a value is a tensor of a trace."""
+    return isinstance(value, FakeTensor)
+
+
 def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
     """The values of a lifted constant, or None where only its shape is known."""
     if isinstance(tensor, FakeTensor):

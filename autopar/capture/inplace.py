@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from autopar.capture import _torch
-from autopar.capture.where import is_tensor, origin_of, spoken
+from autopar.capture.where import origin_of, spoken
 from autopar.errors import CaptureError
 from autopar.graph import Origin
 
@@ -42,7 +42,7 @@ class Memory:
         self.index = {node: position for position, node in enumerate(nodes)}
         self.sharing: dict[int, list[fx.Node]] = defaultdict(list)
         for node in nodes:
-            if is_tensor(node.meta.get("val")):
+            if _torch.has_storage(node.meta.get("val")):
                 self.sharing[_torch.storage_id(node.meta["val"])].append(node)
 
     def aliases(self, node: fx.Node) -> list[fx.Node]:

@@ -16,7 +16,7 @@ from autopar.capture import _torch
 from autopar.capture.constants import lifted
 from autopar.capture.inplace import Memory, functional_form, refuse_visible
 from autopar.capture.tracing import Trace
-from autopar.capture.where import origin_of, spoken
+from autopar.capture.where import origin_of, spoken, under_gradient
 from autopar.errors import CaptureError
 from autopar.graph import Arg, DType, Graph, LeafKind, Node, Ref, Tensor
 
@@ -43,6 +43,9 @@ class _Lowering:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.fx_nodes = list(trace.module.graph.nodes)
+        for node in self.fx_nodes:
+            if node.op == "call_function" and not _supported(node.target):
+                raise self._refused(node, _spoken_target(node.target))
         self.memory = Memory(self.fx_nodes)
         self.now: dict[fx.Node, tuple[str, ...]] = {}
         self.nodes: list[Node] = []
@@ -68,8 +71,16 @@ class _Lowering:
                 raise self._refused(node, f"an fx node of kind {node.op!r}")
         results = list(self.results)
         loss = results.pop(0) if self.trace.has_loss else None
-        outputs = tuple(zip(self.trace.outputs, results, strict=True))
+        count = len(self.trace.outputs)
+        outputs = tuple(zip(self.trace.outputs, results[:count], strict=True))
+        self.mutations.update(zip(self.trace.assigned, results[count:], strict=True))
         mutations = tuple(self.mutations.items())
+        for buffer, new in mutations:
+            if self.tensors[new].differentiable:
+                raise CaptureError(
+                    f"The new value of buffer {buffer!r} carries a gradient, which would reach into the "
+                    "step before. Compute it from .detach()ed tensors or under torch.no_grad()."
+                )
         return Graph(name, tuple(self.nodes), loss, outputs, mutations=mutations)
 
     # ---- nodes
@@ -98,10 +109,11 @@ class _Lowering:
             self.now[node] = (self.now[source][index],)
         elif target is _torch.SET_GRAD_ENABLED:
             self.grad_enabled = bool(node.args[0])
-        elif isinstance(target, torch._ops.OpOverload):
+        elif target is _torch.ENTER_AUTOCAST:
+            if node.args[2]:
+                raise self._refused(node, "an autocast region")
+        elif target is not _torch.EXIT_AUTOCAST:
             self._operator(node, target)
-        else:
-            raise self._refused(node, f"{target}")
 
     def _operator(self, node: fx.Node, overload: Any) -> None:
         op = str(overload)
@@ -175,7 +187,7 @@ class _Lowering:
         gradient: tuple[bool, ...] = (),
     ) -> None:
         origin = origin_of(node)
-        if not self.grad_enabled:
+        if not (self.grad_enabled and under_gradient(node)):
             args, kwargs = self._detach(args, origin), self._detach(kwargs, origin)
         values = value if isinstance(value, (tuple, list)) else (value,)
         if not names:
@@ -239,6 +251,16 @@ class _Lowering:
             f"The model uses {what} at {spoken(origin_of(node))}\nwhich cannot be captured yet; write "
             "it with plain tensor operations, or wrap it in torch.library.custom_op."
         )
+
+
+def _supported(target: Any) -> bool:
+    known = (operator.getitem, _torch.SET_GRAD_ENABLED, _torch.ENTER_AUTOCAST, _torch.EXIT_AUTOCAST)
+    return target in known or _torch.is_operator(target)
+
+
+def _spoken_target(target: Any) -> str:
+    name = getattr(target, "__name__", str(target))
+    return "torch.vmap" if "vmap" in name or "batch_dim" in name else name
 
 
 def _numbered(name: str, count: int) -> tuple[str, ...]:

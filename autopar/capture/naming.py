@@ -50,7 +50,7 @@ def _wanted(node: Node, assigns: bool) -> Iterator[str]:
         yield from variables
         return
     base = _base(node, assigns)
-    yield from ((base,) if count == 1 else (f"{base}_{index}" for index in range(count)))
+    yield from ((base,) if count == 1 else (f"{base.removesuffix('_')}_{index}" for index in range(count)))
 
 
 def _base(node: Node, assigns: bool) -> str:
@@ -103,7 +103,7 @@ def _unique(name: str, taken: set[str]) -> str:
     candidate, number = name, 0
     while candidate in taken:
         number += 1
-        candidate = f"{name}_{number}"
+        candidate = f"{name.removesuffix('_')}_{number}"
     taken.add(candidate)
     return candidate
 

@@ -5,17 +5,61 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from types import FrameType, TracebackType
+from typing import Any
 
 import torch
 from torch import nn
 
 from autopar.capture import _torch
-from autopar.capture.where import Whereabouts, origin_at, spoken, users_frame
+from autopar.capture.where import Watcher, Whereabouts, located, origin_at, spoken, users_frame
 from autopar.errors import AutoparError, CaptureError
 
 HARMLESS = {"torch.utils.checkpoint._NoopSaveInputs"}
 """Functions of torch's own whose backward is that of the operations they wrap."""
 REENTRANT = "torch.utils.checkpoint.CheckpointFunction"
+
+
+LOST: dict[Any, str] = {
+    torch.Tensor.register_hook: "its hook on the gradient would be lost. Make the effect an operator "
+    "with torch.library.custom_op and register_autograd",
+    torch.Tensor.register_post_accumulate_grad_hook: "its hook would be lost. Register it on the "
+    "parallel module's parameters",
+    torch.Tensor.backward: "a backward inside forward would run once, at capture. Move it to the training "
+    "loop",
+    torch.autograd.backward: "a backward inside forward would run once, at capture. Move it to the "
+    "training loop",
+    torch.autograd.grad: "gradients taken inside forward would be frozen into the graph. Compute them in "
+    "the training loop",
+    torch.Tensor.data.__get__: "writes through .data go unseen. Use .detach(), or torch.no_grad() "
+    "around an in-place operator on a buffer",
+    torch.Tensor.data.__set__: "assigning .data goes unseen. Use torch.no_grad() and copy_() on a buffer",
+    torch.Tensor.numpy: "NumPy code cannot be captured. Write it with torch operations",
+}  # fmt: skip
+"""torch functions whose effect no graph records, and what to do instead."""
+
+
+def watchers() -> Mapping[Any, Watcher]:
+    """A watcher for each function that would be lost."""
+
+    def refuser(function: Any, why: str) -> Watcher:
+        name = getattr(function, "__qualname__", str(function))
+
+        def refuse(args: tuple[Any, ...], frame: FrameType | None) -> None:
+            raise CaptureError(f"{name} is called at {spoken(origin_at(frame))}\n{why}.")
+
+        return refuse
+
+    return {function: refuser(function, why) for function, why in LOST.items()}
+
+
+def refuse_parameter_hooks(model: nn.Module) -> None:
+    """Hooks on parameters belong to the user's own parameters, which the parallel module replaces."""
+    for name, parameter in model.named_parameters():
+        if _torch.has_gradient_hooks(parameter):
+            raise CaptureError(
+                f"Parameter {name!r} has gradient hooks, which the parallel module would lose. Remove them "
+                "before, and register them on the parallel module's parameters."
+            )
 
 
 @contextlib.contextmanager
@@ -80,6 +124,4 @@ def _place(traceback: TracebackType | None) -> str:
         traceback = traceback.tb_next
     if frame is None:
         return "an unknown line"
-    from autopar.capture.where import located
-
     return spoken(located("", frame.f_code.co_filename, line))

@@ -14,7 +14,13 @@ from torch.func import functional_call
 from autopar.capture import _torch
 from autopar.capture.inputs import Call
 from autopar.capture.loss import find_loss, no_loss, output_tensors
-from autopar.capture.refuse import explained, refuse_custom_backward
+from autopar.capture.refuse import (
+    explained,
+    refuse_custom_backward,
+    refuse_parameter_hooks,
+    watchers,
+)
+from autopar.capture.state import AssignedBuffers, clean_attributes
 from autopar.capture.where import Whereabouts
 from autopar.graph import LeafKind
 
@@ -27,8 +33,11 @@ class Trace:
     leaves: tuple[tuple[LeafKind, str], ...]
     """Kind and target of each placeholder, in order."""
     has_loss: bool
-    """Whether the first result is the loss; the others are `outputs`."""
+    """Whether the first result is the loss; then come `outputs`, then `assigned`."""
     outputs: tuple[str, ...]
+    """Paths of the tensors that the model returned."""
+    assigned: tuple[str, ...]
+    """Buffers that forward replaced by assignment."""
     trainable: frozenset[str]
     """Parameters that get a gradient; none without `train`."""
     train: bool
@@ -45,7 +54,8 @@ def trace(model: nn.Module, call: Call, loss: Callable[..., Any] | None, train: 
         fake_buffers = {key: _fake(buffer) for key, buffer in buffers.items()}
         fake_inputs = {key: _fake(tensor) for key, tensor in inputs.items()}
     ends: dict[str, Any] = {}
-    where = Whereabouts(model)
+    where = Whereabouts(model, watchers())
+    assigned = AssignedBuffers(model)
 
     def run(
         parameters: dict[str, torch.Tensor],
@@ -53,18 +63,20 @@ def trace(model: nn.Module, call: Call, loss: Callable[..., Any] | None, train: 
         inputs: dict[str, torch.Tensor],
     ) -> list[torch.Tensor]:
         here = call.with_tensors(inputs)
-        with where, torch.set_grad_enabled(train):
+        with where, assigned.watched(), torch.set_grad_enabled(train):
             weights = {**parameters, **buffers}
             output = functional_call(model, weights, here.args, dict(here.kwargs), tie_weights=True)
             found = find_loss(model, output, loss, here.targets)
             if found is None and train:
                 raise no_loss(model, output, tuple(inputs))
             named = dict(output_tensors(output))
-        ends.update(has_loss=found is not None, outputs=tuple(named))
-        return [*([] if found is None else [found]), *named.values()]
+        ends.update(has_loss=found is not None, outputs=tuple(named), assigned=tuple(assigned.found))
+        return [*([] if found is None else [found]), *named.values(), *assigned.found.values()]
 
+    refuse_parameter_hooks(model)
     with (
         _modes(model, train),
+        clean_attributes(model),
         explained(model, where, inputs),
         refuse_custom_backward(where),
         mode,
@@ -76,7 +88,7 @@ def trace(model: nn.Module, call: Call, loss: Callable[..., Any] | None, train: 
         *(("input", key) for key in inputs),  # type: ignore[list-item]
     ]
     trainable = frozenset(key for key, p in parameters.items() if train and p.requires_grad)
-    return Trace(module, tuple(leaves), ends["has_loss"], ends["outputs"], trainable, train)
+    return Trace(module, tuple(leaves), ends["has_loss"], ends["outputs"], ends["assigned"], trainable, train)
 
 
 def aliases(model: nn.Module) -> tuple[tuple[str, str], ...]:

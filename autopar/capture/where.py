@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -22,6 +23,9 @@ from autopar.capture import _torch
 from autopar.graph import Origin
 
 WHERE = "autopar_where"
+GRADIENT = "autopar_gradient"
+Watcher = Callable[[tuple[Any, ...], "FrameType | None"], None]
+"""Called with the arguments of a torch function and the user's frame before it runs."""
 
 
 def users_frame(frame: FrameType | None) -> FrameType | None:
@@ -53,8 +57,9 @@ def spoken(origin: Origin) -> str:
 class Whereabouts(TorchFunctionMode):
     """Tags each new fx node with the module and the line that made it."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, watched: Mapping[Any, Watcher]) -> None:
         super().__init__()
+        self._watched = watched
         self._names = {id(module): name for name, module in model.named_modules()}
         self._stack = [""]
         self._last: fx.Node | None = None
@@ -86,10 +91,13 @@ class Whereabouts(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        frame = sys._getframe(1)
+        if func in self._watched:
+            self._watched[func](args, users_frame(frame))
         result = func(*args, **(kwargs or {}))
         graph = _torch.graph_in_progress()
         if graph is not None:
-            self._tag(graph, sys._getframe(1))
+            self._tag(graph, frame)
         return result
 
     def _tag(self, graph: fx.Graph, frame: FrameType | None) -> None:
@@ -97,10 +105,12 @@ class Whereabouts(TorchFunctionMode):
         if newest is self._last or newest.op == "root":
             return
         frame = users_frame(frame)
+        gradient = torch.is_grad_enabled()
         place = (self.module, frame.f_code.co_filename, frame.f_lineno) if frame else ("", "", 0)
         node = newest
         while node is not self._last and node.op != "root" and WHERE not in node.meta:
             node.meta[WHERE] = place
+            node.meta[GRADIENT] = gradient
             node = _torch.previous_node(node)
         self._last = newest
 
@@ -111,6 +121,6 @@ def origin_of(node: fx.Node) -> Origin:
     return located(*place) if place else Origin()
 
 
-def is_tensor(value: object) -> bool:
-    """Whether a traced value is one tensor."""
-    return isinstance(value, torch.Tensor)
+def under_gradient(node: fx.Node) -> bool:
+    """Whether autograd was on when the node was made; inference mode leaves no other trace."""
+    return bool(node.meta.get(GRADIENT, True))

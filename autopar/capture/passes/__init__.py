@@ -13,6 +13,7 @@ PASSES = (
     split_means,  # mean = sum / count, so that reductions are pure sums
     drop_dead,
     fold,  # mask arithmetic that no input reaches
+    drop_noops,
     merge_creation,  # one constant instead of one per layer
     drop_dead,
 )

@@ -1,36 +1,41 @@
 """Compute once what no input, parameter or buffer reaches: mask and position arithmetic.
 
-A folded tensor becomes one `full` where all its entries are equal, a constant where it is small;
-otherwise the operators stay (a position range is better made in place than carried by value).
+A folded tensor becomes one `full` where all its entries are equal, a constant where it is tiny;
+otherwise its operators stay (a range of positions is better made in place than carried by value).
+Where known values meet unknown ones, mask code simplifies: selecting by full ranges only regroups
+dims, and a mask that is true everywhere masks nothing.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import torch
 
 from autopar.capture import _torch
 from autopar.capture.constants import nested
+from autopar.capture.passes.known import Known, value_of
 from autopar.capture.passes.normal import CREATION
 from autopar.capture.passes.rewriting import Tensors, rewrite
 from autopar.graph import Arg, DType, Graph, Node, Ref, short
 
-LARGEST_COMPUTED = 1 << 22
 LARGEST_KEPT = 4
-RANDOM_WORDS = ("rand", "dropout", "bernoulli", "multinomial", "normal", "uniform", "empty", "exponential")
+"""Elements of a constant that replaces the operators which make it."""
+NEUTRAL = {
+    "aten.__and__.Tensor": True, "aten.bitwise_and.Tensor": True, "aten.logical_and.default": True,
+    "aten.__or__.Tensor": False, "aten.bitwise_or.Tensor": False, "aten.logical_or.default": False,
+}  # fmt: skip
+"""The boolean that changes nothing in an operator."""
 
 
 def fold(graph: Graph) -> Graph:
     """Replace nodes of known value by the simplest node of the same value."""
-    known: dict[str, torch.Tensor] = {}
+    known: Known = {}
 
     def folded(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
-        if not _foldable(node) or any(name not in known for name in node.operands):
-            return None
-        value = _computed(node, known)
+        value = value_of(node, known)
         if value is None:
-            return None
+            return _unmasked(node, tensors, known) or _regrouped(node, tensors, known)
         known[node.outputs[0].name] = value
         return None if node.is_leaf or short(node.op) in CREATION else _simplest(node, value)
 
@@ -38,48 +43,51 @@ def fold(graph: Graph) -> Graph:
         return rewrite(graph, folded)
 
 
-def _foldable(node: Node) -> bool:
-    if node.op == "constant":
-        return True
-    if not node.op.startswith("aten.") or len(node.outputs) != 1 or node.outputs[0].differentiable:
-        return False
-    small = math.prod(node.outputs[0].shape) <= LARGEST_COMPUTED
-    return small and not any(word in short(node.op) for word in RANDOM_WORDS)
-
-
-def _computed(node: Node, known: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    if node.op == "constant":
-        return torch.tensor(node.args[0], dtype=_dtype(node)).reshape(node.outputs[0].shape)
-    _, name, overload = node.op.split(".")
-    operator = getattr(getattr(torch.ops.aten, name), overload)
-    args = [_real(arg, known) for arg in node.args]
-    kwargs = {key: _real(value, known) for key, value in node.kwargs}
-    value = operator(*args, **kwargs)
-    return value if isinstance(value, torch.Tensor) else None
-
-
-def _real(arg: Arg, known: dict[str, torch.Tensor]) -> object:
-    if isinstance(arg, Ref):
-        return known[arg.name]
-    if isinstance(arg, DType):
-        return getattr(torch, arg.name)
-    return [_real(item, known) for item in arg] if isinstance(arg, tuple) else arg
-
-
-def _dtype(node: Node) -> torch.dtype:
-    found = getattr(torch, node.outputs[0].dtype)
-    assert isinstance(found, torch.dtype)
-    return found
-
-
 def _simplest(node: Node, value: torch.Tensor) -> tuple[Node, ...] | None:
     out = node.outputs[0]
     dtype = DType(out.dtype)
     first: Arg = value.flatten()[0].item() if value.numel() else None
     if value.numel() and bool((value == first).all()):
-        kwargs = (("dtype", dtype),)
-        return (Node(node.name, "aten.full.default", (out.shape, first), kwargs, (out,), "", node.origin),)
+        args: tuple[Arg, ...] = (out.shape, first)
+        return (replace(node, op="aten.full.default", args=args, kwargs=(("dtype", dtype),)),)
     if value.numel() > LARGEST_KEPT or out.dtype in ("float16", "bfloat16"):
         return None
-    args: tuple[Arg, ...] = (nested(value), dtype)
-    return (Node(node.name, "constant", args, (), (out,), node.name, node.origin),)
+    args = (nested(value), dtype)
+    return (replace(node, op="constant", args=args, kwargs=(), target=node.name),)
+
+
+def _unmasked(node: Node, tensors: Tensors, known: Known) -> tuple[Node, ...] | None:
+    """``mask & True`` is the mask, in the shape of the result."""
+    if node.op not in NEUTRAL or len(node.operands) != 2:
+        return None
+    out = node.outputs[0]
+    for one, other in (node.operands, node.operands[::-1]):
+        value = known.get(one)
+        neutral = value is not None and bool((value == NEUTRAL[node.op]).all())
+        if neutral and tensors[other].dtype == out.dtype == "bool":
+            args: tuple[Arg, ...] = (Ref(other), out.shape)
+            return (replace(node, op="aten.expand.default", args=args, kwargs=()),)
+    return None
+
+
+def _regrouped(node: Node, tensors: Tensors, known: Known) -> tuple[Node, ...] | None:
+    """``mask[arange(b)[:, None, None], arange(s)]`` is ``mask[:, None, :]``."""
+    if node.op != "aten.index.Tensor" or not isinstance(node.args[0], Ref):
+        return None
+    source, indices = tensors[node.args[0].name], node.args[1]
+    assert isinstance(indices, tuple)
+    places: list[int] = []
+    for dim, index in enumerate(indices):
+        value = known.get(index.name) if isinstance(index, Ref) else None
+        if value is None or value.numel() != source.shape[dim]:
+            return None
+        if not torch.equal(value.flatten(), torch.arange(source.shape[dim])):
+            return None
+        long = [d - value.dim() for d, size in enumerate(value.shape) if size > 1]
+        if len(long) > 1:
+            return None
+        places += long
+    if places != sorted(set(places)):
+        return None
+    args: tuple[Arg, ...] = (node.args[0], node.outputs[0].shape)
+    return (replace(node, op="aten.reshape.default", args=args, kwargs=()),)

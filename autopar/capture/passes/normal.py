@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autopar.capture.passes.rewriting import Tensors, rewrite, tensor_of
-from autopar.graph import DType, Graph, Node, Ref, short
+from autopar.capture.passes.rewriting import Tensors, argument, rewrite, tensor_of
+from autopar.graph import Arg, DType, Graph, Node, Ref, short
 
 CASTS = {
     "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other",
@@ -44,12 +44,27 @@ def _spelled(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
     if node.op == "aten.expand_as.default":
         args = (node.args[0], node.outputs[0].shape)
         return (replace(node, op="aten.expand.default", args=args, kwargs=()),)
+    if node.op == "aten.slice.Tensor":
+        return (replace(node, args=_bounds(node, tensors), kwargs=()),)
     if node.op == "aten.copy.default":
         return _copied(node, tensors)
     if node.op.startswith("aten.") and short(node.op) in CREATION and not node.operands:
         kwargs = {**dict(node.kwargs), "dtype": DType(node.outputs[0].dtype)}
         return (replace(node, kwargs=tuple(kwargs.items())),)
     return None
+
+
+def _bounds(node: Node, tensors: Tensors) -> tuple[Arg, ...]:
+    """A slice's dim, start and end as they are: never negative, never beyond the size."""
+    source = tensor_of(node.args[0], tensors)
+    assert source is not None
+    dim = argument(node, 1, "dim", 0)
+    assert isinstance(dim, int)
+    dim %= len(source.shape)
+    bounds = slice(argument(node, 2, "start"), argument(node, 3, "end"))
+    start, end, _ = bounds.indices(source.shape[dim])
+    step = argument(node, 4, "step", 1)
+    return (node.args[0], dim, start, end, *(() if step == 1 else (step,)))
 
 
 def _copied(node: Node, tensors: Tensors) -> tuple[Node, ...]:
