@@ -28,11 +28,10 @@ def narrow(
     kept = dict(candidates)
     rest = dict(storages)
     for constraint in constraints:
-        if constraint.subject in ("stored", "leaf"):
+        if _is_about_parameters(constraint):
             for name, options in rest.items():
                 if constraint.matches(graph.node[name].target):
                     rest[name] = _filter(options, constraint, mesh, _place(constraint), name)
-            continue
         for node in graph.nodes:
             indices = _spoken_of(constraint, node, graph)
             if indices and not node.is_leaf:
@@ -63,6 +62,13 @@ def _filter(
     )
 
 
+def _is_about_parameters(constraint: Constraint) -> bool:
+    """A parameter's bare name means its leaf; ``*`` for tensors means activations only."""
+    return constraint.subject in ("stored", "leaf") or (
+        constraint.subject == "tensor" and constraint.pattern != "*"
+    )
+
+
 def _place(constraint: Constraint) -> Callable[[Storage], tuple[Sharding]]:
     if constraint.subject == "stored":
         return lambda storage: (storage.stored,)
@@ -75,6 +81,8 @@ def _operands(indices: tuple[int, ...]) -> Callable[[OpSharding], tuple[Sharding
 
 def _spoken_of(constraint: Constraint, node: Node, graph: Graph) -> tuple[int, ...]:
     """Positions among the node's operands and outputs that a constraint is about."""
+    if constraint.subject in ("stored", "leaf"):
+        return ()
     if constraint.subject == "used":
         return tuple(
             i
@@ -96,7 +104,7 @@ def _refuse_unmatched(graph: Graph, constraints: tuple[Constraint, ...]) -> None
     parameters = [node.target for node in graph.leaves("parameter")]
     tensors = [node.path for node in graph.nodes if not node.is_leaf]
     for constraint in constraints:
-        names = tensors if constraint.subject == "tensor" else parameters
+        names = [*parameters, *tensors] if constraint.subject == "tensor" else parameters
         if constraint.pattern != "*" and not any(map(constraint.matches, names)):
             examples = ", ".join(names[:3])
             raise ConstraintError(

@@ -1,0 +1,69 @@
+"""Routes: every pair of forms is reachable, each step is in the table, the chain costs what was priced."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from autopar.conversion import Step, collectives
+from autopar.graph import Tensor
+from autopar.mesh import Mesh
+from autopar.placement import I, N, P, R, S, Sharding
+from autopar.pricing.routes import Routes
+
+MESH = Mesh.of(2, 2)
+
+
+def _bytes_price(step: Step, tensor: Tensor) -> float:
+    issued = step.traffic(tensor.shape, tensor.itemsize, MESH, tensor.differentiable)
+    return 1.0 + sum(part.nbytes for part in issued)
+
+
+def _forms(differentiable: bool) -> list[Sharding]:
+    letters = (R, I, P) if differentiable else (N, P)
+    kinds = (*letters, S(0), S(1), S(0, 2), S(1, 3))
+    every = (Sharding(pair) for pair in itertools.product(kinds, repeat=2))
+    return [form for form in every if form.fits((8, 12), MESH)]
+
+
+@pytest.mark.parametrize("differentiable", [True, False])
+def test_every_pair_is_connected_by_table_steps(differentiable: bool) -> None:
+    tensor = Tensor("t", (8, 12), "float32", differentiable)
+    forms = _forms(differentiable)
+    closure = Routes(MESH, _bytes_price).closure(tensor, forms)
+    for source, target in itertools.product(forms, repeat=2):
+        path = closure.path(source, target)
+        at = source
+        for step in path:
+            assert step.source == at
+            pair = (step.source[step.axis], step.target[step.axis])
+            assert collectives(*pair, differentiable) is not None
+            at = step.target
+        assert at == target
+        total = sum(_bytes_price(step, tensor) for step in path)
+        assert total == pytest.approx(closure.cost(source, target))
+
+
+def test_no_chain_beats_the_direct_price() -> None:
+    tensor = Tensor("t", (8, 12), "float32", True)
+    forms = _forms(True)
+    closure = Routes(MESH, _bytes_price).closure(tensor, forms)
+    for a, b, c in itertools.product(forms[:14], repeat=3):
+        assert closure.cost(a, c) <= closure.cost(a, b) + closure.cost(b, c) + 1e-9
+
+
+def test_gathering_the_outer_of_two_nested_axes_is_one_step() -> None:
+    tensor = Tensor("t", (8, 12), "float32", True)
+    nested, outer_gathered = Sharding((S(0), S(0, 2))), Sharding((R, S(0, 2)))
+    closure = Routes(MESH, _bytes_price).closure(tensor, (nested, outer_gathered))
+    (step,) = closure.path(nested, outer_gathered)
+    forward, backward = step.traffic((8, 12), 4, MESH, True)
+    assert (forward.collective, backward.collective) == ("all_gather", "reduce_scatter")
+    assert forward.nbytes == math.prod((4, 12)) * 4
+
+
+def test_an_axis_of_one_device_costs_nothing() -> None:
+    step = Step(0, Sharding((I,)), Sharding((R,)))
+    assert step.traffic((8,), 4, Mesh.of(1), True) == ()
