@@ -1,0 +1,1 @@
+"""The physics: devices, links, operator and collective time, memory.  Imports nothing of autopar."""

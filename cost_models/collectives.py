@@ -1,0 +1,43 @@
+"""Collective time: alpha-beta with ring algorithms (Thakur, Rabenseifner, Gropp 2005).
+
+`nbytes` is always the larger tensor on one rank: the output of an all-gather, the input of a
+reduce-scatter or an all-to-all, the tensor of an all-reduce, a broadcast or a send.
+"""
+
+from __future__ import annotations
+
+from cost_models.errors import CostModelError
+from cost_models.hardware import Hardware, Link
+
+# kind -> (messages per rank, share of nbytes sent by each rank), as functions of n ranks.
+_RING = {
+    "all_reduce": (lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n),
+    "all_gather": (lambda n: n - 1, lambda n: (n - 1) / n),
+    "reduce_scatter": (lambda n: n - 1, lambda n: (n - 1) / n),
+    "all_to_all": (lambda n: n - 1, lambda n: (n - 1) / n),
+    "broadcast": (lambda n: n - 1, lambda n: 1.0),
+    "send": (lambda n: 1, lambda n: 1.0),
+}
+
+
+def collective_seconds(kind: str, nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds of one collective among `ranks` ranks over `link`."""
+    if kind not in _RING:
+        raise CostModelError(f"Unknown collective {kind!r}; known are {', '.join(_RING)}.")
+    if nbytes < 0 or ranks < 1:
+        raise CostModelError(f"A {kind} of {nbytes} bytes among {ranks} ranks makes no sense.")
+    if ranks == 1:
+        return 0.0
+    fitted = [fit for fit in link.fits if fit.collective == kind]
+    if fitted:
+        nearest = min(fitted, key=lambda fit: abs(fit.ranks - ranks))
+        if nearest.ranks == ranks:
+            return nearest.latency_s + nbytes / nearest.bytes_per_s
+    messages, share = _RING[kind]
+    return messages(ranks) * link.latency_s + share(ranks) * nbytes / link.bytes_per_s
+
+
+def axis_link(hardware: Hardware, stride: int, size: int) -> Link:
+    """The slowest link between neighbours on a mesh axis of this stride and size (row-major ranks)."""
+    inside = stride * size <= hardware.devices_per_host
+    return hardware.intra_host if inside else hardware.inter_host
