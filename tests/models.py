@@ -32,10 +32,19 @@ def gpt2(layers: int = 2, seed: int = 0, **config: Any) -> Case:
 
     settings = transformers.GPT2Config(
         **{
-            "n_layer": layers, "n_head": HEADS, "n_embd": HIDDEN, "vocab_size": VOCAB,
-            "n_positions": SEQUENCE, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
-            "bos_token_id": 0, "eos_token_id": 0, "loss_type": "ForCausalLM", **config,
-        }  # fmt: skip
+            "n_layer": layers,
+            "n_head": HEADS,
+            "n_embd": HIDDEN,
+            "vocab_size": VOCAB,
+            "n_positions": SEQUENCE,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+            "loss_type": "ForCausalLM",
+            **config,
+        }
     )
     return _seeded(lambda: transformers.GPT2LMHeadModel(settings), seed), tokens(), None
 
@@ -46,10 +55,15 @@ def llama(layers: int = 2, seed: int = 0, **config: Any) -> Case:
 
     settings = transformers.LlamaConfig(
         **{
-            "num_hidden_layers": layers, "num_attention_heads": HEADS, "num_key_value_heads": 2,
-            "hidden_size": HIDDEN, "intermediate_size": 2 * HIDDEN, "vocab_size": VOCAB,
-            "max_position_embeddings": SEQUENCE, **config,
-        }  # fmt: skip
+            "num_hidden_layers": layers,
+            "num_attention_heads": HEADS,
+            "num_key_value_heads": 2,
+            "hidden_size": HIDDEN,
+            "intermediate_size": 2 * HIDDEN,
+            "vocab_size": VOCAB,
+            "max_position_embeddings": SEQUENCE,
+            **config,
+        }
     )
     return _seeded(lambda: transformers.LlamaForCausalLM(settings), seed), tokens(), None
 
@@ -60,11 +74,17 @@ def bert(layers: int = 2, seed: int = 0, **config: Any) -> Case:
 
     settings = transformers.BertConfig(
         **{
-            "num_hidden_layers": layers, "num_attention_heads": HEADS, "hidden_size": HIDDEN,
-            "intermediate_size": 2 * HIDDEN, "vocab_size": VOCAB, "pad_token_id": 0,
-            "max_position_embeddings": SEQUENCE, "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0, **config,
-        }  # fmt: skip
+            "num_hidden_layers": layers,
+            "num_attention_heads": HEADS,
+            "hidden_size": HIDDEN,
+            "intermediate_size": 2 * HIDDEN,
+            "vocab_size": VOCAB,
+            "pad_token_id": 0,
+            "max_position_embeddings": SEQUENCE,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            **config,
+        }
     )
     mask = torch.ones(BATCH, SEQUENCE, dtype=torch.int64)
     mask[3, SEQUENCE // 2 :] = 0

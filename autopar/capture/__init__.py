@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from autopar.capture.inputs import ExampleInputs, bind
 from autopar.capture.lowering import lower
 from autopar.capture.naming import name_tensors
 from autopar.capture.passes import PASSES
+from autopar.capture.repeats import Repeat, repeats
 from autopar.capture.tracing import aliases, trace
 from autopar.graph import Graph
 
@@ -22,15 +24,17 @@ def capture(
     *,
     loss: Callable[..., Any] | None = None,
     train: bool = True,
+    autocast: torch.dtype | None = None,
 ) -> Graph:
     """The model's forward pass with its loss as a `Graph`; no weights are allocated or changed.
 
     With `train` the modules run in the mode they are in, and the loss is the model's own or
-    ``loss(output, **targets)``.  Without, they run in evaluation mode, no tensor carries a gradient,
-    and a loss is optional.
+    ``loss(output, **targets)``.  Without, they run in evaluation mode, no tensor carries a
+    gradient, and a loss is optional.  `autocast` runs model and loss under ``torch.autocast`` of
+    that dtype; the casts stand in the graph.
     """
     call = bind(model, example_inputs, loss)
-    graph = lower(trace(model, call, loss, train), type(model).__name__)
+    graph = lower(trace(model, call, loss, train, autocast), type(model).__name__)
     for clean in PASSES:
         graph = clean(graph)
     graph = replace(name_tensors(graph), aliases=aliases(model))
@@ -38,4 +42,4 @@ def capture(
     return graph
 
 
-__all__ = ["ExampleInputs", "capture"]
+__all__ = ["ExampleInputs", "Repeat", "capture", "repeats"]

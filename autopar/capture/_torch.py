@@ -1,4 +1,4 @@
-"""Every private torch name that capture needs, and nothing else; the rest of capture is public torch."""
+"""Every private torch name that capture needs; the rest of capture is public torch."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._pytree import tree_flatten as tree_flatten
+from torch.utils._pytree import tree_map as tree_map
 
 TORCH_FOLDERS = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 """Code that is not the user's: torch's own, and ours that calls the model."""
@@ -30,6 +33,8 @@ DATA_DEPENDENT = (
     GuardOnDataDependentSymNode,
 )
 UNSUPPORTED = UnsupportedOperatorException
+READ_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__get__
+WRITE_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__set__
 SET_GRAD_ENABLED: Callable[..., Any] = torch._C._set_grad_enabled
 ENTER_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode._enter_autocast
 EXIT_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode._exit_autocast
@@ -38,6 +43,15 @@ EXIT_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode._exit_autocast
 def fake_mode() -> FakeTensorMode:
     """Tensors made under it have shapes and dtypes but no storage: weights are never allocated."""
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@contextlib.contextmanager
+def fake_mode_of(*values: Any) -> Iterator[None]:
+    """The fake mode that recorded tensors belong to."""
+    leaves = tree_flatten(values)[0]
+    mode = next((leaf.fake_mode for leaf in leaves if isinstance(leaf, FakeTensor)), None)
+    with mode or contextlib.nullcontext():
+        yield
 
 
 def trace(function: Callable[..., Any], *args: Any) -> fx.GraphModule:
@@ -49,7 +63,7 @@ def trace(function: Callable[..., Any], *args: Any) -> fx.GraphModule:
 def graph_in_progress() -> fx.Graph | None:
     """The fx graph that is being traced right now."""
     mode = get_proxy_mode()
-    return None if mode is None else mode.tracer.graph  # type: ignore[attr-defined]
+    return None if mode is None else mode.tracer.graph
 
 
 def newest_node(graph: fx.Graph) -> fx.Node:
@@ -87,6 +101,11 @@ def is_fake(value: object) -> bool:
     return isinstance(value, FakeTensor)
 
 
+def is_wrapped(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lives inside torch.vmap or another torch.func transform."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
 def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
     """The values of a lifted constant, or None where only its shape is known."""
     if isinstance(tensor, FakeTensor):
@@ -106,8 +125,8 @@ def unfaked() -> Iterator[None]:
 def watch_autograd_functions(seen: Callable[[type, FrameType | None], None]) -> Iterator[None]:
     """Call `seen(class, caller's frame)` for every `autograd.Function.apply` inside.
 
-    Patching `apply` itself would miss ``reverse = GradientReversal.apply``, bound before capture; the
-    helper that `apply` calls first is looked up at each call.
+    Patching `apply` itself would miss ``reverse = GradientReversal.apply``, bound before capture;
+    the helper that `apply` calls first is looked up at each call.
     """
     module: Any = torch.autograd.function
     original = module._is_setup_context_defined

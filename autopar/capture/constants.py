@@ -17,17 +17,25 @@ LARGEST = 1024
 
 def lifted(tensor: torch.Tensor, origin: Origin) -> Arg:
     """A tensor that is neither parameter, buffer nor input, by value; refused when it is large."""
+    if _torch.is_wrapped(tensor):
+        raise CaptureError(
+            f"torch.vmap or another torch.func transform is used at {spoken(origin)}\nwhich "
+            "cannot be "
+            "captured. Write the batched computation with plain tensor operations."
+        )
     shape = tuple(tensor.shape)
     if tensor.numel() > LARGEST:
         raise CaptureError(
-            f"The model uses a tensor of shape {shape} at {spoken(origin)}\nthat is neither a parameter, "
+            f"The model uses a tensor of shape {shape} at {spoken(origin)}\nthat is neither a "
+            "parameter, "
             "a buffer nor an input. Register it in the module that owns it: "
             "self.register_buffer('name', tensor, persistent=False)."
         )
     value = _torch.known_value(tensor)
     if value is None:
         raise CaptureError(
-            f"The values of a tensor of shape {shape} at {spoken(origin)}\nare not known (it lives on the "
+            f"The values of a tensor of shape {shape} at {spoken(origin)}\nare not known (it "
+            "lives on the "
             "meta device). Register it as a buffer, or build it with torch operations in forward."
         )
     return nested(value)

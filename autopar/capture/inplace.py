@@ -71,8 +71,10 @@ def refuse_visible(
             seen = spoken(origin_of(reader)) if reader else "its owner"
             raise CaptureError(
                 f"{op} at {spoken(place)}\nwrites into a view of a tensor of shape "
-                f"{tuple(other.meta['val'].shape)} that is read again at {seen}\nCompute a new tensor "
-                "instead (torch.cat, torch.where, torch.index_put, torch.slice_scatter), or write to a "
+                f"{tuple(other.meta['val'].shape)} that is read again at {seen}\nCompute a "
+                "new tensor "
+                "instead (torch.cat, torch.where, torch.index_put, torch.slice_scatter), or "
+                "write to a "
                 ".clone()."
             )
     return same

@@ -1,4 +1,4 @@
-"""The example inputs: which go to the model, which to the loss, and what their tensors are called."""
+"""The example inputs: which go to the model, which to the loss, and the names of their tensors."""
 
 from __future__ import annotations
 
@@ -48,19 +48,22 @@ def bind(model: nn.Module, inputs: ExampleInputs, loss: Callable[..., Any] | Non
     if not isinstance(inputs, Mapping):
         if not isinstance(inputs, (tuple, list)):
             raise InputError(
-                f"example_inputs is a {type(inputs).__name__}; pass a dict of keyword arguments or a "
+                f"example_inputs is a {type(inputs).__name__}; pass a dict of keyword "
+                "arguments or a "
                 "tuple of positional ones."
             )
         return Call(tuple(inputs), {}, {})
     forward = _Signature(model.forward)
     target = _Signature(loss, skip=1) if loss is not None else _Signature(None)
-    kwargs, targets = {}, {}
+    kwargs: dict[str, Any] = {}
+    targets: dict[str, Any] = {}
     for key, value in inputs.items():
         to_model = key in forward.names or (forward.open and key not in target.names)
         to_loss = key in target.required or (not to_model and (key in target.names or target.open))
         if not (to_model or to_loss):
             raise InputError(
-                f"example input {key!r} fits neither {type(model).__name__}.forward{forward} nor the "
+                f"example input {key!r} fits neither {type(model).__name__}.forward{forward} "
+                "nor the "
                 f"loss{target}; rename it, or give the loss a parameter {key!r}."
             )
         kwargs |= {key: value} if to_model else {}

@@ -20,7 +20,8 @@ def find_loss(
         value = loss(output, **targets)
         if not _is_scalar(value):
             raise CaptureError(
-                f"The loss callable returned {_described(value)}; it must return one floating scalar."
+                f"The loss callable returned {_described(value)}; it must return one floating "
+                "scalar."
             )
         return _tensor(value)
     if _is_scalar(output):
@@ -33,7 +34,8 @@ def no_loss(model: nn.Module, output: Any, keys: tuple[str, ...]) -> CaptureErro
     """What a user hears whose model gives no loss."""
     name = type(model).__name__
     return CaptureError(
-        f"{name} returned {_described(output)} for the example inputs ({', '.join(keys)}): there is no "
+        f"{name} returned {_described(output)} for the example inputs ({', '.join(keys)}): "
+        "there is no "
         f"loss to train on. Either add what {name} computes its loss from to example_inputs (for "
         "Hugging Face models: labels=...), or pass loss=, a callable loss(output, **targets) that "
         "returns one floating scalar; example inputs that forward does not accept are its targets."

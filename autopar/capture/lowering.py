@@ -6,13 +6,14 @@ The second half of capture.  Names are torch's own here; `naming` gives the user
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import torch
 from torch import fx
 
 from autopar.capture import _torch
+from autopar.capture.autocast import Policies, Region
 from autopar.capture.constants import lifted
 from autopar.capture.inplace import Memory, functional_form, refuse_visible
 from autopar.capture.tracing import Trace
@@ -55,6 +56,10 @@ class _Lowering:
         self.leaf_of: dict[fx.Node, tuple[LeafKind, str]] = {}
         self.grad_enabled = trace.train
         self.results: list[str] = []
+        self.regions: list[Region] = []
+        self.policies = Policies()
+        self.parameters: set[str] = set()
+        self.cast_already: dict[tuple[str, torch.dtype], str] = {}
 
     def graph(self, name: str) -> Graph:
         leaves = iter(self.trace.leaves)
@@ -66,7 +71,9 @@ class _Lowering:
             elif node.op == "call_function":
                 self._call(node)
             elif node.op == "output":
-                self.results = [self._name(cast(fx.Node, n)) for n in cast(Iterable[Any], node.args[0])]
+                self.results = [
+                    self._name(cast(fx.Node, n)) for n in cast(Iterable[Any], node.args[0])
+                ]
             else:
                 raise self._refused(node, f"an fx node of kind {node.op!r}")
         results = list(self.results)
@@ -78,7 +85,8 @@ class _Lowering:
         for buffer, new in mutations:
             if self.tensors[new].differentiable:
                 raise CaptureError(
-                    f"The new value of buffer {buffer!r} carries a gradient, which would reach into the "
+                    f"The new value of buffer {buffer!r} carries a gradient, which would "
+                    "reach into the "
                     "step before. Compute it from .detach()ed tensors or under torch.no_grad()."
                 )
         return Graph(name, tuple(self.nodes), loss, outputs, mutations=mutations)
@@ -90,6 +98,8 @@ class _Lowering:
         differentiable = kind == "parameter" and target in self.trace.trainable
         tensor = _tensor(node.name, value, differentiable)
         self.leaf_of[node] = (kind, target)
+        if differentiable:
+            self.parameters.add(node.name)
         self._add(Node(node.name, kind, (), (), (tensor,), target), node)
 
     def _constant(self, node: fx.Node) -> None:
@@ -110,10 +120,24 @@ class _Lowering:
         elif target is _torch.SET_GRAD_ENABLED:
             self.grad_enabled = bool(node.args[0])
         elif target is _torch.ENTER_AUTOCAST:
-            if node.args[2]:
-                raise self._refused(node, "an autocast region")
-        elif target is not _torch.EXIT_AUTOCAST:
+            self.regions.append(self._region(node))
+        elif target is _torch.EXIT_AUTOCAST:
+            self.regions.pop()
+        else:
             self._operator(node, target)
+
+    def _region(self, node: fx.Node) -> Region:
+        device, dtype, enabled, _ = cast(tuple[str, torch.dtype | None, bool, Any], node.args)
+        region = Region(device, dtype or torch.get_autocast_dtype(device), enabled)
+        if enabled and device != self.trace.device:
+            raise CaptureError(
+                f"torch.autocast({device!r}) at {spoken(origin_of(node))}\ndoes nothing to "
+                "this model, "
+                f"which is captured on {self.trace.device}. Use "
+                "torch.autocast(x.device.type), or pass "
+                "the autocast dtype to autopar instead."
+            )
+        return region
 
     def _operator(self, node: fx.Node, overload: Any) -> None:
         op = str(overload)
@@ -135,7 +159,8 @@ class _Lowering:
             return None
         if not self.grad_enabled and self.tensors[self._name(written)].differentiable:
             raise CaptureError(
-                f"{op} at {spoken(place)}\nchanges, without gradient, a tensor that has one. Compute a "
+                f"{op} at {spoken(place)}\nchanges, without gradient, a tensor that has one. "
+                "Compute a "
                 "new tensor instead."
             )
         same = refuse_visible(self.memory, node, written, op, place)
@@ -148,7 +173,8 @@ class _Lowering:
                 self.mutations[name] = self._name(node)
             elif kind is not None:
                 raise CaptureError(
-                    f"{op} at {spoken(place)}\nchanges the {kind} {name!r} in place. Compute a new tensor "
+                    f"{op} at {spoken(place)}\nchanges the {kind} {name!r} in place. Compute "
+                    "a new tensor "
                     "instead; state that the model keeps belongs in a buffer (register_buffer)."
                 )
         return None
@@ -164,7 +190,9 @@ class _Lowering:
         args = tuple(self._arg(a) for a in (x, weight, bias, mean, variance, momentum, eps))
         names = tuple(f"{node.name}.{end}" for end in ("out", "running_mean", "running_var"))
         values = (node.meta["val"], *(s.meta["val"] for s in statistics))
-        self._emit(node, node.name, "autopar.batch_norm", args, (), values, names, (True, False, False))
+        self._emit(
+            node, node.name, "autopar.batch_norm", args, (), values, names, (True, False, False)
+        )
         for statistic, name in zip(statistics, names[1:], strict=True):
             kind, target = self.leaf_of.get(statistic, (None, ""))
             if kind != "buffer":
@@ -233,7 +261,44 @@ class _Lowering:
             for key, value in node.kwargs.items()
             if key not in NEVER_ARGUMENTS and not isinstance(value, DROPPED)
         )
-        return args, kwargs
+        if not (self.regions and self.regions[-1].enabled):
+            return args, kwargs
+        casts = iter(self._casts(node, overload))
+        args = tuple(self._cast(arg, casts, node) for arg in args)
+        return args, tuple((key, self._cast(value, casts, node)) for key, value in kwargs)
+
+    def _casts(self, node: fx.Node, overload: Any) -> tuple[torch.dtype | None, ...]:
+        """What autocast does to each tensor operand of this operator."""
+        args, kwargs = _torch.tree_map(_recorded, (tuple(node.args), dict(node.kwargs)))
+        region, wanted = self.regions[-1], node.meta["val"]
+        casts = self.policies.casts(overload, args, kwargs, wanted, region)
+        if casts is None:
+            raise self._refused(node, f"{overload} under autocast, which casts inside it")
+        return casts
+
+    def _cast(self, arg: Arg, casts: Iterator[torch.dtype | None], node: fx.Node) -> Arg:
+        if isinstance(arg, tuple):
+            return tuple(self._cast(item, casts, node) for item in arg)
+        if not isinstance(arg, Ref):
+            return arg
+        dtype = next(casts)
+        if dtype is None or dtype_name(dtype) == self.tensors[arg.name].dtype:
+            return arg
+        origin = origin_of(node)
+        if not (self.grad_enabled and under_gradient(node)):
+            arg = self._detach(arg, origin)
+            assert isinstance(arg, Ref)
+        # as autocast does: one cast per parameter, others per use, so that gradients add up wide
+        key = (arg.name, dtype)
+        if arg.name not in self.parameters or key not in self.cast_already:
+            source = self.tensors[arg.name]
+            name = f"{arg.name}.{len(self.nodes)}.{dtype_name(dtype)}"
+            tensor = Tensor(name, source.shape, dtype_name(dtype), source.differentiable)
+            args: tuple[Arg, ...] = (arg, DType(tensor.dtype))
+            self.tensors[name] = tensor
+            self.nodes.append(Node(name, "aten.to.dtype", args, (), (tensor,), "", origin))
+            self.cast_already[key] = name
+        return Ref(self.cast_already[key])
 
     def _arg(self, value: Any) -> Arg:
         if isinstance(value, fx.Node):
@@ -244,13 +309,20 @@ class _Lowering:
             return tuple(self._arg(item) for item in value)
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
-        raise CaptureError(f"An operator has an argument of type {type(value).__name__}: {value!r}.")
+        raise CaptureError(
+            f"An operator has an argument of type {type(value).__name__}: {value!r}."
+        )
 
     def _refused(self, node: fx.Node, what: str) -> CaptureError:
         return CaptureError(
-            f"The model uses {what} at {spoken(origin_of(node))}\nwhich cannot be captured yet; write "
+            f"The model uses {what} at {spoken(origin_of(node))}\nwhich cannot be captured "
+            "yet; write "
             "it with plain tensor operations, or wrap it in torch.library.custom_op."
         )
+
+
+def _recorded(value: Any) -> Any:
+    return value.meta["val"] if isinstance(value, fx.Node) else value
 
 
 def _supported(target: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Names in the user's words: the variable that was assigned, the submodule that was called, or the operator."""
+"""Names in the user's words: the submodule that was called, the variable, or the operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,20 @@ from dataclasses import replace
 from autopar.capture.passes.rewriting import rename, renamed_ends
 from autopar.graph import Graph, Node, short
 
-RESERVED = {"self", "torch", "F", "nn", "math", "S", "R", "I", "P", "N", *dir(builtins), *keyword.kwlist}
+RESERVED = {
+    "self",
+    "torch",
+    "F",
+    "nn",
+    "math",
+    "S",
+    "R",
+    "I",
+    "P",
+    "N",
+    *dir(builtins),
+    *keyword.kwlist,
+}
 """Names that emitted code may use itself."""
 REGROUPING = {"reshape", "to", "transpose", "permute", "unsqueeze"}
 """Not what a module is for."""
@@ -50,11 +63,13 @@ def _wanted(node: Node, assigns: bool) -> Iterator[str]:
         yield from variables
         return
     base = _base(node, assigns)
-    yield from ((base,) if count == 1 else (f"{base.removesuffix('_')}_{index}" for index in range(count)))
+    yield from (
+        (base,) if count == 1 else (f"{base.removesuffix('_')}_{index}" for index in range(count))
+    )
 
 
 def _base(node: Node, assigns: bool) -> str:
-    """The submodule whose parameters it reads or that the line calls, else the variable, else the operator."""
+    """The submodule that it belongs to, else the variable, else the operator."""
     called = _called_module(node)
     if called:
         return called
@@ -63,7 +78,7 @@ def _base(node: Node, assigns: bool) -> str:
 
 
 def _called_module(node: Node) -> str:
-    """``ln_1`` where the line calls a module, ``self.ln_1(x)``, or the node applies its parameters."""
+    """``ln_1`` where the line calls it, ``self.ln_1(x)``, or the node applies its parameters."""
     path = node.origin.module.split(".")
     last = f"{path[-2]}_{path[-1]}" if path[-1].isdigit() and len(path) > 1 else path[-1]
     if not last or short(node.op) in REGROUPING:
@@ -106,5 +121,3 @@ def _unique(name: str, taken: set[str]) -> str:
         candidate = f"{name.removesuffix('_')}_{number}"
     taken.add(candidate)
     return candidate
-
-

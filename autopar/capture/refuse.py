@@ -17,32 +17,36 @@ from autopar.errors import AutoparError, CaptureError
 HARMLESS = {"torch.utils.checkpoint._NoopSaveInputs"}
 """Functions of torch's own whose backward is that of the operations they wrap."""
 REENTRANT = "torch.utils.checkpoint.CheckpointFunction"
-
-
 LOST: dict[Any, str] = {
-    torch.Tensor.register_hook: "its hook on the gradient would be lost. Make the effect an operator "
-    "with torch.library.custom_op and register_autograd",
-    torch.Tensor.register_post_accumulate_grad_hook: "its hook would be lost. Register it on the "
-    "parallel module's parameters",
-    torch.Tensor.backward: "a backward inside forward would run once, at capture. Move it to the training "
-    "loop",
-    torch.autograd.backward: "a backward inside forward would run once, at capture. Move it to the "
-    "training loop",
-    torch.autograd.grad: "gradients taken inside forward would be frozen into the graph. Compute them in "
-    "the training loop",
-    torch.Tensor.data.__get__: "writes through .data go unseen. Use .detach(), or torch.no_grad() "
-    "around an in-place operator on a buffer",
-    torch.Tensor.data.__set__: "assigning .data goes unseen. Use torch.no_grad() and copy_() on a buffer",
+    torch.Tensor.register_hook: "its hook on the gradient would be lost. Make the effect an"
+    " operator with torch.library.custom_op and register_autograd",
+    torch.Tensor.register_post_accumulate_grad_hook: "its hook would be lost. Register it on the"
+    " parallel module's parameters",
+    torch.Tensor.backward: "a backward inside forward would run once, at capture. Move it to the"
+    " training loop",
+    torch.autograd.backward: "a backward inside forward would run once, at capture. Move it to the"
+    " training loop",
+    torch.autograd.grad: "gradients taken inside forward would be frozen into the graph. Compute"
+    " them in the training loop",
+    _torch.READ_DATA: "writes through .data go unseen. Use .detach(), or torch.no_grad() around an"
+    " in-place operator on a buffer",
+    _torch.WRITE_DATA: "assigning .data goes unseen. Use torch.no_grad() and copy_() on a buffer",
     torch.Tensor.numpy: "NumPy code cannot be captured. Write it with torch operations",
-}  # fmt: skip
+}
 """torch functions whose effect no graph records, and what to do instead."""
+SPOKEN: dict[Any, str] = {
+    _torch.READ_DATA: "Tensor.data",
+    _torch.WRITE_DATA: "Tensor.data",
+    torch.autograd.grad: "torch.autograd.grad",
+    torch.autograd.backward: "torch.autograd.backward",
+}
 
 
 def watchers() -> Mapping[Any, Watcher]:
     """A watcher for each function that would be lost."""
 
     def refuser(function: Any, why: str) -> Watcher:
-        name = getattr(function, "__qualname__", str(function))
+        name = SPOKEN.get(function) or getattr(function, "__qualname__", str(function))
 
         def refuse(args: tuple[Any, ...], frame: FrameType | None) -> None:
             raise CaptureError(f"{name} is called at {spoken(origin_at(frame))}\n{why}.")
@@ -53,11 +57,12 @@ def watchers() -> Mapping[Any, Watcher]:
 
 
 def refuse_parameter_hooks(model: nn.Module) -> None:
-    """Hooks on parameters belong to the user's own parameters, which the parallel module replaces."""
+    """Hooks sit on the user's own parameters, which the parallel module replaces."""
     for name, parameter in model.named_parameters():
         if _torch.has_gradient_hooks(parameter):
             raise CaptureError(
-                f"Parameter {name!r} has gradient hooks, which the parallel module would lose. Remove them "
+                f"Parameter {name!r} has gradient hooks, which the parallel module would "
+                "lose. Remove them "
                 "before, and register them on the parallel module's parameters."
             )
 
@@ -74,12 +79,15 @@ def refuse_custom_backward(where: Whereabouts) -> Iterator[None]:
         if name == REENTRANT:
             raise CaptureError(
                 f"Reentrant checkpointing at {place}\nhides its block from the capture. Call "
-                "torch.utils.checkpoint.checkpoint(..., use_reentrant=False); for Hugging Face models: "
-                'gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False}).'
+                "torch.utils.checkpoint.checkpoint(..., use_reentrant=False); for Hugging "
+                "Face models: "
+                "gradient_checkpointing_enable(gradient_checkpointing_kwargs="
+                '{"use_reentrant": False}).'
             )
         raise CaptureError(
             f"The autograd.Function {cls.__qualname__} is applied at {place}\n"
-            "Its own backward would be lost in the captured graph. Make it an operator: decorate its "
+            "Its own backward would be lost in the captured graph. Make it an operator: "
+            "decorate its "
             "forward with torch.library.custom_op, give it register_fake for shapes and "
             "register_autograd for its backward, and call that."
         )
@@ -103,11 +111,14 @@ def explained(
         if isinstance(error, _torch.DATA_DEPENDENT) or "data-dependent" in str(error).lower():
             raise CaptureError(
                 f"{name} reads the value of a tensor at {place}\n"
-                "A captured graph is the same for every batch, so Python cannot branch or compute on "
+                "A captured graph is the same for every batch, so Python cannot branch or "
+                "compute on "
                 "values (.item(), .tolist(), if tensor:, nonzero, boolean indexing). Use tensor "
                 "operations such as torch.where, or pass the value as a plain Python number."
             ) from error
-        shapes = ", ".join(f"{key} {tuple(t.shape)} {str(t.dtype)[6:]}" for key, t in inputs.items())
+        shapes = ", ".join(
+            f"{key} {tuple(t.shape)} {str(t.dtype)[6:]}" for key, t in inputs.items()
+        )
         raise CaptureError(
             f"{name} failed at {place}\nwhile it ran on the example inputs ({shapes}): "
             f"{type(error).__name__}: {error}"

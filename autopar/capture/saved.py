@@ -33,7 +33,12 @@ def saved(graph: Graph) -> dict[str, Saved]:
 def _numbered(node: Node, order: dict[str, int]) -> str:
     """The arguments with operand numbers for names: equal for equal calls."""
     numbered = {name: f"<{place}>" for name, place in order.items()}
-    return repr((bind(node.args, numbered.__getitem__), [(k, bind(v, numbered.__getitem__)) for k, v in node.kwargs]))
+    return repr(
+        (
+            bind(node.args, numbered.__getitem__),
+            [(k, bind(v, numbered.__getitem__)) for k, v in node.kwargs],
+        )
+    )
 
 
 def _measure(node: Node, operands: dict[str, Tensor]) -> Saved:

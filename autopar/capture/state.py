@@ -1,4 +1,4 @@
-"""What the model's forward leaves behind in its modules: new buffers are results, fakes are cleaned up."""
+"""What forward leaves behind in the modules: new buffers are results, fakes are cleaned up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from autopar.errors import CaptureError
 class AssignedBuffers:
     """Buffers that forward replaces by assignment: ``self.steps = self.steps + 1``.
 
-    The functional call puts the old tensors back when it ends, so they are read as each module ends.
+    The functional call puts the old tensors back when it ends, so they are read as each module
+    ends.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -54,10 +55,13 @@ class AssignedBuffers:
             if now is before:
                 continue
             if not isinstance(now, torch.Tensor) or not isinstance(before, torch.Tensor):
-                raise CaptureError(f"forward of module {path!r} adds or removes the buffer {name!r}.")
+                raise CaptureError(
+                    f"forward of module {path!r} adds or removes the buffer {name!r}."
+                )
             if (now.shape, now.dtype) != (before.shape, before.dtype):
                 raise CaptureError(
-                    f"forward of module {path!r} assigns a tensor of shape {tuple(now.shape)} and dtype "
+                    f"forward of module {path!r} assigns a tensor of shape {tuple(now.shape)} "
+                    "and dtype "
                     f"{now.dtype} to the buffer {name!r} of shape {tuple(before.shape)} and dtype "
                     f"{before.dtype}; keep shape and dtype."
                 )
@@ -68,8 +72,8 @@ class AssignedBuffers:
 def clean_attributes(model: nn.Module) -> Iterator[None]:
     """Take traced tensors out of the user's modules again, where forward put some aside.
 
-    A tensor attribute that forward replaces is state from step to step, which a graph knows only for
-    buffers; an attribute that was empty before is a by-product of one call.
+    A tensor attribute that forward replaces is state from step to step, which a graph knows only
+    for buffers; an attribute that was empty before is a by-product of one call.
     """
     before = {path: dict(vars(module)) for path, module in model.named_modules()}
     yield
@@ -81,7 +85,8 @@ def clean_attributes(model: nn.Module) -> Iterator[None]:
             if isinstance(before[path].get(key), torch.Tensor):
                 vars(module)[key] = before[path][key]
                 raise CaptureError(
-                    f"forward replaces the tensor attribute {name!r}, so each step depends on the one "
+                    f"forward replaces the tensor attribute {name!r}, so each step depends on "
+                    "the one "
                     f"before. Make it a buffer: self.register_buffer({key!r}, ...)."
                 )
             if key in before[path]:

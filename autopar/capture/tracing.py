@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,16 +41,26 @@ class Trace:
     trainable: frozenset[str]
     """Parameters that get a gradient; none without `train`."""
     train: bool
+    device: str
 
 
-def trace(model: nn.Module, call: Call, loss: Callable[..., Any] | None, train: bool) -> Trace:
+def trace(
+    model: nn.Module,
+    call: Call,
+    loss: Callable[..., Any] | None,
+    train: bool,
+    autocast: torch.dtype | None,
+) -> Trace:
     """Record the model, and the loss behind it, on tensors without storage."""
     parameters = dict(model.named_parameters())
     buffers = dict(model.named_buffers())
     inputs = call.tensors
     mode = _torch.fake_mode()
-    with mode:
-        fake_parameters = {key: _fake(p, train and p.requires_grad) for key, p in parameters.items()}
+    device = _device(parameters.values(), autocast)
+    with mode, torch.device(device):
+        fake_parameters = {
+            key: _fake(p, train and p.requires_grad) for key, p in parameters.items()
+        }
         fake_buffers = {key: _fake(buffer) for key, buffer in buffers.items()}
         fake_inputs = {key: _fake(tensor) for key, tensor in inputs.items()}
     ends: dict[str, Any] = {}
@@ -63,14 +73,17 @@ def trace(model: nn.Module, call: Call, loss: Callable[..., Any] | None, train: 
         inputs: dict[str, torch.Tensor],
     ) -> list[torch.Tensor]:
         here = call.with_tensors(inputs)
-        with where, assigned.watched(), torch.set_grad_enabled(train):
+        region = torch.autocast(device, autocast, enabled=autocast is not None)
+        with where, assigned.watched(), torch.set_grad_enabled(train), region:
             weights = {**parameters, **buffers}
             output = functional_call(model, weights, here.args, dict(here.kwargs), tie_weights=True)
             found = find_loss(model, output, loss, here.targets)
             if found is None and train:
                 raise no_loss(model, output, tuple(inputs))
             named = dict(output_tensors(output))
-        ends.update(has_loss=found is not None, outputs=tuple(named), assigned=tuple(assigned.found))
+        ends.update(
+            has_loss=found is not None, outputs=tuple(named), assigned=tuple(assigned.found)
+        )
         return [*([] if found is None else [found]), *named.values(), *assigned.found.values()]
 
     refuse_parameter_hooks(model)
@@ -83,12 +96,21 @@ def trace(model: nn.Module, call: Call, loss: Callable[..., Any] | None, train: 
     ):
         module = _torch.trace(run, fake_parameters, fake_buffers, fake_inputs)
     leaves: list[tuple[LeafKind, str]] = [
-        *(("parameter", key) for key in parameters),  # type: ignore[list-item]
-        *(("buffer", key) for key in buffers),  # type: ignore[list-item]
-        *(("input", key) for key in inputs),  # type: ignore[list-item]
+        *(("parameter", key) for key in parameters),
+        *(("buffer", key) for key in buffers),
+        *(("input", key) for key in inputs),
     ]
     trainable = frozenset(key for key, p in parameters.items() if train and p.requires_grad)
-    return Trace(module, tuple(leaves), ends["has_loss"], ends["outputs"], ends["assigned"], trainable, train)
+    return Trace(
+        module,
+        tuple(leaves),
+        ends["has_loss"],
+        ends["outputs"],
+        ends["assigned"],
+        trainable,
+        train,
+        device,
+    )
 
 
 def aliases(model: nn.Module) -> tuple[tuple[str, str], ...]:
@@ -106,8 +128,14 @@ def aliases(model: nn.Module) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
+def _device(parameters: Iterable[torch.Tensor], autocast: torch.dtype | None) -> str:
+    """Autocast has a list of operators per kind of device, so it is traced as the kind in use."""
+    on_cuda = any(parameter.is_cuda for parameter in parameters)
+    return "cuda" if autocast is not None and on_cuda else "cpu"
+
+
 def _fake(tensor: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
-    """A tensor of the same shape without memory; on the CPU, whatever the device it stands for."""
+    """A tensor of the same shape without memory, on the default device."""
     return torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, requires_grad=requires_grad
     )

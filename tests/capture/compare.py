@@ -24,7 +24,10 @@ def captured_equals_eager(
     """Capture, run both, compare; gives the graph for further questions."""
     graph = capture(model, inputs, loss=loss)
     graph.check()
-    params = {name: p.detach().clone().requires_grad_(p.requires_grad) for name, p in model.named_parameters()}
+    params = {
+        name: p.detach().clone().requires_grad_(p.requires_grad)
+        for name, p in model.named_parameters()
+    }
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     tensors = {key: value for key, value in inputs.items() if torch.is_tensor(value)}
     assert graph.loss is not None
@@ -46,7 +49,9 @@ def captured_equals_eager(
     for name, buffer in eager.named_buffers():
         close(mutated.get(name, buffers[name]), buffer, tolerance, name)
     for name, tensor in graph.tensors.items():
-        assert values[name].requires_grad == tensor.differentiable, f"{name}: differentiable is wrong"
+        assert values[name].requires_grad == tensor.differentiable, (
+            f"{name}: differentiable is wrong"
+        )
     return graph
 
 

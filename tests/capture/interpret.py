@@ -13,7 +13,9 @@ from autopar.graph import Arg, DType, Graph, Node, Ref
 Values = Mapping[str, torch.Tensor]
 
 
-def interpret(graph: Graph, params: Values, buffers: Values, inputs: Values) -> dict[str, torch.Tensor]:
+def interpret(
+    graph: Graph, params: Values, buffers: Values, inputs: Values
+) -> dict[str, torch.Tensor]:
     """Every tensor of the graph by name; leaves are looked up by the user's names."""
     given = {"parameter": params, "buffer": buffers, "input": inputs}
     values: dict[str, torch.Tensor] = {}

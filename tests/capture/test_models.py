@@ -1,4 +1,4 @@
-"""Captured graphs of real models give the loss, the gradients and the buffers of the models themselves."""
+"""Captured graphs give the loss, the gradients and the buffers of the models themselves."""
 
 from __future__ import annotations
 

@@ -46,9 +46,8 @@ def fold(graph: Graph) -> Graph:
 def _simplest(node: Node, value: torch.Tensor) -> tuple[Node, ...] | None:
     out = node.outputs[0]
     dtype = DType(out.dtype)
-    first: Arg = value.flatten()[0].item() if value.numel() else None
-    if value.numel() and bool((value == first).all()):
-        args: tuple[Arg, ...] = (out.shape, first)
+    if value.numel() and bool(value.eq(value.flatten()[0]).all()):
+        args: tuple[Arg, ...] = (out.shape, value.flatten()[0].item())
         return (replace(node, op="aten.full.default", args=args, kwargs=(("dtype", dtype),)),)
     if value.numel() > LARGEST_KEPT or out.dtype in ("float16", "bfloat16"):
         return None

@@ -23,7 +23,7 @@ REDUCTION_AT = {
     "aten.binary_cross_entropy_with_logits.default": 4, "aten.kl_div.default": 2,
     "aten.soft_margin_loss.default": 2,
 }  # fmt: skip
-"""Elementwise losses: where their `reduction` stands; their mean divides by the number of elements."""
+"""Elementwise losses: where `reduction` stands; the mean divides by the number of elements."""
 LOW = ("float16", "bfloat16")
 
 
@@ -57,7 +57,7 @@ def _cross_entropy(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
         if reduction == SUM:
             return None
         summed = _part(node, "aten.cross_entropy_loss.default", "sum")
-        args = (logits, target, weight, SUM, ignore_index, smoothing)
+        args: tuple[Arg, ...] = (logits, target, weight, SUM, ignore_index, smoothing)
         batch = math.prod(shape) // shape[1 if len(shape) > 1 else 0]
         return replace(summed, args=args), _divided(node, summed, batch)
     args = (logits, target, weight, ignore_index, smoothing)
@@ -79,11 +79,12 @@ def _nll(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
 def _over_count(
     node: Node, summed: Node, target: Arg, ignore_index: Arg, weight: Arg, tensors: Tensors
 ) -> tuple[Node, ...]:
-    """sum / count of valid targets, each counted with its class's weight where there are weights."""
+    """sum / count of valid targets, each counted with its class's weight if there are weights."""
     weights = tensor_of(weight, tensors)
     if weights is not None and weights.differentiable:
         raise CaptureError(
-            f"The class weights of the loss at {node.origin.file}:{node.origin.line} require a gradient, "
+            f"The class weights of the loss at {node.origin.file}:{node.origin.line} require "
+            "a gradient, "
             "which torch does not compute; pass weight.detach()."
         )
     name = f"{node.name}.count"
@@ -98,7 +99,8 @@ def _elementwise(node: Node, tensors: Tensors) -> tuple[Node, ...]:
     operands = [_tensor(arg, tensors).shape for arg in node.args[:2]]
     if len(set(operands)) != 1:
         raise CaptureError(
-            f"{short(node.op)} at {node.origin.file}:{node.origin.line} compares shapes {operands[0]} and "
+            f"{short(node.op)} at {node.origin.file}:{node.origin.line} compares shapes "
+            f"{operands[0]} and "
             f"{operands[1]}; give it tensors of one shape."
         )
     summed = _part(node, node.op, "sum")

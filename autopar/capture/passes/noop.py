@@ -8,9 +8,9 @@ from autopar.capture.passes.rewriting import Tensors, argument, rewrite, tensor_
 from autopar.graph import Graph, Node, Ref, Tensor
 
 ALWAYS = {
-    "aten.alias.default", "aten.contiguous.default", "aten.clone.default", "aten.lift_fresh_copy.default",
-    "aten.lift_fresh.default", "aten.lift.default", "aten.positive.default", "aten.resolve_conj.default",
-    "aten.resolve_neg.default",
+    "aten.alias.default", "aten.contiguous.default", "aten.clone.default",
+    "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.lift.default",
+    "aten.positive.default", "aten.resolve_conj.default", "aten.resolve_neg.default",
 }  # fmt: skip
 """The graph writes nothing in place, so a copy is its source."""
 IF_UNCHANGED = {

@@ -34,7 +34,7 @@ def normalise(graph: Graph) -> Graph:
 
 def _spelled(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
     if node.op in CASTS:
-        args = (node.args[0], DType(node.outputs[0].dtype))
+        args: tuple[Arg, ...] = (node.args[0], DType(node.outputs[0].dtype))
         return (replace(node, op="aten.to.dtype", args=args, kwargs=()),)
     if node.op in RESHAPES:
         args = (node.args[0], node.outputs[0].shape)
@@ -78,8 +78,10 @@ def _copied(node: Node, tensors: Tensors) -> tuple[Node, ...]:
     return (
         replace(first, origin=node.origin),
         replace(
-            node, op="aten.expand.default", args=(Ref(cast.name), out.shape), kwargs=(), outputs=(out,)
+            node,
+            op="aten.expand.default",
+            args=(Ref(cast.name), out.shape),
+            kwargs=(),
+            outputs=(out,),
         ),
     )
-
-

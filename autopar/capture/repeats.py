@@ -1,0 +1,161 @@
+"""Repeated blocks, found by structure: a transformer's layers, whatever their modules are called.
+
+A `Repeat` says that nodes [start, start + period * count) are `count` copies of one block: the same
+operators, literals and shapes; the same references inside a block; what a block reads from outside
+is either one tensor for all copies (a mask, a shared weight), or a leaf of its own (a weight), or
+made by the copy before it at the same place.  The first copy may read anything of the same shape
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autopar.graph import Arg, Graph, Node, Ref
+
+Ids = npt.NDArray[np.int64]
+Place = tuple[int, int]
+"""Which node makes a tensor, and as which of its outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """`count` copies of a block of `period` nodes, from index `start` of the graph's nodes."""
+
+    start: int
+    period: int
+    count: int
+
+    @property
+    def stop(self) -> int:
+        """Index behind the last copy."""
+        return self.start + self.period * self.count
+
+    def block(self, copy: int) -> range:
+        """Indices of one copy."""
+        first = self.start + copy * self.period
+        return range(first, first + self.period)
+
+
+def repeats(graph: Graph) -> tuple[Repeat, ...]:
+    """Disjoint repeats in order, the one that covers most found first, then those beside it."""
+    search = _Search(graph)
+    return tuple(sorted(search.within(0, len(graph.nodes)), key=lambda repeat: repeat.start))
+
+
+class _Search:
+    """One graph's nodes with their references as indices, and each node's looks as a number."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes = graph.nodes
+        place = {t.name: (i, k) for i, n in enumerate(graph.nodes) for k, t in enumerate(n.outputs)}
+        self.reads = [tuple(place[name] for name in node.operands) for node in graph.nodes]
+        numbers: dict[str, int] = {}
+        looks = [_looks(node, graph) for node in graph.nodes]
+        self.ids: Ids = np.array([numbers.setdefault(text, len(numbers)) for text in looks])
+        self.last_read = list(range(len(self.nodes)))
+        for index, reads in enumerate(self.reads):
+            for source, _ in reads:
+                self.last_read[source] = index
+
+    def within(self, low: int, high: int) -> list[Repeat]:
+        """Repeats inside [low, high)."""
+        best = self._best(low, high)
+        if best is None:
+            return []
+        return [*self.within(low, best.start), best, *self.within(best.stop, high)]
+
+    def _best(self, low: int, high: int) -> Repeat | None:
+        """The repeat that covers most nodes; the shortest period among equals."""
+        bounds = sorted(self._runs(low, high), key=lambda run: (-run[0], run[1]))
+        best: Repeat | None = None
+        for cover, period, first, stop in bounds:
+            if best is not None and cover <= best.period * best.count:
+                break
+            found = self._aligned(period, first, stop)
+            if found and (best is None or found.period * found.count > best.period * best.count):
+                best = found
+        return best
+
+    def _runs(self, low: int, high: int) -> Iterator[tuple[int, int, int, int]]:
+        """(nodes covered at most, period, first, stop): nodes there look like those a period on."""
+        ids = self.ids[low:high]
+        for period in range(1, len(ids) // 2 + 1):
+            same = np.concatenate(([False], ids[:-period] == ids[period:], [False])).astype(np.int8)
+            edges = np.diff(same)
+            starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+            for first, end in zip(starts, ends, strict=True):
+                if end - first >= period:
+                    cover = (int(end - first) // period + 1) * period
+                    yield cover, period, low + int(first), low + int(end) + period
+
+    def _aligned(self, period: int, first: int, stop: int) -> Repeat | None:
+        """The best place for the border between copies: most copies, then fewest tensors across."""
+        choices: list[tuple[int, int, int]] = []
+        for start in range(first, min(first + period, stop - 2 * period + 1)):
+            count = (stop - start) // period
+            choices.append((-count, self._crossing(first, start + period), start))
+        for negative, _, start in sorted(choices):
+            repeat = Repeat(start, period, -negative)
+            if self._holds(repeat):
+                return repeat
+        return None
+
+    def _crossing(self, first: int, border: int) -> int:
+        """How many tensors made since `first` are read behind a border."""
+        return sum(self.last_read[i] >= border for i in range(first, border))
+
+    def _holds(self, repeat: Repeat) -> bool:
+        """Whether every copy reads what the docstring above allows, and the block has a weight."""
+        block = repeat.block(0)
+        if not any(self.nodes[s].op == "parameter" for i in block for s, _ in self.reads[i]):
+            return False
+        carried: dict[Place, Place] = {}
+        return all(self._alike(repeat, copy, carried) for copy in range(1, repeat.count))
+
+    def _alike(self, repeat: Repeat, copy: int, carried: dict[Place, Place]) -> bool:
+        """Whether a copy reads as the first two do, place by place."""
+        block, shift = repeat.block(0), copy * repeat.period
+        leaves: dict[int, int] = {}
+        for index in block:
+            reads = (self.reads[i] for i in (index, index + repeat.period, index + shift))
+            for zeroth, first, here in zip(*reads, strict=True):
+                if zeroth[0] in block:
+                    same = here == _later(zeroth, shift)
+                elif self.nodes[zeroth[0]].is_leaf:
+                    own = leaves.setdefault(zeroth[0], here[0])
+                    same = self.nodes[here[0]].is_leaf and own == here[0]
+                elif first == zeroth:  # one tensor for all copies
+                    same = here == zeroth
+                else:  # made by the copy before; what the first copy reads stands for it
+                    made_before = first[0] in block and here == _later(first, shift - repeat.period)
+                    same = made_before and carried.setdefault(first, zeroth) == zeroth
+                if not same:
+                    return False
+        return True
+
+
+def _later(place: Place, shift: int) -> Place:
+    return place[0] + shift, place[1]
+
+
+def _looks(node: Node, graph: Graph) -> str:
+    """Everything of a node but names: equal text means equal operator, literals and shapes."""
+    if node.is_leaf:
+        return f"leaf {node.name}"
+    arguments = _shown(node.args, graph), _shown(tuple(value for _, value in node.kwargs), graph)
+    outputs = [(t.shape, t.dtype, t.differentiable) for t in node.outputs]
+    return f"{node.op}{arguments}{[key for key, _ in node.kwargs]}{outputs}"
+
+
+def _shown(arg: Arg, graph: Graph) -> str:
+    if isinstance(arg, Ref):
+        tensor = graph.tensors[arg.name]
+        return f"<{tensor.shape}{tensor.dtype}{tensor.differentiable}>"
+    if isinstance(arg, tuple):
+        return f"({','.join(_shown(item, graph) for item in arg)})"
+    return repr(arg)
