@@ -1,4 +1,4 @@
-"""In-place operators: who can see the write, and the same operator out of place.
+"""In-place operators out of place: who sees the write, and what each of them reads from then on.
 
 Tracing ran on fake tensors with real storages, so who shares memory with whom is known exactly.
 """
@@ -8,35 +8,61 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
 
 from autopar.capture import _torch
+from autopar.capture.views import parent_of
 from autopar.capture.where import origin_of, spoken
 from autopar.errors import CaptureError
-from autopar.graph import Origin
 
 GEOMETRY = {"squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims_", "detach_"}
 """They change how one tensor object sees its memory, and write nothing."""
 
 
-@dataclass(frozen=True)
-class Functional:
-    """The out-of-place operator, and whether only geometry changes."""
-
-    op: str
-    only_geometry: bool
-
-
-def functional_form(op: str) -> Functional:
+def functional_form(op: str) -> str:
     """``aten.add.Tensor`` for ``aten.add_.Tensor``."""
     namespace, name, overload = op.split(".")
-    return Functional(f"{namespace}.{name.removesuffix('_')}.{overload}", name in GEOMETRY)
+    return f"{namespace}.{name.removesuffix('_')}.{overload}"
+
+
+def changes_only_geometry(op: str) -> bool:
+    """Whether an in-place operator writes no values."""
+    return op.split(".")[1] in GEOMETRY
+
+
+def written(node: fx.Node, overload: Any) -> fx.Node | None:
+    """The tensor that an operator writes to, if any; refused where it writes to several."""
+    found: list[fx.Node] = []
+    for position, argument in enumerate(overload._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+        found += given if isinstance(given, (tuple, list)) else [given]  # type: ignore[list-item]
+    found = [item for item in found if isinstance(item, fx.Node)]
+    if len(found) > 1:
+        raise CaptureError(
+            f"{overload} at {spoken(origin_of(node))}\nwrites into several tensors at once. Use "
+            "operators that return new tensors."
+        )
+    return found[0] if found else None
+
+
+@dataclass(frozen=True)
+class Write:
+    """What a write changes: each link of `chain` is a view of the next; the last is the root.
+
+    `same[i]` are the nodes that are the same tensor as link i, the link itself included.
+    """
+
+    chain: tuple[fx.Node, ...]
+    same: tuple[tuple[fx.Node, ...], ...]
 
 
 class Memory:
-    """Which fx nodes share storage, and where each is last read."""
+    """Which fx nodes share storage, and where each is read."""
 
     def __init__(self, nodes: Sequence[fx.Node]) -> None:
         self.index = {node: position for position, node in enumerate(nodes)}
@@ -45,40 +71,49 @@ class Memory:
             if _torch.has_storage(node.meta.get("val")):
                 self.sharing[_torch.storage_id(node.meta["val"])].append(node)
 
-    def aliases(self, node: fx.Node) -> list[fx.Node]:
-        """Values made before or after that share this node's memory, itself included."""
+    def write(self, moment: fx.Node, target: fx.Node) -> Write:
+        """Who is changed when `moment` writes to `target`; refused if another view sees it."""
+        aliases = [node for node in self._aliases(target) if self.index[node] < self.index[moment]]
+        shapes = [_geometry(node) for node in aliases]
+        chain = [target]
+        parent = parent_of(target)
+        while parent is not None and parent in aliases:
+            chain.append(parent)
+            parent = parent_of(parent)
+        links = [_geometry(link) for link in chain]
+        unseen = [n for n, shape in zip(aliases, shapes, strict=True) if shape not in links]
+        for other in unseen:
+            reader = self._read_after(other, moment)
+            if reader is not None or other.op == "placeholder":
+                raise _visible(moment, other, reader)
+        return Write(tuple(chain), tuple(self._same(aliases, shapes, link) for link in links))
+
+    def _same(
+        self, aliases: list[fx.Node], shapes: list[tuple[object, ...]], link: tuple[object, ...]
+    ) -> tuple[fx.Node, ...]:
+        return tuple(n for n, shape in zip(aliases, shapes, strict=True) if shape == link)
+
+    def _aliases(self, node: fx.Node) -> list[fx.Node]:
         return self.sharing[_torch.storage_id(node.meta["val"])]
 
-    def read_after(self, node: fx.Node, moment: fx.Node) -> fx.Node | None:
-        """The first reader of a node behind a moment."""
+    def read_after(self, node: fx.Node, moment: fx.Node) -> bool:
+        """Whether anything reads a node behind a moment."""
+        return self._read_after(node, moment) is not None
+
+    def _read_after(self, node: fx.Node, moment: fx.Node) -> fx.Node | None:
         later = [user for user in node.users if self.index[user] > self.index[moment]]
         return min(later, key=self.index.__getitem__, default=None)
 
 
-def refuse_visible(
-    memory: Memory, write: fx.Node, written: fx.Node, op: str, place: Origin
-) -> list[fx.Node]:
-    """The nodes that are the written tensor itself; refused if another view of it is read later."""
-    same: list[fx.Node] = []
-    for other in memory.aliases(written):
-        if memory.index[other] >= memory.index[write]:
-            continue
-        if _geometry(other.meta["val"]) == _geometry(written.meta["val"]):
-            same.append(other)
-            continue
-        reader = memory.read_after(other, write)
-        if reader is not None or other.op == "placeholder":
-            seen = spoken(origin_of(reader)) if reader else "its owner"
-            raise CaptureError(
-                f"{op} at {spoken(place)}\nwrites into a view of a tensor of shape "
-                f"{tuple(other.meta['val'].shape)} that is read again at {seen}\nCompute a "
-                "new tensor "
-                "instead (torch.cat, torch.where, torch.index_put, torch.slice_scatter), or "
-                "write to a "
-                ".clone()."
-            )
-    return same
+def _visible(moment: fx.Node, other: fx.Node, reader: fx.Node | None) -> CaptureError:
+    seen = f"read again at {spoken(origin_of(reader))}" if reader else "kept by its owner"
+    return CaptureError(
+        f"{moment.target} at {spoken(origin_of(moment))}\nwrites into memory that a tensor of "
+        f"shape {tuple(other.meta['val'].shape)} shares, which is {seen}\nCompute a new tensor "
+        "instead (torch.cat, torch.where, torch.index_put), or write to a .clone()."
+    )
 
 
-def _geometry(value: torch.Tensor) -> tuple[object, ...]:
+def _geometry(node: fx.Node) -> tuple[object, ...]:
+    value: torch.Tensor = node.meta["val"]
     return tuple(value.shape), value.stride(), value.storage_offset(), value.dtype

@@ -4,7 +4,8 @@ A `Repeat` says that nodes [start, start + period * count) are `count` copies of
 operators, literals and shapes; the same references inside a block; what a block reads from outside
 is either one tensor for all copies (a mask, a shared weight), or a leaf of its own (a weight), or
 made by the copy before it at the same place.  The first copy may read anything of the same shape
-there.
+there.  A block is one connected computation with a weight, and each copy reads the one before it:
+q, k and v side by side are not a repeat.
 """
 
 from __future__ import annotations
@@ -110,12 +111,30 @@ class _Search:
         return sum(self.last_read[i] >= border for i in range(first, border))
 
     def _holds(self, repeat: Repeat) -> bool:
-        """Whether every copy reads what the docstring above allows, and the block has a weight."""
+        """Whether every copy reads what the docstring above allows."""
         block = repeat.block(0)
         if not any(self.nodes[s].op == "parameter" for i in block for s, _ in self.reads[i]):
             return False
         carried: dict[Place, Place] = {}
-        return all(self._alike(repeat, copy, carried) for copy in range(1, repeat.count))
+        if not self._connected(block):
+            return False
+        alike = all(self._alike(repeat, copy, carried) for copy in range(1, repeat.count))
+        return alike and bool(carried)
+
+    def _connected(self, block: range) -> bool:
+        """Whether the block is one computation, not parts of two that stand side by side."""
+        group = {index: index for index in block}
+
+        def root(index: int) -> int:
+            while group[index] != index:
+                group[index] = index = group[group[index]]
+            return index
+
+        for index in block:
+            for source, _ in self.reads[index]:
+                if source in block:
+                    group[root(index)] = root(source)
+        return len({root(index) for index in block}) == 1
 
     def _alike(self, repeat: Repeat, copy: int, carried: dict[Place, Place]) -> bool:
         """Whether a copy reads as the first two do, place by place."""
@@ -126,7 +145,7 @@ class _Search:
             for zeroth, first, here in zip(*reads, strict=True):
                 if zeroth[0] in block:
                     same = here == _later(zeroth, shift)
-                elif self.nodes[zeroth[0]].is_leaf:
+                elif self.nodes[zeroth[0]].is_leaf and self.nodes[first[0]].is_leaf:
                     own = leaves.setdefault(zeroth[0], here[0])
                     same = self.nodes[here[0]].is_leaf and own == here[0]
                 elif first == zeroth:  # one tensor for all copies

@@ -45,26 +45,33 @@ def _spelled(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
         args = (node.args[0], node.outputs[0].shape)
         return (replace(node, op="aten.expand.default", args=args, kwargs=()),)
     if node.op == "aten.slice.Tensor":
-        return (replace(node, args=_bounds(node, tensors), kwargs=()),)
-    if node.op == "aten.copy.default":
+        return (replace(node, args=(node.args[0], *_bounds(node, 1, tensors)), kwargs=()),)
+    if node.op == "aten.slice_scatter.default":
+        return (replace(node, args=(*node.args[:2], *_bounds(node, 2, tensors)), kwargs=()),)
+    if node.op in ("aten.copy.default", "aten.fill.Tensor"):
         return _copied(node, tensors)
+    if node.op in ("aten.fill.Scalar", "aten.zero.default"):
+        out = node.outputs[0]
+        args = (out.shape, argument(node, 1, "value", 0))
+        kwargs = (("dtype", DType(out.dtype)),)
+        return (replace(node, op="aten.full.default", args=args, kwargs=kwargs),)
     if node.op.startswith("aten.") and short(node.op) in CREATION and not node.operands:
-        kwargs = {**dict(node.kwargs), "dtype": DType(node.outputs[0].dtype)}
-        return (replace(node, kwargs=tuple(kwargs.items())),)
+        typed = {**dict(node.kwargs), "dtype": DType(node.outputs[0].dtype)}
+        return (replace(node, kwargs=tuple(typed.items())),)
     return None
 
 
-def _bounds(node: Node, tensors: Tensors) -> tuple[Arg, ...]:
+def _bounds(node: Node, at: int, tensors: Tensors) -> tuple[Arg, ...]:
     """A slice's dim, start and end as they are: never negative, never beyond the size."""
     source = tensor_of(node.args[0], tensors)
     assert source is not None
-    dim = argument(node, 1, "dim", 0)
+    dim = argument(node, at, "dim", 0)
     assert isinstance(dim, int)
     dim %= len(source.shape)
-    bounds = slice(argument(node, 2, "start"), argument(node, 3, "end"))
+    bounds = slice(argument(node, at + 1, "start"), argument(node, at + 2, "end"))
     start, end, _ = bounds.indices(source.shape[dim])
-    step = argument(node, 4, "step", 1)
-    return (node.args[0], dim, start, end, *(() if step == 1 else (step,)))
+    step = argument(node, at + 3, "step", 1)
+    return (dim, start, end, *(() if step == 1 else (step,)))
 
 
 def _copied(node: Node, tensors: Tensors) -> tuple[Node, ...]:

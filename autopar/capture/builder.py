@@ -1,0 +1,106 @@
+"""A graph under construction: appends nodes and knows which tensors carry a gradient."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+from autopar.graph import Arg, DType, Node, Origin, Ref, Tensor
+
+WITHOUT_GRADIENT = ("_like", "new_zeros", "new_ones", "new_full", "new_empty", "detach")
+"""Operators that read a tensor's shape only, or cut the gradient."""
+OVERWRITES = {"copy", "fill", "zero"}
+"""Operators whose result does not depend on the values of their first operand."""
+Kwargs = tuple[tuple[str, Arg], ...]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+class Builder:
+    """Nodes in order.  Regions without gradient become explicit `detach` nodes at their border."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.tensors: dict[str, Tensor] = {}
+        self._detached: dict[str, str] = {}
+        self._cast: dict[tuple[str, str], str] = {}
+        self._parameters: set[str] = set()
+
+    def leaf(self, node: Node) -> None:
+        """Append a parameter, buffer, input or constant."""
+        self._add(node)
+        if node.op == "parameter":
+            self._parameters.add(node.name)
+
+    def emit(
+        self,
+        op: str,
+        args: tuple[Arg, ...],
+        kwargs: Kwargs,
+        values: dict[str, torch.Tensor],
+        origin: Origin,
+        *,
+        gradient: bool,
+        cut: tuple[str, ...] = (),
+    ) -> tuple[str, ...]:
+        """Append an operator whose outputs look like `values`; those in `cut` have no gradient."""
+        if not gradient:
+            args = cast("tuple[Arg, ...]", self.without_gradient(args, origin))
+            kwargs = tuple((key, self.without_gradient(arg, origin)) for key, arg in kwargs)
+        node = Node(next(iter(values)), op, args, kwargs, (), "", origin)
+        sources = node.operands[1:] if op.split(".")[1] in OVERWRITES else node.operands
+        flows = any(self.tensors[operand].differentiable for operand in sources)
+        flows = flows and not op.split(".")[1].endswith(WITHOUT_GRADIENT)
+        outputs = tuple(
+            looks_like(name, value, flows and name not in cut) for name, value in values.items()
+        )
+        self._add(Node(node.name, op, args, kwargs, outputs, "", origin))
+        return tuple(values)
+
+    def without_gradient(self, arg: Arg, origin: Origin) -> Arg:
+        """The argument with every differentiable tensor detached, each of them once."""
+        if isinstance(arg, tuple):
+            return tuple(self.without_gradient(item, origin) for item in arg)
+        if not isinstance(arg, Ref) or not self.tensors[arg.name].differentiable:
+            return arg
+        if arg.name not in self._detached:
+            name = f"{arg.name}.detached"
+            source = self.tensors[arg.name]
+            tensor = Tensor(name, source.shape, source.dtype, False)
+            self._add(Node(name, "aten.detach.default", (arg,), (), (tensor,), "", origin))
+            self._detached[arg.name] = name
+        return Ref(self._detached[arg.name])
+
+    def cast(self, arg: Ref, dtype: torch.dtype | None, origin: Origin, *, gradient: bool) -> Ref:
+        """The tensor in another dtype.
+
+        As autocast does it: once per parameter, but again for each use of any other tensor, so that
+        their gradients add up in the wide dtype.
+        """
+        if dtype is None or dtype_name(dtype) == self.tensors[arg.name].dtype:
+            return arg
+        if not gradient:
+            arg = cast(Ref, self.without_gradient(arg, origin))
+        narrow = dtype_name(dtype)
+        key = (arg.name, narrow)
+        if key not in self._cast or arg.name not in self._parameters:
+            source = self.tensors[arg.name]
+            name = f"{arg.name}.{len(self.nodes)}"
+            tensor = Tensor(name, source.shape, narrow, source.differentiable)
+            self._add(Node(name, "aten.to.dtype", (arg, DType(narrow)), (), (tensor,), "", origin))
+            self._cast[key] = name
+        return Ref(self._cast[key])
+
+    def _add(self, node: Node) -> None:
+        self.nodes.append(node)
+        self.tensors.update((tensor.name, tensor) for tensor in node.outputs)
+
+
+def looks_like(name: str, value: Any, differentiable: bool) -> Tensor:
+    """A named tensor of a recorded value's shape and dtype."""
+    floating = value.is_floating_point() or value.is_complex()
+    return Tensor(name, tuple(value.shape), dtype_name(value.dtype), differentiable and floating)
