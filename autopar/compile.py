@@ -13,7 +13,7 @@ from autopar.constraints import Constraint
 from autopar.emit import emit
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
-from autopar.plan import Plan
+from autopar.plan import OpSharding, Plan
 from autopar.pricing.assemble import assemble
 from autopar.pricing.build import Candidates, Priced, build
 from autopar.pricing.narrow import narrow
@@ -88,7 +88,7 @@ def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:
 def _storages(
     graph: Graph,
     name: str,
-    every: Mapping[str, tuple[rules.OpSharding, ...]],
+    every: Mapping[str, tuple[OpSharding, ...]],
     mesh: Mesh,
     regather: bool | None,
 ) -> tuple[Storage, ...]:

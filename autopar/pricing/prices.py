@@ -52,7 +52,7 @@ class Prices:
         return self.device.overlap
 
     def optimizer_seconds(self, parameter_nbytes: int) -> float:
-        """Seconds of an optimizer update: reads parameter, gradient and two moments, writes three."""
+        """Seconds of an optimizer update, which reads four tensors and writes three."""
         return self.operator(0.0, 7.0 * parameter_nbytes, "float32")
 
     def step(self, step: Step, tensor: Tensor) -> float:

@@ -1,0 +1,15 @@
+"""One factor rule per operator, declared; from rules come the candidates of every node."""
+
+from autopar.rules import families
+from autopar.rules.candidates import candidates
+from autopar.rules.declare import registered, rule_of
+from autopar.rules.local import localize
+from autopar.rules.positions import positions
+from autopar.rules.text import parse_rule
+from autopar.rules.variants import variant_traffic
+from autopar.rules.work import flops
+
+__all__ = [
+    "candidates", "families", "flops", "localize", "parse_rule", "positions", "registered", "rule_of",
+    "variant_traffic",
+]  # fmt: skip

@@ -1,0 +1,194 @@
+"""Every way to compute each operator on shards: one option per mesh axis, all combinations that fit.
+
+On an axis an operator splits one factor, or computes the same everywhere (all I, or all R), or passes
+a partial value through where it is linear.  Two axes that split the same factor nest in mesh order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from autopar.graph import Graph, Node, Tensor
+from autopar.mesh import Mesh
+from autopar.placement import I, N, P, R, S, Sharding, Type
+from autopar.plan import OpSharding
+from autopar.rules.declare import rule_of
+from autopar.rules.instance import Instance
+from autopar.rules.positions import Positions, positions, splits_of
+from autopar.rules.text import Term
+from autopar.rules.variants import output_letter
+
+Candidates = Mapping[str, tuple[OpSharding, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What one mesh axis does: a letter for all tensors, linear operands partial, or a factor split."""
+
+    letter: Type | None = None
+    partial: frozenset[int] = frozenset()
+    factor: str = ""
+    position: int = 1
+
+
+def candidates(graph: Graph, mesh: Mesh, *, local_inputs: bool = False) -> Candidates:
+    """By node name.  Tensors without gradient are computed whole unless inputs arrive sharded."""
+    known: dict[object, tuple[OpSharding, ...]] = {}
+    found: dict[str, tuple[OpSharding, ...]] = {}
+    where = positions(graph, min((s for s in mesh.sizes if s > 1), default=1))
+    for node in graph.nodes:
+        if node.is_leaf:
+            found[node.name] = tuple(_leaf(node, where, mesh, local_inputs))
+            continue
+        instance = rule_of(node, graph)
+        operands = tuple(graph.tensors[name] for name in node.operands)
+        options = tuple(_options(node, instance, operands, graph, where, local_inputs))
+        shapes = tuple((t.shape, t.differentiable) for t in (*operands, *node.outputs))
+        key = (id(instance), options, shapes)
+        if key not in known:
+            known[key] = tuple(dict.fromkeys(_combine(instance, options, operands, node, mesh)))
+        found[node.name] = known[key]
+    return found
+
+
+def _options(
+    node: Node,
+    instance: Instance,
+    operands: tuple[Tensor, ...],
+    graph: Graph,
+    where: Positions,
+    local_inputs: bool,
+) -> Iterator[Option]:
+    differentiable = any(tensor.differentiable for tensor in node.outputs)
+    if not differentiable and not local_inputs:
+        yield Option(letter=N)
+        return
+    yield from (Option(letter=kind) for kind in ((I, R) if differentiable else (N,)))
+    for partial in instance.linear:
+        if not differentiable or any(operands[i].differentiable for i in partial):
+            yield Option(partial=partial)
+    for factor, position in splits_of(node, instance, graph, where):
+        yield Option(factor=factor, position=position)
+
+
+def _combine(
+    instance: Instance,
+    options: tuple[Option, ...],
+    operands: tuple[Tensor, ...],
+    node: Node,
+    mesh: Mesh,
+) -> Iterator[OpSharding]:
+    # An axis of one device splits nothing: one option is enough.
+    per_axis = [options if size > 1 else options[:1] for size in mesh.sizes]
+    tensors = (*operands, *node.outputs)
+    terms = (*instance.rule.inputs, *instance.rule.outputs)
+    for picks in itertools.product(*per_axis):
+        nested = _nest(picks, mesh)
+        variants = tuple(instance.variants.get(pick.factor, "") for pick in nested)
+        if sum(map(bool, variants)) > 1:
+            continue
+        forms = tuple(
+            Sharding(
+                tuple(
+                    _type(instance, terms[i], i, tensors[i], pick, i >= len(operands))
+                    for pick in nested
+                )
+            )
+            for i in range(len(tensors))
+        )
+        if all(form.fits(t.shape, mesh) for form, t in zip(forms, tensors, strict=True)):
+            yield OpSharding(forms[: len(operands)], forms[len(operands) :], variants)
+
+
+def _nest(picks: tuple[Option, ...], mesh: Mesh) -> tuple[Option, ...]:
+    """Axes that split the same factor at the same place: each inside those before it."""
+    taken: dict[tuple[str, int], int] = {}
+    nested = []
+    for axis, pick in enumerate(picks):
+        if not pick.factor:
+            nested.append(pick)
+            continue
+        place = (pick.factor, pick.position)
+        outer = taken.get(place, 1)
+        nested.append(Option(factor=pick.factor, position=pick.position * outer))
+        taken[place] = outer * mesh.sizes[axis]
+    return tuple(nested)
+
+
+def _type(
+    instance: Instance, term: Term, place: int, tensor: Tensor, pick: Option, is_output: bool
+) -> Type:
+    """The type of one operand or output under one axis' option."""
+    rest: Type = R if tensor.differentiable else N
+    if pick.letter is not None:
+        return pick.letter if tensor.differentiable else N
+    if not pick.factor:
+        return P if is_output or place in pick.partial else rest
+    shard = instance.shard(term, pick.factor, pick.position)
+    if shard is not None:
+        return shard
+    if is_output:
+        return output_letter(instance.variants.get(pick.factor, ""), tensor)
+    summed = pick.factor in instance.rule.summed
+    return P if term.added and summed else rest
+
+
+def _leaf(node: Node, where: Positions, mesh: Mesh, local_inputs: bool) -> Iterator[OpSharding]:
+    tensor = node.outputs[0]
+    nothing = ("",) * len(mesh)
+    if node.op == "parameter":
+        for form in _parameter_forms(tensor, where[tensor.name], mesh):
+            yield OpSharding((), (form,), nothing)
+        return
+    yield OpSharding((), (Sharding.all(N, mesh),), nothing)
+    if node.op == "input" and local_inputs and tensor.shape:
+        for form in _batch_forms(mesh):
+            if form.fits(tensor.shape, mesh):
+                yield OpSharding((), (form,), nothing)
+
+
+def _parameter_forms(tensor: Tensor, shards: Iterable[S], mesh: Mesh) -> Iterator[Sharding]:
+    """Letters and splits per axis; two axes on one dim in both orders of nesting."""
+    letters: tuple[Type, ...] = (I, R) if tensor.differentiable else (N,)
+    ordered = sorted(shards, key=lambda shard: (shard.dim, shard.of))
+    per_axis = [(*letters, *ordered) if size > 1 else letters[:1] for size in mesh.sizes]
+    seen: set[Sharding] = set()
+    for picks in itertools.product(*per_axis):
+        for order in _orders(picks):
+            form = _nested_in(picks, order, mesh)
+            if form not in seen and form.fits(tensor.shape, mesh):
+                seen.add(form)
+                yield form
+
+
+def _orders(picks: tuple[Type, ...]) -> Iterator[tuple[int, ...]]:
+    axes = range(len(picks))
+    yield tuple(axes)
+    shared = [kind for kind in picks if isinstance(kind, S) and picks.count(kind) > 1]
+    if shared:
+        yield tuple(reversed(axes))
+
+
+def _nested_in(picks: tuple[Type, ...], order: tuple[int, ...], mesh: Mesh) -> Sharding:
+    types = list(picks)
+    for place, axis in enumerate(order):
+        kind = picks[axis]
+        if isinstance(kind, S):
+            outer = math.prod(mesh.sizes[a] for a in order[:place] if picks[a] == kind)
+            types[axis] = S(kind.dim, kind.of * outer)
+    return Sharding(tuple(types))
+
+
+def _batch_forms(mesh: Mesh) -> Iterator[Sharding]:
+    """Dim 0 split over any set of axes, nested in mesh order."""
+    for flags in itertools.product((False, True), repeat=len(mesh)):
+        types: list[Type] = []
+        outer = 1
+        for split, size in zip(flags, mesh.sizes, strict=True):
+            types.append(S(0, outer) if split else N)
+            outer *= size if split else 1
+        if any(flags):
+            yield Sharding(tuple(types))

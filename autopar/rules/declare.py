@@ -1,0 +1,156 @@
+"""The register of declarations: one entry per operator, text or a small function that gives text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from autopar.errors import RuleError
+from autopar.graph import Arg, Graph, Node, Ref, Tensor, short
+from autopar.rules.instance import Instance, bind
+from autopar.rules.text import Rule, Term, expand, parse_rule
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a declaration says of one node: text, linear operand sets, sizes, variants."""
+
+    text: str
+    linear: tuple[frozenset[int], ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    variants: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node with its tensors at hand: what a declaration looks at."""
+
+    node: Node
+    operands: tuple[Tensor, ...]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Global shapes of the operands."""
+        return tuple(tensor.shape for tensor in self.operands)
+
+    @property
+    def made(self) -> tuple[tuple[int, ...], ...]:
+        """Global shapes of the outputs."""
+        return tuple(tensor.shape for tensor in self.node.outputs)
+
+    def arg(self, place: int, key: str, default: Arg = None) -> Arg:
+        """An argument by place or keyword."""
+        if place < len(self.node.args):
+            return self.node.args[place]
+        return dict(self.node.kwargs).get(key, default)
+
+    def is_tensor(self, place: int, key: str = "") -> bool:
+        """Whether an argument is a tensor."""
+        return isinstance(self.arg(place, key), Ref)
+
+
+Declare = Callable[[Call], Declared | None]
+_REGISTER: dict[str, Declare] = {}
+
+
+def rule(*ops: str) -> Callable[[Declare], Declare]:
+    """Register a declaration for operators, by name without overload (``linear``) or with it."""
+
+    def register(declare: Declare) -> Declare:
+        for op in ops:
+            if op in _REGISTER:
+                raise RuleError(f"The operator {op!r} has two rules.")
+            _REGISTER[op] = declare
+        return declare
+
+    return register
+
+
+def fixed(text: str, *ops: str, linear: tuple[tuple[int, ...], ...] = ()) -> None:
+    """Register one text for operators whose rule does not depend on their arguments."""
+    declared = Declared(text, tuple(frozenset(group) for group in linear))
+    rule(*ops)(lambda call: declared)
+
+
+def registered() -> tuple[str, ...]:
+    """Every operator with a rule."""
+    return tuple(sorted(_REGISTER))
+
+
+def rule_of(node: Node, graph: Graph) -> Instance:
+    """The node's rule on its shapes; without one, nothing of it can be split."""
+    operands = tuple(graph.tensors[name] for name in node.operands)
+    return _instance(_Key(node, operands))
+
+
+@dataclass(frozen=True)
+class _Key:
+    """Equal for nodes whose rules are equal: names left out."""
+
+    node: Node
+    operands: tuple[Tensor, ...]
+
+    def _content(self) -> tuple[object, ...]:
+        order = {name: place for place, name in enumerate(dict.fromkeys(self.node.operands))}
+        shapes = tuple((t.shape, t.dtype, t.differentiable) for t in self.operands)
+        made = tuple((t.shape, t.differentiable) for t in self.node.outputs)
+        return (
+            self.node.op,
+            _numbered(self.node.args, order),
+            tuple((key, _numbered(value, order)) for key, value in self.node.kwargs),
+            shapes,
+            made,
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._content())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self._content() == other._content()
+
+
+def _numbered(arg: Arg, order: Mapping[str, int]) -> object:
+    if isinstance(arg, Ref):
+        return f"<{order[arg.name]}>"
+    if isinstance(arg, tuple):
+        return tuple(_numbered(item, order) for item in arg)
+    return repr(arg)
+
+
+@cache
+def _instance(key: _Key) -> Instance:
+    node = key.node
+    declare = _REGISTER.get(".".join(node.op.split(".")[1:])) or _REGISTER.get(short(node.op))
+    declared = declare(Call(node, key.operands)) if declare is not None and not node.is_leaf else None
+    if declared is None:
+        return _whole(key)
+    ranks = (
+        tuple(len(t.shape) for t in key.operands),
+        tuple(len(t.shape) for t in node.outputs),
+    )
+    parsed = parse_rule(declared.text)
+    if len(parsed.inputs) != len(ranks[0]) or len(parsed.outputs) != len(ranks[1]):
+        raise RuleError(
+            f"{node.path}: the rule of {node.op}, {parsed}, is for {len(parsed.inputs)} operands and "
+            f"{len(parsed.outputs)} outputs; this call has {len(ranks[0])} and {len(ranks[1])}."
+        )
+    expanded = expand(parsed, ranks)
+    sizes = bind(expanded, node, key.operands, declared.sizes)
+    return Instance(expanded, sizes, declared.linear, declared.variants)
+
+
+def _whole(key: _Key) -> Instance:
+    """Every dim its own factor, none of which may be split."""
+    sizes: dict[str, int] = {}
+    terms = []
+    for number, tensor in enumerate((*key.operands, *key.node.outputs)):
+        dims = []
+        for dim, size in enumerate(tensor.shape):
+            name = f"t{number}_{dim}"
+            sizes[name] = size
+            dims.append((name,))
+        terms.append(Term(tuple(dims)))
+    count = len(key.operands)
+    bare = Rule(tuple(terms[:count]), tuple(terms[count:]), frozenset(sizes))
+    return Instance(bare, sizes, declared=False)

@@ -1,0 +1,33 @@
+"""Scaled dot-product attention."""
+
+from __future__ import annotations
+
+from autopar.rules.declare import Call, Declared, rule
+
+
+@rule("scaled_dot_product_attention")
+def attention(call: Call) -> Declared | None:
+    """Batch and heads are independent; queries too, unless the mask is causal by position."""
+    if call.arg(4, "dropout_p", 0.0) != 0.0 or len(call.made[0]) != 4:
+        return None
+    query, key = call.shapes[:2]
+    grouped = query[1] != key[1]
+    rows = "s!" if call.arg(5, "is_causal", False) else "s"
+    heads, shared = ("(a g)", "a") if grouped else ("a", "a")
+    terms = [f"b {heads} {rows} d!", f"b {shared} t! d!", f"b {shared} t! e!"]
+    if len(call.shapes) > 3:
+        terms.append(_mask(call.shapes[3], call.made[0], key, heads, rows))
+    sizes = {"g": query[1] // key[1]} if grouped else {}
+    return Declared(f"{', '.join(terms)} -> b {heads} {rows} e!", sizes=sizes)
+
+
+def _mask(
+    shape: tuple[int, ...], out: tuple[int, ...], key: tuple[int, ...], heads: str, rows: str
+) -> str:
+    full = ("b", heads, rows, "t!")
+    sizes = (out[0], out[1], out[2], key[2])
+    offset = 4 - len(shape)
+    return " ".join(
+        "1" if size == 1 and sizes[offset + i] != 1 else full[offset + i]
+        for i, size in enumerate(shape)
+    )

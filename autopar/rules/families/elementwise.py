@@ -1,0 +1,46 @@
+"""One result per element; operands are stretched to the output's shape."""
+
+from __future__ import annotations
+
+from autopar.rules.declare import Call, Declared, fixed, rule
+from autopar.rules.families.letters import broadcast, names, term
+
+fixed(
+    "b* -> b*",
+    "abs", "acos", "asin", "atan", "celu", "ceil", "clamp", "clamp_min", "clamp_max", "cos", "cosh",
+    "elu", "erf", "erfc", "exp", "expm1", "floor", "gelu", "hardsigmoid", "hardswish", "hardtanh",
+    "leaky_relu", "log", "log1p", "log2", "log_sigmoid", "logical_not", "mish", "pow.Tensor_Scalar",
+    "reciprocal", "relu", "relu6", "round", "rsqrt", "selu", "sigmoid", "sign", "silu", "sin", "sinh",
+    "softplus", "sqrt", "square", "tan", "tanh", "add.Scalar", "sub.Scalar", "rsub.Scalar",
+    "pow.Scalar",
+)  # fmt: skip
+fixed("b* -> b*", "neg", "clone", "to", "_to_copy", "alias", "contiguous", "mul.Scalar",
+      "div.Scalar", "positive", linear=((0,),))  # fmt: skip
+# The gradient is cut: what comes out has none, so there is nothing partial to pass on.
+fixed("b* -> b*", "detach")
+
+_LINEAR = {
+    "add": ((0, 1),),
+    "sub": ((0, 1),),
+    "mul": ((0,), (1,)),
+    "div": ((0,),),
+}
+
+
+@rule("add", "sub", "mul", "div", "pow", "maximum", "minimum", "where", "masked_fill", "atan2",
+      "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "bitwise_and", "bitwise_or",
+      "fmod", "remainder", "lerp", "addcmul", "addcdiv", "rsub", "prelu_elementwise")  # fmt: skip
+def elementwise(call: Call) -> Declared:
+    """Any number of operands, broadcast together."""
+    out = call.made[0]
+    operands = ", ".join(broadcast(shape, out) for shape in call.shapes)
+    text = f"{operands} -> {term(names(len(out)))}"
+    kind = call.node.op.split(".")[1]
+    return Declared(text, tuple(map(frozenset, _linear(kind, len(call.shapes)))))
+
+
+def _linear(kind: str, count: int) -> tuple[tuple[int, ...], ...]:
+    """With a number for the other operand, a sum or difference is affine, a product linear."""
+    if count == 1:
+        return ((0,),) if kind in ("mul", "div") else ()
+    return _LINEAR.get(kind, ())

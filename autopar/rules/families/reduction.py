@@ -1,0 +1,47 @@
+"""Sums, means, extrema."""
+
+from __future__ import annotations
+
+from autopar.graph import Arg
+from autopar.rules.declare import Call, Declared, rule
+from autopar.rules.families.letters import keep_whole, names, term
+
+
+@rule("sum", "mean", "amax", "amin", "var", "std", "logsumexp", "all", "any", "prod", "norm",
+      "linalg_vector_norm", "argmax", "argmin")  # fmt: skip
+def reduction(call: Call) -> Declared:
+    """Only a sum may be split over what it sums; a mean's denominator is the whole dim's."""
+    kind = call.node.op.split(".")[1]
+    letters = names(len(call.shapes[0]))
+    dims = _dims(call, kind, len(letters))
+    read = letters if kind == "sum" else keep_whole(letters, dims)
+    kept = len(call.made[0]) == len(letters)
+    made = [("1" if i in dims else name) for i, name in enumerate(letters) if kept or i not in dims]
+    linear = (frozenset({0}),) if kind in ("sum", "mean") else ()
+    outputs = ", ".join([term(made)] * len(call.made))
+    return Declared(f"{term(read)} -> {outputs}", linear)
+
+
+def _dims(call: Call, kind: str, rank: int) -> list[int]:
+    place = 2 if kind in ("norm", "linalg_vector_norm") else 1
+    given: Arg = call.arg(place, "dim")
+    if isinstance(given, int) and not isinstance(given, bool) and "." in call.node.op:
+        given = (given,)
+    if not isinstance(given, tuple) or not given:
+        return list(range(rank))
+    return [dim % rank for dim in given if isinstance(dim, int)]
+
+
+@rule("cumsum", "cumprod", "sort", "topk", "flip", "roll")
+def along_a_dim(call: Call) -> Declared:
+    """What runs along dims keeps them whole."""
+    letters = names(len(call.shapes[0]))
+    place = {"topk": 2, "roll": 2}.get(call.node.op.split(".")[1], 1)
+    given = call.arg(place, "dims" if place == 2 else "dim", -1)
+    dims = [d for d in (given if isinstance(given, tuple) else (given,)) if isinstance(d, int)]
+    read = keep_whole(letters, dims or range(len(letters)))
+    made = list(read)
+    if call.made[0] != call.shapes[0]:
+        made[dims[0]] = "picked!"
+    linear = (frozenset({0}),) if call.node.op.split(".")[1] in ("cumsum", "flip", "roll") else ()
+    return Declared(f"{term(read)} -> {', '.join([term(made)] * len(call.made))}", linear)

@@ -1,0 +1,112 @@
+"""Operators that move whole dims about: permutations, splits, slices, joins, padding."""
+
+from __future__ import annotations
+
+from autopar.graph import Arg
+from autopar.rules.declare import Call, Declared, rule
+from autopar.rules.families.letters import keep_whole, names, term
+
+FIRST = (frozenset({0}),)
+
+
+def number(arg: Arg, default: int = 0) -> int:
+    """A dim or index argument."""
+    return arg if isinstance(arg, int) else default
+
+
+@rule("transpose", "t", "permute", "movedim", "numpy_T", "mT")
+def permutation(call: Call) -> Declared:
+    """Dims change places."""
+    letters = names(len(call.shapes[0]))
+    made = list(letters)
+    kind = call.node.op.split(".")[1]
+    if kind == "permute":
+        order = call.arg(1, "dims")
+        made = [letters[number(dim)] for dim in order] if isinstance(order, tuple) else made
+    elif kind == "transpose":
+        a, b = number(call.arg(1, "dim0")), number(call.arg(2, "dim1"))
+        made[a], made[b] = made[b], made[a]
+    elif kind == "mT":
+        made[-1], made[-2] = made[-2], made[-1]
+    else:
+        made.reverse()
+    return Declared(f"{term(letters)} -> {term(made)}", FIRST)
+
+
+@rule("split", "split_with_sizes", "chunk", "tensor_split")
+def split(call: Call) -> Declared:
+    """Equal parts are blocks of the split dim, which may itself be sharded inside every block."""
+    letters = names(len(call.shapes[0]))
+    dim = number(call.arg(2, "dim")) % len(letters)
+    parts = [shape[dim] for shape in call.made]
+    read, made = list(letters), list(letters)
+    if len(set(parts)) == 1:
+        read[dim] = f"(parts! {letters[dim]})"
+        outputs = [term(made)] * len(parts)
+        return Declared(f"{term(read)} -> {', '.join(outputs)}", FIRST, {"parts": len(parts)})
+    read[dim] = "whole!"
+    outputs = []
+    for i in range(len(parts)):
+        made[dim] = f"part{i}!"
+        outputs.append(term(made))
+    return Declared(f"{term(read)} -> {', '.join(outputs)}", FIRST)
+
+
+@rule("unbind", "select")
+def pick(call: Call) -> Declared:
+    """One dim disappears."""
+    letters = names(len(call.shapes[0]))
+    dim = number(call.arg(1, "dim")) % len(letters)
+    made = [name for i, name in enumerate(letters) if i != dim]
+    outputs = ", ".join([term(made)] * len(call.made))
+    return Declared(f"{term(keep_whole(letters, [dim]))} -> {outputs}", FIRST)
+
+
+@rule("slice", "narrow", "pad", "constant_pad_nd", "repeat_interleave")
+def resized(call: Call) -> Declared | None:
+    """Dims whose size changes stay whole."""
+    shape, out = call.shapes[0], call.made[0]
+    if len(call.shapes) > 1 or len(shape) != len(out):
+        return None
+    letters = names(len(shape))
+    if call.node.op.split(".")[1] in ("slice", "narrow"):
+        changed = [number(call.arg(1, "dim")) % len(letters)]
+    else:
+        changed = [i for i in range(len(shape)) if shape[i] != out[i]]
+    made = [f"made{i}!" if i in changed else name for i, name in enumerate(letters)]
+    fills = call.node.op.split(".")[1] in ("pad", "constant_pad_nd")
+    zero = call.arg(3, "value", 0) in (0, None) and call.arg(2, "mode", "constant") == "constant"
+    linear = FIRST if not fills or (zero and "constant_pad" not in call.node.op) else ()
+    return Declared(f"{term(keep_whole(letters, changed))} -> {term(made)}", linear)
+
+
+@rule("cat", "concat")
+def cat(call: Call) -> Declared:
+    """Parts of equal size are blocks of the joined dim."""
+    letters = names(len(call.made[0]))
+    dim = number(call.arg(1, "dim")) % len(letters)
+    sizes = [shape[dim] for shape in call.shapes]
+    every = (frozenset(range(len(sizes))),)
+    made = list(letters)
+    if len(set(sizes)) == 1:
+        made[dim] = f"(parts! {letters[dim]})"
+        terms = [term(letters)] * len(sizes)
+        return Declared(f"{', '.join(terms)} -> {term(made)}", every, {"parts": len(sizes)})
+    terms = []
+    for i in range(len(sizes)):
+        part = list(letters)
+        part[dim] = f"part{i}!"
+        terms.append(term(part))
+    made[dim] = "whole!"
+    return Declared(f"{', '.join(terms)} -> {term(made)}", every)
+
+
+@rule("stack")
+def stack(call: Call) -> Declared:
+    """A new dim, one entry per operand."""
+    letters = names(len(call.shapes[0]))
+    dim = number(call.arg(1, "dim")) % (len(letters) + 1)
+    made = [*letters[:dim], "parts!", *letters[dim:]]
+    count = len(call.shapes)
+    terms = ", ".join([term(letters)] * count)
+    return Declared(f"{terms} -> {term(made)}", (frozenset(range(count)),), {"parts": count})

@@ -1,0 +1,93 @@
+"""A rule bound to one node: the size of every factor, and how a factor's shard lies in each tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autopar.errors import RuleError
+from autopar.graph import Node, Tensor
+from autopar.placement import S
+from autopar.rules.text import Dim, Rule, Term
+
+
+@dataclass(frozen=True)
+class Instance:
+    """What may be done with one operator on these shapes.
+
+    `linear` lists sets of operands in which the operator is jointly linear.  `variants` names, for a
+    factor, the local implementation without which its shards would be wrong.
+    """
+
+    rule: Rule
+    sizes: Mapping[str, int]
+    linear: tuple[frozenset[int], ...] = ()
+    variants: Mapping[str, str] = field(default_factory=dict)
+    declared: bool = True
+
+    @property
+    def shardable(self) -> tuple[str, ...]:
+        """Factors that may be split, in the order of the rule."""
+        every = (f for term in (*self.rule.inputs, *self.rule.outputs) for d in term.dims for f in d)
+        return tuple(
+            f for f in dict.fromkeys(every) if f not in self.rule.whole and self.sizes[f] > 1
+        )
+
+    def shard(self, term: Term, factor: str, position: int) -> S | None:
+        """How a tensor is sharded when `factor`, seen as `position` blocks, is; None if it lacks it."""
+        for dim, factors in enumerate(term.dims):
+            if factor in factors:
+                before = factors[: factors.index(factor)]
+                return S(dim, math.prod(self.sizes[f] for f in before) * position)
+        return None
+
+    def factor_at(self, term: Term, shard: S) -> tuple[str, int] | None:
+        """The factor, and the position in it, that a shard of a tensor splits."""
+        if shard.dim >= len(term.dims):
+            return None
+        before = 1
+        for factor in term.dims[shard.dim]:
+            size = self.sizes[factor]
+            if shard.of % before == 0 and shard.of < before * size:
+                return factor, shard.of // before
+            before *= size
+        return None
+
+
+def bind(
+    rule: Rule,
+    node: Node,
+    operands: tuple[Tensor, ...],
+    given: Mapping[str, int],
+) -> dict[str, int]:
+    """Sizes of all factors; raise `RuleError` where the shapes do not fit the rule."""
+    sizes = dict(given)
+    terms = (*rule.inputs, *rule.outputs)
+    tensors = (*operands, *node.outputs)
+    for _ in range(2):
+        for term, tensor in zip(terms, tensors, strict=True):
+            if len(term.dims) != len(tensor.shape):
+                raise _misfit(rule, node, tensors)
+            for dim, size in zip(term.dims, tensor.shape, strict=True):
+                _bind_dim(dim, size, sizes)
+    for term, tensor in zip(terms, tensors, strict=True):
+        for dim, size in zip(term.dims, tensor.shape, strict=True):
+            if math.prod(sizes.get(f, 0) for f in dim) != size:
+                raise _misfit(rule, node, tensors)
+    return sizes
+
+
+def _bind_dim(dim: Dim, size: int, sizes: dict[str, int]) -> None:
+    unknown = [factor for factor in dim if factor not in sizes]
+    if len(unknown) == 1:
+        known = math.prod(sizes[factor] for factor in dim if factor in sizes)
+        sizes[unknown[0]] = size // known if known else 0
+
+
+def _misfit(rule: Rule, node: Node, tensors: tuple[Tensor, ...]) -> RuleError:
+    shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+    return RuleError(
+        f"{node.path}: the rule of {node.op}, {rule}, does not fit the shapes {shapes}. "
+        "Declare the operator's rule for these shapes, or report this model."
+    )

@@ -1,0 +1,55 @@
+"""Literal sizes rewritten for one rank: what a view, an expansion or a split is told about shapes."""
+
+from __future__ import annotations
+
+from autopar.graph import Arg, Graph, Node, short
+from autopar.mesh import Mesh
+from autopar.plan import OpSharding
+
+Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
+_SHAPED = {"view", "reshape", "expand", "broadcast_to", "_unsafe_view", "new_zeros", "new_ones"}
+_CREATED = {"zeros", "ones", "full", "empty", "rand", "randn"}
+
+
+def localize(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Local:
+    """The node's arguments on one rank's shards."""
+    kind = short(node.op)
+    args, kwargs = list(node.args), node.kwargs
+    if not sharding.outputs:
+        return node.args, kwargs
+    made = [
+        form.local_shape(tensor.shape, mesh)
+        for tensor, form in zip(node.outputs, sharding.outputs, strict=True)
+    ]
+    if kind in _SHAPED:
+        args[1] = made[0]
+    elif kind in _CREATED:
+        args[0] = made[0]
+    elif kind == "unflatten":
+        dim = _dim(args[1], len(node.outputs[0].shape))
+        sizes = args[2] if isinstance(args[2], tuple) else ()
+        args[2] = made[0][dim : dim + len(sizes)]
+    elif kind in ("split", "split_with_sizes"):
+        dim = _dim(args[2] if len(args) > 2 else 0, len(made[0]))
+        sizes = tuple(shape[dim] for shape in made)
+        args[1] = sizes[0] if kind == "split" and isinstance(args[1], int) else sizes
+    elif kind == "slice":
+        args = _slice(node, sharding, graph, mesh, args)
+    return tuple(args), kwargs
+
+
+def _dim(arg: Arg, rank: int) -> int:
+    return arg % rank if isinstance(arg, int) else 0
+
+
+def _slice(
+    node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh, args: list[Arg]
+) -> list[Arg]:
+    """The sliced dim is whole on every rank, so its bounds stay."""
+    dim = _dim(args[1] if len(args) > 1 else 0, len(node.outputs[0].shape))
+    args = [*args]
+    if len(args) > 1:
+        args[1] = dim
+    return args
+
+

@@ -1,0 +1,76 @@
+"""Which shards of each tensor are worth considering: a fixpoint of positions through the rules.
+
+Every dim of a weight or a result may be split at its front, ``S(d)``.  Views, splits and joins carry
+such a split to other places, ``S(1, of=3)`` in a fused weight or ``S(0, of=B)`` in a merged dim, and
+from there it reaches every tensor that shares the factor.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from autopar.graph import Graph, Node
+from autopar.placement import S
+from autopar.rules.declare import rule_of
+from autopar.rules.instance import Instance
+
+Positions = Mapping[str, frozenset[S]]
+MAX_PER_TENSOR = 24
+"""A fuse against graphs whose views keep making new positions."""
+
+
+def positions(graph: Graph, smallest_axis: int) -> Positions:
+    """By tensor name; only splits into at least `smallest_axis` parts are kept."""
+    found: dict[str, set[S]] = {}
+    for tensor in graph.tensors.values():
+        sizes = enumerate(tensor.shape)
+        found[tensor.name] = {S(dim) for dim, n in sizes if n >= smallest_axis and n > 1}
+    waiting = deque(node for node in graph.nodes if not node.is_leaf)
+    queued = {node.name for node in waiting}
+    while waiting:
+        node = waiting.popleft()
+        queued.discard(node.name)
+        for name in _spread(node, rule_of(node, graph), graph, found):
+            for neighbour in (graph.producer[name], *graph.consumers[name]):
+                if neighbour.name not in queued and not neighbour.is_leaf:
+                    queued.add(neighbour.name)
+                    waiting.append(neighbour)
+    return {name: frozenset(shards) for name, shards in found.items()}
+
+
+def _spread(
+    node: Node, instance: Instance, graph: Graph, found: dict[str, set[S]]
+) -> tuple[str, ...]:
+    """Carry every position of any of the node's tensors to all others; names of those that grew."""
+    names = (*node.operands, *(tensor.name for tensor in node.outputs))
+    terms = (*instance.rule.inputs, *instance.rule.outputs)
+    splits = set()
+    for name, term in zip(names, terms, strict=True):
+        for shard in found[name]:
+            at = instance.factor_at(term, shard)
+            if at is not None and at[0] not in instance.rule.whole:
+                splits.add(at)
+    grown = []
+    for name, term in zip(names, terms, strict=True):
+        before = len(found[name])
+        for factor, position in splits:
+            shard = instance.shard(term, factor, position)
+            if shard is not None and len(found[name]) < MAX_PER_TENSOR:
+                found[name].add(shard)
+        if len(found[name]) > before:
+            grown.append(name)
+    return tuple(grown)
+
+
+def splits_of(node: Node, instance: Instance, graph: Graph, found: Positions) -> tuple[tuple[str, int], ...]:
+    """(factor, position) pairs that some tensor of the node has a position for, in a fixed order."""
+    names = (*node.operands, *(tensor.name for tensor in node.outputs))
+    terms = (*instance.rule.inputs, *instance.rule.outputs)
+    pairs = {
+        at
+        for name, term in zip(names, terms, strict=True)
+        for shard in found[name]
+        if (at := instance.factor_at(term, shard)) is not None and at[0] in instance.shardable
+    }
+    return tuple(sorted(pairs))

@@ -1,0 +1,81 @@
+"""Local implementations that a factor's shards need, and the collectives they issue.
+
+    vocab_parallel_embedding       rows of the table are split; misses give zeros, so the output is P
+    vocab_parallel_cross_entropy   classes are split; the loss is the same on all ranks, so I
+    sync_batch_norm                the batch is split; statistics are those of the whole batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from autopar.conversion import Traffic
+from autopar.errors import RuleError
+from autopar.graph import Graph, Node, Tensor
+from autopar.mesh import Mesh
+from autopar.placement import I, N, P, Type
+from autopar.plan import OpSharding
+
+TrafficOf = Callable[[int, Node, OpSharding, Graph, Mesh], tuple[Traffic, ...]]
+
+
+def output_letter(variant: str, tensor: Tensor) -> Type:
+    """The type of an output that lacks the split factor."""
+    if variant == "vocab_parallel_cross_entropy":
+        return I
+    if variant == "sync_batch_norm":
+        return I if tensor.differentiable else N
+    return P
+
+
+def variant_traffic(
+    variant: str, node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh
+) -> tuple[Traffic, ...]:
+    """The collectives that the variant issues on one rank, forward and backward."""
+    if not variant:
+        return ()
+    if variant not in _TRAFFIC:
+        raise RuleError(f"Unknown variant {variant!r}; known are {', '.join(_TRAFFIC)}.")
+    axis = sharding.variants.index(variant)
+    if mesh.sizes[axis] == 1:
+        return ()
+    return _TRAFFIC[variant](axis, node, sharding, graph, mesh)
+
+
+def _none(*_: object) -> tuple[Traffic, ...]:
+    return ()
+
+
+def _cross_entropy(
+    axis: int, node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh
+) -> tuple[Traffic, ...]:
+    """Maximum of each row, then its sum of exponentials and its target's logit together."""
+    logits = graph.tensors[node.operands[0]]
+    rows = sharding.inputs[0].local_shape(logits.shape, mesh)[0]
+    smoothing = node.args[4] if len(node.args) > 4 else 0.0
+    stacked = 2 if smoothing == 0.0 else 3
+    return tuple(
+        Traffic(axis, "all_reduce", "forward", count * rows * logits.itemsize)
+        for count in (1, stacked)
+    )
+
+
+def _batch_norm(
+    axis: int, node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh
+) -> tuple[Traffic, ...]:
+    """Forward: sum, sum of squares and count; backward: the two sums of the gradient."""
+    tensor = graph.tensors[node.operands[0]]
+    channels = sharding.inputs[0].local_shape(tensor.shape, mesh)[1]
+    itemsize = max(tensor.itemsize, 4)
+    return (
+        Traffic(axis, "all_reduce", "forward", (2 * channels + 1) * itemsize),
+        Traffic(axis, "all_reduce", "backward", 2 * channels * itemsize),
+    )
+
+
+_TRAFFIC: Mapping[str, TrafficOf] = {
+    "vocab_parallel_embedding": _none,
+    "vocab_parallel_cross_entropy": _cross_entropy,
+    "sync_batch_norm": _batch_norm,
+}
+
