@@ -86,6 +86,20 @@ def is_operator(target: object) -> bool:
     return isinstance(target, torch._ops.OpOverload)
 
 
+def operator_name(overload: Any) -> str:
+    """``batch_norm`` for any overload of ``aten::batch_norm``."""
+    return str(overload._opname)
+
+
+def writes_to(overload: Any) -> tuple[tuple[int, str], ...]:
+    """(position, name) of the arguments that an operator writes to."""
+    return tuple(
+        (position, argument.name)
+        for position, argument in enumerate(overload._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
 def has_storage(value: object) -> bool:
     """Whether a traced value is a tensor with memory of its own."""
     return isinstance(value, torch.Tensor) and torch._C._has_storage(value)

@@ -6,12 +6,14 @@ from typing import Any, cast
 
 import torch
 
-from autopar.graph import Arg, DType, Node, Origin, Ref, Tensor
+from autopar.graph import Arg, DType, Node, Origin, Ref, Tensor, short
 
 WITHOUT_GRADIENT = ("_like", "new_zeros", "new_ones", "new_full", "new_empty", "detach")
 """Operators that read a tensor's shape only, or cut the gradient."""
 OVERWRITES = {"copy", "fill", "zero"}
 """Operators whose result does not depend on the values of their first operand."""
+EACH_FOR_ITSELF = {"broadcast_tensors", "meshgrid"}
+"""Operators whose outputs depend on one operand each, in order."""
 Kwargs = tuple[tuple[str, Arg], ...]
 
 
@@ -52,14 +54,22 @@ class Builder:
             args = cast("tuple[Arg, ...]", self.without_gradient(args, origin))
             kwargs = tuple((key, self.without_gradient(arg, origin)) for key, arg in kwargs)
         node = Node(next(iter(values)), op, args, kwargs, (), "", origin)
-        sources = node.operands[1:] if op.split(".")[1] in OVERWRITES else node.operands
-        flows = any(self.tensors[operand].differentiable for operand in sources)
-        flows = flows and not op.split(".")[1].endswith(WITHOUT_GRADIENT)
+        flows = self._flows(short(op), node.operands, len(values))
         outputs = tuple(
-            looks_like(name, value, flows and name not in cut) for name, value in values.items()
+            looks_like(name, value, flow and name not in cut)
+            for (name, value), flow in zip(values.items(), flows, strict=True)
         )
         self._add(Node(node.name, op, args, kwargs, outputs, "", origin))
         return tuple(values)
+
+    def _flows(self, op: str, operands: tuple[str, ...], outputs: int) -> tuple[bool, ...]:
+        """Which outputs a gradient reaches, for all that the operator's name tells."""
+        carries = [self.tensors[operand].differentiable for operand in operands]
+        if op in EACH_FOR_ITSELF and len(operands) == outputs:
+            return tuple(carries)
+        if op.endswith(WITHOUT_GRADIENT):
+            return (False,) * outputs
+        return (any(carries[1:] if op in OVERWRITES else carries),) * outputs
 
     def without_gradient(self, arg: Arg, origin: Origin) -> Arg:
         """The argument with every differentiable tensor detached, each of them once."""

@@ -36,10 +36,8 @@ def changes_only_geometry(op: str) -> bool:
 def written(node: fx.Node, overload: Any) -> fx.Node | None:
     """The tensor that an operator writes to, if any; refused where it writes to several."""
     found: list[fx.Node] = []
-    for position, argument in enumerate(overload._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+    for position, name in _torch.writes_to(overload):
+        given = node.args[position] if position < len(node.args) else node.kwargs.get(name)
         found += given if isinstance(given, (tuple, list)) else [given]  # type: ignore[list-item]
     found = [item for item in found if isinstance(item, fx.Node)]
     if len(found) > 1:

@@ -132,9 +132,9 @@ class _Lowering:
         op = str(overload)
         if op == "aten.batch_norm.default" and node.args[3] is not None and node.args[5]:
             return self._batch_norm(node)
-        if overload._opname in RUNNING_STATISTICS:
+        if _torch.operator_name(overload) in RUNNING_STATISTICS:
             raise _refused(node, f"{op}, which may update running statistics as it runs")
-        target = written(node, overload) if overload._schema.is_mutable else None
+        target = written(node, overload)
         args, kwargs = self._arguments(node, overload)
         if target is None:
             self._emit(node, op, args, kwargs)

@@ -25,7 +25,7 @@ class AssignedBuffers:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._names = {id(m): name for name, m in model.named_modules() if m._buffers}
+        self._names = {id(m): name for name, m in model.named_modules() if _buffers(m)}
         self._before: dict[str, dict[str, Any]] = {}
         self.found: dict[str, torch.Tensor] = {}
 
@@ -35,7 +35,7 @@ class AssignedBuffers:
 
         def enter(module: nn.Module, args: Any) -> None:
             if id(module) in self._names:
-                self._before.setdefault(self._names[id(module)], dict(module._buffers))
+                self._before.setdefault(self._names[id(module)], _buffers(module))
 
         def leave(module: nn.Module, args: Any, output: Any) -> None:
             if id(module) in self._names:
@@ -49,8 +49,9 @@ class AssignedBuffers:
                 hook.remove()
 
     def _compare(self, path: str, module: nn.Module) -> None:
+        after = _buffers(module)
         for key, before in self._before[path].items():
-            now = module._buffers.get(key)
+            now = after.get(key)
             name = f"{path}.{key}" if path else key
             if now is before:
                 continue
@@ -66,6 +67,10 @@ class AssignedBuffers:
                     f"{before.dtype}; keep shape and dtype."
                 )
             self.found[name] = now
+
+
+def _buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    return dict(module.named_buffers(recurse=False))
 
 
 @contextlib.contextmanager

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import torch
+
 from autopar.capture.passes.rewriting import Tensors, argument, rewrite, tensor_of
-from autopar.errors import CaptureError
-from autopar.graph import Arg, DType, Graph, Node, Ref, Tensor, short
+from autopar.graph import Arg, DType, Graph, Node, Ref, Tensor
 
 MEAN, SUM = 1, 2
 """torch's codes for `reduction`."""
@@ -81,12 +82,6 @@ def _over_count(
 ) -> tuple[Node, ...]:
     """sum / count of valid targets, each counted with its class's weight if there are weights."""
     weights = tensor_of(weight, tensors)
-    if weights is not None and weights.differentiable:
-        raise CaptureError(
-            f"The class weights of the loss at {node.origin.file}:{node.origin.line} require "
-            "a gradient, "
-            "which torch does not compute; pass weight.detach()."
-        )
     name = f"{node.name}.count"
     out = Tensor(name, (), "int64" if weights is None else weights.dtype, False)
     args = (target, ignore_index) if weights is None else (target, ignore_index, weight)
@@ -97,12 +92,7 @@ def _over_count(
 def _elementwise(node: Node, tensors: Tensors) -> tuple[Node, ...]:
     position = REDUCTION_AT[node.op]
     operands = [_tensor(arg, tensors).shape for arg in node.args[:2]]
-    if len(set(operands)) != 1:
-        raise CaptureError(
-            f"{short(node.op)} at {node.origin.file}:{node.origin.line} compares shapes "
-            f"{operands[0]} and "
-            f"{operands[1]}; give it tensors of one shape."
-        )
+    shape = torch.broadcast_shapes(*operands)  # type: ignore[no-untyped-call]
     summed = _part(node, node.op, "sum")
     kwargs = {key: value for key, value in node.kwargs if key != "reduction"}
     args = list(node.args[:position])
@@ -111,7 +101,7 @@ def _elementwise(node: Node, tensors: Tensors) -> tuple[Node, ...]:
     else:
         kwargs["reduction"] = SUM
     summed = replace(summed, args=tuple(args), kwargs=tuple(kwargs.items()))
-    return summed, _divided(node, summed, math.prod(operands[0]))
+    return summed, _divided(node, summed, math.prod(shape))
 
 
 def _mean(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:

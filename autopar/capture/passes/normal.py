@@ -44,6 +44,8 @@ def _spelled(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
     if node.op == "aten.expand_as.default":
         args = (node.args[0], node.outputs[0].shape)
         return (replace(node, op="aten.expand.default", args=args, kwargs=()),)
+    if node.op == "aten.broadcast_tensors.default":
+        return _broadcast(node)
     if node.op == "aten.slice.Tensor":
         return (replace(node, args=(node.args[0], *_bounds(node, 1, tensors)), kwargs=()),)
     if node.op == "aten.slice_scatter.default":
@@ -59,6 +61,14 @@ def _spelled(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
         typed = {**dict(node.kwargs), "dtype": DType(node.outputs[0].dtype)}
         return (replace(node, kwargs=tuple(typed.items())),)
     return None
+
+
+def _broadcast(node: Node) -> tuple[Node, ...]:
+    """Each tensor expanded by itself."""
+    return tuple(
+        Node(out.name, "aten.expand.default", (Ref(name), out.shape), (), (out,), "", node.origin)
+        for name, out in zip(node.operands, node.outputs, strict=True)
+    )
 
 
 def _bounds(node: Node, at: int, tensors: Tensors) -> tuple[Arg, ...]:

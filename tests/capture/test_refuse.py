@@ -1,0 +1,280 @@
+"""What capture would silently change is refused, with the user's file and line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from small import Small, small
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from autopar.capture import capture
+from autopar.errors import CaptureError, InputError
+
+
+class Reversal(torch.autograd.Function):
+    """Gradient reversal: identity forward, minus backward."""
+
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+        return -gradient
+
+
+reverse = Reversal.apply
+BIG = torch.ones(2000, 1, 4, dtype=torch.float64)
+
+
+def custom_function(m: Small, x: torch.Tensor) -> torch.Tensor:
+    return reverse(m.linear(x)).sum()  # here
+
+
+def reentrant_checkpoint(m: Small, x: torch.Tensor) -> torch.Tensor:
+    return checkpoint(m.linear, x, use_reentrant=True).sum()  # here
+
+
+def item(m: Small, x: torch.Tensor) -> torch.Tensor:
+    hidden = m.linear(x)
+    return hidden.sum() * hidden.max().item()  # here
+
+
+def branch(m: Small, x: torch.Tensor) -> torch.Tensor:
+    hidden = m.linear(x)
+    if hidden.sum() > 0:  # here
+        hidden = hidden * 2
+    return hidden.sum()
+
+
+def boolean_indexing(m: Small, x: torch.Tensor) -> torch.Tensor:
+    return m.linear(x)[x.sum(1) > 0].sum()  # here
+
+
+def to_list(m: Small, x: torch.Tensor) -> torch.Tensor:
+    return m.linear(x).sum() * x.tolist()[0][0]  # here
+
+
+def overlapping_views(m: Small, x: torch.Tensor) -> torch.Tensor:
+    hidden = m.linear(x) * 2
+    left, right = hidden[:, :3], hidden[:, 1:]
+    left.mul_(2)  # here
+    return right.sum()
+
+
+def input_in_place(m: Small, x: torch.Tensor) -> torch.Tensor:
+    x.mul_(2)  # here
+    return m.linear(x).sum()
+
+
+def input_through_a_view(m: Small, x: torch.Tensor) -> torch.Tensor:
+    x[:, 0] = 0  # here
+    return m.linear(x).sum()
+
+
+def parameter_in_place(m: Small, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        m.linear.weight.mul_(0.5)  # here
+    return m.linear(x).sum()
+
+
+def through_detach(m: Small, x: torch.Tensor) -> torch.Tensor:
+    hidden = m.linear(x)
+    hidden.detach().mul_(2)  # here
+    return hidden.sum()
+
+
+def gradient_hook(m: Small, x: torch.Tensor) -> torch.Tensor:
+    hidden = m.linear(x)
+    hidden.register_hook(torch.neg)  # here
+    return hidden.sum()
+
+
+def inner_gradient(m: Small, x: torch.Tensor) -> torch.Tensor:
+    hidden = m.linear(x).pow(2).sum()
+    (gradient,) = torch.autograd.grad(hidden, [m.linear.weight], create_graph=True)  # here
+    return hidden + gradient.pow(2).sum()
+
+
+def data_attribute(m: Small, x: torch.Tensor) -> torch.Tensor:
+    m.linear.bias.data.add_(1)  # here
+    return m.linear(x).sum()
+
+
+def numpy(m: Small, x: torch.Tensor) -> torch.Tensor:
+    return m.linear(x).sum() * float(x.numpy().sum())  # here
+
+
+def large_constant(m: Small, x: torch.Tensor) -> torch.Tensor:
+    return (m.linear(x) * BIG).sum()  # here
+
+
+def constant_in_place(m: Small, x: torch.Tensor) -> torch.Tensor:
+    STATE.add_(1)  # here
+    return (m.linear(x) * STATE).sum()
+
+
+STATE = torch.ones(4, dtype=torch.float64)
+
+
+def vmap(m: Small, x: torch.Tensor) -> torch.Tensor:
+    return torch.vmap(lambda row: row * m.linear.bias)(x).sum()  # here
+
+
+def wrong_shape(m: Small, x: torch.Tensor) -> torch.Tensor:
+    return m.linear(x).view(3, 7).sum()  # here
+
+
+REFUSED: dict[Callable[[Small, torch.Tensor], torch.Tensor], str] = {
+    custom_function: "torch.library.custom_op",
+    reentrant_checkpoint: "use_reentrant=False",
+    item: "same for every batch",
+    branch: "torch.where",
+    boolean_indexing: "same for every batch",
+    to_list: "same for every batch",
+    overlapping_views: ".clone()",
+    input_in_place: "the input 'x'",
+    input_through_a_view: "the input 'x'",
+    parameter_in_place: "new tensor",
+    through_detach: "behind the back of autograd",
+    gradient_hook: "hook",
+    inner_gradient: "training loop",
+    data_attribute: ".detach()",
+    numpy: "NumPy",
+    large_constant: "register_buffer",
+    constant_in_place: "register_buffer",
+    vmap: "torch.vmap",
+    wrong_shape: "x (8, 4) float64",
+}
+
+
+@pytest.mark.parametrize("body", REFUSED, ids=lambda body: body.__name__)
+def test_refused_with_file_and_line(body: Callable[[Small, torch.Tensor], torch.Tensor]) -> None:
+    model, inputs = small(body)
+    with pytest.raises(CaptureError) as caught:
+        capture(model, inputs)
+    source = Path(__file__).read_text().split("\n")
+    first = body.__code__.co_firstlineno
+    line = next(n for n in range(first, len(source)) if source[n - 1].endswith("# here"))
+    assert f"{__file__}:{line}" in str(caught.value)
+    assert REFUSED[body] in str(caught.value)
+
+
+def test_a_refusal_leaves_the_model_as_it_was() -> None:
+    model, inputs = small(item)
+    before = {name: (id(p), p.clone()) for name, p in model.named_parameters()}
+    with pytest.raises(CaptureError):
+        capture(model, inputs)
+    for name, parameter in model.named_parameters():
+        assert id(parameter) == before[name][0] and torch.equal(parameter, before[name][1])
+    model.body = lambda m, x: m.linear(x).sum()
+    capture(model, inputs).check()
+
+
+def test_custom_function_without_gradient_is_traced_through() -> None:
+    def body(m: Small, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            y = reverse(x)
+        return m.linear(y).sum()
+
+    model, inputs = small(body)
+    capture(model, inputs).check()
+    model.body = custom_function
+    capture(model, inputs, train=False).check()
+
+
+def test_hooks_on_parameters() -> None:
+    model, inputs = small(lambda m, x: m.linear(x).sum())
+    model.linear.weight.register_hook(torch.neg)
+    with pytest.raises(CaptureError, match=re.escape("'linear.weight' has gradient hooks")):
+        capture(model, inputs)
+
+
+def test_buffer_with_gradient() -> None:
+    def body(m: Small, x: torch.Tensor) -> torch.Tensor:
+        m.mean = m.mean * 0.9 + m.linear(x).mean(0)
+        return (m.linear(x) * m.mean).sum()
+
+    model, inputs = small(body, mean=torch.ones(4))
+    with pytest.raises(CaptureError, match=r"buffer 'mean' carries a gradient.*detach"):
+        capture(model, inputs)
+
+
+def test_state_outside_buffers() -> None:
+    def body(m: Small, x: torch.Tensor) -> torch.Tensor:
+        m.last = m.linear(x).mean(0).detach() + m.last
+        return (m.linear(x) * m.last).sum()
+
+    model, inputs = small(body)
+    model.last = state = torch.ones(4)
+    with pytest.raises(CaptureError, match=r"attribute 'last'.*register_buffer"):
+        capture(model, inputs)
+    assert model.last is state
+
+
+def test_by_products_are_taken_out_of_the_modules() -> None:
+    def body(m: Small, x: torch.Tensor) -> torch.Tensor:
+        m.seen = m.linear(x)
+        return m.seen.sum()
+
+    model, inputs = small(body)
+    capture(model, inputs)
+    assert not hasattr(model, "seen")
+
+
+def test_no_loss_says_what_to_pass() -> None:
+    model, inputs = small(lambda m, x: m.linear(x))
+    with pytest.raises(CaptureError, match=r"\(8, 4\).*labels=.*loss="):
+        capture(model, inputs)
+    assert capture(model, inputs, train=False).loss is None
+
+
+def test_loss_that_is_no_scalar() -> None:
+    model, inputs = small(lambda m, x: m.linear(x))
+    with pytest.raises(CaptureError, match=r"loss callable returned a tensor of shape \(8,\)"):
+        capture(model, inputs, loss=lambda output: output.sum(1))
+
+
+def test_inputs_that_fit_nowhere() -> None:
+    model, inputs = small(lambda m, x: m.linear(x).sum())
+    with pytest.raises(InputError, match=r"'y' fits neither Small\.forward"):
+        capture(model, {**inputs, "y": inputs["x"]})
+    with pytest.raises(InputError, match="dict of keyword arguments"):
+        capture(model, "x")  # type: ignore[arg-type]
+
+
+def test_autocast_region_inside_the_model() -> None:
+    model, inputs = small(lambda m, x: m.linear(x).sum())
+
+    def body(m: Small, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return m.linear(x).sum()
+
+    model.body = body
+    model.float()
+    graph = capture(model, {"x": inputs["x"].float()})
+    assert "bfloat16" in {tensor.dtype for tensor in graph.tensors.values()}
+
+
+def test_modules_that_are_shared_keep_one_name() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+            self.second = self.first
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first(x)).sum()
+
+    graph = capture(Twice(), (torch.ones(2, 4),))
+    assert [leaf.target for leaf in graph.leaves("parameter")] == ["first.weight", "first.bias"]
+    assert dict(graph.aliases) == {
+        "second.weight": "first.weight",
+        "second.bias": "first.bias",
+    }
+    assert [leaf.target for leaf in graph.leaves("input")] == ["0"]
