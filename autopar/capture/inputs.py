@@ -81,7 +81,8 @@ class _Signature:
         if function is None:
             self.text = " (none was given)"
             return
-        signature = inspect.signature(function)
+        called = function.forward if isinstance(function, nn.Module) else function
+        signature = inspect.signature(called)
         self.text = str(signature)
         for parameter in list(signature.parameters.values())[skip:]:
             if parameter.kind is parameter.VAR_KEYWORD:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
 
 from autopar.capture import _torch
 from autopar.errors import CaptureError
@@ -20,57 +16,55 @@ from autopar.errors import CaptureError
 class AssignedBuffers:
     """Buffers that forward replaces by assignment: ``self.steps = self.steps + 1``.
 
-    The functional call puts the old tensors back when it ends, so they are read as each module
-    ends.
+    The functional call puts the old tensors back when it ends, so they are read just before.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._names = {id(m): name for name, m in model.named_modules() if _buffers(m)}
-        self._before: dict[str, dict[str, Any]] = {}
+        self._model = model
+        self._before: dict[str, torch.Tensor] = {}
         self.found: dict[str, torch.Tensor] = {}
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Record replaced buffers of every module that runs inside."""
+        """Record what the model's buffers become while it runs inside."""
 
         def enter(module: nn.Module, args: Any) -> None:
-            if id(module) in self._names:
-                self._before.setdefault(self._names[id(module)], _buffers(module))
+            self._before = _buffers(module)
 
         def leave(module: nn.Module, args: Any, output: Any) -> None:
-            if id(module) in self._names:
-                self._compare(self._names[id(module)], module)
+            self._compare(_buffers(module))
 
-        hooks = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
+        hooks = [
+            self._model.register_forward_pre_hook(enter),
+            self._model.register_forward_hook(leave),
+        ]
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def _compare(self, path: str, module: nn.Module) -> None:
-        after = _buffers(module)
-        for key, before in self._before[path].items():
-            now = after.get(key)
-            name = f"{path}.{key}" if path else key
+    def _compare(self, after: dict[str, torch.Tensor]) -> None:
+        for name in self._before.keys() ^ after.keys():
+            raise CaptureError(
+                f"forward adds or removes the buffer {name!r}, so the model is another one after a "
+                "step. Register it in __init__ with its final shape."
+            )
+        for name, before in self._before.items():
+            now = after[name]
             if now is before:
                 continue
-            if not isinstance(now, torch.Tensor) or not isinstance(before, torch.Tensor):
-                raise CaptureError(
-                    f"forward of module {path!r} adds or removes the buffer {name!r}."
-                )
             if (now.shape, now.dtype) != (before.shape, before.dtype):
                 raise CaptureError(
-                    f"forward of module {path!r} assigns a tensor of shape {tuple(now.shape)} "
-                    "and dtype "
-                    f"{now.dtype} to the buffer {name!r} of shape {tuple(before.shape)} and dtype "
-                    f"{before.dtype}; keep shape and dtype."
+                    f"forward assigns a tensor of shape {tuple(now.shape)} and dtype {now.dtype} "
+                    f"to the buffer {name!r} of shape {tuple(before.shape)} and dtype {before.dtype}; "
+                    "keep shape and dtype."
                 )
             self.found[name] = now
 
 
 def _buffers(module: nn.Module) -> dict[str, torch.Tensor]:
-    return dict(module.named_buffers(recurse=False))
+    return dict(module.named_buffers())
 
 
 @contextlib.contextmanager
@@ -81,7 +75,11 @@ def clean_attributes(model: nn.Module) -> Iterator[None]:
     for buffers; an attribute that was empty before is a by-product of one call.
     """
     before = {path: dict(vars(module)) for path, module in model.named_modules()}
-    yield
+    buffers = _buffers(model).keys()
+    try:
+        yield
+    finally:
+        _drop_buffers(model, buffers)
     for path, module in model.named_modules():
         for key, value in list(vars(module).items()):
             if not _torch.is_fake(value) or value is before[path].get(key):
@@ -98,3 +96,10 @@ def clean_attributes(model: nn.Module) -> Iterator[None]:
                 vars(module)[key] = before[path][key]
             else:
                 del vars(module)[key]
+
+
+def _drop_buffers(model: nn.Module, kept: Set[str]) -> None:
+    """Forget buffers that a failed capture has filled in."""
+    for name in _buffers(model).keys() - kept:
+        path, _, key = name.rpartition(".")
+        setattr(model.get_submodule(path), key, None)

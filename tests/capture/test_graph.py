@@ -138,6 +138,13 @@ def test_loss_takes_what_the_model_does_not() -> None:
     assert any(2.0 in node.args for node in graph.nodes)
 
 
+def test_loss_may_be_a_module() -> None:
+    model, inputs = small(lambda m, x: m.linear(x))
+    target = torch.tensor([0, 1, 2, 3] * 2)
+    graph = capture(model, {**inputs, "target": target}, loss=torch.nn.CrossEntropyLoss())
+    assert [node.target for node in graph.leaves("input")] == ["x", "target"]
+
+
 def test_thirty_two_layers_take_seconds() -> None:
     model, inputs, _ = llama(32)
     times = []

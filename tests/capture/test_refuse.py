@@ -217,6 +217,28 @@ def test_state_outside_buffers() -> None:
     assert model.last is state
 
 
+def test_buffer_filled_in_by_forward() -> None:
+    def body(m: Small, x: torch.Tensor) -> torch.Tensor:
+        m.cache = m.linear(x).detach()
+        return (m.linear(x) * m.cache).sum()
+
+    model, inputs = small(body)
+    model.register_buffer("cache", None)
+    with pytest.raises(CaptureError, match=r"adds or removes the buffer 'cache'.*__init__"):
+        capture(model, inputs)
+    assert model.cache is None
+
+
+def test_buffer_of_another_shape() -> None:
+    def body(m: Small, x: torch.Tensor) -> torch.Tensor:
+        m.steps = m.steps.repeat(2)
+        return m.linear(x).sum()
+
+    model, inputs = small(body, steps=torch.zeros(2))
+    with pytest.raises(CaptureError, match=r"shape \(4,\).*'steps' of shape \(2,\)"):
+        capture(model, inputs)
+
+
 def test_by_products_are_taken_out_of_the_modules() -> None:
     def body(m: Small, x: torch.Tensor) -> torch.Tensor:
         m.seen = m.linear(x)
