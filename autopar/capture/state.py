@@ -57,8 +57,8 @@ class AssignedBuffers:
             if (now.shape, now.dtype) != (before.shape, before.dtype):
                 raise CaptureError(
                     f"forward assigns a tensor of shape {tuple(now.shape)} and dtype {now.dtype} "
-                    f"to the buffer {name!r} of shape {tuple(before.shape)} and dtype {before.dtype}; "
-                    "keep shape and dtype."
+                    f"to the buffer {name!r} of shape {tuple(before.shape)} and dtype "
+                    f"{before.dtype}; keep shape and dtype."
                 )
             self.found[name] = now
 
