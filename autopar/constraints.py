@@ -7,8 +7,8 @@ A constraint speaks of one mesh axis (or all) and one subject:
     used      a parameter where an operator reads it
     tensor    an activation, where it is made and where it is read
 
-`allowed` is tried in order: the first alternative that leaves a candidate holds, so ``S, else I``
-means "sharded where some dim divides".  A type in a constraint is meant as a rank sees it
+`allowed` is a preference: of the candidates whose types are all in some alternative, those with the
+most types in the first one stay, so ``S, else I`` means "sharded where some dim divides".  A type in a constraint is meant as a rank sees it
 (`Sharding.local`), so ``S(0)`` matches the inner of two nested splits too; ``S`` is any shard.
 """
 
@@ -59,17 +59,17 @@ class Constraint:
         """Whether this constraint speaks of the tensor or parameter called `name`."""
         return fnmatchcase(name, self.pattern)
 
-    def permits(self, sharding: Sharding, mesh: Mesh, alternative: int) -> bool:
-        """Whether the sharding has an allowed type on the constrained axes.
+    def rank(self, sharding: Sharding, mesh: Mesh) -> int | None:
+        """The first alternative that the sharding meets on the constrained axes, None if there is none.
 
-        An axis of one device splits nothing, so it permits everything.
+        An axis of one device splits nothing, so it meets the first.
         """
         axes = range(len(mesh)) if self.axis is None else (mesh.index(self.axis),)
-        tokens = self.allowed[alternative]
-        return all(
-            mesh.sizes[a] == 1 or any(_allows(token, sharding.local(a, mesh)) for token in tokens)
-            for a in axes
-        )
+        kinds = [sharding.local(a, mesh) for a in axes if mesh.sizes[a] > 1]
+        for place, tokens in enumerate(self.allowed):
+            if all(any(_allows(token, kind) for token in tokens) for kind in kinds):
+                return place
+        return None
 
     def __str__(self) -> str:
         words = ", else ".join(" | ".join(alternative) for alternative in self.allowed)

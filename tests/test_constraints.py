@@ -8,7 +8,7 @@ from autopar import presets
 from autopar.constraints import Constraint, from_user
 from autopar.errors import ConstraintError, InputError, MeshError
 from autopar.mesh import Mesh
-from autopar.placement import I, R, S, Sharding
+from autopar.placement import I, P, R, S, Sharding
 
 MESH = Mesh.of(2, 2)
 
@@ -16,14 +16,14 @@ MESH = Mesh.of(2, 2)
 def test_alternatives_are_read_in_order() -> None:
     constraint = Constraint.of("stored", "*", "S | R, else I", "y")
     assert constraint.allowed == (("S", "R"), ("I",))
-    assert constraint.permits(Sharding((I, S(1))), MESH, 0)
-    assert not constraint.permits(Sharding((S(1), I)), MESH, 0)
-    assert constraint.permits(Sharding((S(1), I)), MESH, 1)
+    assert constraint.rank(Sharding((I, S(1))), MESH) == 0
+    assert constraint.rank(Sharding((S(1), I)), MESH) == 1
+    assert constraint.rank(Sharding((S(1), P)), MESH) is None
 
 
 def test_a_type_is_meant_as_a_rank_sees_it() -> None:
     inner = Sharding((S(0), S(0, 2)))
-    assert Constraint.of("tensor", "*", "S(0)", "y").permits(inner, MESH, 0)
+    assert Constraint.of("tensor", "*", "S(0)", "y").rank(inner, MESH) == 0
 
 
 def test_users_write_shardings_or_axes() -> None:
@@ -61,4 +61,4 @@ def test_an_unknown_preset_lists_the_known() -> None:
 
 
 def test_letters_are_allowed_literally() -> None:
-    assert Constraint.of("used", "*", "R").permits(Sharding((R, R)), MESH, 0)
+    assert Constraint.of("used", "*", "R").rank(Sharding((R, R)), MESH) == 0

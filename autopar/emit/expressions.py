@@ -29,7 +29,7 @@ TORCH = {
     "rsub", "outer", "isin", "empty", "new_zeros", "new_ones", "scalar_tensor", "lift_fresh",
 }  # fmt: skip
 FUNCTIONAL = {
-    "linear", "layer_norm", "rms_norm", "group_norm", "conv1d", "conv2d", "conv3d", "silu",
+    "gelu", "linear", "layer_norm", "rms_norm", "group_norm", "conv1d", "conv2d", "conv3d", "silu",
     "mse_loss", "l1_loss", "leaky_relu", "elu", "softplus", "hardtanh", "relu6", "mish", "hardswish",
     "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "pad", "logsigmoid",
 }  # fmt: skip

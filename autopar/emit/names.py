@@ -8,7 +8,14 @@ import re
 from autopar.emit.statement import Statement, Value
 from autopar.placement import P, R, S
 
-RESERVED = frozenset({"self", "torch", "F", "S", "R", "I", "P", "N", "block", *keyword.kwlist})
+RUNTIME_NAMES = (
+    "I", "Module", "N", "P", "R", "S", "all_gather", "all_reduce", "all_to_all", "batch_norm",
+    "count_valid", "cross_entropy_sum", "dropout", "invariant", "partial", "reduce_scatter",
+    "replicate", "shard", "sync_batch_norm", "vocab_parallel_cross_entropy",
+    "vocab_parallel_embedding",
+)  # fmt: skip
+"""What emitted code may import from `autopar.runtime`."""
+RESERVED = frozenset({"self", "torch", "F", "block", *RUNTIME_NAMES, *keyword.kwlist})
 
 
 class Names:

@@ -7,18 +7,13 @@ import re
 from pathlib import Path
 
 from autopar.emit.fold import Block, Item, Loop, fold
-from autopar.emit.names import Names
+from autopar.emit.names import RUNTIME_NAMES, Names
 from autopar.emit.program import Localize, program, result_forms
 from autopar.emit.statement import Statement, Value, Weight
 from autopar.graph import Graph
 from autopar.plan import Plan
 
 WIDTH = 88
-RUNTIME_NAMES = (
-    "I", "Module", "N", "P", "R", "S", "all_gather", "all_reduce", "all_to_all", "count_valid",
-    "cross_entropy_sum", "dropout", "invariant", "partial", "reduce_scatter", "replicate", "shard",
-    "sync_batch_norm", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
-)  # fmt: skip
 
 
 def emit(plan: Plan, graph: Graph, localize: Localize) -> str:
@@ -151,11 +146,16 @@ def _statements(
     statements: tuple[Statement, ...], names: Names, weights: dict[Weight, str], home: str
 ) -> list[str]:
     lines: list[str] = []
-    for origin, run in itertools.groupby(statements, key=lambda s: s.origin):
-        if origin.code:
-            lines.append(f"# {Path(origin.file).name}:{origin.line}  {origin.code}")
+    for (file, line, code), run in itertools.groupby(statements, key=_written_at):
+        if code:
+            lines.append(f"# {Path(file).name}:{line}  {code}")
         lines.extend(_line(statement, names, weights, home) for statement in run)
     return lines
+
+
+def _written_at(statement: Statement) -> tuple[str, int, str]:
+    origin = statement.origin
+    return origin.file, origin.line, origin.code
 
 
 def _line(statement: Statement, names: Names, weights: dict[Weight, str], home: str) -> str:

@@ -48,14 +48,14 @@ def _filter(
     forms: Callable[[T], Iterable[Sharding]],
     name: str,
 ) -> tuple[T, ...]:
-    for alternative in range(len(constraint.allowed)):
-        kept = tuple(
-            option
-            for option in options
-            if all(constraint.permits(form, mesh, alternative) for form in forms(option))
-        )
-        if kept:
-            return kept
+    met: dict[tuple[int, ...], list[T]] = {}
+    for option in options:
+        ranks = [constraint.rank(form, mesh) for form in forms(option)]
+        if None not in ranks:
+            counts = tuple(ranks.count(place) for place in range(len(constraint.allowed)))
+            met.setdefault(counts, []).append(option)
+    if met:
+        return tuple(met[max(met)])
     raise ConstraintError(
         f"{name}: none of its {len(options)} candidates meets the constraint ({constraint}). "
         "Allow more types there, or relax the constraints on its neighbours."
