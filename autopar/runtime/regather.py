@@ -1,0 +1,121 @@
+"""Gathers that are not kept: what an operator would save of a gathered tensor is saved as the shard.
+
+While the forward runs, gathered tensors are remembered by their storage.  When autograd saves a
+tensor that lives in such a storage (the tensor itself or a view of it), it is given a ticket instead;
+when the backward asks for it, the gather is repeated, once for all operators that hold the ticket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Gather = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass
+class Gathered:
+    """How to make a gathered tensor again; holds its result only while somebody still waits for it."""
+
+    source: Any
+    gather: Gather
+    waiting: int = 0
+    result: torch.Tensor | None = None
+
+    def ticket(self, tensor: torch.Tensor) -> Ticket:
+        """A place holder for a view of the gathered tensor."""
+        self.waiting += 1
+        return Ticket(self, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+
+    def again(self) -> torch.Tensor:
+        """The gathered tensor, gathered again the first time it is asked for."""
+        if self.result is None:
+            source = self.source.redeem() if isinstance(self.source, Ticket) else self.source
+            with torch.no_grad():
+                self.result = self.gather(source)
+        result = self.result
+        self.waiting -= 1
+        if self.waiting <= 0:
+            self.result = None
+        return result
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What autograd holds instead of the gathered tensor."""
+
+    gathered: Gathered
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def redeem(self) -> torch.Tensor:
+        """The saved tensor."""
+        return self.gathered.again().as_strided(self.shape, self.stride, self.offset)
+
+
+@dataclass
+class _Forward:
+    """The gathered tensors of the blocks that are running now, innermost last."""
+
+    scopes: list[dict[int, tuple[torch.Tensor, Gathered]]] = field(default_factory=list)
+
+    def find(self, tensor: torch.Tensor) -> Gathered | None:
+        """The entry whose storage this tensor lives in."""
+        key = tensor.untyped_storage().data_ptr()
+        for scope in reversed(self.scopes):
+            if key in scope:
+                return scope[key][1]
+        return None
+
+
+_FORWARD: ContextVar[_Forward | None] = ContextVar("forward", default=None)
+
+
+@contextmanager
+def regathering() -> Iterator[None]:
+    """The forward of a module with regathered tensors."""
+    forward = _Forward()
+    token = _FORWARD.set(forward)
+
+    def pack(tensor: torch.Tensor) -> Any:
+        entry = forward.find(tensor)
+        return tensor if entry is None else entry.ticket(tensor)
+
+    def unpack(packed: Any) -> torch.Tensor:
+        return packed.redeem() if isinstance(packed, Ticket) else packed
+
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack), scope():
+            yield
+    finally:
+        _FORWARD.reset(token)
+
+
+@contextmanager
+def scope() -> Iterator[None]:
+    """One block: what it gathers is forgotten when it returns."""
+    forward = _FORWARD.get()
+    if forward is None:
+        yield
+        return
+    forward.scopes.append({})
+    try:
+        yield
+    finally:
+        forward.scopes.pop()
+
+
+def remember(made: torch.Tensor, source: torch.Tensor, gather: Gather) -> None:
+    """Note that `made` can be made from `source` again; it stays alive until its block returns."""
+    forward = _FORWARD.get()
+    if forward is None or not torch.is_grad_enabled():
+        return
+    shared = forward.find(source)
+    kept = source.detach() if shared is None else shared.ticket(source)
+    forward.scopes[-1][made.untyped_storage().data_ptr()] = (made, Gathered(kept, gather))

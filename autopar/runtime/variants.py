@@ -1,0 +1,146 @@
+"""Local implementations that some shardings need; each issues exactly the collectives it declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from autopar.operators import batch_norm, count_valid, cross_entropy_sum
+from autopar.runtime.context import axis as axis_named
+
+
+def vocab_parallel_embedding(
+    weight: torch.Tensor, indices: torch.Tensor, padding_idx: int = -1, *_: Any, axis: str
+) -> torch.Tensor:
+    """Rows that this rank holds, zeros for the others: the sum over ranks is the embedding."""
+    rows = weight.shape[0]
+    local = indices - axis_named(axis).rank * rows
+    mine = (local >= 0) & (local < rows)
+    if padding_idx >= 0:
+        # The padding row gets no gradient; its value counts all the same.
+        frozen = F.embedding(local.clamp(0, rows - 1), weight.detach())
+        trained = F.embedding(local.clamp(0, rows - 1), weight)
+        picked = torch.where((indices == padding_idx).unsqueeze(-1), frozen, trained)
+    else:
+        picked = F.embedding(local.clamp(0, rows - 1), weight)
+    return picked * mine.unsqueeze(-1).to(weight.dtype)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Sum of cross-entropies over classes that are split; the gradient needs no communication."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        logits: torch.Tensor,
+        target: torch.Tensor,
+        group: dist.ProcessGroup,
+        first: int,
+        classes: int,
+        ignore_index: int,
+        smoothing: float,
+    ) -> torch.Tensor:
+        highest = logits.amax(1)
+        dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=group)
+        exponentials = (logits - highest[:, None]).exp()
+        valid = target != ignore_index
+        local = target - first
+        mine = (local >= 0) & (local < logits.shape[1]) & valid
+        index = local.clamp(0, logits.shape[1] - 1)[:, None]
+        picked = logits.gather(1, index)[:, 0] * mine
+        sums = [exponentials.sum(1), picked]
+        if smoothing:
+            sums.append(logits.sum(1))
+        stacked = torch.stack(sums)
+        dist.all_reduce(stacked, group=group)
+        log_sum = stacked[0].log() + highest
+        losses = (1 - smoothing) * (log_sum - stacked[1])
+        if smoothing:
+            losses = losses + smoothing * (log_sum - stacked[2] / classes)
+        ctx.save_for_backward(exponentials.div_(stacked[0][:, None]), index, mine, valid)
+        ctx.smoothing, ctx.classes = smoothing, classes
+        return (losses * valid).sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        softmax, index, mine, valid = ctx.saved_tensors
+        hit = torch.zeros_like(softmax)
+        hit.scatter_(1, index, mine[:, None].to(softmax.dtype))
+        wanted = (1 - ctx.smoothing) * hit + ctx.smoothing / ctx.classes
+        return ((softmax - wanted) * valid[:, None]) * gradient, *(None,) * 6
+
+
+def vocab_parallel_cross_entropy(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    weight: None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    *,
+    axis: str,
+) -> torch.Tensor:
+    """`cross_entropy_sum` of logits [n, classes] whose classes are split over `axis`; equal on all."""
+    where = axis_named(axis)
+    local = logits.shape[1]
+    return _CrossEntropy.apply(  # type: ignore[no-any-return,no-untyped-call]
+        logits, target, where.group, where.rank * local, local * where.size, ignore_index,
+        label_smoothing,
+    )  # fmt: skip
+
+
+class _Sum(torch.autograd.Function):
+    """All-reduce whose gradient is all-reduced too (each rank uses the sum differently)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:  # type: ignore[override]
+        ctx.group = group
+        total = x.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        total = gradient[:-1].contiguous()
+        dist.all_reduce(total, group=ctx.group)
+        return torch.cat([total, torch.zeros_like(gradient[-1:])]), None
+
+
+def sync_batch_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    momentum: float,
+    eps: float,
+    *,
+    axis: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Batch norm of a batch split over `axis`, with the statistics of the whole batch."""
+    dims = [0, *range(2, x.dim())]
+    count = x.new_full((1,), x.numel() / x.shape[1])
+    totals = _Sum.apply(torch.cat([x.sum(dims), (x * x).sum(dims), count]), axis_named(axis).group)  # type: ignore[no-untyped-call]
+    channels = x.shape[1]
+    number = totals[-1].detach()
+    mean = totals[:channels] / number
+    variance = totals[channels:-1] / number - mean * mean
+    shape = [1, channels, *(1,) * (x.dim() - 2)]
+    y = (x - mean.view(shape)) * torch.rsqrt(variance + eps).view(shape)
+    if weight is not None:
+        y = y * weight.view(shape)
+    if bias is not None:
+        y = y + bias.view(shape)
+    with torch.no_grad():
+        unbiased = variance * (number / (number - 1))
+        new_mean = torch.lerp(running_mean, mean.to(running_mean.dtype), momentum)
+        new_var = torch.lerp(running_var, unbiased.to(running_var.dtype), momentum)
+    return y, new_mean, new_var
+
+
+__all__ = [
+    "batch_norm", "count_valid", "cross_entropy_sum", "sync_batch_norm",
+    "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
+]  # fmt: skip
