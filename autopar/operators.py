@@ -40,9 +40,25 @@ def count_valid(
     return (weight[target.clamp(min=0)] * valid).sum()
 
 
+def batch_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Training-mode batch norm of x [n, c, ...], and the new running mean and variance [c]."""
+    new_mean, new_var = running_mean.clone(), running_var.clone()
+    y = F.batch_norm(x, new_mean, new_var, weight, bias, True, momentum, eps)
+    return y, new_mean, new_var
+
+
 _OWN: dict[str, Callable[..., Any]] = {
     "autopar.cross_entropy_sum": cross_entropy_sum,
     "autopar.count_valid": count_valid,
+    "autopar.batch_norm": batch_norm,
 }
 
 

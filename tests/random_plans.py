@@ -16,6 +16,7 @@ from autopar.placement import S, Sharding
 from autopar.plan import Plan
 from autopar.pricing.assemble import assemble
 from autopar.pricing.build import Decisions
+from autopar.pricing.keeps import Keeps
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
 from cost_models.hardware import load
@@ -29,7 +30,7 @@ def kinds(sharding: Sharding) -> str:
 
 
 def random_plan(
-    graph: Graph, mesh: Mesh, seed: int, saved: Mapping[str, Saved] | None = None
+    graph: Graph, mesh: Mesh, seed: int, saved: Mapping[str, Saved]
 ) -> Plan:
     """Any valid plan; the same seed gives the same plan."""
     rng = random.Random(seed)
@@ -49,14 +50,16 @@ def random_plan(
         Decisions(operators, parameters),
         prices,
         Routes(mesh, prices.step),
-        saved=saved or {},
+        saved=saved,
         optimizer="SGD",
         preset="random",
     )
-    return _with_random_regathers(plan, graph, rng)
+    return _with_random_regathers(plan, graph, saved, rng)
 
 
-def _with_random_regathers(plan: Plan, graph: Graph, rng: random.Random) -> Plan:
+def _with_random_regathers(
+    plan: Plan, graph: Graph, saved: Mapping[str, Saved], rng: random.Random
+) -> Plan:
     """Any gather of a tensor with gradient may be repeated in the backward."""
     conversions = tuple(
         replace(c, regather=rng.random() < 0.5)
@@ -66,7 +69,8 @@ def _with_random_regathers(plan: Plan, graph: Graph, rng: random.Random) -> Plan
         else c
         for c in plan.conversions
     )
-    return replace(plan, conversions=conversions)
+    keeps = Keeps(graph, plan.choice, conversions, plan.mesh, saved)
+    return replace(plan, conversions=keeps.effective())
 
 
 def _pick(rng: random.Random, options: tuple[T, ...], group: object) -> T:

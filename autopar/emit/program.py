@@ -97,7 +97,7 @@ class _Program:
 
     def _arguments(self, node: Node, choice: OpSharding) -> Local:
         if node.op == "constant":
-            return node.args, (("dtype", DType(node.outputs[0].dtype)),)
+            return node.args[:1], (("dtype", DType(node.outputs[0].dtype)),)
         return self.localize(node, choice, self.graph, self.plan.mesh)
 
     def _comment(self, node: Node) -> str:

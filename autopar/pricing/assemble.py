@@ -11,6 +11,7 @@ from autopar.placement import Sharding
 from autopar.plan import Choice, Conversion, OpSharding, ParameterPlan, Plan
 from autopar.pricing.build import Decisions, required
 from autopar.pricing.estimate import estimate
+from autopar.pricing.keeps import Keeps
 from autopar.pricing.parameters import Storage, gather_steps
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
@@ -30,10 +31,12 @@ def assemble(
 ) -> Plan:
     """The plan that these decisions make, with its predicted step."""
     parameters = tuple(_parameters(graph, decisions, routes))
-    conversions = tuple(_conversions(graph, decisions, routes))
     choices = tuple(
         Choice(node.name, _sharding(graph, decisions, node.name)) for node in graph.nodes
     )
+    shardings = {choice.node: choice.sharding for choice in choices}
+    wanted = tuple(_conversions(graph, decisions, routes))
+    conversions = Keeps(graph, shardings, wanted, prices.mesh, saved).effective()
     plan = Plan(
         model=graph.name,
         graph_digest=graph.digest,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autopar.conversion import Traffic
-from autopar.graph import Graph, Saved, short
-from autopar.placement import S, Sharding
-from autopar.plan import Choice, Conversion, Estimate, Flow, OpSharding, ParameterPlan, Plan
-from autopar.pricing.operators import VIEWS, local_nbytes, operator_seconds, split
+from autopar.graph import Graph, Saved
+from autopar.plan import Choice, Conversion, Estimate, Flow, ParameterPlan, Plan
+from autopar.pricing.keeps import Keeps
+from autopar.pricing.operators import local_nbytes, operator_seconds
 from autopar.pricing.parameters import Storage, storage_nbytes
 from autopar.pricing.prices import Prices, regathered
 from autopar.rules import variant_traffic
@@ -83,7 +83,7 @@ def estimate(
     hidden_s = min(hideable_s, prices.hidden_share * compute_s)
     visible_s = sum(flow.seconds for flow in flows) - hidden_s
     bytes_of = [_storage_bytes(graph, parameter, prices, optimizer) for parameter in parameters]
-    keeps = Keeps(graph, {c.node: c.sharding for c in choices}, conversions, prices, saved)
+    keeps = Keeps(graph, {c.node: c.sharding for c in choices}, conversions, prices.mesh, saved)
     return Estimate(
         compute_s=compute_s - variants_s,
         exposed_s=visible_s,
@@ -140,62 +140,3 @@ def _working(graph: Graph, choice: Choice, prices: Prices) -> int:
     )
     outputs = zip(node.outputs, choice.sharding.outputs, strict=True)
     return gradients + sum(local_nbytes(tensor, form, prices.mesh) for tensor, form in outputs)
-
-
-@dataclass(frozen=True)
-class Keeps:
-    """What autograd keeps until the backward: every storage once."""
-
-    graph: Graph
-    shardings: Mapping[str, OpSharding]
-    conversions: tuple[Conversion, ...]
-    prices: Prices
-    saved: Mapping[str, Saved]
-
-    def nbytes(self) -> int:
-        """Bytes of all storages that some operator saves, parameters at rest excluded."""
-        roots = self._roots()
-        kept: dict[tuple[str, Sharding], int] = {}
-        extra = 0
-        for node in self.graph.nodes:
-            saved = self.saved.get(node.name, Saved())
-            sharding = self.shardings[node.name]
-            forms = [(node.operands[i], sharding.inputs[i]) for i in saved.operands]
-            forms += [(node.outputs[i].name, sharding.outputs[i]) for i in saved.outputs]
-            for name, form in forms:
-                root = roots.get((name, form))
-                if root is not None:
-                    tensor = self.graph.tensors[root[0]]
-                    kept[root] = local_nbytes(tensor, root[1], self.prices.mesh)
-            extra += saved.extra_nbytes // split(sharding, self.prices.mesh)
-        return sum(kept.values()) + extra
-
-    def _roots(self) -> dict[tuple[str, Sharding], tuple[str, Sharding] | None]:
-        """The storage behind each form: views share their operand's; None is not counted."""
-        roots: dict[tuple[str, Sharding], tuple[str, Sharding] | None] = {}
-        by_tensor: defaultdict[str, list[Conversion]] = defaultdict(list)
-        for conversion in self.conversions:
-            by_tensor[conversion.tensor].append(conversion)
-        for node in self.graph.nodes:
-            sharding = self.shardings[node.name]
-            for tensor, form in zip(node.outputs, sharding.outputs, strict=True):
-                made = (tensor.name, form)
-                if node.op == "parameter":
-                    roots[made] = None
-                elif short(node.op) in VIEWS:
-                    roots[made] = roots[node.operands[0], sharding.inputs[0]]
-                else:
-                    roots[made] = made
-                for conversion in by_tensor[tensor.name]:
-                    source = (tensor.name, conversion.source)
-                    target = (tensor.name, conversion.target)
-                    shares = not isinstance(conversion.source[conversion.axis], S) and not isinstance(
-                        conversion.target[conversion.axis], S
-                    )
-                    free = shares and not conversion.step.traffic(
-                        tensor.shape, tensor.itemsize, self.prices.mesh, False
-                    )
-                    roots[target] = (
-                        None if conversion.regather else roots[source] if free else target
-                    )
-        return roots

@@ -4,7 +4,7 @@
     split       b* (p! h) -> b* h, b* h, b* h
 
 Terms are separated by commas; ``->`` stands between operands and outputs.  A dim is one factor, or
-several merged row-major in parentheses, or ``1`` (broadcast).  ``b*`` stands for as many leading dims
+several merged row-major in parentheses, or ``1`` (broadcast); ``()`` is a scalar.  ``b*`` stands for as many leading dims
 as the tensor has left.  ``h!`` must stay whole.  ``+`` marks an operand that is added outside the
 product.
 """
@@ -50,6 +50,8 @@ class Rule:
 
     def _term(self, term: Term) -> str:
         words = ["+"] if term.added else []
+        if not term.dims:
+            return " ".join([*words, "()"])
         for dim in term.dims:
             marked = [f"{f}!" if f in self.whole else f for f in dim]
             words.append(marked[0] if len(dim) == 1 else f"({' '.join(marked)})" if dim else "1")
@@ -84,6 +86,8 @@ def _term(word: str, whole: set[str], text: str) -> Term:
     added = stripped.startswith("+")
     dims: list[Dim] = []
     for group, single in _TOKEN.findall(stripped.removeprefix("+")):
+        if not (group or single):
+            return Term((), added)
         names = group.split() if group else [single]
         if names == ["1"]:
             dims.append(())

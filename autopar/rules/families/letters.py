@@ -11,8 +11,8 @@ def names(count: int) -> list[str]:
 
 
 def term(dims: Sequence[str]) -> str:
-    """Dims as text."""
-    return " ".join(dims)
+    """Dims as text; a scalar is ``()``."""
+    return " ".join(dims) or "()"
 
 
 def broadcast(shape: tuple[int, ...], out: tuple[int, ...]) -> str:

@@ -1,0 +1,29 @@
+"""What emitted modules import."""
+
+from autopar.placement import I, N, P, R, S
+from autopar.runtime.context import on
+from autopar.runtime.convert import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    invariant,
+    partial,
+    reduce_scatter,
+    replicate,
+    shard,
+)
+from autopar.runtime.module import Module
+from autopar.runtime.variants import (
+    batch_norm,
+    count_valid,
+    cross_entropy_sum,
+    sync_batch_norm,
+    vocab_parallel_cross_entropy,
+    vocab_parallel_embedding,
+)
+
+__all__ = [
+    "I", "Module", "N", "P", "R", "S", "all_gather", "all_reduce", "all_to_all", "batch_norm",
+    "count_valid", "cross_entropy_sum", "invariant", "on", "partial", "reduce_scatter", "replicate",
+    "shard", "sync_batch_norm", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
+]  # fmt: skip

@@ -1,0 +1,48 @@
+"""The only file of the runtime that uses names torch calls private."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.autograd import Variable
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.distributed.tensor.placement_types import _StridedShard
+
+
+def after_backward(callback: Callable[[], None]) -> None:
+    """Call `callback` when the backward that is running now has ended."""
+    Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+
+
+def strided_shard(dim: int, blocks: int) -> Shard:
+    """The placement that sees a dim as `blocks` equal blocks and splits each of them."""
+    return _StridedShard(dim, split_factor=blocks)
+
+
+def is_strided(placement: Placement) -> bool:
+    """Whether a placement is one that checkpoints refuse."""
+    return isinstance(placement, _StridedShard)
+
+
+def spec(mesh: DeviceMesh, placements: tuple[Placement, ...], whole: torch.Tensor) -> DTensorSpec:
+    """The layout of a DTensor with the global shape, strides and dtype of `whole` (may be meta)."""
+    meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+    return DTensorSpec(mesh, placements, tensor_meta=meta)
+
+
+def dtensor(local: torch.Tensor, layout: DTensorSpec) -> DTensor:
+    """A DTensor over this local tensor, without copies, checks or communication."""
+    return DTensor(local, layout, requires_grad=False)  # type: ignore[call-arg]
+
+
+def local_of(parameter: DTensor) -> torch.Tensor:
+    """The local tensor itself, outside autograd."""
+    return parameter._local_tensor
+
+
+def users(tensor: torch.Tensor) -> int:
+    """How many tensors hold this tensor's storage, itself included."""
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)) - 1

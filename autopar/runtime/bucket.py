@@ -1,0 +1,126 @@
+"""A bucket: parameters that take the same hops travel together, forward and backward.
+
+Gradients are laid out ``[n_k, ..., n_1, m]``, so that undoing a gathering hop is one reduce-scatter
+of the leading dim; a hop that only sums is an all-reduce in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
+import torch.distributed as dist
+
+from autopar.runtime import _torch
+from autopar.runtime.context import Axes
+from autopar.runtime.pieces import Hop
+from autopar.runtime.slots import Slot
+
+
+@dataclass(eq=False)
+class Bucket:
+    """Slots with equal hops and dtypes; `dtype` is that of the reduction."""
+
+    slots: Sequence[Slot]
+    axes: Axes
+    dtype: torch.dtype
+    waiting: set[int] = field(default_factory=set)
+    unused: set[int] = field(default_factory=set)
+    _buffer: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.hops: tuple[Hop, ...] = self.slots[0].hops
+        sizes = [slot.local.numel() for slot in self.slots]
+        self.offsets = [0, *accumulate(sizes)]
+        self._leading = self.slots[0].pieces.leading
+        self.reset()
+
+    def reset(self) -> None:
+        """No gradient has arrived yet."""
+        self.waiting = {id(slot) for slot in self.slots}
+        self.unused = set()
+
+    def put(self, slot: Slot) -> None:
+        """Copy the leaf's gradient to its place; zeros where the parameter was not used.
+
+        All ranks run the same program, so a parameter is unused on all of them or on none.
+        """
+        place = self._place(self._sums(), slot)
+        gradient = slot.leaf.grad
+        if gradient is None:
+            place.zero_()
+            self.unused.add(id(slot))
+        else:
+            place.copy_(slot.pieces.view(gradient.contiguous()))
+            slot.leaf.grad = None
+        self.waiting.discard(id(slot))
+
+    def launch(self) -> None:
+        """Start the first collective; the others follow in `finish`."""
+        self._current = self._sums()
+        self._left = list(reversed(self.hops))
+        self._work: dist.Work | None = None
+        self._advance()
+
+    def finish(self) -> None:
+        """Wait, do the hops that are left, and give every slot its gradient."""
+        while True:
+            if self._work is not None:
+                self._work.wait()
+                self._work = None
+            if not self._left:
+                break
+            self._advance()
+        total = self._current.reshape(-1)
+        for slot, start, end in zip(self.slots, self.offsets, self.offsets[1:], strict=False):
+            if id(slot) not in self.unused:
+                mine = total[start:end].view(slot.local.shape)
+                slot.settle(mine.to(slot.local.dtype))
+        self.reset()
+        del self._current
+
+    def _advance(self) -> None:
+        hop = self._left.pop(0)
+        axis = self.axes[hop.axis]
+        current = self._current
+        if hop.gathers and hop.reduces:
+            self._current = torch.empty_like(current[0])
+            self._work = dist.reduce_scatter_tensor(
+                self._current.view(-1), current.view(-1), group=axis.group, async_op=True
+            )
+        elif hop.gathers:
+            self._current = current[axis.rank]
+        else:
+            self._work = dist.all_reduce(current, group=axis.group, async_op=True)
+
+    def _sums(self) -> torch.Tensor:
+        """The buffer that gradients are laid out in; a new one where somebody holds the last."""
+        if self._buffer is None or (self._is_full() and _torch.users(self._buffer) > 1):
+            shape = (*self._leading, self.offsets[-1])
+            self._buffer = torch.empty(shape, dtype=self.dtype, device=self.slots[0].local.device)
+        return self._buffer
+
+    def _is_full(self) -> bool:
+        return len(self.waiting) == len(self.slots)
+
+    def _place(self, buffer: torch.Tensor, slot: Slot) -> torch.Tensor:
+        index = next(i for i, other in enumerate(self.slots) if other is slot)
+        part = buffer[..., self.offsets[index] : self.offsets[index + 1]]
+        return part.unflatten(-1, slot.pieces.shape[len(self._leading) :])
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Fill the leaves from the stored shards."""
+        first = self.slots[0]
+        whole = torch.cat([slot.local.to(first.leaf_dtype).reshape(-1) for slot in self.slots])
+        for hop in self.hops:
+            if hop.gathers:
+                made = whole.new_empty((hop.ranks, *whole.shape))
+                group = self.axes[hop.axis].group
+                dist.all_gather_into_tensor(made.view(-1), whole.view(-1), group=group)
+                whole = made
+        for slot in self.slots:
+            slot.pieces.view(slot.leaf.detach()).copy_(self._place(whole, slot))
+            slot.gathered_version = slot.local._version

@@ -1,0 +1,56 @@
+"""Gradient clipping over shards: each element counts once, whatever the layout."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Replicate
+
+from autopar.mesh import Mesh
+from autopar.runtime import _torch
+from autopar.runtime.context import Axes
+from autopar.runtime.slots import Slot
+
+
+@torch.no_grad()
+def clip_grad_norm_(
+    slots: Sequence[Slot], mesh: Mesh, axes: Axes, max_norm: float, norm_type: float
+) -> torch.Tensor:
+    """Scale gradients in place; the norm before scaling, equal on all ranks."""
+    gradients = [(slot, slot.parameter.grad) for slot in slots if slot.parameter.grad is not None]
+    norm = total_norm([g for _, g in gradients if isinstance(g, DTensor)], mesh, axes, norm_type)
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for _, gradient in gradients:
+        assert isinstance(gradient, DTensor)
+        local = _torch.local_of(gradient)
+        local.mul_(scale.to(local.dtype))
+    return norm
+
+
+def total_norm(
+    gradients: Sequence[DTensor], mesh: Mesh, axes: Axes, norm_type: float
+) -> torch.Tensor:
+    """The norm over all elements of all gradients."""
+    groups: defaultdict[tuple[str, ...], list[torch.Tensor]] = defaultdict(list)
+    for gradient in gradients:
+        layout = zip(mesh.names, mesh.sizes, gradient.placements, strict=True)
+        split = tuple(n for n, size, kind in layout if size > 1 and not isinstance(kind, Replicate))
+        groups[split].append(_torch.local_of(gradient))
+    largest = norm_type == float("inf")
+    parts = []
+    for split, tensors in sorted(groups.items()):
+        wide = [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors]
+        norm = torch.stack([torch.linalg.vector_norm(t, norm_type).double() for t in wide])
+        part = norm.max() if largest else (norm**norm_type).sum()
+        for name in split:
+            op = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
+            dist.all_reduce(part, op=op, group=axes[name].group)
+        parts.append(part)
+    if not parts:
+        return torch.zeros(())
+    whole = torch.stack(parts)
+    total = whole.max() if largest else whole.sum() ** (1.0 / norm_type)
+    return total.to(torch.float32 if gradients[0].dtype != torch.float64 else torch.float64)

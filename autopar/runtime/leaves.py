@@ -1,0 +1,49 @@
+"""All slots of a model, and when their leaves are gathered: once per step, not per microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autopar.runtime.bucket import Bucket
+from autopar.runtime.context import Axes
+from autopar.runtime.module import Namespace
+from autopar.runtime.reducer import in_buckets
+from autopar.runtime.slots import Slot
+
+
+class Leaves:
+    """Keeps every leaf equal to its stored parameter."""
+
+    def __init__(self, slots: Sequence[Slot], axes: Axes, tree: Namespace) -> None:
+        self._slots = slots
+        self._tree = tree
+        gathered = [slot for slot in slots if not slot.shares_storage]
+        self._buckets = [Bucket(group, axes, group[0].leaf_dtype) for group in in_buckets(gathered)]
+        self._stale = True
+        for slot in slots:
+            tree.put(slot.name, slot.leaf)
+
+    def step_ended(self) -> None:
+        """A synchronised backward ended: an optimizer will change the parameters."""
+        self._stale = True
+
+    def refresh(self, keep: bool) -> bool:
+        """Make leaves current; tell whether any leaf was replaced by another tensor.
+
+        With `keep`, leaves gathered in this step are used again unless a parameter was changed.
+        """
+        replaced = self._rebuild()
+        for bucket in self._buckets:
+            changed = any(s.gathered_version != s.local._version for s in bucket.slots)
+            if changed or self._stale or not keep:
+                bucket.gather()
+        self._stale = False
+        return replaced
+
+    def _rebuild(self) -> bool:
+        """Leaves over storage that is no longer the parameter's are made again."""
+        outdated = [slot for slot in self._slots if not slot.is_current()]
+        for slot in outdated:
+            slot.leaf = slot.new_leaf()
+            self._tree.put(slot.name, slot.leaf)
+        return bool(outdated)

@@ -1,0 +1,87 @@
+"""What emitted classes derive from: a view of the parameters below one module path.
+
+Emitted modules own nothing.  The runtime keeps one tree of tensors under the user's names, and a
+module looks its names up in that tree: ``self.attn.c_attn.weight``, ``self.h[0]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import torch
+
+from autopar.errors import SourceError
+from autopar.runtime import regather
+
+M = TypeVar("M", bound="Module")
+
+
+class Namespace:
+    """One level of the user's names; numbered children are reached by index."""
+
+    def __init__(self, path: str = "") -> None:
+        self._path = path
+        self._children: dict[str, Namespace | torch.Tensor] = {}
+
+    def put(self, name: str, tensor: torch.Tensor) -> None:
+        """Set a tensor under a dotted name."""
+        head, _, rest = name.partition(".")
+        if not rest:
+            self._children[head] = tensor
+            return
+        child = self._children.setdefault(head, Namespace(f"{self._path}{head}."))
+        if not isinstance(child, Namespace):
+            raise SourceError(f"{self._path}{head} is a tensor and has no part {rest!r}.")
+        child.put(rest, tensor)
+
+    def at(self, path: str) -> Namespace:
+        """The namespace below a dotted path."""
+        here: Namespace | torch.Tensor = self
+        for name in filter(None, path.split(".")):
+            here = getattr(here, name)
+        if not isinstance(here, Namespace):
+            raise SourceError(f"{self._path}{path} is a tensor, not a module.")
+        return here
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self._children[name]
+        except KeyError:
+            raise SourceError(
+                f"The model has no parameter, buffer or module {self._path}{name}; there are "
+                f"{', '.join(self._children)}."
+            ) from None
+
+    def __getitem__(self, index: int) -> Any:
+        return getattr(self, str(index))
+
+
+class Module:
+    """A piece of the emitted model, at a path in the tree of parameters."""
+
+    def __init__(self, parent: Module | Namespace, path: str = "") -> None:
+        tree = parent._here if isinstance(parent, Module) else parent
+        self._here = tree.at(path)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_here":
+            raise AttributeError(name)
+        return getattr(self._here, name)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._here[index]
+
+    def each(self, block: type[M], prefix: str, indices: range) -> Iterator[M]:
+        """One module of a class per numbered child: ``transformer.h.0``, ``transformer.h.1`` ..."""
+        return (block(self, f"{prefix}.{index}") for index in indices)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The emitted computation."""
+        raise SourceError(f"{type(self).__name__} defines no forward.")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with regather.scope():
+            return self.forward(*args, **kwargs)

@@ -1,0 +1,239 @@
+"""The module that `autopar.parallelize` returns: the user's model as a distributed training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from autopar.batch import Batch
+from autopar.errors import InputError
+from autopar.graph import Graph
+from autopar.plan import Plan
+from autopar.runtime import context, regather
+from autopar.runtime.clip import clip_grad_norm_
+from autopar.runtime.leaves import Leaves
+from autopar.runtime.module import Namespace
+from autopar.runtime.outputs import rebuild
+from autopar.runtime.program import Program
+from autopar.runtime.reducer import Reducer
+from autopar.runtime.shards import placements
+from autopar.runtime.state import from_first_rank, register, slots
+
+Compile = Callable[[tuple[Any, ...], Mapping[str, Any], bool], Program]
+"""Plans and emits for another batch: (args, kwargs, training)."""
+
+
+class Parallel(nn.Module):
+    """Trains like the user's module: ``loss = parallel(**batch); loss.backward(); optimizer.step()``.
+
+    Parameters are DTensors under the user's names.  `plan`, `graph` and `source` are what was
+    decided, captured and emitted; `source_path` is where the emitted file lies.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device_mesh: DeviceMesh,
+        program: Program,
+        example: Batch,
+        compile_for: Compile,
+        returned: type | None = None,
+        replan: bool = True,
+        reduce_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.device_mesh = device_mesh
+        self.axes = context.Axes.of(device_mesh)
+        self._program = program
+        self._programs = {(True, example.signature): program}
+        self._compile_for = compile_for
+        self._returned = returned
+        self._replan = replan
+        self._synchronises = True
+        self._tree = Namespace()
+        self._slots = list(slots(model, program.plan, program.graph, device_mesh))
+        self._register(model, program.graph)
+        self._leaves = Leaves(self._slots, self.axes, self._tree)
+        self._reducer = Reducer(
+            self._in_order(program.graph), self.axes, reduce_dtype, self._leaves.step_ended
+        )
+
+    def _register(self, model: nn.Module, graph: Graph) -> None:
+        persistent = set(model.state_dict())
+        device = self.device_mesh
+        tensors: dict[str, torch.Tensor] = {slot.name: slot.parameter for slot in self._slots}
+        for name, buffer in model.named_buffers():
+            tensors[name] = from_first_rank(buffer.detach(), device)
+            self._tree.put(name, tensors[name])
+        tensors |= {other: tensors[name] for other, name in graph.aliases}
+        register(self, tensors, persistent)
+
+    def _in_order(self, graph: Graph) -> list[Any]:
+        """Slots in the order in which forward first reads them."""
+        first = {
+            node.target: min((order[r.name] for r in graph.consumers[node.outputs[0].name]), default=0)
+            for order in [{node.name: place for place, node in enumerate(graph.nodes)}]
+            for node in graph.leaves("parameter")
+        }
+        return sorted(self._slots, key=lambda slot: first.get(slot.name, -1))
+
+    @property
+    def plan(self) -> Plan:
+        """Everything that was decided."""
+        return self._program.plan
+
+    @property
+    def graph(self) -> Graph:
+        """The captured forward pass."""
+        return self._program.graph
+
+    @property
+    def source(self) -> str:
+        """The emitted Python."""
+        return self._program.source
+
+    @property
+    def source_path(self) -> str:
+        """Where the emitted file lies."""
+        return str(self._program.path)
+
+    @property
+    def data_replicas(self) -> int:
+        """Into how many parts the batch is split: ``num_replicas`` of a `DistributedSampler`."""
+        mesh = self.plan.mesh
+        ranks = 1
+        for axis in self._data_axes():
+            ranks *= mesh.sizes[axis]
+        return ranks
+
+    @property
+    def data_rank(self) -> int:
+        """Which part of the batch is this rank's: ``rank`` of a `DistributedSampler`."""
+        mesh = self.plan.mesh
+        place = 0
+        for axis in self._data_axes():
+            place = place * mesh.sizes[axis] + self.axes[mesh.names[axis]].rank
+        return place
+
+    def _data_axes(self) -> list[int]:
+        """Mesh axes that split dim 0 of the inputs, outermost first."""
+        for node in self.graph.leaves("input"):
+            cuts = self.plan.choice[node.name].outputs[0].cuts(0) if node.outputs[0].shape else ()
+            if cuts:
+                return [axis for _, axis in cuts]
+        return []
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The loss, equal on all ranks; with `outputs=`, the user's output object."""
+        batch = Batch.of(args, kwargs)
+        program = self._program_for(batch, args, kwargs)
+        inputs = [self._input(program, batch, key) for key in program.inputs]
+        training = torch.is_grad_enabled()
+        if self._leaves.refresh(keep=training):
+            self._reducer.rewatch()
+        if training:
+            self._reducer.before_forward(self._synchronises)
+        with context.on(self.axes), self._regathering(program, training), self._no_autocast():
+            results = program.run(self._tree, inputs)
+        self._update_buffers(program, results)
+        return self._result(program, results)
+
+    def _program_for(
+        self, batch: Batch, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Program:
+        key = (self.training, batch.signature)
+        if key not in self._programs:
+            if self.training and not self._replan:
+                raise InputError(
+                    f"This batch ({batch}) has other shapes than the example inputs, and "
+                    "replan=False was asked for. Pad it, drop it (DataLoader(drop_last=True)), or "
+                    "pass replan=True to autopar.parallelize."
+                )
+            self._programs[key] = self._compile_for(args, kwargs, self.training)
+        return self._programs[key]
+
+    def _input(self, program: Program, batch: Batch, key: str) -> torch.Tensor:
+        if key not in batch.tensors:
+            raise InputError(
+                f"The model was captured with the inputs {', '.join(program.inputs)}, but this "
+                f"call has no {key!r}. Pass it the way the example inputs were passed."
+            )
+        return batch.tensors[key].to(self.device_mesh.device_type)
+
+    @staticmethod
+    def _regathering(program: Program, training: bool) -> AbstractContextManager[None]:
+        return regather.regathering() if training and program.regathers else nullcontext()
+
+    def _no_autocast(self) -> AbstractContextManager[None]:
+        """Casts stand in the emitted code."""
+        device = self.device_mesh.device_type
+        if not torch.is_autocast_enabled(device):
+            return nullcontext()
+        return torch.autocast(device, enabled=False)
+
+    @torch.no_grad()
+    def _update_buffers(self, program: Program, results: Mapping[str, torch.Tensor]) -> None:
+        for name, value in program.graph.mutations:
+            self.get_buffer(name).copy_(results[value])
+
+    def _result(self, program: Program, results: Mapping[str, torch.Tensor]) -> Any:
+        graph = program.graph
+        loss = None if graph.loss is None else results[graph.loss]
+        if not graph.outputs:
+            return loss
+        wanted = {path: self._distributed(program, name, results) for path, name in graph.outputs}
+        return rebuild(self._returned, loss, wanted)
+
+    def _distributed(
+        self, program: Program, name: str, results: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        tensor = program.graph.tensors[name]
+        layout = placements(program.result_form(name), program.plan.mesh)
+        whole = torch.empty(tensor.shape, device="meta")
+        return DTensor.from_local(
+            results[name],
+            self.device_mesh,
+            layout,
+            run_check=False,
+            shape=whole.shape,
+            stride=whole.stride(),
+        )
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of what runs inside are added up on each rank and synchronised by the next
+        backward outside, as in `DistributedDataParallel`."""
+        before, self._synchronises = self._synchronises, False
+        try:
+            yield
+        finally:
+            self._synchronises = before
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients, sums that were not synchronised yet included."""
+        self._reducer.zero_grad()
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Scale all gradients so that their norm over the whole model is at most `max_norm`.
+
+        Returns the norm before scaling, equal on all ranks.
+        """
+        return clip_grad_norm_(self._slots, self.plan.mesh, self.axes, max_norm, norm_type)
+
+    def full_state_dict(self) -> dict[str, torch.Tensor]:
+        """Plain tensors under the user's names, whole on every rank: loads into the user's model."""
+        return {
+            name: value.full_tensor() if isinstance(value, DTensor) else value.clone()
+            for name, value in self.state_dict().items()
+        }
+
+    def __repr__(self) -> str:
+        return f"Parallel({self.graph.name} on mesh ({self.plan.mesh}), plan {self.plan.digest})"
+
+

@@ -1,0 +1,82 @@
+"""Between rest and leaf: the hops a parameter takes, and which elements of a leaf belong to whom."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from autopar.mesh import Mesh
+from autopar.placement import S
+from autopar.plan import ParameterPlan
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One step from rest to leaf on one axis.
+
+    `gathers`: forward gathers shards, backward hands them back.  `reduces`: backward sums over the
+    axis.  ZeRO's S -> R does both, data parallelism's I -> R only reduces, S -> I only gathers.
+    """
+
+    axis: str
+    ranks: int
+    gathers: bool
+    reduces: bool
+
+
+def hops(plan: ParameterPlan, mesh: Mesh) -> tuple[Hop, ...]:
+    """The parameter's steps, in the order from rest to leaf; axes of one device need none."""
+    found = []
+    for step in plan.steps:
+        ranks = mesh.sizes[step.axis]
+        gathers = isinstance(step.source[step.axis], S)
+        reduces = str(step.target[step.axis]) == "R"
+        if ranks > 1 and (gathers or reduces):
+            found.append(Hop(mesh.names[step.axis], ranks, gathers, reduces))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A leaf seen as ``[n_k, ..., n_1, *stored]``: one leading dim per gathering hop, the last first.
+
+    Every dim is cut at all its hops' positions at once, so this is a view: `segments` is the shape
+    after the cuts, `order` brings the ranks' dims to the front.
+    """
+
+    segments: tuple[int, ...]
+    order: tuple[int, ...]
+    leading: tuple[int, ...]
+
+    @classmethod
+    def of(cls, plan: ParameterPlan, shape: tuple[int, ...], mesh: Mesh) -> Pieces:
+        """The pieces of a parameter of this global shape."""
+        steps = plan.steps
+        axes = [s.axis for s in steps if isinstance(s.source[s.axis], S) and mesh.sizes[s.axis] > 1]
+        segments: list[int] = []
+        place_of: dict[int, int] = {}
+        for dim, size in enumerate(plan.leaf.local_shape(shape, mesh)):
+            done = 1
+            for of, axis in plan.stored.cuts(dim):
+                if axis not in axes:
+                    continue
+                outer = (a for o, a in plan.leaf.cuts(dim) if o < of)
+                position = of // math.prod(mesh.sizes[a] for a in outer)
+                segments += [position // done, mesh.sizes[axis]]
+                place_of[axis] = len(segments) - 1
+                done = position * mesh.sizes[axis]
+            segments.append(size // done)
+        front = [place_of[axis] for axis in reversed(axes)]
+        rest = [place for place in range(len(segments)) if place not in front]
+        return cls(tuple(segments), (*front, *rest), tuple(segments[place] for place in front))
+
+    def view(self, leaf: torch.Tensor) -> torch.Tensor:
+        """The contiguous leaf as ``[*leading, *segments of the stored shape]``."""
+        return leaf.view(self.segments).permute(self.order)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of `view`."""
+        return tuple(self.segments[place] for place in self.order)

@@ -1,0 +1,94 @@
+"""Emitted source, loaded: one captured graph under one plan, ready to run on local tensors."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autopar.errors import SourceError
+from autopar.graph import Graph
+from autopar.placement import N, P, Sharding
+from autopar.plan import Plan
+from autopar.runtime.module import Module, Namespace
+
+
+@dataclass(frozen=True)
+class Program:
+    """A plan with the class that carries it out."""
+
+    plan: Plan
+    graph: Graph
+    source: str
+    path: Path
+    model: type[Module]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Keys of the tensors that forward takes, in order."""
+        return tuple(node.target for node in self.graph.leaves("input"))
+
+    @property
+    def regathers(self) -> bool:
+        """Whether any gather is repeated in the backward."""
+        return any(conversion.regather for conversion in self.plan.conversions)
+
+    def run(self, tree: Namespace, inputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The local results by the graph's tensor names."""
+        results = self.model(tree)(*inputs)
+        names = self.graph.results
+        if not isinstance(results, tuple) or len(results) != len(names):
+            raise SourceError(
+                f"{self.path}: {self.model.__name__}.forward must return {len(names)} tensors, "
+                f"({', '.join(names)}), as the plan says."
+            )
+        return dict(zip(names, results, strict=True))
+
+    def result_form(self, name: str) -> Sharding:
+        """How a result leaves: as it is made, sums finished."""
+        made = self.plan.sharding(self.graph, name)
+        whole_names = {self.graph.loss, *(value for _, value in self.graph.mutations)}
+        differentiable = self.graph.tensors[name].differentiable
+        letter = Sharding.parse("[I]")[0] if differentiable else N
+        if name in whole_names:
+            return Sharding((letter,) * len(made))
+        return Sharding(tuple(letter if kind is P else kind for kind in made))
+
+
+def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:
+    """Import the emitted file; it must define a class named after the model."""
+    name = f"autopar_emitted_{plan.digest}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise SourceError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    model: Any = getattr(module, graph.name, None)
+    if not (isinstance(model, type) and issubclass(model, Module)):
+        raise SourceError(f"{path} defines no class {graph.name}(Module).")
+    return Program(plan, graph, source, path, model)
+
+
+def write(source: str, path: Path) -> Path:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "w") as file:
+        file.write(source)
+    os.replace(temporary, path)
+    return path
+
+
+def cache_directory() -> Path:
+    """Where emitted files lie: $AUTOPAR_CACHE, else below the user's cache directory."""
+    chosen = os.environ.get("AUTOPAR_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "autopar"

@@ -1,0 +1,135 @@
+"""Gradient synchronisation: buckets in the order in which a backward is expected to fill them.
+
+A bucket starts its collective as soon as it is full and all buckets before it have started, so every
+rank issues collectives in the same order whatever order its hooks arrive in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+
+from autopar.runtime import _torch
+from autopar.runtime.bucket import Bucket
+from autopar.runtime.context import Axes
+from autopar.runtime.slots import Slot
+
+FIRST_NBYTES, NBYTES = 2**20, 25 * 2**20
+"""Sizes of the first and of the other buckets, as in PyTorch DDP (Li et al., VLDB 2020, section 3.2.3)."""
+
+
+class Reducer:
+    """Watches the leaves of all slots and sets the parameters' gradients when a backward ends."""
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        axes: Axes,
+        reduce_dtype: torch.dtype | None,
+        on_synchronised: Callable[[], None],
+    ) -> None:
+        self._axes, self._on_synchronised = axes, on_synchronised
+        self._slots = [slot for slot in slots if slot.parameter.requires_grad]
+        travelling = [slot for slot in self._slots if slot.hops]
+        self._alone = [slot for slot in self._slots if not slot.hops]
+        backward = {id(slot): place for place, slot in enumerate(reversed(travelling))}
+        groups = sorted(
+            in_buckets(reversed(travelling)), key=lambda group: backward[id(group[-1])]
+        )
+        self.buckets = [Bucket(g, axes, reduce_dtype or g[0].local.dtype) for g in groups]
+        self._bucket_of = {id(slot): b for b in self.buckets for slot in b.slots}
+        self.synchronises = True
+        self._in_backward = False
+        self._launched = 0
+        self._hooks = [self._watch(slot) for slot in self._slots]
+
+    def _watch(self, slot: Slot) -> Callable[[], None]:
+        handle = slot.leaf.register_post_accumulate_grad_hook(lambda _: self._arrived(slot))
+        return handle.remove  # type: ignore[no-any-return]
+
+    def rewatch(self) -> None:
+        """Leaves were replaced."""
+        for remove in self._hooks:
+            remove()
+        self._hooks = [self._watch(slot) for slot in self._slots]
+
+    def before_forward(self, synchronises: bool) -> None:
+        """The next backward synchronises, or only adds up on this rank."""
+        self.synchronises = synchronises
+        for slot in self._slots:
+            slot.reconcile()
+
+    def zero_grad(self) -> None:
+        """Drop every gradient, synchronised or not."""
+        for slot in self._slots:
+            slot.drop()
+            slot.parameter.grad = None
+
+    def _arrived(self, slot: Slot) -> None:
+        if not self._in_backward:
+            self._in_backward = True
+            self._launched = 0
+            _torch.after_backward(self._finish)
+        bucket = self._bucket_of.get(id(slot))
+        if self.synchronises and bucket is not None:
+            bucket.put(slot)
+            self._launch_full()
+
+    def _launch_full(self) -> None:
+        while self._launched < len(self.buckets) and not self.buckets[self._launched].waiting:
+            self.buckets[self._launched].launch()
+            self._launched += 1
+
+    def _finish(self) -> None:
+        self._in_backward = False
+        if not self.synchronises:
+            for slot in self._slots:
+                self._show(slot)
+            return
+        for bucket in self.buckets[self._launched :]:
+            for slot in bucket.slots:
+                if id(slot) in bucket.waiting:
+                    bucket.put(slot)
+        self._launch_full()
+        for bucket in self.buckets:
+            bucket.finish()
+        for slot in self._alone:
+            if slot.leaf.grad is not None:
+                slot.settle(slot.leaf.grad.to(slot.local.dtype))
+        self._on_synchronised()
+
+    def _show(self, slot: Slot) -> None:
+        """This rank's sums so far; what other ranks will contribute is missing."""
+        if slot.leaf.grad is None:
+            return
+        part = slot.pieces.view(slot.leaf.grad.contiguous())
+        for hop, size in zip(
+            reversed([hop for hop in slot.hops if hop.gathers]), slot.pieces.leading, strict=True
+        ):
+            assert size == hop.ranks
+            part = part[self._axes[hop.axis].rank]
+        slot.show_pending(part.reshape(slot.local.shape))
+
+
+def in_buckets(slots: Iterable[Slot]) -> Iterator[list[Slot]]:
+    """Slots of equal hops and dtypes together, in order, up to the bucket size."""
+    groups: dict[object, list[Slot]] = {}
+    for slot in slots:
+        key = (slot.hops, slot.leaf_dtype, slot.local.dtype, slot.pieces.leading)
+        groups.setdefault(key, []).append(slot)
+    for group in groups.values():
+        limit = FIRST_NBYTES
+        chosen: list[Slot] = []
+        held = 0
+        for slot in group:
+            nbytes = slot.leaf.numel() * slot.leaf.element_size()
+            if chosen and held + nbytes > limit:
+                yield chosen
+                chosen, held, limit = [], 0, NBYTES
+            chosen.append(slot)
+            held += nbytes
+        yield chosen
+
+
+__all__ = ["Reducer", "in_buckets"]

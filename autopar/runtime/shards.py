@@ -1,0 +1,52 @@
+"""A sharding on real tensors: one rank's part of a whole tensor, and the DTensor layout it is."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.distributed.tensor import Placement, Replicate, Shard
+
+from autopar.mesh import Mesh
+from autopar.placement import S, Sharding
+from autopar.runtime import _torch
+
+
+def part(
+    whole: torch.Tensor, sharding: Sharding, mesh: Mesh, coordinate: tuple[int, ...]
+) -> torch.Tensor:
+    """The part of `whole` that the rank at `coordinate` holds; a copy wherever anything is split."""
+    here = whole
+    for dim in range(whole.dim()):
+        for _, axis in sharding.cuts(dim):
+            kind = sharding.local(axis, mesh)
+            assert isinstance(kind, S)
+            blocks = here.unflatten(dim, (kind.of, mesh.sizes[axis], -1))
+            here = blocks.select(dim + 1, coordinate[axis]).flatten(dim, dim + 1)
+    return here.contiguous()
+
+
+def placements(sharding: Sharding, mesh: Mesh) -> tuple[Placement, ...]:
+    """The sharding in DTensor's words.
+
+    DTensor applies mesh axes in order.  An axis that splits blocks which later axes make is strided:
+    it sees the dim, as earlier axes left it, as so many blocks.
+    """
+    return tuple(_placement(sharding, mesh, axis) for axis in range(len(mesh)))
+
+
+def _placement(sharding: Sharding, mesh: Mesh, axis: int) -> Placement:
+    kind = sharding[axis]
+    if not isinstance(kind, S):
+        return Replicate()
+    earlier = (a for of, a in sharding.cuts(kind.dim) if of < kind.of and a < axis)
+    blocks = kind.of // math.prod(mesh.sizes[a] for a in earlier)
+    return Shard(kind.dim) if blocks == 1 else _torch.strided_shard(kind.dim, blocks)
+
+
+def plain(sharding: Sharding, mesh: Mesh) -> tuple[Placement, ...]:
+    """The nearest layout that checkpoints can save: the same dims, split in mesh order."""
+    return tuple(Shard(kind.dim) if isinstance(kind, S) else Replicate() for kind in sharding)
+
+
+__all__ = ["part", "placements", "plain"]

@@ -1,0 +1,102 @@
+"""Parameters at rest and in the step: a DTensor for the optimizer, a leaf for forward and backward.
+
+The leaf is a plain local tensor that autograd accumulates into.  Where the plan stores a parameter
+as the step uses it, the leaf shares the DTensor's storage; otherwise it is gathered before the first
+forward after every update.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from autopar.runtime import _torch
+from autopar.runtime.pieces import Hop, Pieces
+
+
+@dataclass(eq=False)
+class Slot:
+    """One parameter on this rank.
+
+    `pending`: the leaf's gradient holds sums that have not been synchronised yet; `p.grad` shows
+    them, and `base` is the synchronised gradient they will be added to.
+    """
+
+    name: str
+    parameter: nn.Parameter
+    leaf_shape: tuple[int, ...]
+    leaf_dtype: torch.dtype
+    hops: tuple[Hop, ...]
+    pieces: Pieces
+    leaf: torch.Tensor = field(init=False)
+    pending: bool = False
+    base: torch.Tensor | None = None
+    shown: torch.Tensor | None = None
+    gathered_version: int | None = None
+
+    def __post_init__(self) -> None:
+        self.leaf = self.new_leaf()
+
+    @property
+    def local(self) -> torch.Tensor:
+        """The stored local tensor."""
+        assert isinstance(self.parameter, DTensor)
+        return _torch.local_of(self.parameter)
+
+    @property
+    def shares_storage(self) -> bool:
+        """Whether the leaf is the stored tensor itself."""
+        return self.leaf_dtype == self.local.dtype and not any(hop.gathers for hop in self.hops)
+
+    def new_leaf(self) -> torch.Tensor:
+        """A leaf over the stored tensor's storage, or an empty one to be gathered into."""
+        if self.shares_storage:
+            leaf = self.local.detach()
+        else:
+            leaf = torch.empty(self.leaf_shape, dtype=self.leaf_dtype, device=self.local.device)
+        return leaf.requires_grad_(self.parameter.requires_grad)
+
+    def is_current(self) -> bool:
+        """Whether the leaf still shares the stored tensor's storage (tensors may be swapped)."""
+        return not self.shares_storage or self.leaf.data_ptr() == self.local.data_ptr()
+
+    def as_gradient(self, local: torch.Tensor) -> torch.Tensor:
+        """A DTensor laid out like the parameter over this local tensor."""
+        assert isinstance(self.parameter, DTensor)
+        return _torch.dtensor(local, self.parameter._spec)
+
+    def reconcile(self) -> None:
+        """The user cleared or replaced `p.grad` since sums were shown there: the sums are gone."""
+        if self.pending and self.parameter.grad is not self.shown:
+            self.drop()
+
+    def drop(self) -> None:
+        """Forget sums that have not been synchronised."""
+        self.leaf.grad = None
+        self.pending, self.base, self.shown = False, None, None
+
+    def show_pending(self, own_part: torch.Tensor) -> None:
+        """Show this rank's unsynchronised sums in `p.grad`, as DDP does."""
+        if not self.pending:
+            self.base = self.synchronised()
+            self.pending = True
+        self.shown = self.as_gradient(own_part)
+        self.parameter.grad = self.shown
+
+    def synchronised(self) -> torch.Tensor | None:
+        """The local part of the gradient that is already the same sum on every replica."""
+        if self.pending:
+            return self.base
+        gradient = self.parameter.grad
+        return None if gradient is None else _torch.local_of(gradient)
+
+    def settle(self, total: torch.Tensor) -> None:
+        """Set the synchronised gradient, added to what was there."""
+        before = self.synchronised()
+        self.drop()
+        if before is not None:
+            total = total.add_(before.to(total.dtype))
+        self.parameter.grad = self.as_gradient(total)
