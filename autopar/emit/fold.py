@@ -8,7 +8,8 @@ conversions, the same way of reading values from outside, the same values read l
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.emit.program import block_of
@@ -44,6 +45,8 @@ class Loop:
 
 
 Item = Statement | Loop
+TRIFLE = 8
+"""A block of fewer statements becomes a class only where it is repeated."""
 
 
 def fold(statements: tuple[Statement, ...], results: tuple[Value, ...]) -> tuple[Item, ...]:
@@ -65,7 +68,19 @@ def fold(statements: tuple[Statement, ...], results: tuple[Value, ...]) -> tuple
             items[-1] = longer
         else:
             items.append(Loop((block,), (None,) * len(block.inputs)))
-    return tuple(items)
+    return tuple(_without_trifles(items))
+
+
+def _without_trifles(items: list[Item]) -> Iterator[Item]:
+    """A short block that occurs once reads better in its place than as a class."""
+    loops = [item for item in items if isinstance(item, Loop)]
+    uses = Counter(loop.blocks[0].key for loop in loops for _ in loop.blocks)
+    for item in items:
+        block = item.blocks[0] if isinstance(item, Loop) else None
+        if block is not None and uses[block.key] == 1 and len(block.body) < TRIFLE:
+            yield from block.body
+        else:
+            yield item
 
 
 Pieces = list[tuple[tuple[str, int] | None, tuple[Statement, ...]]]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.autograd import Variable
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard
@@ -41,6 +43,16 @@ def dtensor(local: torch.Tensor, layout: DTensorSpec) -> DTensor:
 def local_of(parameter: DTensor) -> torch.Tensor:
     """The local tensor itself, outside autograd."""
     return parameter._local_tensor
+
+
+all_gather_single: Callable[..., Any] = getattr(
+    dist, "all_gather_single", dist.all_gather_into_tensor
+)
+"""Gather equal tensors into one; torch 2.13 renamed it."""
+reduce_scatter_single: Callable[..., Any] = getattr(
+    dist, "reduce_scatter_single", dist.reduce_scatter_tensor
+)
+"""Sum and hand out equal parts of one tensor; torch 2.13 renamed it."""
 
 
 def users(tensor: torch.Tensor) -> int:

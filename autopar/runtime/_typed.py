@@ -13,8 +13,13 @@ import torch.distributed as dist
 
 from autopar.placement import I, P, R, S, Type
 
+# spmd_types 0.3 uses names that torch 2.13 deprecates; exactly these warnings are silenced.
+warnings.filterwarnings(
+    "ignore",
+    message=r"`torch\.distributed\.\S*(all_gather|reduce_scatter)\w*_tensor` is deprecated",
+    category=FutureWarning,
+)
 with warnings.catch_warnings():
-    # spmd_types 0.3 imports names that torch 2.13 deprecates.
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     import spmd_types as spmd
@@ -46,17 +51,13 @@ def contiguous(x: torch.Tensor) -> torch.Tensor:
 def step(x: torch.Tensor, group: dist.ProcessGroup, source: Type, target: Type) -> torch.Tensor:
     """Move from one type to another; shards here have ``of=1``."""
     src, dst = _type(source), _type(target)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning, module="spmd_types")
-        if (source, target) in _EXPERT:
-            return contiguous(
-                spmd.convert(contiguous(x), group, src=src, dst=dst, expert_mode=True)
-            )
-        return contiguous(spmd.redistribute(contiguous(x), group, src=src, dst=dst))
+    if (source, target) in _EXPERT:
+        made = spmd.convert(contiguous(x), group, src=src, dst=dst, expert_mode=True)
+    else:
+        made = spmd.redistribute(contiguous(x), group, src=src, dst=dst)
+    return contiguous(made)
 
 
 def _type(kind: Type) -> Any:
     return spmd.S(kind.dim) if isinstance(kind, S) else _LETTERS[kind.name]
 
-
-__all__ = ["P", "contiguous", "step"]

@@ -87,7 +87,7 @@ class Bucket:
         current = self._current
         if hop.gathers and hop.reduces:
             self._current = torch.empty_like(current[0])
-            self._work = dist.reduce_scatter_tensor(
+            self._work = _torch.reduce_scatter_single(
                 self._current.view(-1), current.view(-1), group=axis.group, async_op=True
             )
         elif hop.gathers:
@@ -119,7 +119,7 @@ class Bucket:
             if hop.gathers:
                 made = whole.new_empty((hop.ranks, *whole.shape))
                 group = self.axes[hop.axis].group
-                dist.all_gather_into_tensor(made.view(-1), whole.view(-1), group=group)
+                _torch.all_gather_single(made.view(-1), whole.view(-1), group=group)
                 whole = made
         for slot in self.slots:
             slot.pieces.view(slot.leaf.detach()).copy_(self._place(whole, slot))

@@ -32,7 +32,7 @@ KINDS = {
     "all_to_all_single": "all_to_all",
 }
 """c10d and functional operators, by the field's word."""
-OTHERS = {"wait_tensor", "barrier", "broadcast_"}
+OTHERS = {"wait_tensor", "_wrap_tensor_autograd", "barrier", "broadcast_"}
 """Operators that move no tensor of the step."""
 
 

@@ -36,10 +36,12 @@ class Namespace:
         child.put(rest, tensor)
 
     def at(self, path: str) -> Namespace:
-        """The namespace below a dotted path."""
+        """The namespace below a dotted path; empty for a module without tensors."""
         here: Namespace | torch.Tensor = self
         for name in filter(None, path.split(".")):
-            here = getattr(here, name)
+            if not isinstance(here, Namespace):
+                break
+            here = here._children.get(name, Namespace(f"{here._path}{name}."))
         if not isinstance(here, Namespace):
             raise SourceError(f"{self._path}{path} is a tensor, not a module.")
         return here

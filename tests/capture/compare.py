@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from interpret import interpret
+from tests.capture.interpret import interpret
 from torch import nn
 
 from autopar.capture import capture

@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
-from compare import eager_loss
-from interpret import interpret
-from models import CASES
-from small import Small, small
+from tests.capture.compare import eager_loss
+from tests.capture.interpret import interpret
+from tests.models import CASES
+from tests.capture.small import Small, small
 
 from autopar.capture import capture
 

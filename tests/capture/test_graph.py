@@ -7,9 +7,9 @@ import time
 
 import pytest
 import torch
-from compare import captured_equals_eager
-from models import CASES, bert, cnn, gpt2, llama, mlp
-from small import small
+from tests.capture.compare import captured_equals_eager
+from tests.models import CASES, bert, cnn, gpt2, llama, mlp
+from tests.capture.small import small
 
 from autopar.capture import capture
 from autopar.graph import Graph

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from compare import captured_equals_eager
-from small import Small, small
+from tests.capture.compare import captured_equals_eager
+from tests.capture.small import Small, small
 
 from autopar.capture import capture
 from autopar.errors import CaptureError

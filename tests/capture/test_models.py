@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from compare import captured_equals_eager
-from models import CASES, double
+from tests.capture.compare import captured_equals_eager
+from tests.models import CASES, double
 
 CASTS_INSIDE = {"llama"}
 """Families that compute norms and rotary tables in float32 whatever their dtype."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from compare import captured_equals_eager
-from small import Small, small
+from tests.capture.compare import captured_equals_eager
+from tests.capture.small import Small, small
 from torch.utils.checkpoint import checkpoint
 
 Body = Callable[[Small, torch.Tensor], torch.Tensor]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import Small, small
+from tests.capture.small import Small, small
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from models import HIDDEN, bert, gpt2, llama
+from tests.models import HIDDEN, bert, gpt2, llama
 from torch import nn
 
 from autopar.capture import Repeat, capture, repeats

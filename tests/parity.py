@@ -1,0 +1,186 @@
+"""The check that would catch us: a parallel step against the single process, on real processes.
+
+Runs inside pool workers.  Reference values, captured graphs and saved tensors are made once per
+worker and model.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+
+from autopar import rules
+from autopar.api import with_outputs
+from autopar.batch import Batch
+from autopar.capture import capture
+from autopar.capture.saved import saved
+from autopar.emit import emit
+from autopar.graph import Graph, Saved
+from autopar.mesh import Mesh
+from autopar.plan import Plan, total
+from autopar.pricing.estimate import traffic
+from autopar.runtime.counting import CountTraffic
+from autopar.runtime.parallel import Parallel
+from autopar.runtime.program import load, write
+from tests import models
+from tests.capture.compare import eager_loss
+from tests.random_plans import random_plan
+from tests.wide import Wide
+
+TOLERANCE = 1e-9
+RATE = 0.1
+"""Learning rate of the SGD step that weights are compared after."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One step of the single process."""
+
+    model: nn.Module
+    inputs: dict[str, Any]
+    graph: Graph
+    saved: dict[str, Saved]
+    loss: torch.Tensor
+    gradients: dict[str, torch.Tensor | None]
+    weights: dict[str, torch.Tensor]
+    buffers: dict[str, torch.Tensor]
+
+
+@cache
+def reference(name: str) -> Reference:
+    """Capture, forward, backward and an SGD step in float64."""
+    model, inputs, loss = models.double(models.CASES[name]())
+    with Wide():
+        graph = with_outputs(capture(model, inputs, loss=loss), ())
+        eager = copy.deepcopy(model)
+        value = eager_loss(eager, inputs, loss)
+    value.backward()
+    gradients = {key: p.grad for key, p in eager.named_parameters()}
+    torch.optim.SGD(eager.parameters(), lr=RATE).step()
+    return Reference(
+        model,
+        inputs,
+        graph,
+        saved(graph),
+        value.detach(),
+        gradients,
+        {key: p.detach() for key, p in eager.named_parameters()},
+        {key: b.detach() for key, b in eager.named_buffers()},
+    )
+
+
+def parallel_of(name: str, plan: Plan) -> Parallel:
+    """The model of a case under a plan, on the default group."""
+    case = reference(name)
+    source = emit(plan, case.graph, rules.localize)
+    path = Path(tempfile.mkdtemp(prefix="autopar_")) / "emitted.py"
+    program = load(plan, case.graph, source, write(source, path))
+    mesh = init_device_mesh("cpu", plan.mesh.sizes, mesh_dim_names=plan.mesh.names)
+
+    def no_other(*_: Any) -> Any:
+        raise AssertionError("no other batch is expected")
+
+    return Parallel(case.model, mesh, program, Batch.of((), case.inputs), no_other)
+
+
+def random_plans(name: str, shape: tuple[int, ...], seeds: list[int]) -> list[str]:
+    """Random plans, each checked in full; errors name the seed."""
+    digests = []
+    for seed in seeds:
+        case = reference(name)
+        plan = random_plan(case.graph, Mesh.of(*shape), seed, case.saved)
+        try:
+            check_plan(name, plan)
+        except Exception as error:
+            error.add_note(f"random plan {seed} of {name} on {shape}")
+            raise
+        digests.append(plan.digest)
+    return digests
+
+
+def given_plan(name: str, text: str) -> str:
+    """A plan from its JSON, checked in full."""
+    plan = Plan.from_json(text)
+    check_plan(name, plan)
+    return plan.digest
+
+
+def check_plan(name: str, plan: Plan) -> None:
+    """Loss, gradients, weights, buffers, local sizes and traffic are what they should be."""
+    case = reference(name)
+    parallel = parallel_of(name, plan)
+    check_local_sizes(parallel, plan)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=RATE)
+    with CountTraffic(parallel.device_mesh) as counted:
+        loss = parallel(**case.inputs)
+        counted.direction = "backward"
+        loss.backward()
+    close(loss.detach(), case.loss, "loss")
+    check_gradients(parallel, case.gradients)
+    check_traffic(parallel, plan, counted)
+    optimizer.step()
+    check_weights(parallel, case)
+    for key, buffer in parallel.named_buffers():
+        close(buffer, case.buffers[key], f"buffer {key}")
+
+
+def check_local_sizes(parallel: Parallel, plan: Plan) -> None:
+    """Every parameter rests in exactly the shard that the plan says."""
+    for key, parameter in parallel.named_parameters():
+        assert isinstance(parameter, DTensor)
+        if key in plan.parameter:
+            want = plan.parameter[key].stored.local_shape(tuple(parameter.shape), plan.mesh)
+            assert tuple(parameter.to_local().shape) == want, key
+
+
+def check_gradients(parallel: Parallel, want: dict[str, torch.Tensor | None]) -> None:
+    """Each gradient against the single process, relative to the largest entry in the model."""
+    scale = max(float(g.abs().max()) for g in want.values() if g is not None)
+    for key, parameter in parallel.named_parameters():
+        gradient = parameter.grad
+        if want[key] is None:
+            assert gradient is None, f"{key} has a gradient that the single process lacks"
+            continue
+        assert isinstance(gradient, DTensor), f"{key} has no gradient"
+        close(gradient.full_tensor(), want[key], f"gradient of {key}", scale)
+
+
+def check_weights(parallel: Parallel, case: Reference) -> None:
+    """Weights after a step, relative to the largest update."""
+    before = dict(case.model.named_parameters())
+    update = max(float((case.weights[k] - before[k]).abs().max()) for k in before)
+    for key, value in parallel.full_state_dict().items():
+        if key in case.weights:
+            difference = float((value - case.weights[key]).abs().max())
+            assert difference <= TOLERANCE * update, f"weight {key}: {difference} of {update}"
+
+
+def check_traffic(parallel: Parallel, plan: Plan, counted: CountTraffic) -> None:
+    """Bytes by axis, kind and direction equal the prediction."""
+    predicted = traffic(plan, parallel.graph)
+    want: Counter[tuple[str, str, str]] = Counter()
+    for (axis, kind, direction), nbytes in total(predicted.microbatch).items():
+        want[plan.mesh.names[axis], kind, direction] += nbytes
+    for (axis, kind, direction), nbytes in total(predicted.step).items():
+        want[plan.mesh.names[axis], kind, direction] += nbytes
+    assert dict(counted.nbytes) == dict(want), f"counted {dict(counted.nbytes)}, predicted {dict(want)}"
+
+
+def close(got: torch.Tensor, want: torch.Tensor | None, what: str, scale: float = 0.0) -> None:
+    """Equal up to the tolerance, relative to the largest entry."""
+    assert want is not None and got.shape == want.shape, f"{what}: {got.shape}"
+    size = max(float(want.abs().max()) if want.numel() else 0.0, scale, 1e-30)
+    difference = float((got.double() - want.double()).abs().max()) if want.numel() else 0.0
+    assert difference <= TOLERANCE * size, f"{what}: {difference} of {size}"
+
+
