@@ -92,7 +92,7 @@ def _storages(
     mesh: Mesh,
     regather: bool | None,
 ) -> tuple[Storage, ...]:
-    leaves = tuple(option.outputs[0] for option in every[name])
+    leaves = tuple(o.outputs[0] for o in every[name] if o.outputs[0].rests(mesh))
     found = storages(graph.node[name].outputs[0], leaves, mesh)
     if regather is None:
         return found

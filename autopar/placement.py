@@ -157,6 +157,20 @@ class Sharding:
         outer = [a for of, a in self.cuts(kind.dim) if of < kind.of]
         return S(kind.dim, kind.of // math.prod(mesh.sizes[a] for a in outer))
 
+    def rests(self, mesh: Mesh) -> bool:
+        """Whether a parameter may be stored so: axes that split one dim nest without gaps.
+
+        `DTensor` reads no other layout of two axes on one dim back correctly (torch 2.13).
+        """
+        for dim in {kind.dim for kind in self.types if isinstance(kind, S)}:
+            cuts = [(of, axis) for of, axis in self.cuts(dim) if mesh.sizes[axis] > 1]
+            position = 1
+            for of, axis in cuts if len(cuts) > 1 else ():
+                if of != position:
+                    return False
+                position *= mesh.sizes[axis]
+        return True
+
     @property
     def is_split(self) -> bool:
         """Whether any axis shards the tensor."""

@@ -261,7 +261,9 @@ class Plan:
             parameter = self.parameter.get(node.target)
             if parameter is None:
                 raise PlanError(f"The plan does not say how to store parameter {node.target!r}.")
-            if any(kind in (R, P) for kind in parameter.stored):
+            if any(kind in (R, P) for kind in parameter.stored) or not parameter.stored.rests(
+                self.mesh
+            ):
                 raise PlanError(f"Parameter {node.target!r} cannot be stored as {parameter.stored}.")
             if P in parameter.leaf.types or parameter.leaf != self.choice[node.name].outputs[0]:
                 raise PlanError(f"Parameter {node.target!r} cannot enter as {parameter.leaf}.")
@@ -270,6 +272,8 @@ class Plan:
                 self._check_step(graph, conversion)
                 if conversion.source != at:
                     raise PlanError(f"Parameter {node.target!r}: {conversion} does not start at {at}.")
+                if not _is_gather(conversion):
+                    raise PlanError(f"Parameter {node.target!r} cannot enter by {conversion}.")
                 at = conversion.target
             if at != parameter.leaf:
                 raise PlanError(f"Parameter {node.target!r}: its steps end at {at}, not its leaf.")
@@ -305,6 +309,12 @@ class Plan:
     def with_estimate(self, estimate: Estimate) -> Plan:
         """The same decisions with other predictions."""
         return replace(self, estimate=estimate)
+
+
+def _is_gather(conversion: Conversion) -> bool:
+    """From rest to leaf a parameter is gathered (S -> R, I, N) or only used differently (I -> R)."""
+    source, target = conversion.source[conversion.axis], conversion.target[conversion.axis]
+    return not isinstance(target, S) and (isinstance(source, S) or target is R)
 
 
 def total(traffic: Iterable[Traffic]) -> Counter[tuple[int, str, str]]:

@@ -157,7 +157,7 @@ def check_gradients(parallel: Parallel, want: dict[str, torch.Tensor | None]) ->
 
 def check_weights(parallel: Parallel, case: Reference) -> None:
     """Weights after a step, relative to the largest update."""
-    before = dict(case.model.named_parameters())
+    before = {key: p.detach() for key, p in case.model.named_parameters()}
     update = max(float((case.weights[k] - before[k]).abs().max()) for k in before)
     for key, value in parallel.full_state_dict().items():
         if key in case.weights:
@@ -176,6 +176,7 @@ def check_traffic(parallel: Parallel, plan: Plan, counted: CountTraffic) -> None
     assert dict(counted.nbytes) == dict(want), f"counted {dict(counted.nbytes)}, predicted {dict(want)}"
 
 
+@torch.no_grad()
 def close(got: torch.Tensor, want: torch.Tensor | None, what: str, scale: float = 0.0) -> None:
     """Equal up to the tolerance, relative to the largest entry."""
     assert want is not None and got.shape == want.shape, f"{what}: {got.shape}"
