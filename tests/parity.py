@@ -173,7 +173,8 @@ def check_traffic(parallel: Parallel, plan: Plan, counted: CountTraffic) -> None
         want[plan.mesh.names[axis], kind, direction] += nbytes
     for (axis, kind, direction), nbytes in total(predicted.step).items():
         want[plan.mesh.names[axis], kind, direction] += nbytes
-    assert dict(counted.nbytes) == dict(want), f"counted {dict(counted.nbytes)}, predicted {dict(want)}"
+    wrong = {k: (counted.nbytes[k], want[k]) for k in want | counted.nbytes if counted.nbytes[k] != want[k]}
+    assert not wrong, f"(counted, predicted) bytes: {wrong}"
 
 
 @torch.no_grad()

@@ -17,6 +17,8 @@ from autopar.placement import S, Sharding
 from autopar.plan import Conversion, OpSharding
 from autopar.pricing.operators import VIEWS, local_nbytes, split
 
+SURE_VIEWS = VIEWS - {"view", "reshape", "flatten"}
+"""Operators that never copy; a reshape copies where strides ask for it, so nothing is promised of it."""
 Form = tuple[str, Sharding]
 """A tensor in one of its shardings."""
 
@@ -44,14 +46,15 @@ class Keeps:
     def effective(self) -> tuple[Conversion, ...]:
         """The conversions, regathered only where somebody needs the result in the backward.
 
-        That is an operator that saves it, or a regathered gather that starts from it.
+        That is an operator that saves it or a view of it, or a regathered gather that starts from it.
         """
-        needed = set(self.saved_storages)
+        storage = self._storages(SURE_VIEWS)
+        needed = {storage[form] for form in self._saved_forms()}
         checked: list[Conversion] = []
         for conversion in reversed(self.conversions):
             wanted = conversion.regather and (conversion.tensor, conversion.target) in needed
             if wanted:
-                needed.add(self.storage[conversion.tensor, conversion.source])
+                needed.add(storage[conversion.tensor, conversion.source])
             checked.append(replace(conversion, regather=wanted))
         return tuple(reversed(checked))
 
@@ -62,7 +65,10 @@ class Keeps:
 
     @cached_property
     def storage(self) -> Mapping[Form, Form]:
-        """The form whose storage each form lives in."""
+        """The form whose storage each form lives in; a reshape counts as a view."""
+        return self._storages(VIEWS)
+
+    def _storages(self, views: frozenset[str]) -> Mapping[Form, Form]:
         found: dict[Form, Form] = {}
         by_tensor: defaultdict[str, list[Conversion]] = defaultdict(list)
         for conversion in self.conversions:
@@ -71,7 +77,7 @@ class Keeps:
             sharding = self.shardings[node.name]
             for tensor, form in zip(node.outputs, sharding.outputs, strict=True):
                 made = (tensor.name, form)
-                is_view = short(node.op) in VIEWS and not node.is_leaf
+                is_view = short(node.op) in views and not node.is_leaf
                 found[made] = found[node.operands[0], sharding.inputs[0]] if is_view else made
                 for c in by_tensor[tensor.name]:
                     source, target = (tensor.name, c.source), (tensor.name, c.target)

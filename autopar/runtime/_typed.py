@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autopar.placement import I, P, R, S, Type
+from autopar.placement import I, N, P, R, S, Type
 
 # spmd_types 0.3 uses names that torch 2.13 deprecates; exactly these warnings are silenced.
 warnings.filterwarnings(
@@ -29,33 +29,43 @@ _EXPERT = {(R, I), (I, P)}
 """Steps in which `spmd_types` wants to be told that we mean it."""
 
 
-class _Contiguous(torch.autograd.Function):
-    """Identity that makes values contiguous forward and gradients contiguous backward."""
+class _ContiguousGradient(torch.autograd.Function):
+    """Identity whose gradient is made contiguous."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.view_as(x) if x.is_contiguous() else x.contiguous()
+        return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return gradient.contiguous()
 
 
-def contiguous(x: torch.Tensor) -> torch.Tensor:
-    """`x` contiguous, and its gradient too."""
+def contiguous_gradient(x: torch.Tensor) -> torch.Tensor:
+    """`x` itself; its gradient arrives contiguous."""
     if not x.requires_grad:
-        return x.contiguous()
-    return _Contiguous.apply(x)  # type: ignore[no-any-return,no-untyped-call]
+        return x
+    return _ContiguousGradient.apply(x)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def own(made: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """`made` in a storage of its own, so that a slice does not keep the whole tensor alive."""
+    shared = made.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    return made.clone() if shared else made
 
 
 def step(x: torch.Tensor, group: dist.ProcessGroup, source: Type, target: Type) -> torch.Tensor:
     """Move from one type to another; shards here have ``of=1``."""
     src, dst = _type(source), _type(target)
+    if {source, target} <= {R, I, N}:
+        # The value stays what it is, and may be a view with any strides.
+        return contiguous_gradient(spmd.convert(x, group, src=src, dst=dst, expert_mode=True))
+    x = contiguous_gradient(x.contiguous())
     if (source, target) in _EXPERT:
-        made = spmd.convert(contiguous(x), group, src=src, dst=dst, expert_mode=True)
+        made = spmd.convert(x, group, src=src, dst=dst, expert_mode=True)
     else:
-        made = spmd.redistribute(contiguous(x), group, src=src, dst=dst)
-    return contiguous(made)
+        made = spmd.redistribute(x, group, src=src, dst=dst)
+    return contiguous_gradient(own(made.contiguous(), x))
 
 
 def _type(kind: Type) -> Any:
