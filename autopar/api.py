@@ -3,35 +3,109 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._pytree import tree_map
 
 from autopar import presets
+from autopar.batch import Batch
 from autopar.capture import ExampleInputs, capture
 from autopar.capture.saved import saved
-from autopar.compile import Compilation, Settings, compile_graph
+from autopar.compile import Compilation, Settings, compile_graph, fits_batch
 from autopar.constraints import Constraint, from_user
-from autopar.errors import InputError, MeshError
+from autopar.errors import InputError, MeshError, SourceError
 from autopar.graph import Graph
 from autopar.mesh import DEFAULT_NAMES, Mesh
+from autopar.meta import without_weights
+from autopar.options import Constraints, Loss, Options
+from autopar.placement import Sharding
 from autopar.plan import Plan
-from cost_models.hardware import Hardware, detect, load
+from autopar.pricing.parameters import Storage
+from autopar.rules import batch_forms
+from autopar.runtime import agreement, world
+from autopar.runtime.parallel import Parallel
+from autopar.runtime.program import Program, cache_directory, load, write
+from cost_models.hardware import Hardware, detect
+from cost_models.hardware import load as load_hardware
 
 MeshLike = Mesh | DeviceMesh | Sequence[int] | int | str
-Constraints = dict[str, str | dict[str, str]]
 
 
-def plan(model: nn.Module, mesh: MeshLike, example_inputs: ExampleInputs | None = None, **options: Any) -> Plan:
+def parallelize(
+    model: nn.Module,
+    mesh: MeshLike,
+    example_inputs: ExampleInputs | None = None,
+    *,
+    loss: Loss | None = None,
+    optimizer: type[torch.optim.Optimizer] | str = torch.optim.AdamW,
+    precision: Any = None,
+    memory_limit: float | str | None = None,
+    hardware: str | Hardware | None = None,
+    preset: str | None = None,
+    constraints: Constraints | None = None,
+    input: str = "global",
+    outputs: Sequence[str] = (),
+    source: str | Path | None = None,
+    replan: bool = True,
+) -> Parallel:
+    """The model as a distributed training step; call it on every rank, under ``torchrun``.
+
+    `example_inputs` hold one global batch, as a dict of keyword arguments (targets of `loss` among
+    them) or a tuple; left out where the model brings its own.  Rank 0 plans and its weights count.
+    `memory_limit` is per device, in bytes or as ``"40GiB"``.  `constraints` map patterns over names
+    to types (see `autopar.constraints`), `preset` names a file of them.  With ``input="local"``
+    every rank passes its own part of the batch.  `source` is an emitted file that was edited by
+    hand.  Batches of other shapes are planned when they come, or refused with ``replan=False``.
+
+    Raises `InputError` and its kinds for what does not fit, `CaptureError` for a model that cannot
+    be captured as it is, `InfeasibleError` where nothing meets the constraints.
+    """
+    options = Options.of(
+        loss=loss, optimizer=optimizer, precision=precision, memory_limit=memory_limit,
+        preset=preset, constraints=constraints, input=input, outputs=outputs,
+    )  # fmt: skip
+    device_mesh = world.device_mesh(mesh if isinstance(mesh, DeviceMesh) else as_mesh(mesh))
+    compiler = Compiler(
+        without_weights(model, options.precision.compute),
+        as_mesh(device_mesh),
+        as_hardware(hardware),
+        options,
+    )
+    example = example_inputs if example_inputs is not None else offered_inputs(model)
+    if options.input == "global":
+        agreement.same("the example inputs", Batch.of(*as_call(example)).digest)
+    edited = None if source is None else Path(source)
+    program = compiler.program(example, edited=edited)
+    return Parallel(
+        model,
+        device_mesh,
+        program,
+        compiler.for_batch,
+        example=Batch.of(*as_call(example)),
+        replan=replan,
+        local_input=options.input == "local",
+    )
+
+
+def plan(
+    model: nn.Module,
+    mesh: MeshLike,
+    example_inputs: ExampleInputs | None = None,
+    *,
+    hardware: str | Hardware | None = None,
+    **options: Any,
+) -> Plan:
     """What `parallelize` would decide, without processes and without weights.
 
-    The model may be on the meta device.  Options are those of `compile_model`.
+    The model may be on the meta device.  `options` are the keyword arguments of `parallelize`.
     """
-    return compile_model(model, mesh, example_inputs, **options).plan
+    return compile_model(model, mesh, example_inputs, hardware=hardware, **options).plan
 
 
 def compile_model(
@@ -39,34 +113,94 @@ def compile_model(
     mesh: MeshLike,
     example_inputs: ExampleInputs | None = None,
     *,
-    loss: Callable[..., Any] | None = None,
-    optimizer: type[torch.optim.Optimizer] | str = "AdamW",
-    memory_limit: float | None = None,
     hardware: str | Hardware | None = None,
-    preset: str | None = None,
-    constraints: Constraints | tuple[Constraint, ...] | None = None,
-    outputs: Sequence[str] = (),
-    train: bool = True,
+    **options: Any,
 ) -> Compilation:
-    """Capture, candidates, prices, solution, plan and source: every stage's output.
-
-    `example_inputs` hold the global batch: a tuple of positional arguments or a dict of keyword
-    arguments, targets of `loss` among them.  `memory_limit` is in bytes per device.  `constraints`
-    map patterns of names to types (see `autopar.constraints`).
-    """
-    logical = as_mesh(mesh)
+    """`plan`, with every stage's output: graph, problem, plan and source."""
+    chosen = Options.of(**options)
     inputs = example_inputs if example_inputs is not None else offered_inputs(model)
-    graph = capture(model, inputs, loss=loss, train=train)
-    graph = with_outputs(graph, outputs)
-    chosen = (*_preset(preset, logical), *_constraints(constraints, logical))
-    settings = Settings(
-        optimizer=optimizer if isinstance(optimizer, str) else optimizer.__name__,
-        memory_limit=memory_limit,
-        preset=preset or "",
-        constraints=chosen,
-        regather=presets.regathers(preset) if preset else None,
-    )
-    return compile_graph(graph, logical, as_hardware(hardware), settings, saved(graph))
+    bare = without_weights(model, chosen.precision.compute)
+    compiler = Compiler(bare, as_mesh(mesh), as_hardware(hardware), chosen)
+    return compiler.compile(compiler.graph(inputs))
+
+
+class Compiler:
+    """Everything that stays the same while batches of different shapes are compiled."""
+
+    def __init__(self, model: nn.Module, mesh: Mesh, hardware: Hardware, options: Options) -> None:
+        self._model, self._mesh, self._hardware, self._options = model, mesh, hardware, options
+        self._first: Plan | None = None
+
+    def graph(self, inputs: ExampleInputs, training: bool = True) -> Graph:
+        """The captured forward pass, with the outputs that were asked for."""
+        options = self._options
+        captured = capture(
+            self._model,
+            _cast(inputs, options.precision.compute),
+            loss=options.loss,
+            train=training,
+            autocast=options.precision.autocast,
+        )
+        # Evaluation moves the same tensors; only their letters (I, R) tell shards from copies.
+        typed = captured if training else captured.with_gradients()
+        return with_outputs(typed, options.outputs)
+
+    def compile(self, graph: Graph) -> Compilation:
+        """Candidates, prices, solution, plan and source of a captured graph.
+
+        Where every rank brings its own part of the batch, each way to divide the batch among the
+        axes is solved, and the cheapest counts; of equals, the one that divides most.
+        """
+        if self._options.input == "global":
+            return self._compile(graph, None)
+        forms = sorted(batch_forms(self._mesh), key=lambda form: -len(form.cuts(0)))
+        found = [self._compile(graph, form) for form in forms if fits_batch(graph, form, self._mesh)]
+        return min(found, key=lambda made: made.plan.estimate.step_s)
+
+    def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
+        options = self._options
+        chosen = (*_preset(options.preset, self._mesh), *_constraints(options, self._mesh))
+        settings = Settings(
+            optimizer=options.optimizer,
+            memory_limit=options.memory_limit,
+            preset=options.preset or "",
+            constraints=chosen,
+            regather=presets.regathers(options.preset) if options.preset else None,
+            precision=str(options.precision),
+            batch=batch,
+            storage=_storage(self._first),
+        )
+        return compile_graph(graph, self._mesh, self._hardware, settings, saved(graph))
+
+    def program(
+        self, inputs: ExampleInputs, training: bool = True, edited: Path | None = None
+    ) -> Program:
+        """Rank 0's plan and source, loaded on every rank."""
+        options = self._options
+        graph = self.graph(inputs, training)
+        agreement.same("the model, the mesh or the options", f"{graph.digest} {self._mesh} {options}")
+        plan_text, source = agreement.from_first_rank(lambda: self._decide(graph, edited))
+        plan = Plan.from_json(plan_text, "the plan of rank 0")
+        plan.check(graph)
+        if self._first is None:
+            self._first = plan
+        path = edited or cache_directory() / f"{graph.name}_{plan.digest}.py"
+        if edited is None:
+            write(source, path)
+        return load(plan, graph, source, path)
+
+    def _decide(self, graph: Graph, edited: Path | None) -> tuple[str, str]:
+        made = self.compile(graph)
+        return made.plan.to_json(), made.source if edited is None else _read(edited)
+
+    def for_batch(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool) -> Program:
+        """The program of a batch that no earlier one serves."""
+        if args and kwargs:
+            raise InputError(
+                "Pass the batch as keyword arguments, or as positional ones, not both."
+            )
+        return self.program(kwargs or args, training)
+
 
 
 def as_mesh(mesh: MeshLike) -> Mesh:
@@ -88,7 +222,7 @@ def as_hardware(hardware: str | Hardware | None) -> Hardware:
     """A profile by name or path; None asks the machine what it is."""
     if isinstance(hardware, Hardware):
         return hardware
-    return load(hardware if hardware is not None else detect())
+    return load_hardware(hardware if hardware is not None else detect())
 
 
 def offered_inputs(model: nn.Module) -> ExampleInputs:
@@ -106,6 +240,15 @@ def offered_inputs(model: nn.Module) -> ExampleInputs:
     )
 
 
+def as_call(inputs: ExampleInputs) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Example inputs as positional and keyword arguments."""
+    if isinstance(inputs, torch.Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Mapping):
+        return (), inputs
+    return tuple(inputs), {}
+
+
 def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:
     """The graph with only the outputs that were asked for (all of them where there is no loss)."""
     available = dict(graph.outputs)
@@ -118,11 +261,36 @@ def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:
     return replace(graph, outputs=kept)
 
 
+def _cast(inputs: ExampleInputs, dtype: torch.dtype | None) -> ExampleInputs:
+    """Floating tensors of the batch in the compute dtype."""
+    if dtype is None:
+        return inputs
+
+    def cast(value: Any) -> Any:
+        floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(dtype) if floating else value
+
+    return tree_map(cast, inputs)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"Cannot read source={str(path)!r}: {error}.") from None
+
+
+def _storage(first: Plan | None) -> Mapping[str, Storage]:
+    """Later programs keep the parameters where the first plan put them."""
+    if first is None:
+        return {}
+    return {p.name: Storage(p.stored, p.leaf, False) for p in first.parameters}
+
+
+def _constraints(options: Options, mesh: Mesh) -> tuple[Constraint, ...]:
+    given = options.constraints
+    return given if isinstance(given, tuple) else from_user(given, mesh)
+
+
 def _preset(name: str | None, mesh: Mesh) -> tuple[Constraint, ...]:
     return presets.load(name, mesh) if name else ()
-
-
-def _constraints(
-    given: Constraints | tuple[Constraint, ...] | None, mesh: Mesh
-) -> tuple[Constraint, ...]:
-    return given if isinstance(given, tuple) else from_user(given, mesh)

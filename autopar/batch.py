@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,15 @@ def tensors_in(value: Any, key: str) -> dict[str, torch.Tensor]:
     return {name: leaf for name, leaf in leaves_of(value, key) if isinstance(leaf, torch.Tensor)}
 
 
+def mapped(value: Any, key: str, change: Callable[[Any, str], Any]) -> Any:
+    """The same nesting with every leaf changed, given its dotted key."""
+    if isinstance(value, Mapping):
+        return {k: mapped(v, f"{key}.{k}", change) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [mapped(v, f"{key}.{i}", change) for i, v in enumerate(value)]
+    return change(value, key)
+
+
 @dataclass(frozen=True)
 class Batch:
     """One call's tensors by key (keyword or position, dotted inside containers), and its constants."""
@@ -48,6 +58,16 @@ class Batch:
         """Equal for batches that one captured graph can serve."""
         shapes = ((k, tuple(t.shape), t.dtype) for k, t in sorted(self.tensors.items()))
         return (*shapes, *self.constants)
+
+    @property
+    def digest(self) -> str:
+        """Twelve hex digits of keys, shapes and values; tensors without storage count by shape."""
+        parts = hashlib.sha256(repr(self.signature).encode())
+        for _, tensor in sorted(self.tensors.items()):
+            if not tensor.is_meta:
+                values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+                parts.update(values.numpy().tobytes())
+        return parts.hexdigest()[:12]
 
     def __str__(self) -> str:
         return ", ".join(

@@ -6,13 +6,14 @@ Reads like the flow of the design, one line per stage.  It needs no processes an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autopar import rules
 from autopar.constraints import Constraint
 from autopar.emit import emit
-from autopar.graph import Graph, Saved
+from autopar.graph import Graph, Node, Saved
 from autopar.mesh import Mesh
+from autopar.placement import Sharding
 from autopar.plan import OpSharding, Plan
 from autopar.pricing.assemble import assemble
 from autopar.pricing.build import Candidates, Priced, build
@@ -43,8 +44,11 @@ class Settings:
     preset: str = ""
     constraints: tuple[Constraint, ...] = ()
     regather: bool | None = None
-    precision: str = "float32"
-    local_inputs: bool = False
+    precision: str = "as the model"
+    batch: Sharding | None = None
+    """How inputs that have the batch's first dim arrive; None: whole on every rank."""
+    storage: Mapping[str, Storage] = field(default_factory=dict)
+    """Parameters, by the user's name, whose place is already decided."""
 
 
 def compile_graph(
@@ -76,13 +80,36 @@ def compile_graph(
 
 def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:
     """Everything that may be chosen, after the constraints have spoken."""
-    every = rules.candidates(graph, mesh, local_inputs=settings.local_inputs)
+    every = dict(rules.candidates(graph, mesh, local_inputs=settings.batch is not None))
+    if settings.batch is not None:
+        _arrive(every, graph, settings.batch)
     storage = {
-        node.name: _storages(graph, node.name, every, mesh, settings.regather)
+        node.name: _storages(graph, node.name, every, mesh, settings)
         for node in graph.leaves("parameter")
     }
     operators, parameters = narrow(every, storage, graph, mesh, settings.constraints)
     return Candidates(operators, parameters)
+
+
+def batch_inputs(graph: Graph) -> tuple[Node, ...]:
+    """The inputs whose first dim is the batch: as long as that of the first input."""
+    inputs = [node for node in graph.leaves("input") if node.outputs[0].shape]
+    return tuple(n for n in inputs if n.outputs[0].shape[0] == inputs[0].outputs[0].shape[0])
+
+
+def fits_batch(graph: Graph, form: Sharding, mesh: Mesh) -> bool:
+    """Whether every input of the batch can be split so."""
+    return all(form.fits(node.outputs[0].shape, mesh) for node in batch_inputs(graph))
+
+
+def _arrive(every: dict[str, tuple[OpSharding, ...]], graph: Graph, form: Sharding) -> None:
+    """Fix how the inputs come."""
+    split = {node.name for node in batch_inputs(graph)}
+    for node in graph.leaves("input"):
+        options = every[node.name]
+        every[node.name] = tuple(
+            o for o in options if (o.outputs[0] == form if node.name in split else not o.outputs[0].is_split)
+        )
 
 
 def _storages(
@@ -90,10 +117,13 @@ def _storages(
     name: str,
     every: Mapping[str, tuple[OpSharding, ...]],
     mesh: Mesh,
-    regather: bool | None,
+    settings: Settings,
 ) -> tuple[Storage, ...]:
+    node = graph.node[name]
+    if node.target in settings.storage:
+        return (settings.storage[node.target],)
     leaves = tuple(o.outputs[0] for o in every[name] if o.outputs[0].rests(mesh))
-    found = storages(graph.node[name].outputs[0], leaves, mesh)
-    if regather is None:
+    found = storages(node.outputs[0], leaves, mesh)
+    if settings.regather is None:
         return found
-    return tuple(s for s in found if s.regather == regather or not s.leaf.is_split)
+    return tuple(s for s in found if s.regather == settings.regather or not s.leaf.is_split)

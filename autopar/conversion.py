@@ -81,6 +81,20 @@ class Step:
     source: Sharding
     target: Sharding
 
+    def fault(self, mesh: Mesh, differentiable: bool) -> str | None:
+        """Why there is no such step, or None if there is."""
+        source, target = self.source[self.axis], self.target[self.axis]
+        if self.source.with_type(self.axis, target) != self.target:
+            return "a step changes one axis at a time"
+        if collectives(source, target, differentiable) is None:
+            return f"there is no step {source} -> {target}"
+        before, after = self.source.local(self.axis, mesh), self.target.local(self.axis, mesh)
+        if isinstance(before, S) and isinstance(after, S) and before.dim == after.dim:
+            inner, outer = max(before.of, after.of), min(before.of, after.of)
+            if inner % (outer * mesh.sizes[self.axis]):
+                return f"the blocks of {source} and {target} overlap"
+        return None
+
     def traffic(
         self, shape: tuple[int, ...], itemsize: int, mesh: Mesh, differentiable: bool
     ) -> tuple[Traffic, ...]:

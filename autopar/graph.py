@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -155,6 +155,8 @@ class Graph:
     aliases: tuple[tuple[str, str], ...] = ()
     mutations: tuple[tuple[str, str], ...] = field(default=())
     """(buffer's name in the user's module, tensor that is its new value)."""
+    returns: str = ""
+    """``module:class`` of what the model returned; informative, not part of the digest."""
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -199,6 +201,19 @@ class Graph:
         )
         ends = f"{self.loss}{self.outputs}{self.aliases}{self.mutations}"
         return hashlib.sha256((text + ends).encode()).hexdigest()[:12]
+
+    def with_gradients(self) -> Graph:
+        """The graph with gradients as if it were trained: floating parameters and what they reach."""
+        flows: set[str] = set()
+        nodes = []
+        for node in self.nodes:
+            reached = node.op == "parameter" or any(name in flows for name in node.operands)
+            outputs = tuple(
+                replace(t, differentiable=reached and "float" in t.dtype) for t in node.outputs
+            )
+            flows |= {tensor.name for tensor in outputs if tensor.differentiable}
+            nodes.append(replace(node, outputs=outputs))
+        return replace(self, nodes=tuple(nodes))
 
     def __str__(self) -> str:
         lines = [f"graph {self.name}:", *(f"    {node}" for node in self.nodes)]

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
 
-from autopar.conversion import Step, Traffic, collectives
+from autopar.conversion import Step, Traffic
 from autopar.errors import PlacementError, PlanError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
@@ -298,13 +298,14 @@ class Plan:
         tensor = graph.tensors.get(conversion.tensor)
         if tensor is None:
             raise PlanError(f"The plan converts a tensor that the graph lacks: {conversion.tensor!r}.")
-        source, target, axis = conversion.source, conversion.target, conversion.axis
-        for sharding in (source, target):
+        axis = conversion.axis
+        for sharding in (conversion.source, conversion.target):
             self._check_fit(graph, "conversion", conversion.tensor, sharding)
-        if not 0 <= axis < len(self.mesh) or source.with_type(axis, target[axis]) != target:
-            raise PlanError(f"A conversion step changes one axis at a time: {conversion}.")
-        if collectives(source[axis], target[axis], tensor.differentiable) is None:
-            raise PlanError(f"There is no conversion {source[axis]} -> {target[axis]}: {conversion}.")
+        if not 0 <= axis < len(self.mesh):
+            raise PlanError(f"The mesh ({self.mesh}) has no axis number {axis}: {conversion}.")
+        fault = conversion.step.fault(self.mesh, tensor.differentiable)
+        if fault:
+            raise PlanError(f"{conversion.tensor} cannot be converted: {fault} ({conversion}).")
 
     def with_estimate(self, estimate: Estimate) -> Plan:
         """The same decisions with other predictions."""

@@ -90,7 +90,7 @@ def parallel_of(name: str, plan: Plan) -> Parallel:
     def no_other(*_: Any) -> Any:
         raise AssertionError("no other batch is expected")
 
-    return Parallel(case.model, mesh, program, Batch.of((), case.inputs), no_other)
+    return Parallel(case.model, mesh, program, no_other, example=Batch.of((), case.inputs))
 
 
 def random_plans(name: str, shape: tuple[int, ...], seeds: list[int]) -> list[str]:

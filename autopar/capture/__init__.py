@@ -34,10 +34,11 @@ def capture(
     that dtype; the casts stand in the graph.
     """
     call = bind(model, example_inputs, loss)
-    graph = lower(trace(model, call, loss, train, autocast), type(model).__name__)
+    recorded = trace(model, call, loss, train, autocast)
+    graph = lower(recorded, type(model).__name__)
     for clean in PASSES:
         graph = clean(graph)
-    graph = replace(name_tensors(graph), aliases=aliases(model))
+    graph = replace(name_tensors(graph), aliases=aliases(model), returns=recorded.returns)
     graph.check()
     return graph
 

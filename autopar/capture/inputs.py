@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from autopar.batch import tensors_in
 from autopar.errors import InputError
 
 ExampleInputs = tuple[Any, ...] | Mapping[str, Any]
@@ -94,22 +95,6 @@ class _Signature:
 
     def __str__(self) -> str:
         return self.text
-
-
-def tensors_in(value: Any, key: str) -> dict[str, torch.Tensor]:
-    """Tensors inside nested mappings and sequences, by dotted key."""
-    if isinstance(value, torch.Tensor):
-        return {key: value}
-    found: dict[str, torch.Tensor] = {}
-    for part, item in _items(value):
-        found.update(tensors_in(item, f"{key}.{part}"))
-    return found
-
-
-def _items(value: Any) -> list[tuple[Any, Any]]:
-    if isinstance(value, Mapping):
-        return list(value.items())
-    return list(enumerate(value)) if isinstance(value, (tuple, list)) else []
 
 
 def _filled(value: Any, key: str, new: Mapping[str, torch.Tensor]) -> Any:

@@ -42,6 +42,8 @@ class Trace:
     """Parameters that get a gradient; none without `train`."""
     train: bool
     device: str
+    returns: str
+    """``module:class`` of what the model returned."""
 
 
 def trace(
@@ -82,6 +84,7 @@ def trace(
                 raise no_loss(model, output, tuple(inputs))
             named = dict(output_tensors(output))
         ends.update(
+            returns=f"{type(output).__module__}:{type(output).__qualname__}",
             has_loss=found is not None, outputs=tuple(named), assigned=tuple(assigned.found)
         )
         return [*([] if found is None else [found]), *named.values(), *assigned.found.values()]
@@ -110,6 +113,7 @@ def trace(
         trainable,
         train,
         device,
+        ends["returns"],
     )
 
 

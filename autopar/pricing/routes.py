@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.conversion import Step, collectives, letters
+from autopar.conversion import Step, letters
 from autopar.errors import InternalError
 from autopar.graph import Tensor
 from autopar.mesh import Mesh
@@ -109,7 +109,7 @@ class Routes:
                     there = index.get(form.with_type(axis, kind))
                     if there is None or there == i:
                         continue
-                    if collectives(form[axis], kind, tensor.differentiable) is not None:
-                        step = Step(axis, form, forms[there])
+                    step = Step(axis, form, forms[there])
+                    if step.fault(self._mesh, tensor.differentiable) is None:
                         seconds[i, there] = self._step_seconds(step, tensor)
         return seconds, following

@@ -1,7 +1,7 @@
 """One factor rule per operator, declared; from rules come the candidates of every node."""
 
 from autopar.rules import families
-from autopar.rules.candidates import candidates
+from autopar.rules.candidates import batch_forms, candidates
 from autopar.rules.declare import registered, rule_of
 from autopar.rules.local import localize
 from autopar.rules.positions import positions
@@ -10,6 +10,6 @@ from autopar.rules.variants import variant_traffic
 from autopar.rules.work import flops
 
 __all__ = [
-    "candidates", "families", "flops", "localize", "parse_rule", "positions", "registered", "rule_of",
+    "batch_forms", "candidates", "families", "flops", "localize", "parse_rule", "positions", "registered", "rule_of",
     "variant_traffic",
 ]  # fmt: skip

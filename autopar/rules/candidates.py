@@ -145,8 +145,8 @@ def _leaf(node: Node, where: Positions, mesh: Mesh, local_inputs: bool) -> Itera
         return
     yield OpSharding((), (Sharding.all(N, mesh),), nothing)
     if node.op == "input" and local_inputs and tensor.shape:
-        for form in _batch_forms(mesh):
-            if form.fits(tensor.shape, mesh):
+        for form in batch_forms(mesh):
+            if form.is_split and form.fits(tensor.shape, mesh):
                 yield OpSharding((), (form,), nothing)
 
 
@@ -182,13 +182,12 @@ def _nested_in(picks: tuple[Type, ...], order: tuple[int, ...], mesh: Mesh) -> S
     return Sharding(tuple(types))
 
 
-def _batch_forms(mesh: Mesh) -> Iterator[Sharding]:
-    """Dim 0 split over any set of axes, nested in mesh order."""
+def batch_forms(mesh: Mesh) -> Iterator[Sharding]:
+    """Dim 0 split over any set of axes, nested in mesh order; none of them first."""
     for flags in itertools.product((False, True), repeat=len(mesh)):
         types: list[Type] = []
         outer = 1
         for split, size in zip(flags, mesh.sizes, strict=True):
             types.append(S(0, outer) if split else N)
             outer *= size if split else 1
-        if any(flags):
-            yield Sharding(tuple(types))
+        yield Sharding(tuple(types))

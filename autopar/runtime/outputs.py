@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+
+
+def class_named(path: str) -> type | None:
+    """The class behind ``module:name``, if its module is already imported."""
+    module, _, name = path.partition(":")
+    found = getattr(sys.modules.get(module), name, None)
+    return found if isinstance(found, type) else None
 
 
 def rebuild(

@@ -11,15 +11,15 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from autopar.batch import Batch
+from autopar.batch import Batch, mapped
 from autopar.errors import InputError
 from autopar.graph import Graph
 from autopar.plan import Plan
-from autopar.runtime import context, regather
+from autopar.runtime import agreement, context, regather
 from autopar.runtime.clip import clip_grad_norm_
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
-from autopar.runtime.outputs import rebuild
+from autopar.runtime.outputs import class_named, rebuild
 from autopar.runtime.program import Program
 from autopar.runtime.reducer import Reducer
 from autopar.runtime.shards import placements
@@ -41,11 +41,11 @@ class Parallel(nn.Module):
         model: nn.Module,
         device_mesh: DeviceMesh,
         program: Program,
-        example: Batch,
         compile_for: Compile,
-        returned: type | None = None,
+        *,
+        example: Batch,
         replan: bool = True,
-        reduce_dtype: torch.dtype | None = None,
+        local_input: bool = False,
     ) -> None:
         super().__init__()
         self.device_mesh = device_mesh
@@ -53,15 +53,16 @@ class Parallel(nn.Module):
         self._program = program
         self._programs = {(True, example.signature): program}
         self._compile_for = compile_for
-        self._returned = returned
         self._replan = replan
+        self._local_input = local_input
+        self._agreed = False
         self._synchronises = True
         self._tree = Namespace()
         self._slots = list(slots(model, program.plan, program.graph, device_mesh))
         self._register(model, program.graph)
         self._leaves = Leaves(self._slots, self.axes, self._tree)
         self._reducer = Reducer(
-            self._in_order(program.graph), self.axes, reduce_dtype, self._leaves.step_ended
+            self._in_order(program.graph), self.axes, self._leaves.step_ended
         )
 
     def _register(self, model: nn.Module, graph: Graph) -> None:
@@ -133,6 +134,7 @@ class Parallel(nn.Module):
         """The loss, equal on all ranks; with `outputs=`, the user's output object."""
         batch = Batch.of(args, kwargs)
         program = self._program_for(batch, args, kwargs)
+        self._agree(batch)
         inputs = [self._input(program, batch, key) for key in program.inputs]
         training = torch.is_grad_enabled()
         if self._leaves.refresh(keep=training):
@@ -147,6 +149,9 @@ class Parallel(nn.Module):
     def _program_for(
         self, batch: Batch, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Program:
+        if self._local_input:
+            args, kwargs = self._whole(args, kwargs)
+            batch = Batch.of(args, kwargs)
         key = (self.training, batch.signature)
         if key not in self._programs:
             if self.training and not self._replan:
@@ -158,13 +163,41 @@ class Parallel(nn.Module):
             self._programs[key] = self._compile_for(args, kwargs, self.training)
         return self._programs[key]
 
+    def _whole(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The global batch that this rank's part belongs to, by shapes only."""
+        split = {
+            node.target
+            for node in self.graph.leaves("input")
+            if self.plan.choice[node.name].outputs[0].is_split
+        }
+
+        def whole(value: Any, key: str) -> Any:
+            if not isinstance(value, torch.Tensor) or key not in split:
+                return value
+            shape = (value.shape[0] * self.data_replicas, *value.shape[1:])
+            return value.new_empty(shape, device="meta")
+
+        places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+        wholes = {key: mapped(value, key, whole) for key, value in places.items()}
+        return tuple(wholes[str(i)] for i in range(len(args))), {k: wholes[k] for k in kwargs}
+
+    def _agree(self, batch: Batch) -> None:
+        """At the first step, ranks that should have the same batch must have it."""
+        if not self._agreed and not self._local_input:
+            agreement.same("the batch of the first step", batch.digest)
+        self._agreed = True
+
     def _input(self, program: Program, batch: Batch, key: str) -> torch.Tensor:
         if key not in batch.tensors:
             raise InputError(
                 f"The model was captured with the inputs {', '.join(program.inputs)}, but this "
                 f"call has no {key!r}. Pass it the way the example inputs were passed."
             )
-        return batch.tensors[key].to(self.device_mesh.device_type)
+        tensor = batch.tensors[key].to(self.device_mesh.device_type)
+        dtype = program.dtype(key)
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
     @staticmethod
     def _regathering(program: Program, training: bool) -> AbstractContextManager[None]:
@@ -188,7 +221,7 @@ class Parallel(nn.Module):
         if not graph.outputs:
             return loss
         wanted = {path: self._distributed(program, name, results) for path, name in graph.outputs}
-        return rebuild(self._returned, loss, wanted)
+        return rebuild(class_named(graph.returns), loss, wanted)
 
     def _distributed(
         self, program: Program, name: str, results: Mapping[str, torch.Tensor]

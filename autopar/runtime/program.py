@@ -33,6 +33,11 @@ class Program:
         """Keys of the tensors that forward takes, in order."""
         return tuple(node.target for node in self.graph.leaves("input"))
 
+    def dtype(self, key: str) -> torch.dtype:
+        """The dtype in which an input enters."""
+        found = next(n for n in self.graph.leaves("input") if n.target == key)
+        return getattr(torch, found.outputs[0].dtype)  # type: ignore[no-any-return]
+
     @property
     def regathers(self) -> bool:
         """Whether any gather is repeated in the backward."""

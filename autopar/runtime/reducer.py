@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import torch
-
 from autopar.runtime import _torch
 from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes
@@ -26,7 +24,6 @@ class Reducer:
         self,
         slots: Sequence[Slot],
         axes: Axes,
-        reduce_dtype: torch.dtype | None,
         on_synchronised: Callable[[], None],
     ) -> None:
         self._axes, self._on_synchronised = axes, on_synchronised
@@ -37,7 +34,7 @@ class Reducer:
         groups = sorted(
             in_buckets(reversed(travelling)), key=lambda group: backward[id(group[-1])]
         )
-        self.buckets = [Bucket(g, axes, reduce_dtype or g[0].local.dtype) for g in groups]
+        self.buckets = [Bucket(g, axes, g[0].local.dtype) for g in groups]
         self._bucket_of = {id(slot): b for b in self.buckets for slot in b.slots}
         self.synchronises = True
         self._in_backward = False

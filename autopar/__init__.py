@@ -1,0 +1,13 @@
+"""autopar: an auto-parallelism compiler for PyTorch."""
+
+from autopar.api import Compilation, compile_model, parallelize, plan
+from autopar.errors import AutoparError
+from autopar.mesh import Mesh
+from autopar.placement import I, N, P, R, S, Sharding
+from autopar.plan import Plan
+from autopar.runtime.parallel import Parallel
+
+__all__ = [
+    "AutoparError", "Compilation", "I", "Mesh", "N", "P", "Parallel", "Plan", "R", "S", "Sharding",
+    "compile_model", "parallelize", "plan",
+]  # fmt: skip

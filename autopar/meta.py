@@ -1,0 +1,23 @@
+"""The user's model without weights: kept to plan again for batches of other shapes."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+
+def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.Module:
+    """A copy on the meta device; ties stay ties, and no weight is ever copied.
+
+    With `compute`, floating parameters are of that dtype; buffers keep theirs.
+    """
+    memo: dict[int, object] = {}
+    for parameter in model.parameters():
+        dtype = compute if compute is not None and parameter.is_floating_point() else parameter.dtype
+        empty = torch.empty_like(parameter, device="meta", dtype=dtype)
+        memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+    for buffer in model.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(model, memo)

@@ -1,0 +1,108 @@
+"""What a person asks for besides model and mesh: one frozen value, read the same way everywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from autopar.constraints import Constraint
+from autopar.errors import InputError
+
+Constraints = dict[str, str | dict[str, str]] | tuple[Constraint, ...]
+Loss = Callable[..., Any]
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """`compute`: parameters and floating inputs enter the step in this dtype; weights rest in
+    their own.  `autocast`: operators choose, as under ``torch.autocast`` of this dtype."""
+
+    compute: torch.dtype | None = None
+    autocast: torch.dtype | None = None
+
+    @classmethod
+    def of(cls, given: Any) -> Precision:
+        """Read None, "float32", "bfloat16", a dtype, or a ``torch.autocast`` object."""
+        if given is None or isinstance(given, Precision):
+            return given or cls()
+        if isinstance(given, torch.autocast):
+            return cls(autocast=given.fast_dtype)
+        name = str(given).removeprefix("torch.")
+        if name not in ("float32", "bfloat16"):
+            raise InputError(
+                f"precision={given!r} is unknown: pass None, 'float32', 'bfloat16', or "
+                "torch.autocast('cpu', dtype=torch.bfloat16)."
+            )
+        return cls(compute=getattr(torch, name))
+
+    def __str__(self) -> str:
+        if self.autocast is not None:
+            return f"autocast {str(self.autocast).removeprefix('torch.')}"
+        return "as the model" if self.compute is None else str(self.compute).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The keyword arguments of `autopar.parallelize`, read and checked."""
+
+    loss: Loss | None = None
+    optimizer: str = "AdamW"
+    precision: Precision = Precision()
+    memory_limit: float | None = None
+    preset: str | None = None
+    constraints: Constraints | None = None
+    input: Literal["global", "local"] = "global"
+    outputs: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        loss: Loss | None = None,
+        optimizer: type[torch.optim.Optimizer] | str = torch.optim.AdamW,
+        precision: Any = None,
+        memory_limit: float | str | None = None,
+        preset: str | None = None,
+        constraints: Constraints | None = None,
+        input: str = "global",
+        outputs: Sequence[str] = (),
+    ) -> Options:
+        """Read what a user passed."""
+        if input not in ("global", "local"):
+            raise InputError(f"input={input!r} is unknown: pass 'global' or 'local'.")
+        if isinstance(outputs, str):
+            raise InputError(f"outputs is a list of names, not {outputs!r}: pass [{outputs!r}].")
+        return cls(
+            loss,
+            optimizer if isinstance(optimizer, str) else optimizer.__name__,
+            Precision.of(precision),
+            nbytes(memory_limit),
+            preset,
+            constraints,
+            "local" if input == "local" else "global",
+            tuple(outputs),
+        )
+
+    def __str__(self) -> str:
+        """Equal on ranks that were asked for the same; callables do not count."""
+        return (
+            f"optimizer={self.optimizer} precision={self.precision} memory={self.memory_limit} "
+            f"preset={self.preset} constraints={self.constraints} input={self.input} "
+            f"outputs={self.outputs}"
+        )
+
+
+def nbytes(limit: float | str | None) -> float | None:
+    """Bytes of ``40e9``, ``"40GiB"`` or ``"512 MB"``; None is no limit."""
+    if limit is None:
+        return None
+    match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([A-Za-z]*)\s*", str(limit))
+    if match is None or match[2].upper() not in _UNITS or float(match[1]) <= 0:
+        raise InputError(f"Cannot read the memory limit {limit!r}: write 40e9, '40GiB' or '512MB'.")
+    return float(match[1]) * _UNITS[match[2].upper()]

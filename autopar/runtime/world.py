@@ -1,0 +1,54 @@
+"""The processes: started by torchrun, joined into a device mesh of the size that was asked for."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from autopar.errors import MeshError
+from autopar.mesh import DEFAULT_NAMES, Mesh
+
+TIMEOUT = timedelta(seconds=int(os.environ.get("AUTOPAR_TIMEOUT_S", "300")))
+"""How long a collective may wait for another rank; gloo's own limit is thirty minutes."""
+
+
+def device_mesh(mesh: Mesh | DeviceMesh) -> DeviceMesh:
+    """The mesh over all processes of this launch; names are those of the mesh, or x, y, z, w."""
+    if isinstance(mesh, DeviceMesh):
+        return _named(mesh)
+    join()
+    size = dist.get_world_size()
+    if mesh.world_size != size:
+        raise MeshError(
+            f"The mesh ({mesh}) has {mesh.world_size} devices, but {size} processes were started. "
+            f"Start with torchrun --nproc-per-node {mesh.world_size}, or pass a mesh of {size}."
+        )
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    return init_device_mesh(device, mesh.sizes, mesh_dim_names=mesh.names)
+
+
+def join() -> None:
+    """Initialise the default group from torchrun's environment, unless it is there."""
+    if dist.is_initialized():
+        return
+    if "RANK" not in os.environ:
+        raise MeshError(
+            "There are no processes to run on. Start the script with torchrun, e.g. "
+            "torchrun --standalone --nproc-per-node 4 train.py, or use autopar.plan, which needs none."
+        )
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
+
+
+def _named(mesh: DeviceMesh) -> DeviceMesh:
+    if mesh.mesh_dim_names is not None:
+        return mesh
+    return init_device_mesh(
+        mesh.device_type, tuple(mesh.shape), mesh_dim_names=DEFAULT_NAMES[: mesh.ndim]
+    )
