@@ -7,6 +7,7 @@ worker and model.
 from __future__ import annotations
 
 import copy
+import logging
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
@@ -16,14 +17,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from autopar import rules
+from autopar import presets, rules
 from autopar.api import with_outputs
 from autopar.batch import Batch
 from autopar.capture import capture
 from autopar.capture.saved import saved
+from autopar.compile import Settings, compile_graph
 from autopar.emit import emit
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
@@ -32,6 +34,7 @@ from autopar.pricing.estimate import traffic
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.program import load, write
+from cost_models.hardware import load as load_hardware
 from tests import models
 from tests.capture.compare import eager_loss
 from tests.random_plans import random_plan
@@ -79,13 +82,65 @@ def reference(name: str) -> Reference:
     )
 
 
-def parallel_of(name: str, plan: Plan) -> Parallel:
-    """The model of a case under a plan, on the default group."""
+@dataclass(frozen=True)
+class Work:
+    """A plan to be checked, as text that crosses to other processes."""
+
+    name: str
+    label: str
+    plan: str
+    source: str
+
+
+def random_work(name: str, shape: tuple[int, ...], seed: int) -> Work:
+    """A random plan of a case."""
     case = reference(name)
-    source = emit(plan, case.graph, rules.localize)
+    plan = random_plan(case.graph, Mesh.of(*shape), seed, case.saved)
+    return _work(name, f"random plan {seed} on {plan.mesh}", plan, case.graph)
+
+
+def preset_work(name: str, shape: tuple[int, ...], preset: str | None) -> Work:
+    """The plan of a preset, or the solver's own."""
+    case = reference(name)
+    mesh = Mesh.of(*shape)
+    settings = Settings(
+        optimizer="SGD",
+        preset=preset or "",
+        constraints=presets.load(preset, mesh) if preset else (),
+        regather=presets.regathers(preset) if preset else None,
+    )
+    made = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved)
+    return _work(name, f"{preset or 'no preset'} on {mesh}", made.plan, case.graph)
+
+
+def _work(name: str, label: str, plan: Plan, graph: Graph) -> Work:
+    return Work(name, f"{name}, {label}", plan.to_json(), emit(plan, graph, rules.localize))
+
+
+def check_all(works: list[Work]) -> None:
+    """Check plans one after the other; an error says which."""
+    logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
+    for work in works:
+        try:
+            check_plan(work)
+        except Exception as error:
+            error.add_note(work.label)
+            raise
+
+
+@cache
+def device_mesh(mesh: Mesh) -> DeviceMesh:
+    """One device mesh per shape: torch caches layouts by meshes that it takes for equal."""
+    return init_device_mesh("cpu", mesh.sizes, mesh_dim_names=mesh.names)
+
+
+def parallel_of(work: Work) -> Parallel:
+    """The model of a case under a plan, on the default group."""
+    case = reference(work.name)
+    plan = Plan.from_json(work.plan)
     path = Path(tempfile.mkdtemp(prefix="autopar_")) / "emitted.py"
-    program = load(plan, case.graph, source, write(source, path))
-    mesh = init_device_mesh("cpu", plan.mesh.sizes, mesh_dim_names=plan.mesh.names)
+    program = load(plan, case.graph, work.source, write(work.source, path))
+    mesh = device_mesh(plan.mesh)
 
     def no_other(*_: Any) -> Any:
         raise AssertionError("no other batch is expected")
@@ -93,32 +148,11 @@ def parallel_of(name: str, plan: Plan) -> Parallel:
     return Parallel(case.model, mesh, program, no_other, example=Batch.of((), case.inputs))
 
 
-def random_plans(name: str, shape: tuple[int, ...], seeds: list[int]) -> list[str]:
-    """Random plans, each checked in full; errors name the seed."""
-    digests = []
-    for seed in seeds:
-        case = reference(name)
-        plan = random_plan(case.graph, Mesh.of(*shape), seed, case.saved)
-        try:
-            check_plan(name, plan)
-        except Exception as error:
-            error.add_note(f"random plan {seed} of {name} on {shape}")
-            raise
-        digests.append(plan.digest)
-    return digests
-
-
-def given_plan(name: str, text: str) -> str:
-    """A plan from its JSON, checked in full."""
-    plan = Plan.from_json(text)
-    check_plan(name, plan)
-    return plan.digest
-
-
-def check_plan(name: str, plan: Plan) -> None:
+def check_plan(work: Work) -> None:
     """Loss, gradients, weights, buffers, local sizes and traffic are what they should be."""
-    case = reference(name)
-    parallel = parallel_of(name, plan)
+    case = reference(work.name)
+    parallel = parallel_of(work)
+    plan = parallel.plan
     check_local_sizes(parallel, plan)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=RATE)
     with CountTraffic(parallel.device_mesh) as counted:

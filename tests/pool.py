@@ -26,26 +26,24 @@ class WorkerError(AssertionError):
 
 
 class Pool:
-    """Processes that stay alive between tests."""
+    """Processes that stay alive between tests; a set of them per number of ranks."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._workers: list[tuple[Any, Connection]] = []
-        self._jobs = 0
+    def __init__(self) -> None:
+        self._workers: dict[int, list[tuple[Any, Connection]]] = {}
 
-    def run(self, size: int, function: Callable[..., Any], *args: Any, limit_s: float = LIMIT_S) -> list[Any]:
+    def run(
+        self, size: int, function: Callable[..., Any], *args: Any, limit_s: float = LIMIT_S
+    ) -> list[Any]:
         """The results of all ranks, in order."""
-        if not self._workers:
-            self._start()
-        self._jobs += 1
-        store = Path(tempfile.mkdtemp(prefix="autopar_pool_")) / "store"
-        chosen = self._workers[:size]
-        for rank, (_, pipe) in enumerate(chosen):
-            pipe.send((rank, size, str(store), function, args))
+        if size not in self._workers:
+            self._start(size)
+        pipes = [pipe for _, pipe in self._workers[size]]
+        for pipe in pipes:
+            pipe.send((function, args))
         try:
-            return self._collect([pipe for _, pipe in chosen], limit_s)
+            return self._collect(pipes, limit_s)
         except BaseException:
-            self.stop()
+            self._stop(size)
             raise
 
     def _collect(self, pipes: list[Connection], limit_s: float) -> list[Any]:
@@ -68,46 +66,50 @@ class Pool:
                 results[rank] = value
         return [results[rank] for rank in range(len(pipes))]
 
-    def _start(self) -> None:
+    def _start(self, size: int) -> None:
         context = multiprocessing.get_context("spawn")
-        for _ in range(self._size):
+        store = Path(tempfile.mkdtemp(prefix="autopar_pool_")) / "store"
+        self._workers[size] = []
+        for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs,), daemon=True)
+            arguments = (theirs, rank, size, str(store))
+            process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             theirs.close()
-            self._workers.append((process, ours))
+            self._workers[size].append((process, ours))
 
-    def stop(self) -> None:
-        """End all workers."""
-        for process, pipe in self._workers:
+    def _stop(self, size: int) -> None:
+        for process, pipe in self._workers.pop(size):
             pipe.close()
             process.kill()
             process.join()
-        self._workers = []
+
+    def stop(self) -> None:
+        """End all workers."""
+        for size in list(self._workers):
+            self._stop(size)
 
 
-def _work(pipe: Connection) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
+def _work(pipe: Connection, rank: int, size: int, store: str) -> None:
+    """Initialise the default group and run jobs until the pipe closes."""
+    os.environ.update(
+        OMP_NUM_THREADS="1", RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank)
+    )
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    limit = timedelta(seconds=60)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=limit
+    )
     while True:
         try:
-            rank, size, store, function, args = pipe.recv()
+            function, args = pipe.recv()
         except (EOFError, OSError):
             return
-        os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank))
         try:
-            dist.init_process_group(
-                "gloo",
-                init_method=f"file://{store}",
-                rank=rank,
-                world_size=size,
-                timeout=timedelta(seconds=60),
-            )
             pipe.send((True, function(*args)))
-            dist.destroy_process_group()
         except BaseException:
             pipe.send((False, traceback.format_exc()))
             return

@@ -58,3 +58,8 @@ reduce_scatter_single: Callable[..., Any] = getattr(
 def users(tensor: torch.Tensor) -> int:
     """How many tensors hold this tensor's storage, itself included."""
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)) - 1
+
+
+def store() -> dist.Store:
+    """The key-value store that the default group was started with."""
+    return dist.distributed_c10d._get_default_store()

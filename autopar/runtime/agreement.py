@@ -1,25 +1,49 @@
-"""Ranks agree before they compute: the same model, plan and batch, or a clear error on all of them."""
+"""Ranks agree before they compute: the same model, plan and batch, or a clear error on all of them.
+
+Words travel through the store that the processes were started with, not through collectives, so that
+a disagreement is found before the first collective can hang on it.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from datetime import timedelta
 
 import torch.distributed as dist
 
 from autopar import errors
 from autopar.errors import AutoparError, RankFailedError, RankMismatchError
+from autopar.runtime import _torch
 
-T = TypeVar("T")
+PATIENCE = timedelta(seconds=300)
+"""How long ranks wait for each other to arrive, planning included."""
+
+
+class _Rounds:
+    """Numbers the meetings of one launch; a new default group starts anew."""
+
+    def __init__(self) -> None:
+        self._store: dist.Store | None = None
+        self._count = 0
+
+    def __next__(self) -> int:
+        store = _torch.store()
+        if store is not self._store:
+            self._store, self._count = store, 0
+        self._count += 1
+        return self._count
+
+
+_rounds = _Rounds()
 
 
 def same(what: str, value: str) -> None:
     """Raise `RankMismatchError` on every rank unless all ranks have this value."""
-    size = dist.get_world_size()
-    if size == 1:
-        return
-    found: list[str] = [""] * size
-    dist.all_gather_object(found, value)
+    size, store = dist.get_world_size(), _torch.store()
+    here = f"autopar/same/{next(_rounds)}"
+    store.set(f"{here}/{dist.get_rank()}", value)
+    found = [_get(f"{here}/{rank}", rank, what) for rank in range(size)]
     odd = [rank for rank, other in enumerate(found) if other != found[0]]
     if odd:
         listed = ", ".join(map(str, odd))
@@ -30,25 +54,32 @@ def same(what: str, value: str) -> None:
         )
 
 
-def from_first_rank(make: Callable[[], T]) -> T:
+def from_first_rank(make: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
     """What rank 0 makes; where it raises, every rank raises."""
-    if dist.get_world_size() == 1:
-        return make()
-    message: list[Any] = [None, None]
-    raised: BaseException | None = None
+    key = f"autopar/first/{next(_rounds)}"
     if dist.get_rank() == 0:
         try:
-            message = ["made", make()]
+            made = make()
         except Exception as error:
-            raised = error
-            message = [type(error).__name__, str(error)]
-    dist.broadcast_object_list(message, src=0)
-    if raised is not None:
-        raise raised
-    kind, value = message
-    if kind == "made":
-        return value  # type: ignore[no-any-return]
+            _torch.store().set(key, json.dumps([type(error).__name__, str(error)]))
+            raise
+        _torch.store().set(key, json.dumps(["", *made]))
+        return made
+    kind, *values = json.loads(_get(key, 0, "the plan"))
+    if not kind:
+        return tuple(values)
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, AutoparError):
-        raise found(value)
-    raise RankFailedError(f"Rank 0 failed while planning: {kind}: {value}")
+        raise found(values[0])
+    raise RankFailedError(f"Rank 0 failed while planning: {kind}: {values[0]}")
+
+
+def _get(key: str, rank: int, what: str) -> str:
+    try:
+        _torch.store().wait([key], PATIENCE)
+    except RuntimeError:
+        raise RankFailedError(
+            f"Rank {rank} did not come to compare {what} within {PATIENCE.seconds} s: it failed, or "
+            "it does not call autopar where this rank does."
+        ) from None
+    return str(_torch.store().get(key).decode())

@@ -1,0 +1,39 @@
+"""Fixtures that every test shares: a pool of gloo workers, and golden files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pool import Pool
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write golden files anew")
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Pool]:
+    """Long-lived gloo workers."""
+    workers = Pool()
+    yield workers
+    workers.stop()
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """``golden(name, text)``: the text equals the file ``tests/golden/name``."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"{path} is missing: run pytest --update-golden and read what it wrote"
+        assert text == path.read_text(), f"{path} differs: run pytest --update-golden and read the diff"
+
+    return check

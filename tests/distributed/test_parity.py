@@ -1,0 +1,96 @@
+"""A parallel step equals the single-process step: loss, gradients, weights, buffers, traffic."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+
+from autopar.conversion import _TABLE
+from autopar.placement import S, Type
+from autopar.plan import Plan
+from tests import models, parity
+from tests.pool import Pool
+
+MESHES = ((2,), (4,), (2, 2))
+PRESETS = (None, "ddp", "zero2", "fsdp", "hsdp", "megatron", "megatron_sp", "fsdp_megatron")
+EVERYDAY, ALL = 3, 100
+"""How many random plans are tried per model: every day, and in the slow run."""
+
+
+@pytest.mark.parametrize("name", models.CASES)
+def test_presets(pool: Pool, name: str) -> None:
+    """Every preset on one mesh, rotating over meshes; the slow run does the full product."""
+    works = [
+        parity.preset_work(name, MESHES[(i + len(name)) % len(MESHES)], preset)
+        for i, preset in enumerate(PRESETS)
+    ]
+    run(pool, works)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shape", MESHES)
+@pytest.mark.parametrize("name", models.CASES)
+def test_presets_on_every_mesh(pool: Pool, name: str, shape: tuple[int, ...]) -> None:
+    """The full product."""
+    run(pool, [parity.preset_work(name, shape, preset) for preset in PRESETS])
+
+
+@pytest.mark.parametrize("name", models.CASES)
+def test_random_plans(pool: Pool, name: str) -> None:
+    """A few random plans on every mesh."""
+    run(pool, [parity.random_work(name, s, 1000 + i) for i in range(EVERYDAY) for s in MESHES])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("shape", MESHES)
+@pytest.mark.parametrize("name", models.CASES)
+def test_many_random_plans(pool: Pool, name: str, shape: tuple[int, ...]) -> None:
+    """A hundred random plans on every mesh, and they cover the algebra."""
+    works = [parity.random_work(name, shape, seed) for seed in range(ALL)]
+    run(pool, works)
+    found = conversions([Plan.from_json(work.plan) for work in works], name)
+    missing = set(_TABLE) - set(found)
+    assert not missing, f"no random plan of {name} on {shape} converts {missing}"
+
+
+def test_random_plans_cover_every_conversion() -> None:
+    """The everyday plans together use every type and every step of the algebra."""
+    found: Counter[tuple[str, str]] = Counter()
+    for name in models.CASES:
+        plans = [
+            Plan.from_json(parity.random_work(name, shape, 1000 + i).plan)
+            for i in range(EVERYDAY)
+            for shape in MESHES
+        ]
+        found += conversions(plans, name)
+    assert set(_TABLE) <= set(found), set(_TABLE) - set(found)
+
+
+def conversions(plans: list[Plan], name: str) -> Counter[tuple[str, str]]:
+    """How often each step occurs on tensors with gradient, parameters at rest included."""
+    tensors = parity.reference(name).graph.tensors
+    return Counter(
+        (kind(c.source[c.axis]), kind(c.target[c.axis]))
+        for plan in plans
+        for c in (*plan.conversions, *(s for p in plan.parameters for s in p.steps))
+        if tensors[c.tensor].differentiable
+    )
+
+
+def kind(of: Type) -> str:
+    """The table's word for a type."""
+    return "S" if isinstance(of, S) else of.name
+
+
+def run(pool: Pool, works: list[parity.Work]) -> None:
+    """Check plans in as many processes as their meshes have devices."""
+    by_size: dict[int, list[parity.Work]] = {}
+    for work in works:
+        size = math.prod(Plan.from_json(work.plan).mesh.sizes)
+        by_size.setdefault(size, []).append(work)
+    for size, group in by_size.items():
+        pool.run(size, parity.check_all, group, limit_s=30 + 5 * len(group))
