@@ -1,27 +1,32 @@
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CODE := autopar cost_models tests examples
+export OMP_NUM_THREADS = 1
 
-.PHONY: demo test lint types clean
+.PHONY: demo test lint types slow clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(STAMP)
 
 demo: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 4 examples/train_gpt.py
+	$(BIN)/torchrun --standalone --nproc-per-node 4 examples/train_gpt.py
 
 lint: $(STAMP)
-	$(BIN)/ruff check autopar cost_models tests examples
-	$(BIN)/ruff format --check autopar cost_models tests examples
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 
 types: $(STAMP)
 	$(BIN)/mypy
 
 test: lint types
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q
+	$(BIN)/pytest -q -m "not slow"
+
+slow: $(STAMP)
+	$(BIN)/pytest -q -m slow
 
 clean:
 	rm -rf $(VENV) *.egg-info

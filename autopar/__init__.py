@@ -1,6 +1,7 @@
 """autopar: an auto-parallelism compiler for PyTorch."""
 
-from autopar.api import Compilation, compile_model, parallelize, plan
+from autopar.api import compile_model, parallelize, plan
+from autopar.compile import Compilation
 from autopar.errors import AutoparError
 from autopar.mesh import Mesh
 from autopar.placement import I, N, P, R, S, Sharding

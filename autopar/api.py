@@ -154,7 +154,9 @@ class Compiler:
         if self._options.input == "global":
             return self._compile(graph, None)
         forms = sorted(batch_forms(self._mesh), key=lambda form: -len(form.cuts(0)))
-        found = [self._compile(graph, form) for form in forms if fits_batch(graph, form, self._mesh)]
+        found = [
+            self._compile(graph, form) for form in forms if fits_batch(graph, form, self._mesh)
+        ]
         return min(found, key=lambda made: made.plan.estimate.step_s)
 
     def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
@@ -178,7 +180,9 @@ class Compiler:
         """Rank 0's plan and source, loaded on every rank."""
         options = self._options
         graph = self.graph(inputs, training)
-        agreement.same("the model, the mesh or the options", f"{graph.digest} {self._mesh} {options}")
+        agreement.same(
+            "the model, the mesh or the options", f"{graph.digest} {self._mesh} {options}"
+        )
         plan_text, source = agreement.from_first_rank(lambda: self._decide(graph, edited))
         plan = Plan.from_json(plan_text, "the plan of rank 0")
         plan.check(graph)
@@ -193,14 +197,15 @@ class Compiler:
         made = self.compile(graph)
         return made.plan.to_json(), made.source if edited is None else _read(edited)
 
-    def for_batch(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool) -> Program:
+    def for_batch(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
+    ) -> Program:
         """The program of a batch that no earlier one serves."""
         if args and kwargs:
             raise InputError(
                 "Pass the batch as keyword arguments, or as positional ones, not both."
             )
         return self.program(kwargs or args, training)
-
 
 
 def as_mesh(mesh: MeshLike) -> Mesh:
@@ -270,7 +275,8 @@ def _cast(inputs: ExampleInputs, dtype: torch.dtype | None) -> ExampleInputs:
         floating = isinstance(value, torch.Tensor) and value.is_floating_point()
         return value.to(dtype) if floating else value
 
-    return tree_map(cast, inputs)
+    changed: ExampleInputs = tree_map(cast, inputs)
+    return changed
 
 
 def _read(path: Path) -> str:

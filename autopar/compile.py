@@ -108,7 +108,9 @@ def _arrive(every: dict[str, tuple[OpSharding, ...]], graph: Graph, form: Shardi
     for node in graph.leaves("input"):
         options = every[node.name]
         every[node.name] = tuple(
-            o for o in options if (o.outputs[0] == form if node.name in split else not o.outputs[0].is_split)
+            o
+            for o in options
+            if (o.outputs[0] == form if node.name in split else not o.outputs[0].is_split)
         )
 
 

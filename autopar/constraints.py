@@ -8,8 +8,9 @@ A constraint speaks of one mesh axis (or all) and one subject:
     tensor    an activation, where it is made and where it is read
 
 `allowed` is a preference: of the candidates whose types are all in some alternative, those with the
-most types in the first one stay, so ``S, else I`` means "sharded where some dim divides".  A type in a constraint is meant as a rank sees it
-(`Sharding.local`), so ``S(0)`` matches the inner of two nested splits too; ``S`` is any shard.
+most types in the first one stay, so ``S, else I`` means "sharded where some dim divides".  A type
+is meant as a rank sees it (`Sharding.local`), so ``S(0)`` matches the inner of two nested splits
+too; ``S`` is any shard.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ def _type(token: str) -> Type:
         raise ConstraintError(str(error)) from None
 
 
-def from_user(constraints: dict[str, str | dict[str, str]] | None, mesh: Mesh) -> tuple[Constraint, ...]:
+def from_user(
+    constraints: dict[str, str | dict[str, str]] | None, mesh: Mesh
+) -> tuple[Constraint, ...]:
     """Read what `parallelize(constraints=)` takes: ``{pattern: sharding}``.
 
     A pattern is a name, ``*`` and ``?`` allowed; ``leaf:``, ``stored:`` or ``used:`` in front makes
@@ -109,8 +112,16 @@ def _by_axis(key: str, value: str | dict[str, str], mesh: Mesh) -> dict[str, str
         return value
     body = value.strip()
     if not (body.startswith("[") and body.endswith("]")):
-        raise ConstraintError(f"Constraint {key!r}: write [S(0), R] or {{axis: 'S(0)'}}, not {value!r}.")
+        raise ConstraintError(
+            f"Constraint {key!r}: write [S(0), R] or {{axis: 'S(0)'}}, not {value!r}."
+        )
     words = re.split(r",(?!\s*of)", body[1:-1])
     if len(words) != len(mesh):
-        raise ConstraintError(f"Constraint {key!r} has {len(words)} types; the mesh ({mesh}) has {len(mesh)}.")
-    return {name: word.strip() for name, word in zip(mesh.names, words, strict=True) if word.strip() != "*"}
+        raise ConstraintError(
+            f"Constraint {key!r} has {len(words)} types; the mesh ({mesh}) has {len(mesh)}."
+        )
+    return {
+        name: word.strip()
+        for name, word in zip(mesh.names, words, strict=True)
+        if word.strip() != "*"
+    }

@@ -225,7 +225,9 @@ class Graph:
         for index, node in enumerate(self.nodes):
             for name in node.operands:
                 if name not in made:
-                    raise InternalError(f"{name!r} is read before it is made:\n{self._around(index)}")
+                    raise InternalError(
+                        f"{name!r} is read before it is made:\n{self._around(index)}"
+                    )
             for tensor in node.outputs:
                 if tensor.name in made:
                     raise InternalError(f"{tensor.name!r} is made twice:\n{self._around(index)}")

@@ -15,7 +15,9 @@ def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.
     """
     memo: dict[int, object] = {}
     for parameter in model.parameters():
-        dtype = compute if compute is not None and parameter.is_floating_point() else parameter.dtype
+        dtype = (
+            compute if compute is not None and parameter.is_floating_point() else parameter.dtype
+        )
         empty = torch.empty_like(parameter, device="meta", dtype=dtype)
         memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
     for buffer in model.buffers():

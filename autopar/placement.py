@@ -65,7 +65,9 @@ def parse_type(text: str) -> Type:
         return _LETTERS[compact]
     match = _SHARD.fullmatch(compact)
     if match is None or match[2] == "0":
-        raise PlacementError(f"Cannot read the type {text!r}; write R, I, P, N, S(1) or S(1, of=3).")
+        raise PlacementError(
+            f"Cannot read the type {text!r}; write R, I, P, N, S(1) or S(1, of=3)."
+        )
     return S(int(match[1]), int(match[2] or 1))
 
 
@@ -126,7 +128,9 @@ class Sharding:
                     return f"{self} splits dim {dim} twice at overlapping positions"
                 split = of * mesh.sizes[axis]
             if split > 1 and size % split:
-                return f"dim {dim} of shape {shape} has size {size}, which {self} splits into {split}"
+                return (
+                    f"dim {dim} of shape {shape} has size {size}, which {self} splits into {split}"
+                )
         return None
 
     def fits(self, shape: tuple[int, ...], mesh: Mesh) -> bool:

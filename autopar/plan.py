@@ -264,14 +264,18 @@ class Plan:
             if any(kind in (R, P) for kind in parameter.stored) or not parameter.stored.rests(
                 self.mesh
             ):
-                raise PlanError(f"Parameter {node.target!r} cannot be stored as {parameter.stored}.")
+                raise PlanError(
+                    f"Parameter {node.target!r} cannot be stored as {parameter.stored}."
+                )
             if P in parameter.leaf.types or parameter.leaf != self.choice[node.name].outputs[0]:
                 raise PlanError(f"Parameter {node.target!r} cannot enter as {parameter.leaf}.")
             at = parameter.stored
             for conversion in parameter.steps:
                 self._check_step(graph, conversion)
                 if conversion.source != at:
-                    raise PlanError(f"Parameter {node.target!r}: {conversion} does not start at {at}.")
+                    raise PlanError(
+                        f"Parameter {node.target!r}: {conversion} does not start at {at}."
+                    )
                 if not _is_gather(conversion):
                     raise PlanError(f"Parameter {node.target!r} cannot enter by {conversion}.")
                 at = conversion.target
@@ -287,7 +291,9 @@ class Plan:
             self._check_step(graph, conversion)
             made = forms[conversion.tensor]
             if conversion.source not in made or conversion.target in made:
-                raise PlanError(f"{conversion} starts from a form that is not made, or repeats one.")
+                raise PlanError(
+                    f"{conversion} starts from a form that is not made, or repeats one."
+                )
             made.add(conversion.target)
         for node in graph.nodes:
             for name, wanted in zip(node.operands, self.choice[node.name].inputs, strict=True):
@@ -297,7 +303,9 @@ class Plan:
     def _check_step(self, graph: Graph, conversion: Conversion) -> None:
         tensor = graph.tensors.get(conversion.tensor)
         if tensor is None:
-            raise PlanError(f"The plan converts a tensor that the graph lacks: {conversion.tensor!r}.")
+            raise PlanError(
+                f"The plan converts a tensor that the graph lacks: {conversion.tensor!r}."
+            )
         axis = conversion.axis
         for sharding in (conversion.source, conversion.target):
             self._check_fit(graph, "conversion", conversion.tensor, sharding)

@@ -64,7 +64,9 @@ class Problem:
                     f"Factor {factor.scope} has a table {factor.seconds.shape}, not {shape}."
                 )
             if factor.nbytes is not None and factor.nbytes.shape != shape:
-                raise PlanError(f"Factor {factor.scope} has bytes {factor.nbytes.shape}, not {shape}.")
+                raise PlanError(
+                    f"Factor {factor.scope} has bytes {factor.nbytes.shape}, not {shape}."
+                )
             if np.any(np.isnan(factor.seconds)) or np.any(np.isneginf(factor.seconds)):
                 raise PlanError(f"Factor {factor.scope} has a cost that is not a number.")
 
@@ -148,9 +150,13 @@ def brute_force(problem: Problem, limit: float = np.inf) -> Assignment | None:
 
 
 def _plain(array: Array) -> object:
-    return np.where(np.isposinf(array), None, array).tolist()
+    boxed = array.astype(object)
+    boxed[np.isposinf(array)] = None
+    plain: object = boxed.tolist()
+    return plain
 
 
 def _array(values: object) -> Array:
-    array = np.array(values, dtype=object)
-    return np.where(np.equal(array, None), np.inf, array).astype(np.float64)
+    boxed = np.array(values, dtype=object)
+    boxed[boxed == np.array(None)] = np.inf
+    return boxed.astype(np.float64)

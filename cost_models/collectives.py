@@ -6,11 +6,13 @@ reduce-scatter or an all-to-all, the tensor of an all-reduce, a broadcast or a s
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cost_models.errors import CostModelError
 from cost_models.hardware import Hardware, Link
 
 # kind -> (messages per rank, share of nbytes sent by each rank), as functions of n ranks.
-_RING = {
+_RING: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
     "all_reduce": (lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n),
     "all_gather": (lambda n: n - 1, lambda n: (n - 1) / n),
     "reduce_scatter": (lambda n: n - 1, lambda n: (n - 1) / n),

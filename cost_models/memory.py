@@ -5,7 +5,15 @@ from __future__ import annotations
 from cost_models.errors import CostModelError
 
 _ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-_STATES = {"SGD": 0, "SGDMomentum": 1, "Adagrad": 1, "RMSprop": 1, "Adam": 2, "AdamW": 2, "NAdam": 2}
+_STATES = {
+    "SGD": 0,
+    "SGDMomentum": 1,
+    "Adagrad": 1,
+    "RMSprop": 1,
+    "Adam": 2,
+    "AdamW": 2,
+    "NAdam": 2,
+}
 """Tensors of the parameter's size that each optimizer keeps."""
 
 

@@ -33,7 +33,11 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         if request.config.getoption("--update-golden"):
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
-        assert path.exists(), f"{path} is missing: run pytest --update-golden and read what it wrote"
-        assert text == path.read_text(), f"{path} differs: run pytest --update-golden and read the diff"
+        assert path.exists(), (
+            f"{path} is missing: run pytest --update-golden and read what it wrote"
+        )
+        assert text == path.read_text(), (
+            f"{path} differs: run pytest --update-golden and read the diff"
+        )
 
     return check

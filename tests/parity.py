@@ -207,7 +207,11 @@ def check_traffic(parallel: Parallel, plan: Plan, counted: CountTraffic) -> None
         want[plan.mesh.names[axis], kind, direction] += nbytes
     for (axis, kind, direction), nbytes in total(predicted.step).items():
         want[plan.mesh.names[axis], kind, direction] += nbytes
-    wrong = {k: (counted.nbytes[k], want[k]) for k in want | counted.nbytes if counted.nbytes[k] != want[k]}
+    wrong = {
+        k: (counted.nbytes[k], want[k])
+        for k in want | counted.nbytes
+        if counted.nbytes[k] != want[k]
+    }
     assert not wrong, f"(counted, predicted) bytes: {wrong}"
 
 
@@ -218,5 +222,3 @@ def close(got: torch.Tensor, want: torch.Tensor | None, what: str, scale: float 
     size = max(float(want.abs().max()) if want.numel() else 0.0, scale, 1e-30)
     difference = float((got.double() - want.double()).abs().max()) if want.numel() else 0.0
     assert difference <= TOLERANCE * size, f"{what}: {difference} of {size}"
-
-

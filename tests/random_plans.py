@@ -29,9 +29,7 @@ def kinds(sharding: Sharding) -> str:
     return "".join("S" if isinstance(kind, S) else kind.name for kind in sharding)
 
 
-def random_plan(
-    graph: Graph, mesh: Mesh, seed: int, saved: Mapping[str, Saved]
-) -> Plan:
+def random_plan(graph: Graph, mesh: Mesh, seed: int, saved: Mapping[str, Saved]) -> Plan:
     """Any valid plan; the same seed gives the same plan."""
     rng = random.Random(seed)
     prices = Prices(mesh, load("cpu"))

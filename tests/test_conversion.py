@@ -1,4 +1,4 @@
-"""Routes: every pair of forms is reachable, each step is in the table, the chain costs what was priced."""
+"""Routes: every pair of forms is reachable, each step is in the table, chains cost their sum."""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ def problems(draw: st.DrawFn) -> Problem:
         scope = tuple(int(i) for i in rng.permutation(len(sizes))[:width])
         table = rng.integers(0, 9, [sizes[i] for i in scope]) / 2
         nbytes = rng.integers(0, 4, table.shape) * 1.0 if rng.random() < 0.5 else None
-        factors.append(Factor(scope, np.where(rng.random(table.shape) < 0.1, np.inf, table), nbytes))
+        factors.append(
+            Factor(scope, np.where(rng.random(table.shape) < 0.1, np.inf, table), nbytes)
+        )
     return Problem(variables, tuple(factors))
 
 

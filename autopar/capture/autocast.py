@@ -30,11 +30,11 @@ class _Stop(Exception):
     """The operator's casts are done."""
 
 
-class _Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Casts(TorchDispatchMode):
     """Notes the dtype that each tensor is cast to, and stops at the first other operation."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.to: dict[int, torch.dtype] = {}
 
     def __torch_dispatch__(

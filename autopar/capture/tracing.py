@@ -85,7 +85,9 @@ def trace(
             named = dict(output_tensors(output))
         ends.update(
             returns=f"{type(output).__module__}:{type(output).__qualname__}",
-            has_loss=found is not None, outputs=tuple(named), assigned=tuple(assigned.found)
+            has_loss=found is not None,
+            outputs=tuple(named),
+            assigned=tuple(assigned.found),
         )
         return [*([] if found is None else [found]), *named.values(), *assigned.found.values()]
 

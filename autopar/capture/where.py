@@ -81,12 +81,12 @@ class Whereabouts(TorchFunctionMode):
             register_module_forward_pre_hook(enter),
             register_module_forward_hook(leave, always_call=True),
         ]
-        return super().__enter__()  # type: ignore[no-untyped-call]
+        return super().__enter__()
 
     def __exit__(self, *exc: Any) -> None:
         for hook in self._hooks:
             hook.remove()
-        super().__exit__(*exc)  # type: ignore[no-untyped-call]
+        super().__exit__(*exc)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

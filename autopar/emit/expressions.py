@@ -107,7 +107,8 @@ def _embedding(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[
 
 
 def _slice(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
-    tensor, dim, start, end, step = (*args, *(0, None, None, 1)[len(args) - 1 :])
+    defaults: tuple[Arg, ...] = (0, None, None, 1)
+    tensor, dim, start, end, step = (*args, *defaults[len(args) - 1 :])
     if not isinstance(dim, int) or dim < 0:
         return writer.call("torch.ops.aten.slice.Tensor", args, kwargs)
     first = "" if start in (0, None) else repr(start)

@@ -151,7 +151,7 @@ def _extended(loop: Loop, block: Block, readers: Readers) -> Loop | None:
     carried: list[int | None] = []
     for previous, current in zip(before.inputs, block.inputs, strict=True):
         if current in before.outputs:
-            carried.append(before.outputs.index(current))  # type: ignore[arg-type]
+            carried.append(before.outputs.index(current))
         elif current == previous:
             carried.append(None)
         else:

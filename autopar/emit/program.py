@@ -163,7 +163,8 @@ def describe(tensor: Tensor, form: Sharding, mesh: Mesh) -> str:
     dims = []
     for dim, size in enumerate(tensor.shape):
         cuts = "".join(
-            f"/{mesh.names[axis]}" + (f" of {form.local(axis, mesh).of}" if _of(form, axis, mesh) > 1 else "")  # type: ignore[union-attr]
+            f"/{mesh.names[axis]}"
+            + (f" of {form.local(axis, mesh).of}" if _of(form, axis, mesh) > 1 else "")  # type: ignore[union-attr]
             for _, axis in form.cuts(dim)
         )
         dims.append(f"{size}{cuts}")
@@ -178,4 +179,3 @@ def describe(tensor: Tensor, form: Sharding, mesh: Mesh) -> str:
 def _of(form: Sharding, axis: int, mesh: Mesh) -> int:
     kind = form.local(axis, mesh)
     return kind.of if isinstance(kind, S) else 1
-

@@ -64,7 +64,14 @@ def _imports(text: str) -> list[str]:
     names = ", ".join(used)
     if len(names) < WIDTH - 30:
         return [*lines, f"from autopar.runtime import {names}", "", ""]
-    return [*lines, "from autopar.runtime import (", *(f"    {name}," for name in used), ")", "", ""]
+    return [
+        *lines,
+        "from autopar.runtime import (",
+        *(f"    {name}," for name in used),
+        ")",
+        "",
+        "",
+    ]
 
 
 def _code(text: str) -> str:
@@ -109,9 +116,7 @@ def _class(name: str, block: Block, items: tuple[Item, ...]) -> list[str]:
         names.define(v) if isinstance(v, Value) else _argument(v, i)
         for i, v in enumerate(block.inputs)
     ]
-    weights = {
-        v: inputs[i] for i, v in enumerate(block.inputs) if isinstance(v, Weight)
-    }
+    weights = {v: inputs[i] for i, v in enumerate(block.inputs) if isinstance(v, Weight)}
     body = _statements(block.body, names, weights, home)
     returned = ", ".join(names[value] for value in block.outputs)
     signature = ", ".join(["self", *inputs])
@@ -171,9 +176,7 @@ def _is_tuple(text: str) -> bool:
     return bool(re.search(r"\.(split|chunk|unbind)\([^()]*(\[[^]]*\])?[^()]*\)$", text))
 
 
-def _text(
-    part: str | Value | Weight, names: Names, weights: dict[Weight, str], home: str
-) -> str:
+def _text(part: str | Value | Weight, names: Names, weights: dict[Weight, str], home: str) -> str:
     if isinstance(part, str):
         return part
     if isinstance(part, Value):
@@ -183,7 +186,9 @@ def _text(
 
 def _attribute(path: str) -> str:
     """``transformer.h[0].ln_1.weight`` for ``transformer.h.0.ln_1.weight``."""
-    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", re.sub(r"^(\d+)(?=\.)", r"[\1]", path)).replace("self.[", "self[")
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", re.sub(r"^(\d+)(?=\.)", r"[\1]", path)).replace(
+        "self.[", "self["
+    )
 
 
 def _model(
@@ -207,9 +212,7 @@ def _model(
             for loop in group:
                 if isinstance(loop, Loop):
                     lines.extend(_loop(loop, classes[loop.blocks[0].key], names))
-    returned = [
-        names[v] if isinstance(v, Value) else f"self.{_attribute(v.path)}" for v in results
-    ]
+    returned = [names[v] if isinstance(v, Value) else f"self.{_attribute(v.path)}" for v in results]
     return [
         f"class {graph.name}(Module):",
         f"    def forward({', '.join(['self', *inputs])}):",

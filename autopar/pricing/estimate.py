@@ -41,7 +41,10 @@ def _traffic(
 ) -> TrafficOf:
     mesh = plan.mesh
     per_step = [
-        part for parameter in parameters for c in parameter.steps for part in _issued(c, graph, plan)
+        part
+        for parameter in parameters
+        for c in parameter.steps
+        for part in _issued(c, graph, plan)
     ]
     per_microbatch = [part for c in conversions for part in _issued(c, graph, plan)]
     for choice in choices:
@@ -77,7 +80,9 @@ def estimate(
     variants_s = sum(
         prices.collective(part)
         for c in choices
-        for part in variant_traffic(c.sharding.variant, graph.node[c.node], c.sharding, graph, prices.mesh)
+        for part in variant_traffic(
+            c.sharding.variant, graph.node[c.node], c.sharding, graph, prices.mesh
+        )
     )
     hideable_s = sum(flow.seconds for flow in flows if flow.scope == "step")
     hidden_s = min(hideable_s, prices.hidden_share * compute_s)
@@ -97,9 +102,7 @@ def estimate(
     )
 
 
-def parameter_nbytes(
-    graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices
-) -> int:
+def parameter_nbytes(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices) -> int:
     """Bytes of the parameters at rest on one rank."""
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     return sum(local_nbytes(leaf[p.name], p.stored, prices.mesh) for p in parameters)

@@ -13,7 +13,28 @@ from autopar.pricing.prices import Prices
 from autopar.rules import flops, variant_traffic
 
 VIEWS = frozenset(
-    ["view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "expand", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "t", "detach", "alias", "unflatten", "flatten", "numpy_T", "mT"]
+    [
+        "view",
+        "reshape",
+        "transpose",
+        "permute",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "slice",
+        "select",
+        "split",
+        "split_with_sizes",
+        "chunk",
+        "unbind",
+        "t",
+        "detach",
+        "alias",
+        "unflatten",
+        "flatten",
+        "numpy_T",
+        "mT",
+    ]
 )
 """Operators that move no bytes: their output shares the operand's storage."""
 

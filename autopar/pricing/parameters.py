@@ -41,7 +41,7 @@ def _stored(tensor: Tensor, leaf: Sharding, mesh: Mesh) -> Iterator[Sharding]:
     whole = I if tensor.differentiable else N
     options = [(kind,) if isinstance(kind, S) else (whole, None) for kind in leaf]
     for picks in itertools.product(*options):
-        form = Sharding(tuple(whole if kind is None else kind for kind in picks))
+        form: Sharding | None = Sharding(tuple(whole if kind is None else kind for kind in picks))
         for axis, kind in enumerate(picks):
             if kind is None and form is not None and mesh.sizes[axis] > 1:
                 form = _split_once_more(tensor, form, axis, mesh)
@@ -100,7 +100,9 @@ class StorageBytes:
         return self.parameter + self.gradient + self.optimizer
 
 
-def storage_nbytes(tensor: Tensor, storage: Storage, prices: Prices, optimizer: str) -> StorageBytes:
+def storage_nbytes(
+    tensor: Tensor, storage: Storage, prices: Prices, optimizer: str
+) -> StorageBytes:
     """What a parameter occupies: at rest, gathered where the leaf differs, gradient, state."""
     mesh = prices.mesh
     stored = local_nbytes(tensor, storage.stored, mesh)
@@ -110,4 +112,3 @@ def storage_nbytes(tensor: Tensor, storage: Storage, prices: Prices, optimizer: 
         return StorageBytes(stored + gathered, 0, 0)
     state = optimizer_state_bytes(optimizer, stored // tensor.itemsize, tensor.dtype)
     return StorageBytes(stored + gathered, leaf, int(state))
-

@@ -10,6 +10,6 @@ from autopar.rules.variants import variant_traffic
 from autopar.rules.work import flops
 
 __all__ = [
-    "batch_forms", "candidates", "families", "flops", "localize", "parse_rule", "positions", "registered", "rule_of",
-    "variant_traffic",
+    "batch_forms", "candidates", "families", "flops", "localize", "parse_rule", "positions",
+    "registered", "rule_of", "variant_traffic",
 ]  # fmt: skip

@@ -122,7 +122,9 @@ def _numbered(arg: Arg, order: Mapping[str, int]) -> object:
 def _instance(key: _Key) -> Instance:
     node = key.node
     declare = _REGISTER.get(".".join(node.op.split(".")[1:])) or _REGISTER.get(short(node.op))
-    declared = declare(Call(node, key.operands)) if declare is not None and not node.is_leaf else None
+    declared = (
+        declare(Call(node, key.operands)) if declare is not None and not node.is_leaf else None
+    )
     if declared is None:
         return _whole(key)
     ranks = (

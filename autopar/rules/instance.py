@@ -29,7 +29,9 @@ class Instance:
     @property
     def shardable(self) -> tuple[str, ...]:
         """Factors that may be split, in the order of the rule."""
-        every = (f for term in (*self.rule.inputs, *self.rule.outputs) for d in term.dims for f in d)
+        every = (
+            f for term in (*self.rule.inputs, *self.rule.outputs) for d in term.dims for f in d
+        )
         return tuple(
             f for f in dict.fromkeys(every) if f not in self.rule.whole and self.sizes[f] > 1
         )

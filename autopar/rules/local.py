@@ -51,5 +51,3 @@ def _slice(
     if len(args) > 1:
         args[1] = dim
     return args
-
-

@@ -55,15 +55,17 @@ def _spread(
     for name, term in zip(names, terms, strict=True):
         before = len(found[name])
         for factor, position in splits:
-            shard = instance.shard(term, factor, position)
-            if shard is not None and len(found[name]) < MAX_PER_TENSOR:
-                found[name].add(shard)
+            reached = instance.shard(term, factor, position)
+            if reached is not None and len(found[name]) < MAX_PER_TENSOR:
+                found[name].add(reached)
         if len(found[name]) > before:
             grown.append(name)
     return tuple(grown)
 
 
-def splits_of(node: Node, instance: Instance, graph: Graph, found: Positions) -> tuple[tuple[str, int], ...]:
+def splits_of(
+    node: Node, instance: Instance, graph: Graph, found: Positions
+) -> tuple[tuple[str, int], ...]:
     """(factor, position) pairs that some tensor of the node has a position for, in a fixed order."""
     names = (*node.operands, *(tensor.name for tensor in node.outputs))
     terms = (*instance.rule.inputs, *instance.rule.outputs)

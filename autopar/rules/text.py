@@ -4,9 +4,9 @@
     split       b* (p! h) -> b* h, b* h, b* h
 
 Terms are separated by commas; ``->`` stands between operands and outputs.  A dim is one factor, or
-several merged row-major in parentheses, or ``1`` (broadcast); ``()`` is a scalar.  ``b*`` stands for as many leading dims
-as the tensor has left.  ``h!`` must stay whole.  ``+`` marks an operand that is added outside the
-product.
+several merged row-major in parentheses, or ``1`` (broadcast); ``()`` is a scalar.  ``b*`` stands
+for as many leading dims as the tensor has left.  ``h!`` must stay whole.  ``+`` marks an operand
+that is added outside the product.
 """
 
 from __future__ import annotations
@@ -129,6 +129,4 @@ def expand(rule: Rule, ranks: tuple[tuple[int, ...], tuple[int, ...]]) -> Rule:
     for starred_name, count in counts.items():
         if starred_name in rule.whole:
             whole |= {f"{starred_name.removesuffix('*')}{i}" for i in range(count)}
-    return Rule(
-        tuple(map(spread, rule.inputs)), tuple(map(spread, rule.outputs)), frozenset(whole)
-    )
+    return Rule(tuple(map(spread, rule.inputs)), tuple(map(spread, rule.outputs)), frozenset(whole))

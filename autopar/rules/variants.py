@@ -1,8 +1,8 @@
 """Local implementations that a factor's shards need, and the collectives they issue.
 
-    vocab_parallel_embedding       rows of the table are split; misses give zeros, so the output is P
-    vocab_parallel_cross_entropy   classes are split; the loss is the same on all ranks, so I
-    sync_batch_norm                the batch is split; statistics are those of the whole batch
+vocab_parallel_embedding       rows of the table are split; misses give zeros, so the output is P
+vocab_parallel_cross_entropy   classes are split; the loss is the same on all ranks, so I
+sync_batch_norm                the batch is split; statistics are those of the whole batch
 """
 
 from __future__ import annotations
@@ -78,4 +78,3 @@ _TRAFFIC: Mapping[str, TrafficOf] = {
     "vocab_parallel_cross_entropy": _cross_entropy,
     "sync_batch_norm": _batch_norm,
 }
-

@@ -7,19 +7,20 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 from torch.autograd import Variable
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Shard
+from torch.distributed.tensor import DTensor, Placement
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import _StridedShard
 
 
 def after_backward(callback: Callable[[], None]) -> None:
     """Call `callback` when the backward that is running now has ended."""
-    Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+    Variable._execution_engine.queue_callback(callback)
 
 
-def strided_shard(dim: int, blocks: int) -> Shard:
+def strided_shard(dim: int, blocks: int) -> Placement:
     """The placement that sees a dim as `blocks` equal blocks and splits each of them."""
     return _StridedShard(dim, split_factor=blocks)
 
@@ -37,7 +38,7 @@ def spec(mesh: DeviceMesh, placements: tuple[Placement, ...], whole: torch.Tenso
 
 def dtensor(local: torch.Tensor, layout: DTensorSpec) -> DTensor:
     """A DTensor over this local tensor, without copies, checks or communication."""
-    return DTensor(local, layout, requires_grad=False)  # type: ignore[call-arg]
+    return DTensor(local, layout, requires_grad=False)
 
 
 def local_of(parameter: DTensor) -> torch.Tensor:
@@ -60,6 +61,6 @@ def users(tensor: torch.Tensor) -> int:
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)) - 1
 
 
-def store() -> dist.Store:
+def store() -> Store:
     """The key-value store that the default group was started with."""
     return dist.distributed_c10d._get_default_store()

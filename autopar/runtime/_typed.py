@@ -37,7 +37,7 @@ class _ContiguousGradient(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         return gradient.contiguous()
 
 
@@ -45,7 +45,7 @@ def contiguous_gradient(x: torch.Tensor) -> torch.Tensor:
     """`x` itself; its gradient arrives contiguous."""
     if not x.requires_grad:
         return x
-    return _ContiguousGradient.apply(x)  # type: ignore[no-any-return,no-untyped-call]
+    return _ContiguousGradient.apply(x)  # type: ignore[no-any-return]
 
 
 def own(made: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -70,4 +70,3 @@ def step(x: torch.Tensor, group: dist.ProcessGroup, source: Type, target: Type) 
 
 def _type(kind: Type) -> Any:
     return spmd.S(kind.dim) if isinstance(kind, S) else _LETTERS[kind.name]
-

@@ -24,7 +24,7 @@ class _Rounds:
     """Numbers the meetings of one launch; a new default group starts anew."""
 
     def __init__(self) -> None:
-        self._store: dist.Store | None = None
+        self._store: object = None
         self._count = 0
 
     def __next__(self) -> int:

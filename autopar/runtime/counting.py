@@ -48,7 +48,7 @@ class CountTraffic(TorchDispatchMode):
         self.direction = "forward"
         self.nbytes: Counter[tuple[str, str, str]] = Counter()
         self.calls: Counter[tuple[str, str, str]] = Counter()
-        self._axis_of = {mesh.get_group(name).group_name: name for name in names}
+        self._axis_of: dict[str, str] = {mesh.get_group(name).group_name: name for name in names}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -61,7 +61,9 @@ class CountTraffic(TorchDispatchMode):
     def _count(self, name: str, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         if name not in KINDS:
             raise NotImplementedError(f"CountTraffic does not know the collective {func}.")
-        bound = {a.name: v for a, v in zip(func._schema.arguments, args, strict=False)} | dict(kwargs)
+        bound = {a.name: v for a, v in zip(func._schema.arguments, args, strict=False)} | dict(
+            kwargs
+        )
         group = bound.get("process_group", bound.get("group_name"))
         key = (self._axis(group), KINDS[name], self.direction)
         sides = [_nbytes(value) for key_, value in bound.items() if key_ not in ("process_group",)]
@@ -73,7 +75,7 @@ class CountTraffic(TorchDispatchMode):
 
     def _axis(self, group: Any) -> str:
         name = group if isinstance(group, str) else _group(group).group_name
-        return self._axis_of.get(name, name)
+        return str(self._axis_of.get(name, name))
 
 
 def _group(boxed: Any) -> dist.ProcessGroup:

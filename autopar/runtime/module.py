@@ -64,6 +64,8 @@ class Namespace:
 class Module:
     """A piece of the emitted model, at a path in the tree of parameters."""
 
+    _here: Namespace
+
     def __init__(self, parent: Module | Namespace, path: str = "") -> None:
         tree = parent._here if isinstance(parent, Module) else parent
         self._here = tree.at(path)

@@ -61,9 +61,7 @@ class Parallel(nn.Module):
         self._slots = list(slots(model, program.plan, program.graph, device_mesh))
         self._register(model, program.graph)
         self._leaves = Leaves(self._slots, self.axes, self._tree)
-        self._reducer = Reducer(
-            self._in_order(program.graph), self.axes, self._leaves.step_ended
-        )
+        self._reducer = Reducer(self._in_order(program.graph), self.axes, self._leaves.step_ended)
 
     def _register(self, model: nn.Module, graph: Graph) -> None:
         persistent = set(model.state_dict())
@@ -78,7 +76,9 @@ class Parallel(nn.Module):
     def _in_order(self, graph: Graph) -> list[Any]:
         """Slots in the order in which forward first reads them."""
         first = {
-            node.target: min((order[r.name] for r in graph.consumers[node.outputs[0].name]), default=0)
+            node.target: min(
+                (order[r.name] for r in graph.consumers[node.outputs[0].name]), default=0
+            )
             for order in [{node.name: place for place, node in enumerate(graph.nodes)}]
             for node in graph.leaves("parameter")
         }
@@ -268,5 +268,3 @@ class Parallel(nn.Module):
 
     def __repr__(self) -> str:
         return f"Parallel({self.graph.name} on mesh ({self.plan.mesh}), plan {self.plan.digest})"
-
-

@@ -14,7 +14,7 @@ from autopar.runtime.context import Axes
 from autopar.runtime.slots import Slot
 
 FIRST_NBYTES, NBYTES = 2**20, 25 * 2**20
-"""Sizes of the first and of the other buckets, as in PyTorch DDP (Li et al., VLDB 2020, section 3.2.3)."""
+"""Sizes of the first and of the other buckets, as in DDP (Li et al., VLDB 2020, section 3.2.3)."""
 
 
 class Reducer:
@@ -31,9 +31,7 @@ class Reducer:
         travelling = [slot for slot in self._slots if slot.hops]
         self._alone = [slot for slot in self._slots if not slot.hops]
         backward = {id(slot): place for place, slot in enumerate(reversed(travelling))}
-        groups = sorted(
-            in_buckets(reversed(travelling)), key=lambda group: backward[id(group[-1])]
-        )
+        groups = sorted(in_buckets(reversed(travelling)), key=lambda group: backward[id(group[-1])])
         self.buckets = [Bucket(g, axes, g[0].local.dtype) for g in groups]
         self._bucket_of = {id(slot): b for b in self.buckets for slot in b.slots}
         self.synchronises = True

@@ -30,7 +30,7 @@ class Gathered:
     def ticket(self, tensor: torch.Tensor) -> Ticket:
         """A place holder for a view of the gathered tensor."""
         self.waiting += 1
-        return Ticket(self, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+        return Ticket(self, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
     def again(self) -> torch.Tensor:
         """The gathered tensor, gathered again the first time it is asked for."""

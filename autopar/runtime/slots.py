@@ -91,7 +91,10 @@ class Slot:
         if self.pending:
             return self.base
         gradient = self.parameter.grad
-        return None if gradient is None else _torch.local_of(gradient)
+        if gradient is None:
+            return None
+        assert isinstance(gradient, DTensor)
+        return _torch.local_of(gradient)
 
     def settle(self, total: torch.Tensor) -> None:
         """Set the synchronised gradient, added to what was there."""

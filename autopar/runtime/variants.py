@@ -33,7 +33,7 @@ class _CrossEntropy(torch.autograd.Function):
     """Sum of cross-entropies over classes that are split; the gradient needs no communication."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         logits: torch.Tensor,
         target: torch.Tensor,
@@ -65,7 +65,7 @@ class _CrossEntropy(torch.autograd.Function):
         return (losses * valid).sum()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         softmax, index, mine, valid = ctx.saved_tensors
         hit = torch.zeros_like(softmax)
         hit.scatter_(1, index, mine[:, None].to(softmax.dtype))
@@ -85,7 +85,7 @@ def vocab_parallel_cross_entropy(
     """`cross_entropy_sum` of logits [n, classes] whose classes are split over `axis`; equal on all."""
     where = axis_named(axis)
     local = logits.shape[1]
-    return _CrossEntropy.apply(  # type: ignore[no-any-return,no-untyped-call]
+    return _CrossEntropy.apply(  # type: ignore[no-any-return]
         logits, target, where.group, where.rank * local, local * where.size, ignore_index,
         label_smoothing,
     )  # fmt: skip
@@ -95,14 +95,14 @@ class _Sum(torch.autograd.Function):
     """All-reduce whose gradient is all-reduced too (each rank uses the sum differently)."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         ctx.group = group
         total = x.clone()
         dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         total = gradient[:-1].contiguous()
         dist.all_reduce(total, group=ctx.group)
         return torch.cat([total, torch.zeros_like(gradient[-1:])]), None
@@ -122,7 +122,7 @@ def sync_batch_norm(
     """Batch norm of a batch split over `axis`, with the statistics of the whole batch."""
     dims = [0, *range(2, x.dim())]
     count = x.new_full((1,), x.numel() / x.shape[1])
-    totals = _Sum.apply(torch.cat([x.sum(dims), (x * x).sum(dims), count]), axis_named(axis).group)  # type: ignore[no-untyped-call]
+    totals = _Sum.apply(torch.cat([x.sum(dims), (x * x).sum(dims), count]), axis_named(axis).group)
     channels = x.shape[1]
     number = totals[-1].detach()
     mean = totals[:channels] / number

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from tests.capture.interpret import interpret
 from torch import nn
 
 from autopar.capture import capture
 from autopar.graph import Graph
+from tests.capture.interpret import interpret
 
 
 def captured_equals_eager(

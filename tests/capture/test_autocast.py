@@ -6,12 +6,12 @@ import copy
 
 import pytest
 import torch
-from tests.capture.compare import eager_loss
-from tests.capture.interpret import interpret
-from tests.models import CASES
-from tests.capture.small import Small, small
 
 from autopar.capture import capture
+from tests.capture.compare import eager_loss
+from tests.capture.interpret import interpret
+from tests.capture.small import Small, small
+from tests.models import CASES
 
 
 @pytest.mark.parametrize("name", list(CASES))

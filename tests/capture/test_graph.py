@@ -7,12 +7,12 @@ import time
 
 import pytest
 import torch
-from tests.capture.compare import captured_equals_eager
-from tests.models import CASES, bert, cnn, gpt2, llama, mlp
-from tests.capture.small import small
 
 from autopar.capture import capture
 from autopar.graph import Graph
+from tests.capture.compare import captured_equals_eager
+from tests.capture.small import small
+from tests.models import CASES, bert, cnn, gpt2, llama, mlp
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.capture.compare import captured_equals_eager
-from tests.capture.small import Small, small
 
 from autopar.capture import capture
 from autopar.errors import CaptureError
+from tests.capture.compare import captured_equals_eager
+from tests.capture.small import Small, small
 
 TARGET = torch.tensor([0, 1, -100, 3, 2, -100, 1, 0])
 WEIGHT = torch.tensor([1.0, 2.0, 0.5, 3.0], dtype=torch.float64)

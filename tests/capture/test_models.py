@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.capture.compare import captured_equals_eager
 from tests.models import CASES, double
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
 from tests.capture.compare import captured_equals_eager
 from tests.capture.small import Small, small
-from torch.utils.checkpoint import checkpoint
 
 Body = Callable[[Small, torch.Tensor], torch.Tensor]
 

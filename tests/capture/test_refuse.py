@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.capture.small import Small, small
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from autopar.capture import capture
 from autopar.errors import CaptureError, InputError
+from tests.capture.small import Small, small
 
 
 class Reversal(torch.autograd.Function):

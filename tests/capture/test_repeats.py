@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.models import HIDDEN, bert, gpt2, llama
 from torch import nn
 
 from autopar.capture import Repeat, capture, repeats
 from autopar.graph import Origin
+from tests.models import HIDDEN, bert, gpt2, llama
 
 
 @pytest.mark.parametrize(("make", "layers"), [(gpt2, 2), (gpt2, 5), (llama, 3), (bert, 4)])

@@ -92,7 +92,7 @@ def _over_count(
 def _elementwise(node: Node, tensors: Tensors) -> tuple[Node, ...]:
     position = REDUCTION_AT[node.op]
     operands = [_tensor(arg, tensors).shape for arg in node.args[:2]]
-    shape = torch.broadcast_shapes(*operands)  # type: ignore[no-untyped-call]
+    shape = torch.broadcast_shapes(*operands)
     summed = _part(node, node.op, "sum")
     kwargs = {key: value for key, value in node.kwargs if key != "reduction"}
     args = list(node.args[:position])
