@@ -91,13 +91,14 @@ class ParameterPlan:
 
     `stored` (S or I per axis) is what the optimizer and checkpoints see; `leaf` (S, R or I) is what
     forward and backward see.  `steps` lead from stored to leaf, once per training step; their
-    backward is the gradient's reduction.
+    backward is the gradient's reduction.  `shape` is the global one.
     """
 
     name: str
     stored: ShardingText
     leaf: ShardingText
     steps: tuple[Conversion, ...] = ()
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

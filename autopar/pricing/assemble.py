@@ -72,6 +72,7 @@ def _parameters(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator[
             storage.stored,
             storage.leaf,
             tuple(Conversion(tensor.name, s.axis, s.source, s.target) for s in steps),
+            tensor.shape,
         )
 
 
