@@ -44,6 +44,8 @@ class Fit:
     ranks: int
     latency_s: float
     bytes_per_s: float
+    host_ranks: int = 0
+    """How many ranks were busy on the host while it was measured; 0: just these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,16 @@ class Link:
     bytes_per_s: float
     latency_s: float
     fits: tuple[Fit, ...] = ()
+
+    def shared_by(self, ranks: int) -> Link:
+        """The link while `ranks` ranks use the host: only the fits measured nearest to that."""
+        nearest: dict[tuple[str, int], Fit] = {}
+        for fit in self.fits:
+            key = (fit.collective, fit.ranks)
+            best = nearest.setdefault(key, fit)
+            if abs(_busy(fit) - ranks) < abs(_busy(best) - ranks):
+                nearest[key] = fit
+        return replace(self, fits=tuple(nearest.values()))
 
 
 @dataclass(frozen=True)
@@ -106,6 +118,10 @@ class Hardware:
             bytes_per_s=self.device.bytes_per_s * factors["bytes"] / crowd,
             launch_s=self.device.launch_s * factors.get("launch", 1.0) * crowd,
         )
+
+
+def _busy(fit: Fit) -> int:
+    return fit.host_ranks or fit.ranks
 
 
 def names() -> tuple[str, ...]:

@@ -122,7 +122,9 @@ class _Builder:
         options = self.candidates.parameters[node.name]
         key = (tensor.shape, tensor.dtype, tensor.differentiable, options)
         if key not in self._costs:
-            seconds = [storage_seconds(tensor, option, self.routes) for option in options]
+            seconds = [
+                storage_seconds(tensor, option, self.routes, self.prices) for option in options
+            ]
             nbytes = [
                 storage_nbytes(tensor, option, self.prices, self.optimizer).total
                 for option in options

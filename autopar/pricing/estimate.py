@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from autopar.conversion import Traffic
@@ -13,7 +13,7 @@ from autopar.plan import Choice, Conversion, Estimate, Flow, ParameterPlan, Plan
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.operators import local_nbytes, operator_seconds
 from autopar.pricing.parameters import Storage, storage_nbytes
-from autopar.pricing.prices import Prices, regathered
+from autopar.pricing.prices import BUCKET_NBYTES, Prices, regathered
 from autopar.rules import variant_traffic
 
 Scope = Literal["step", "microbatch"]
@@ -119,15 +119,23 @@ def _flows(issued: tuple[Traffic, ...], scope: Scope, prices: Prices) -> Iterato
     for part in issued:
         groups[part.axis, part.collective, part.direction].append(part)
     for (axis, _, _), parts in sorted(groups.items()):
+        sizes = [part.nbytes for part in parts]
+        calls = _buckets(sizes) if scope == "step" else sizes
         yield Flow(
             axis=prices.mesh.names[axis],
             collective=parts[0].collective,
             direction=parts[0].direction,
             scope=scope,
-            calls=len(parts),
-            nbytes=sum(part.nbytes for part in parts),
-            seconds=sum(prices.collective(part) for part in parts),
+            calls=len(calls),
+            nbytes=sum(sizes),
+            seconds=sum(prices.collective(replace(parts[0], nbytes=size)) for size in calls),
         )
+
+
+def _buckets(sizes: list[int]) -> list[int]:
+    """Parameters travel together: full buckets and what is left."""
+    full, rest = divmod(sum(sizes), BUCKET_NBYTES)
+    return [BUCKET_NBYTES] * full + [rest] * (rest > 0)
 
 
 def _working(graph: Graph, choice: Choice, prices: Prices) -> int:

@@ -80,10 +80,14 @@ def _chain(stored: Sharding, leaf: Sharding, order: tuple[int, ...]) -> Iterator
         here = there
 
 
-def storage_seconds(tensor: Tensor, storage: Storage, routes: Routes) -> float:
-    """Seconds per step of gathering the weight and reducing its gradient."""
-    closure = routes.closure(tensor, (storage.stored, storage.leaf))
-    return sum(closure.cost(s.source, s.target) for s in gather_steps(tensor, storage, routes))
+def storage_seconds(tensor: Tensor, storage: Storage, routes: Routes, prices: Prices) -> float:
+    """Seconds per step of gathering the weight and reducing its gradient, in buckets."""
+    mesh = prices.mesh
+    return sum(
+        prices.in_buckets(part.axis, part.collective, part.nbytes)
+        for step in gather_steps(tensor, storage, routes)
+        for part in step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
+    )
 
 
 @dataclass(frozen=True, slots=True)

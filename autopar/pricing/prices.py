@@ -6,12 +6,15 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from autopar.conversion import Step, Traffic
+from autopar.conversion import Collective, Step, Traffic
 from autopar.graph import Tensor
 from autopar.mesh import Mesh
 from cost_models.collectives import axis_link, collective_seconds
 from cost_models.hardware import Device, Hardware, Link
 from cost_models.ops import op_seconds
+
+BUCKET_NBYTES = 25 * 2**20
+"""Parameters and gradients travel in buckets of this size, as in DDP."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,10 @@ class Prices:
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
-        """The slowest link along each axis."""
+        """The slowest link along each axis, as it is when all ranks of the mesh talk at once."""
+        ranks = self.mesh.world_size
         return tuple(
-            axis_link(self.hardware, self.mesh.stride(axis), size)
+            axis_link(self.hardware, self.mesh.stride(axis), size).shared_by(ranks)
             for axis, size in enumerate(self.mesh.sizes)
         )
 
@@ -41,6 +45,11 @@ class Prices:
         return collective_seconds(
             traffic.collective, traffic.nbytes, ranks, self.links[traffic.axis]
         )
+
+    def in_buckets(self, axis: int, collective: Collective, nbytes: float) -> float:
+        """Seconds of many small tensors that travel in full buckets: no latency of their own."""
+        bucket = Traffic(axis, collective, "backward", BUCKET_NBYTES)
+        return self.collective(bucket) * nbytes / BUCKET_NBYTES
 
     def operator(self, flops: float, nbytes: float, dtype: str) -> float:
         """Seconds of one operator that does `flops` and moves `nbytes` on one device."""

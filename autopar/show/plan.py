@@ -13,9 +13,7 @@ from autopar.show.units import nbytes, seconds
 
 def show_plan(plan: Plan) -> RenderableType:
     """The whole plan on one page; repeated blocks are folded."""
-    return Group(
-        header(plan), "", costs(plan), "", parameters(plan), "", communication(plan)
-    )
+    return Group(header(plan), "", costs(plan), "", parameters(plan), "", communication(plan))
 
 
 def header(plan: Plan) -> str:
@@ -66,8 +64,7 @@ def parameters(plan: Plan) -> Table:
     for column in ("shape", "stored", "in the step"):
         table.add_column(column, no_wrap=True)
     rows = (
-        (p.name, ("x".join(map(str, p.shape)), str(p.stored), str(p.leaf)))
-        for p in plan.parameters
+        (p.name, ("x".join(map(str, p.shape)), str(p.stored), str(p.leaf))) for p in plan.parameters
     )
     for row in fold(rows):
         count = f"x{row.count}" if row.count > 1 else ""
@@ -80,7 +77,9 @@ def communication(plan: Plan) -> Table:
     table = Table(title="communication per step, per rank", title_justify="left", box=None)
     table.pad_edge = False
     for column in ("axis", "collective", "when", "calls", "bytes", "time"):
-        table.add_column(column, justify="right" if column in ("calls", "bytes", "time") else "left")
+        table.add_column(
+            column, justify="right" if column in ("calls", "bytes", "time") else "left"
+        )
     for flow in plan.estimate.flows:
         when = flow.direction if flow.scope == "microbatch" else _step_word(flow.direction)
         table.add_row(

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,12 +30,12 @@ QUICK = Effort(matrix=192, repetitions=3, sizes=(2**10, 2**16, 2**20), nbytes=2*
 
 @dataclass(frozen=True)
 class Measured:
-    """One process' figures; collectives as seconds by kind and size."""
+    """One process' figures; collectives as seconds by (kind, ranks) and size."""
 
     flops_per_s: dict[str, float]
     bytes_per_s: float
     launch_s: float
-    collectives: dict[str, dict[int, float]] = field(default_factory=dict)
+    collectives: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
 
 
 def measure(effort: Effort) -> Measured:
@@ -95,29 +96,39 @@ def _launch_s(effort: Effort) -> float:
     return sustained_seconds(chain, effort.repetitions) / (2 * count)
 
 
-def _collectives(effort: Effort) -> dict[str, dict[int, float]]:
-    ranks = dist.get_world_size()
-    found: dict[str, dict[int, float]] = {}
+def _collectives(effort: Effort) -> dict[tuple[str, int], dict[int, float]]:
+    """Among all processes, and in pairs that are busy at the same time."""
+    world = dist.get_world_size()
+    found = _in_group(dist.group.WORLD, world, effort)
+    if world > 2 and world % 2 == 0:
+        pairs = [dist.new_group([rank, rank + 1]) for rank in range(0, world, 2)]
+        found |= _in_group(pairs[dist.get_rank() // 2], 2, effort)
+    return found
+
+
+def _in_group(group: Any, ranks: int, effort: Effort) -> dict[tuple[str, int], dict[int, float]]:
+    found: dict[tuple[str, int], dict[int, float]] = {}
     for kind in KINDS:
         times = {}
         for nbytes in effort.sizes:
             whole = torch.rand(nbytes // 4 // ranks * ranks)
             repetitions = max(3, effort.repetitions // (4 if nbytes > 2**20 else 1))
-            times[nbytes] = sustained_seconds(_collective(kind, whole, ranks), repetitions)
-        found[kind] = times
+            call = _collective(kind, whole, ranks, group)
+            times[nbytes] = sustained_seconds(call, repetitions)
+        found[kind, ranks] = times
     return found
 
 
-def _collective(kind: str, whole: torch.Tensor, ranks: int) -> Callable[[], object]:
+def _collective(kind: str, whole: torch.Tensor, ranks: int, group: Any) -> Callable[[], object]:
     """A call whose larger side is `whole`."""
     part = torch.empty(whole.numel() // ranks)
     other = torch.empty_like(whole)
     gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
     scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
     calls: dict[str, Callable[[], object]] = {
-        "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: gather(other, part),
-        "reduce_scatter": lambda: scatter(part, whole),
-        "all_to_all": lambda: dist.all_to_all_single(other, whole),
+        "all_reduce": lambda: dist.all_reduce(whole, group=group),
+        "all_gather": lambda: gather(other, part, group=group),
+        "reduce_scatter": lambda: scatter(part, whole, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole, group=group),
     }
     return calls[kind]

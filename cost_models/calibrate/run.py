@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from cost_models.calibrate.fit import fit_line
-from cost_models.calibrate.measure import KINDS, QUICK, Effort, Measured, measure
+from cost_models.calibrate.measure import QUICK, Effort, Measured, measure
 from cost_models.errors import CostModelError
 from cost_models.hardware import Device, Fit, Hardware, Link
 
@@ -142,10 +142,10 @@ def _shares(group: list[Measured], alone: Measured) -> dict[str, float]:
 def _fits(found: dict[int, list[Measured]]) -> tuple[tuple[Fit, ...], float]:
     fits, worst = [], 0.0
     for count, group in found.items():
-        for kind in KINDS:
-            sizes = sorted(group[0].collectives[kind])
-            slowest = [max(m.collectives[kind][size] for m in group) for size in sizes]
+        for kind, ranks in group[0].collectives:
+            sizes = sorted(group[0].collectives[kind, ranks])
+            slowest = [max(m.collectives[kind, ranks][size] for m in group) for size in sizes]
             line = fit_line(sizes, slowest)
             worst = max(worst, line.error)
-            fits.append(Fit(kind, count, line.latency_s, line.bytes_per_s))
+            fits.append(Fit(kind, ranks, line.latency_s, line.bytes_per_s, count))
     return tuple(fits), worst
