@@ -23,7 +23,7 @@ from autopar.errors import InputError, MeshError, SourceError
 from autopar.graph import Graph
 from autopar.mesh import DEFAULT_NAMES, Mesh
 from autopar.meta import without_weights
-from autopar.options import Constraints, Loss, Options
+from autopar.options import Constraints, Loss, Options, Precision
 from autopar.placement import Sharding
 from autopar.plan import Plan
 from autopar.pricing.parameters import Storage
@@ -122,6 +122,16 @@ def compile_model(
     bare = without_weights(model, chosen.precision.compute)
     compiler = Compiler(bare, as_mesh(mesh), as_hardware(hardware), chosen)
     return compiler.compile(compiler.graph(inputs))
+
+
+def captured_for(
+    plan: Plan, model: nn.Module, example_inputs: ExampleInputs | None, loss: Loss | None
+) -> Graph:
+    """The model's graph, captured the way it was when the plan was made."""
+    options = replace(Options(loss=loss), precision=Precision.parse(plan.precision))
+    inputs = example_inputs if example_inputs is not None else offered_inputs(model)
+    bare = without_weights(model, options.precision.compute)
+    return Compiler(bare, plan.mesh, load_hardware("cpu"), options).graph(inputs)
 
 
 class Compiler:

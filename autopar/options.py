@@ -41,6 +41,17 @@ class Precision:
             )
         return cls(compute=getattr(torch, name))
 
+    @classmethod
+    def parse(cls, text: str) -> Precision:
+        """Read what `str` wrote."""
+        if text == str(cls()):
+            return cls()
+        kind, _, name = text.rpartition(" ")
+        dtype = getattr(torch, name, None)
+        if not isinstance(dtype, torch.dtype):
+            raise InputError(f"Cannot read the precision {text!r}.")
+        return cls(autocast=dtype) if kind == "autocast" else cls(compute=dtype)
+
     def __str__(self) -> str:
         if self.autocast is not None:
             return f"autocast {str(self.autocast).removeprefix('torch.')}"

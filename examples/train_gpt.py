@@ -60,7 +60,9 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     """What can be changed on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mesh", default="2x2", help="such as 4 or 2x2; its size is --nproc-per-node")
+    parser.add_argument(
+        "--mesh", default="2x2", help="such as 4 or 2x2; its size is --nproc-per-node"
+    )
     parser.add_argument("--preset", default=None, help="ddp, fsdp, megatron, ...; none: the solver")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--layers", type=int, default=4)

@@ -35,6 +35,12 @@ def load(name: str, mesh: Mesh) -> tuple[Constraint, ...]:
     return tuple(constraints)
 
 
+def describe(name: str) -> str:
+    """The preset's own first line."""
+    text = resources.files(__name__).joinpath(f"{name}.toml").read_text()
+    return text.splitlines()[0].removeprefix("# ")
+
+
 def regathers(name: str) -> bool | None:
     """Whether the preset gathers weights again in the backward (None: it does not say)."""
     text = resources.files(__name__).joinpath(f"{name}.toml").read_text()

@@ -76,7 +76,7 @@ def estimate(
     flows = (*_flows(issued.step, "step", prices), *_flows(issued.microbatch, "microbatch", prices))
     compute_s = sum(
         operator_seconds(graph.node[c.node], c.sharding, graph, prices) for c in choices
-    ) + prices.optimizer_seconds(parameter_nbytes(graph, parameters, prices))
+    ) + prices.optimizer_seconds(parameter_nbytes(graph, parameters, prices), len(parameters))
     variants_s = sum(
         prices.collective(part)
         for c in choices
