@@ -8,6 +8,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -148,4 +149,22 @@ def _fits(found: dict[int, list[Measured]]) -> tuple[tuple[Fit, ...], float]:
             line = fit_line(sizes, slowest)
             worst = max(worst, line.error)
             fits.append(Fit(kind, ranks, line.latency_s, line.bytes_per_s, count))
-    return tuple(fits), worst
+    return tuple(_not_below_gather(fit, fits) for fit in fits), worst
+
+
+def _not_below_gather(fit: Fit, fits: list[Fit]) -> Fit:
+    """An all-reduce contains an all-gather; where small messages say otherwise it is noise, and
+    would make planners sum zeros instead of gathering shards."""
+    if fit.collective != "all_reduce":
+        return fit
+    gather = next(
+        other
+        for other in fits
+        if (other.collective, other.ranks, other.host_ranks)
+        == ("all_gather", fit.ranks, fit.host_ranks)
+    )
+    return replace(
+        fit,
+        latency_s=max(fit.latency_s, gather.latency_s),
+        bytes_per_s=min(fit.bytes_per_s, gather.bytes_per_s),
+    )
