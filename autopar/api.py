@@ -17,7 +17,7 @@ from autopar import presets
 from autopar.batch import Batch
 from autopar.capture import ExampleInputs, capture
 from autopar.capture.saved import saved
-from autopar.compile import Compilation, Settings, compile_graph, fits_batch
+from autopar.compile import Compilation, Settings, compile_graph
 from autopar.constraints import Constraint, from_user
 from autopar.errors import InputError, MeshError, SourceError
 from autopar.graph import Graph
@@ -27,7 +27,6 @@ from autopar.options import Constraints, Loss, Options, Precision
 from autopar.placement import Sharding
 from autopar.plan import Plan
 from autopar.pricing.parameters import Storage
-from autopar.rules import batch_forms
 from autopar.runtime import agreement, world
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.program import Program, cache_directory, load, write
@@ -158,16 +157,13 @@ class Compiler:
     def compile(self, graph: Graph) -> Compilation:
         """Candidates, prices, solution, plan and source of a captured graph.
 
-        Where every rank brings its own part of the batch, each way to divide the batch among the
-        axes is solved, and the cheapest counts; of equals, the one that divides most.
+        Where every rank brings its own part, the batch arrives divided the way the best plan for a
+        whole batch divides it.
         """
+        made = self._compile(graph, None)
         if self._options.input == "global":
-            return self._compile(graph, None)
-        forms = sorted(batch_forms(self._mesh), key=lambda form: -len(form.cuts(0)))
-        found = [
-            self._compile(graph, form) for form in forms if fits_batch(graph, form, self._mesh)
-        ]
-        return min(found, key=lambda made: made.plan.estimate.step_s)
+            return made
+        return self._compile(graph, batch_form(made.plan, graph))
 
     def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
         options = self._options

@@ -13,8 +13,8 @@ from autopar.constraints import Constraint
 from autopar.emit import emit
 from autopar.graph import Graph, Node, Saved
 from autopar.mesh import Mesh
-from autopar.placement import Sharding
-from autopar.plan import OpSharding, Plan
+from autopar.placement import S, Sharding
+from autopar.plan import Conversion, OpSharding, Plan
 from autopar.pricing.assemble import assemble
 from autopar.pricing.build import Candidates, Priced, build
 from autopar.pricing.narrow import narrow
@@ -97,9 +97,20 @@ def batch_inputs(graph: Graph) -> tuple[Node, ...]:
     return tuple(n for n in inputs if n.outputs[0].shape[0] == inputs[0].outputs[0].shape[0])
 
 
-def fits_batch(graph: Graph, form: Sharding, mesh: Mesh) -> bool:
-    """Whether every input of the batch can be split so."""
-    return all(form.fits(node.outputs[0].shape, mesh) for node in batch_inputs(graph))
+def batch_form(plan: Plan, graph: Graph) -> Sharding:
+    """How a plan for whole batches splits their first dim: what its inputs are sliced to."""
+    inputs = {node.outputs[0].name for node in batch_inputs(graph)}
+    sliced = {c.axis for c in plan.conversions if c.tensor in inputs and _is_batch_slice(c)}
+    return next(
+        form
+        for form in rules.batch_forms(plan.mesh)
+        if {axis for _, axis in form.cuts(0)} == sliced
+    )
+
+
+def _is_batch_slice(conversion: Conversion) -> bool:
+    target = conversion.target[conversion.axis]
+    return isinstance(target, S) and target.dim == 0
 
 
 def _arrive(every: dict[str, tuple[OpSharding, ...]], graph: Graph, form: Sharding) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from autopar.batch import Batch, mapped
 from autopar.errors import InputError
 from autopar.graph import Graph
 from autopar.plan import Plan
-from autopar.runtime import agreement, context, regather
+from autopar.runtime import agreement, checkpoint, context, regather
 from autopar.runtime.clip import clip_grad_norm_
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
@@ -258,6 +259,19 @@ class Parallel(nn.Module):
         Returns the norm before scaling, equal on all ranks.
         """
         return clip_grad_norm_(self._slots, self.plan.mesh, self.axes, max_norm, norm_type)
+
+    def save(
+        self, path: str | Path, optimizer: torch.optim.Optimizer | None = None, step: int = 0
+    ) -> None:
+        """Write a checkpoint directory that any mesh, preset or plain PyTorch model can read.
+
+        It holds model, optimizer, step and random state; an interrupted write leaves the old one.
+        """
+        checkpoint.save(path, self, optimizer, step)
+
+    def load(self, path: str | Path, optimizer: torch.optim.Optimizer | None = None) -> int:
+        """Read a checkpoint that was written on any mesh; give its step."""
+        return checkpoint.load(path, self, optimizer)
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Plain tensors under the user's names, whole on every rank: loads into the user's model."""

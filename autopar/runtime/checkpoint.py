@@ -1,0 +1,137 @@
+"""Checkpoints through `torch.distributed.checkpoint`: written by one mesh, read by any other.
+
+The state is ``{"model", "optimizer", "step", "rng"}`` under the user's names.  Parameters whose layout
+is strided, which such checkpoints refuse, are laid out plainly on the way in and back on the way out.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor.placement_types import Shard
+
+from autopar.errors import InputError
+from autopar.runtime import _torch
+
+Optimizer = torch.optim.Optimizer
+
+
+def save(
+    path: str | Path, model: nn.Module, optimizer: Optimizer | None = None, step: int = 0
+) -> None:
+    """Write a checkpoint directory, whole or not at all; call it on every rank."""
+    target = Path(path)
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    if _is_first():
+        shutil.rmtree(unfinished, ignore_errors=True)
+    _together()
+    state = _map_tensors(_state(model, optimizer, step), _plain)
+    with _alone_is_fine():
+        state_dict_saver.save(state, checkpoint_id=unfinished, no_dist=not dist.is_initialized())
+    _together()
+    if _is_first():
+        _replace(unfinished, target)
+    _together()
+
+
+def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None) -> int:
+    """Read a checkpoint into a model (parallel or plain) and its optimizer; give its step."""
+    if not (Path(path) / ".metadata").is_file():
+        raise InputError(f"{path} is no checkpoint: it has no .metadata file.")
+    state = _state(model, optimizer, 0)
+    plain = _map_tensors(state, _plain)
+    try:
+        with _alone_is_fine():
+            state_dict_loader.load(plain, checkpoint_id=path, no_dist=not dist.is_initialized())
+    except Exception as error:
+        raise InputError(f"{path} does not fit this model: {error}") from error
+    with torch.no_grad():
+        _copy_back(plain["model"], state["model"])
+    if optimizer is not None:
+        _copy_back(plain["optimizer"], state["optimizer"])
+        set_optimizer_state_dict(model, optimizer, state["optimizer"])
+    torch.set_rng_state(plain["rng"])
+    return int(plain["step"])
+
+
+def _state(model: nn.Module, optimizer: Optimizer | None, step: int) -> dict[str, Any]:
+    state: dict[str, Any] = {
+        "model": get_model_state_dict(model, options=StateDictOptions()),
+        "step": torch.tensor(step),
+        "rng": torch.get_rng_state(),
+    }
+    if optimizer is not None:
+        state["optimizer"] = get_optimizer_state_dict(model, optimizer)
+    return state
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in a layout that checkpoints can write; the tensor itself where it is one."""
+    if not isinstance(tensor, DTensor) or not any(map(_torch.is_strided, tensor.placements)):
+        return tensor
+    layout = [Shard(k.dim) if _torch.is_strided(k) else k for k in tensor.placements]  # type: ignore[attr-defined]
+    whole = DTensor.full_tensor(tensor).detach()
+    return distribute_tensor(whole, tensor.device_mesh, layout)
+
+
+def _copy_back(plain: Any, target: Any) -> None:
+    """Values that were read into another layout go to the tensors they stand for."""
+    for key, value in plain.items():
+        if isinstance(value, dict):
+            _copy_back(value, target[key])
+        elif isinstance(value, DTensor) and value is not target[key]:
+            there = target[key]
+            same = distribute_tensor(value.full_tensor(), there.device_mesh, there.placements)
+            _torch.local_of(there).copy_(_torch.local_of(same))
+        elif not isinstance(value, torch.Tensor):
+            target[key] = value
+
+
+def _map_tensors(state: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(state, dict):
+        return {key: _map_tensors(value, change) for key, value in state.items()}
+    return change(state) if isinstance(state, torch.Tensor) else state
+
+
+@contextmanager
+def _alone_is_fine() -> Iterator[None]:
+    """torch warns that it guesses a single process where there is no group; we mean it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable")
+        yield
+
+
+def _is_first() -> bool:
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def _together() -> None:
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def _replace(new: Path, target: Path) -> None:
+    """Put the finished directory in place; the old one stays until then."""
+    old = target.with_name(f".{target.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        os.replace(target, old)
+    os.replace(new, target)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,231 @@
+"""What the pool's workers do in tests of the public calls."""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+import autopar
+from tests import models
+from tests.capture.compare import eager_loss
+
+Case = models.Case
+os.environ.setdefault("AUTOPAR_CACHE", tempfile.mkdtemp(prefix="autopar_cache_"))
+
+
+def reference_steps(
+    case: Case, steps: int, make: Callable[..., Any], **options: Any
+) -> tuple[torch.nn.Module, list[float]]:
+    """Some steps of the single process."""
+    model, inputs, loss = copy.deepcopy(case[0]), case[1], case[2]
+    optimizer = make(model.parameters(), **options)
+    losses = []
+    for _ in range(steps):
+        value = eager_loss(model, inputs, loss)
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(value.detach()))
+    return model, losses
+
+
+def same_weights(parallel: autopar.Parallel, model: torch.nn.Module, tolerance: float) -> None:
+    """All weights and buffers equal, relative to the largest."""
+    want = model.state_dict()
+    got = parallel.full_state_dict()
+    assert got.keys() == want.keys(), got.keys() ^ want.keys()
+    for key, value in want.items():
+        scale = max(float(value.detach().double().abs().max()), 1.0)
+        difference = float((got[key].double() - value.double()).detach().abs().max())
+        assert difference <= tolerance * scale, f"{key}: {difference} of {scale}"
+
+
+def losses_of(parallel: autopar.Parallel, case: Case, steps: int, optimizer: Any) -> list[float]:
+    """The plain loop."""
+    losses = []
+    for _ in range(steps):
+        loss = parallel(**case[1])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def adamw(name: str, mesh: tuple[int, ...], preset: str | None) -> None:
+    """Several AdamW steps in float32."""
+    case = models.CASES[name]()
+    model, want = reference_steps(case, 3, torch.optim.AdamW, lr=1e-3)
+    parallel = autopar.parallelize(case[0], mesh, case[1], loss=case[2], preset=preset)
+    optimizer = torch.optim.AdamW(parallel.parameters(), lr=1e-3)
+    got = losses_of(parallel, case, 3, optimizer)
+    assert all(abs(a - b) < 1e-4 for a, b in zip(got, want, strict=True)), (got, want)
+    same_weights(parallel, model, 1e-4)
+
+
+def accumulation(mesh: tuple[int, ...], preset: str) -> None:
+    """no_sync adds up on each rank; one synchronisation; abandoned sums leave no trace."""
+    case = models.double(models.mlp())
+    single = copy.deepcopy(case[0])
+    for _ in range(3):
+        eager_loss(single, case[1], case[2]).backward()
+    want = {k: p.grad for k, p in single.named_parameters()}
+    parallel = autopar.parallelize(case[0], mesh, case[1], loss=case[2], preset=preset)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    with parallel.no_sync():
+        parallel(**case[1]).backward()
+    optimizer.zero_grad()
+    with parallel.no_sync():
+        parallel(**case[1]).backward()
+        parallel(**case[1]).backward()
+    parallel(**case[1]).backward()
+    _same_gradients(parallel, want)
+    parallel(**case[1]).backward()
+    _same_gradients(parallel, {k: g * 4 / 3 for k, g in want.items() if g is not None})
+    parallel.zero_grad()
+    assert all(p.grad is None for p in parallel.parameters())
+
+
+def _same_gradients(parallel: autopar.Parallel, want: dict[str, Any]) -> None:
+    scale = max(float(g.abs().max()) for g in want.values())
+    for key, parameter in parallel.named_parameters():
+        assert isinstance(parameter.grad, DTensor), key
+        difference = float((parameter.grad.full_tensor() - want[key]).abs().max())
+        assert difference <= 1e-9 * scale, f"{key}: {difference} of {scale}"
+
+
+def clipping(mesh: tuple[int, ...], preset: str, norm_type: float) -> None:
+    """The norm and the clipped gradients are those of the single process."""
+    case = models.double(models.mlp())
+    single = copy.deepcopy(case[0])
+    eager_loss(single, case[1], case[2]).backward()
+    want = torch.nn.utils.clip_grad_norm_(single.parameters(), 0.1, norm_type)
+    parallel = autopar.parallelize(case[0], mesh, case[1], loss=case[2], preset=preset)
+    parallel(**case[1]).backward()
+    got = parallel.clip_grad_norm_(0.1, norm_type)
+    assert abs(float(got) - float(want)) <= 1e-9 * float(want)
+    _same_gradients(parallel, {k: p.grad for k, p in single.named_parameters()})
+
+
+def evaluation(mesh: tuple[int, ...], preset: str) -> None:
+    """eval() without labels gives the model's own output object with whole logits behind it."""
+    case = models.gpt2()
+    parallel = autopar.parallelize(case[0], mesh, case[1], preset=preset, outputs=["logits"])
+    single = copy.deepcopy(case[0]).eval()
+    parallel.eval()
+    with torch.no_grad():
+        got = parallel(input_ids=case[1]["input_ids"])
+        want = single(input_ids=case[1]["input_ids"])
+    assert type(got) is type(want)
+    assert isinstance(got.logits, DTensor)
+    assert torch.allclose(got.logits.full_tensor(), want.logits, atol=1e-5)
+    parallel.train()
+    out = parallel(**case[1])
+    assert isinstance(out.logits, DTensor)
+    out.loss.backward()
+    assert all(p.grad is not None for p in parallel.parameters())
+
+
+def other_shapes(mesh: tuple[int, ...]) -> None:
+    """A short last batch is planned when it comes, and is right."""
+    case = models.gpt2()
+    parallel = autopar.parallelize(case[0], mesh, case[1])
+    short = {key: value[:3, :10] for key, value in case[1].items()}
+    single = copy.deepcopy(case[0])
+    want = single(**short).loss
+    want.backward()
+    loss = parallel(**short)
+    loss.backward()
+    assert abs(float(loss.detach()) - float(want.detach())) < 1e-5
+    gradients = {k: p.grad for k, p in single.named_parameters()}
+    for key, parameter in parallel.named_parameters():
+        assert torch.allclose(parameter.grad.full_tensor(), gradients[key], atol=1e-5), key
+
+
+def refused_shapes(mesh: tuple[int, ...]) -> str:
+    """replan=False says what to do."""
+    case = models.gpt2()
+    parallel = autopar.parallelize(case[0], mesh, case[1], replan=False)
+    try:
+        parallel(**{key: value[:3] for key, value in case[1].items()})
+    except autopar.AutoparError as error:
+        return str(error)
+    raise AssertionError("a batch of another shape was accepted")
+
+
+def local_input(mesh: tuple[int, ...], preset: str) -> int:
+    """Each rank passes its own part."""
+    case = models.double(models.mlp())
+    model, want = reference_steps(case, 2, torch.optim.SGD, lr=0.1)
+    parallel = autopar.parallelize(
+        case[0], mesh, case[1], loss=case[2], preset=preset, input="local"
+    )
+    size = models.BATCH // parallel.data_replicas
+    start = parallel.data_rank * size
+    part = {key: value[start : start + size] for key, value in case[1].items()}
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    got = losses_of(parallel, (case[0], part, case[2]), 2, optimizer)
+    assert all(abs(a - b) < 1e-9 for a, b in zip(got, want, strict=True)), (got, want)
+    same_weights(parallel, model, 1e-9)
+    return parallel.data_replicas
+
+
+def edited_source(mesh: tuple[int, ...], folder: str) -> None:
+    """An edited file runs: the loss is doubled by hand."""
+    case = models.mlp()
+    parallel = autopar.parallelize(case[0], mesh, case[1], loss=case[2], preset="ddp")
+    first = float(parallel(**case[1]).detach())
+    text = parallel.source
+    before, _, result = text.rpartition("        return ")
+    path = f"{folder}/edited_{os.environ['RANK']}.py"
+    with open(path, "w") as file:
+        file.write(f"{before}        return 2 * {result.strip().rstrip(',')},\n")
+    again = autopar.parallelize(case[0], mesh, case[1], loss=case[2], preset="ddp", source=path)
+    assert abs(float(again(**case[1]).detach()) - 2 * first) < 1e-5
+    assert again.source_path == path
+
+
+def checkpoint(folder: str, saves: bool, mesh: tuple[int, ...], preset: str) -> None:
+    """Two steps, save; on another mesh load, one more step: equal to three steps alone."""
+    case = models.gpt2()
+    model, _ = reference_steps(case, 3, torch.optim.AdamW, lr=1e-3)
+    if not saves:
+        for parameter in case[0].parameters():
+            torch.nn.init.zeros_(parameter)
+    parallel = autopar.parallelize(case[0], mesh, case[1], preset=preset)
+    optimizer = torch.optim.AdamW(parallel.parameters(), lr=1e-3)
+    if saves:
+        losses_of(parallel, case, 2, optimizer)
+        parallel.save(f"{folder}/step2", optimizer, step=2)
+        parallel.save(f"{folder}/step2", optimizer, step=2)
+    else:
+        assert parallel.load(f"{folder}/step2", optimizer) == 2
+    losses_of(parallel, case, 1, optimizer)
+    same_weights(parallel, model, 1e-4)
+
+
+def names_and_groups(mesh: tuple[int, ...]) -> None:
+    """Parameters carry the user's names, so parameter groups work by name; schedulers too."""
+    case = models.gpt2()
+    single = copy.deepcopy(case[0])
+    parallel = autopar.parallelize(case[0], mesh, case[1], preset="fsdp")
+    assert [n for n, _ in parallel.named_parameters()] == [n for n, _ in single.named_parameters()]
+    for model in (single, parallel):
+        decay = [p for n, p in model.named_parameters() if n.endswith("weight")]
+        rest = [p for n, p in model.named_parameters() if not n.endswith("weight")]
+        groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=1e-3)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+        for _ in range(2):
+            out = model(**case[1])
+            (out if torch.is_tensor(out) else out.loss).backward()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+    same_weights(parallel, single, 1e-4)

@@ -1,0 +1,72 @@
+"""The public calls, as people use them, on real gloo processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from autopar.runtime import checkpoint
+from tests import models
+from tests.distributed import jobs
+from tests.pool import Pool
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "preset"),
+    [("gpt2", (2, 2), None), ("mlp", (2,), "zero2"), ("bert", (2, 2), "fsdp_megatron")],
+)
+def test_adamw(pool: Pool, name: str, mesh: tuple[int, ...], preset: str | None) -> None:
+    pool.run(len(mesh) * 2, jobs.adamw, name, mesh, preset)
+
+
+@pytest.mark.parametrize("preset", ["ddp", "zero2", "fsdp", "fsdp_megatron"])
+def test_accumulation(pool: Pool, preset: str) -> None:
+    pool.run(4, jobs.accumulation, (2, 2), preset)
+
+
+@pytest.mark.parametrize(("preset", "norm_type"), [("fsdp_megatron", 2.0), ("zero2", float("inf"))])
+def test_clipping(pool: Pool, preset: str, norm_type: float) -> None:
+    pool.run(4, jobs.clipping, (2, 2), preset, norm_type)
+
+
+@pytest.mark.parametrize("preset", ["fsdp", "megatron"])
+def test_evaluation(pool: Pool, preset: str) -> None:
+    pool.run(2, jobs.evaluation, (2,), preset)
+
+
+def test_other_shapes(pool: Pool) -> None:
+    pool.run(2, jobs.other_shapes, (2,))
+
+
+def test_refused_shapes(pool: Pool) -> None:
+    for message in pool.run(2, jobs.refused_shapes, (2,)):
+        assert "replan=False" in message and "input_ids: int64[3, 16]" in message
+
+
+@pytest.mark.parametrize(
+    ("preset", "replicas"), [("ddp", 4), ("megatron", 2), ("fsdp", 4), ("fsdp_megatron", 2)]
+)
+def test_local_input(pool: Pool, preset: str, replicas: int) -> None:
+    assert pool.run(4, jobs.local_input, (2, 2), preset) == [replicas] * 4
+
+
+def test_edited_source(pool: Pool, tmp_path: Path) -> None:
+    pool.run(2, jobs.edited_source, (2,), str(tmp_path))
+
+
+def test_names_and_groups(pool: Pool) -> None:
+    pool.run(2, jobs.names_and_groups, (2,))
+
+
+def test_checkpoint_on_another_mesh_and_in_plain_pytorch(pool: Pool, tmp_path: Path) -> None:
+    pool.run(4, jobs.checkpoint, str(tmp_path), True, (2, 2), "fsdp_megatron")
+    pool.run(2, jobs.checkpoint, str(tmp_path), False, (2,), "zero2")
+    case = models.gpt2()
+    expected, _ = jobs.reference_steps(case, 2, torch.optim.AdamW, lr=1e-3)
+    model = case[0]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    assert checkpoint.load(tmp_path / "step2", model, optimizer) == 2
+    for key, value in expected.state_dict().items():
+        assert torch.allclose(model.state_dict()[key], value, atol=1e-5), key
