@@ -17,7 +17,7 @@ from autopar import presets
 from autopar.batch import Batch
 from autopar.capture import ExampleInputs, capture
 from autopar.capture.saved import saved
-from autopar.compile import Compilation, Settings, compile_graph
+from autopar.compile import Compilation, Settings, batch_form, compile_graph
 from autopar.constraints import Constraint, from_user
 from autopar.errors import InputError, MeshError, SourceError
 from autopar.graph import Graph
