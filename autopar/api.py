@@ -27,7 +27,7 @@ from autopar.options import Constraints, Loss, Options, Precision
 from autopar.placement import Sharding
 from autopar.plan import Plan
 from autopar.pricing.parameters import Storage
-from autopar.runtime import agreement, world
+from autopar.runtime import agreement, faults, world
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.program import Program, cache_directory, load, write
 from cost_models.hardware import Hardware, detect
@@ -70,6 +70,7 @@ def parallelize(
         preset=preset, constraints=constraints, input=input, outputs=outputs,
     )  # fmt: skip
     device_mesh = world.device_mesh(mesh if isinstance(mesh, DeviceMesh) else as_mesh(mesh))
+    faults.watch()
     compiler = Compiler(
         without_weights(model, options.precision.compute),
         as_mesh(device_mesh),

@@ -1,0 +1,100 @@
+"""A rank that fails takes the others down with its message; nothing hangs.
+
+The first failure is written to the store.  A thread on every rank looks for it and, when another rank
+has failed, gives the main thread a moment to fail by itself (its collective is usually cut off),
+then ends the process with the first rank's message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from types import TracebackType
+from typing import Any
+
+import torch.distributed as dist
+
+from autopar.runtime import _torch
+
+KEY = "autopar/failed"
+POLL_S, GRACE_S = 0.5, 3.0
+
+
+class _Watch:
+    """One per process: the hook that reports this rank's failure, and the thread that looks."""
+
+    def __init__(self) -> None:
+        self._store: Any = None
+        self._rank = 0
+
+    def start(self) -> None:
+        """Watch the default group; a second call for the same group changes nothing."""
+        store = _torch.store()
+        if store is self._store:
+            return
+        first = self._store is None
+        self._store, self._rank = store, dist.get_rank()
+        threading.Thread(target=self._look, args=(store,), daemon=True).start()
+        if first:
+            self._report = sys.excepthook
+            sys.excepthook = self._failed
+
+    def _failed(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """This rank ends with an exception: say so to the others, or say who was first."""
+        text = "".join(traceback.format_exception_only(kind, error)).strip()
+        other = self._publish(text)
+        self._report(kind, error, trace)
+        if other is not None:
+            _say(other)
+        sys.stderr.flush()
+
+    def _publish(self, text: str) -> dict[str, Any] | None:
+        """Write this failure if it is the first; else give the first one."""
+        mine = json.dumps({"rank": self._rank, "message": text})
+        try:
+            first = self._store.compare_set(KEY, "", mine).decode()
+        except Exception:
+            # The store died with its host; the traceback is all there is to say.
+            return None
+        found: dict[str, Any] = json.loads(first)
+        return None if found["rank"] == self._rank else found
+
+    def _look(self, store: Any) -> None:
+        while store is self._store:
+            time.sleep(POLL_S)
+            try:
+                if not store.check([KEY]):
+                    continue
+                found: dict[str, Any] = json.loads(store.get(KEY).decode())
+            except Exception:
+                # The store's host has left; collectives end by themselves when peers leave.
+                return
+            if found["rank"] != self._rank:
+                time.sleep(GRACE_S)
+                _say(found)
+                sys.stderr.flush()
+                os._exit(1)
+            return
+
+
+def _say(found: dict[str, Any]) -> None:
+    print(
+        f"autopar: rank {found['rank']} failed first: {found['message']}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+_watch = _Watch()
+
+
+def watch() -> None:
+    """Report this process' failure to the other ranks, and end when one of them fails."""
+    if dist.get_world_size() > 1:
+        _watch.start()

@@ -1,0 +1,68 @@
+"""A rank that fails takes the others down within seconds, with its message."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "failing.py"
+ROOT = Path(__file__).parent.parent.parent
+LIMIT_S = 40.0
+"""Start of the processes included, which takes most of it."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **more}
+
+
+@pytest.mark.parametrize("how", ["raise", "kill"])
+def test_under_torchrun(how: str) -> None:
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3",
+        str(SCRIPT), how, "1",
+    ]  # fmt: skip
+    started = time.monotonic()
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode != 0
+    assert time.monotonic() - started < LIMIT_S
+    assert "ValueError: broken on purpose" in done.stderr or how == "kill"
+    assert "local_rank: 1" in done.stderr
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_without_a_launcher(failing: int) -> None:
+    """Nobody cleans up here: the other ranks end by themselves and say why."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(3):
+        place = environment(
+            RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+        )  # fmt: skip
+        command = [sys.executable, str(SCRIPT), "raise", str(failing)]
+        processes.append(
+            subprocess.Popen(
+                command, env=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    try:
+        errors = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert all(process.returncode not in (0, None) for process in processes)
+    for rank, text in enumerate(errors):
+        if rank == failing:
+            assert "ValueError: broken on purpose" in text
+        else:
+            assert f"rank {failing} failed first: ValueError: broken on purpose" in text
