@@ -17,12 +17,13 @@ from autopar import presets
 from autopar.batch import Batch
 from autopar.capture import ExampleInputs, capture
 from autopar.capture.saved import saved
-from autopar.compile import Compilation, Settings, batch_form, compile_graph
+from autopar.compile import Compilation, Settings, arriving, batch_form, compile_graph
 from autopar.constraints import Constraint, from_user
 from autopar.errors import InputError, MeshError, SourceError
 from autopar.graph import Graph
 from autopar.mesh import DEFAULT_NAMES, Mesh
 from autopar.meta import without_weights
+from autopar.microbatch import part
 from autopar.options import Constraints, Loss, Options, Precision
 from autopar.placement import Sharding
 from autopar.plan import Plan
@@ -86,7 +87,7 @@ def parallelize(
         model,
         device_mesh,
         program,
-        compiler.for_batch,
+        compiler,
         example=Batch.of(*as_call(example)),
         replan=replan,
         local_input=options.input == "local",
@@ -140,6 +141,7 @@ class Compiler:
     def __init__(self, model: nn.Module, mesh: Mesh, hardware: Hardware, options: Options) -> None:
         self._model, self._mesh, self._hardware, self._options = model, mesh, hardware, options
         self._first: Plan | None = None
+        self._batch: Sharding | None = None
 
     def graph(self, inputs: ExampleInputs, training: bool = True) -> Graph:
         """The captured forward pass, with the outputs that were asked for."""
@@ -161,10 +163,11 @@ class Compiler:
         Where every rank brings its own part, the batch arrives divided the way the best plan for a
         whole batch divides it.
         """
-        made = self._compile(graph, None)
         if self._options.input == "global":
-            return made
-        return self._compile(graph, batch_form(made.plan, graph))
+            return self._compile(graph, None)
+        return self._compile(
+            graph, self._batch or batch_form(self._compile(graph, None).plan, graph)
+        )
 
     def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
         options = self._options
@@ -178,6 +181,7 @@ class Compiler:
             precision=str(options.precision),
             batch=batch,
             storage=_storage(self._first),
+            first=self._first is None,
         )
         return compile_graph(graph, self._mesh, self._hardware, settings, saved(graph))
 
@@ -185,8 +189,11 @@ class Compiler:
         self, inputs: ExampleInputs, training: bool = True, edited: Path | None = None
     ) -> Program:
         """Rank 0's plan and source, loaded on every rank."""
+        return self.program_of(self.graph(inputs, training), edited)
+
+    def program_of(self, graph: Graph, edited: Path | None = None) -> Program:
+        """The program of a captured graph."""
         options = self._options
-        graph = self.graph(inputs, training)
         agreement.same(
             "the model, the mesh or the options", f"{graph.digest} {self._mesh} {options}"
         )
@@ -195,6 +202,7 @@ class Compiler:
         plan.check(graph)
         if self._first is None:
             self._first = plan
+            self._batch = arriving(plan, graph)
         path = edited or cache_directory() / f"{graph.name}_{plan.digest}.py"
         if edited is None:
             write(source, path)
@@ -213,6 +221,14 @@ class Compiler:
                 "Pass the batch as keyword arguments, or as positional ones, not both."
             )
         return self.program(kwargs or args, training)
+
+    def for_microbatches(
+        self, whole: Mapping[str, Any], microbatch: Mapping[str, Any], pieces: int
+    ) -> tuple[Program | None, Program]:
+        """Programs that count the whole batch's denominators, and that run one microbatch."""
+        parted = part(self.graph(whole), self.graph(microbatch), pieces)
+        counts = None if parted.counts is None else self.program_of(parted.counts)
+        return counts, self.program_of(parted.microbatch)
 
 
 def as_mesh(mesh: MeshLike) -> Mesh:

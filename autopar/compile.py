@@ -17,7 +17,7 @@ from autopar.placement import S, Sharding
 from autopar.plan import Conversion, OpSharding, Plan
 from autopar.pricing.assemble import assemble
 from autopar.pricing.build import Candidates, Priced, build
-from autopar.pricing.narrow import narrow
+from autopar.pricing.narrow import narrow, speaks
 from autopar.pricing.parameters import Storage, storages
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
@@ -49,6 +49,8 @@ class Settings:
     """How inputs that have the batch's first dim arrive; None: whole on every rank."""
     storage: Mapping[str, Storage] = field(default_factory=dict)
     """Parameters, by the user's name, whose place is already decided."""
+    first: bool = True
+    """Whether constraints that speak of nothing in this graph are mistakes."""
 
 
 def compile_graph(
@@ -87,7 +89,10 @@ def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:
         node.name: _storages(graph, node.name, every, mesh, settings)
         for node in graph.leaves("parameter")
     }
-    operators, parameters = narrow(every, storage, graph, mesh, settings.constraints)
+    spoken = settings.constraints
+    if not settings.first:
+        spoken = tuple(c for c in spoken if speaks(c, graph))
+    operators, parameters = narrow(every, storage, graph, mesh, spoken)
     return Candidates(operators, parameters)
 
 
@@ -106,6 +111,12 @@ def batch_form(plan: Plan, graph: Graph) -> Sharding:
         for form in rules.batch_forms(plan.mesh)
         if {axis for _, axis in form.cuts(0)} == sliced
     )
+
+
+def arriving(plan: Plan, graph: Graph) -> Sharding | None:
+    """How the batch arrives under a plan; None where it comes whole."""
+    forms = (plan.choice[node.name].outputs[0] for node in batch_inputs(graph))
+    return next((form for form in forms if form.is_split), None)
 
 
 def _is_batch_slice(conversion: Conversion) -> bool:

@@ -142,10 +142,17 @@ def parallel_of(work: Work) -> Parallel:
     program = load(plan, case.graph, work.source, write(work.source, path))
     mesh = device_mesh(plan.mesh)
 
-    def no_other(*_: Any) -> Any:
+    return Parallel(case.model, mesh, program, NoOther(), example=Batch.of((), case.inputs))
+
+
+class NoOther:
+    """Plans nothing: tests of one plan run one batch."""
+
+    def for_batch(self, *_: Any) -> Any:
         raise AssertionError("no other batch is expected")
 
-    return Parallel(case.model, mesh, program, no_other, example=Batch.of((), case.inputs))
+    def for_microbatches(self, *_: Any) -> Any:
+        raise AssertionError("no microbatches are expected")
 
 
 def check_plan(work: Work) -> None:

@@ -41,6 +41,15 @@ def narrow(
     return kept, rest
 
 
+def speaks(constraint: Constraint, graph: Graph) -> bool:
+    """Whether the constraint matches anything in the graph."""
+    try:
+        _refuse_unmatched(graph, (constraint,))
+    except ConstraintError:
+        return False
+    return True
+
+
 def _filter(
     options: tuple[T, ...],
     constraint: Constraint,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -26,8 +26,19 @@ from autopar.runtime.reducer import Reducer
 from autopar.runtime.shards import placements
 from autopar.runtime.state import from_first_rank, register, slots
 
-Compile = Callable[[tuple[Any, ...], Mapping[str, Any], bool], Program]
-"""Plans and emits for another batch: (args, kwargs, training)."""
+
+class Compiles(Protocol):
+    """Plans and emits while training runs; the same call is made on every rank."""
+
+    def for_batch(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
+    ) -> Program:
+        """The program of a batch of other shapes."""
+
+    def for_microbatches(
+        self, whole: Mapping[str, Any], microbatch: Mapping[str, Any], pieces: int
+    ) -> tuple[Program | None, Program]:
+        """The programs that count a batch's denominators and that run one of its parts."""
 
 
 class Parallel(nn.Module):
@@ -42,7 +53,7 @@ class Parallel(nn.Module):
         model: nn.Module,
         device_mesh: DeviceMesh,
         program: Program,
-        compile_for: Compile,
+        compiler: Compiles,
         *,
         example: Batch,
         replan: bool = True,
@@ -53,7 +64,8 @@ class Parallel(nn.Module):
         self.axes = context.Axes.of(device_mesh)
         self._program = program
         self._programs = {(True, example.signature): program}
-        self._compile_for = compile_for
+        self._compiler = compiler
+        self._parted: dict[object, tuple[Program | None, Program]] = {}
         self._replan = replan
         self._local_input = local_input
         self._agreed = False
@@ -136,6 +148,75 @@ class Parallel(nn.Module):
         batch = Batch.of(args, kwargs)
         program = self._program_for(batch, args, kwargs)
         self._agree(batch)
+        return self._run(program, batch)
+
+    def train_step(self, *, microbatches: int = 1, **batch: Any) -> torch.Tensor:
+        """Forward and backward of a batch in equal parts, gradients synchronised once.
+
+        Gives the loss of the whole batch, equal on all ranks, and leaves its gradients.  Raises
+        `InputError` where parts would change what the model computes (batch norm, a contrastive
+        loss) or do not divide the batch.
+        """
+        if microbatches == 1:
+            loss = self._loss_of(self(**batch))
+            loss.backward()
+            return loss.detach()
+        parts = self._parts(batch, microbatches)
+        counts, program = self._programs_for_parts(batch, parts[0], microbatches)
+        denominators = {} if counts is None else self._denominators(counts, batch)
+        total: torch.Tensor | None = None
+        for number, piece in enumerate(parts):
+            last = number == microbatches - 1
+            with nullcontext() if last else self.no_sync():
+                loss = self._loss_of(self._run(program, Batch.of((), {**piece, **denominators})))
+                loss.backward()
+            total = loss.detach() if total is None else total + loss.detach()
+        assert total is not None
+        return total
+
+    @staticmethod
+    def _loss_of(result: Any) -> torch.Tensor:
+        loss: torch.Tensor = result if isinstance(result, torch.Tensor) else result.loss
+        return loss
+
+    def _parts(self, batch: Mapping[str, Any], microbatches: int) -> list[dict[str, Any]]:
+        """The batch in equal pieces of its first dim; what lacks that dim goes to all."""
+        tensors = [v for v in batch.values() if isinstance(v, torch.Tensor) and v.dim()]
+        size = tensors[0].shape[0] if tensors else 0
+        if microbatches < 1 or size % microbatches:
+            raise InputError(
+                f"A batch of {size} cannot be cut into {microbatches} equal microbatches."
+            )
+        step = size // microbatches
+
+        def piece(value: Any, start: int) -> Any:
+            is_part = isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size
+            return value[start : start + step] if is_part else value
+
+        return [
+            {key: piece(value, start) for key, value in batch.items()}
+            for start in range(0, size, step)
+        ]
+
+    def _programs_for_parts(
+        self, batch: Mapping[str, Any], piece: Mapping[str, Any], pieces: int
+    ) -> tuple[Program | None, Program]:
+        if self._local_input:
+            batch, piece = self._whole((), batch)[1], self._whole((), piece)[1]
+        key = (Batch.of((), batch).signature, pieces)
+        if key not in self._parted:
+            self._parted[key] = self._compiler.for_microbatches(batch, piece, pieces)
+        return self._parted[key]
+
+    @torch.no_grad()
+    def _denominators(self, counts: Program, batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        whole = Batch.of((), batch)
+        inputs = [self._input(counts, whole, key) for key in counts.inputs]
+        with context.on(self.axes):
+            results = counts.run(self._tree, inputs)
+        return {key: results[name] for key, name in counts.graph.outputs}
+
+    def _run(self, program: Program, batch: Batch) -> Any:
         inputs = [self._input(program, batch, key) for key in program.inputs]
         training = torch.is_grad_enabled()
         if self._leaves.refresh(keep=training):
@@ -161,7 +242,7 @@ class Parallel(nn.Module):
                     "replan=False was asked for. Pad it, drop it (DataLoader(drop_last=True)), or "
                     "pass replan=True to autopar.parallelize."
                 )
-            self._programs[key] = self._compile_for(args, kwargs, self.training)
+            self._programs[key] = self._compiler.for_batch(args, kwargs, self.training)
         return self._programs[key]
 
     def _whole(

@@ -229,3 +229,40 @@ def names_and_groups(mesh: tuple[int, ...]) -> None:
             schedule.step()
             optimizer.zero_grad()
     same_weights(parallel, single, 1e-4)
+
+
+def microbatches(name: str, mesh: tuple[int, ...], preset: str | None, local: bool) -> None:
+    """Two and four microbatches give the gradients of the whole batch, ignored targets included."""
+    case = models.CASES[name]()
+    single = copy.deepcopy(case[0])
+    want = eager_loss(single, case[1], case[2])
+    want.backward()
+    gradients = {key: p.grad for key, p in single.named_parameters()}
+    scale = max(float(g.abs().max()) for g in gradients.values() if g is not None)
+    parallel = autopar.parallelize(
+        case[0], mesh, case[1], loss=case[2], preset=preset, input="local" if local else "global"
+    )
+    batch = dict(case[1])
+    if local:
+        size = models.BATCH // parallel.data_replicas
+        start = parallel.data_rank * size
+        batch = {key: value[start : start + size] for key, value in batch.items()}
+    for count in (1, 2, 4):
+        loss = parallel.train_step(**batch, microbatches=count)
+        assert abs(float(loss) - float(want.detach())) < 1e-5, count
+        for key, parameter in parallel.named_parameters():
+            assert isinstance(parameter.grad, DTensor)
+            difference = float((parameter.grad.full_tensor() - gradients[key]).abs().max())
+            assert difference <= 1e-5 * scale, f"{count} microbatches, {key}: {difference}"
+        parallel.zero_grad()
+
+
+def refused_microbatches(name: str, mesh: tuple[int, ...], count: int) -> str:
+    """What a model hears that cannot be trained in parts."""
+    case = models.CASES[name]()
+    parallel = autopar.parallelize(case[0], mesh, case[1], loss=case[2])
+    try:
+        parallel.train_step(**case[1], microbatches=count)
+    except autopar.AutoparError as error:
+        return str(error)
+    raise AssertionError("microbatches were accepted")

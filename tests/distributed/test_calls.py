@@ -70,3 +70,23 @@ def test_checkpoint_on_another_mesh_and_in_plain_pytorch(pool: Pool, tmp_path: P
     assert checkpoint.load(tmp_path / "step2", model, optimizer) == 2
     for key, value in expected.state_dict().items():
         assert torch.allclose(model.state_dict()[key], value, atol=1e-5), key
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "local"),
+    [
+        ("gpt2", None, False),
+        ("bert", "fsdp", False),
+        ("mlp", "ddp", True),
+        ("llama", "zero2", False),
+    ],
+)
+def test_microbatches(pool: Pool, name: str, preset: str | None, local: bool) -> None:
+    pool.run(2, jobs.microbatches, name, (2,), preset, local)
+
+
+def test_refused_microbatches(pool: Pool) -> None:
+    (first, _) = pool.run(2, jobs.refused_microbatches, "cnn", (2,), 2)
+    assert "batch_norm" in first and "microbatches=1" in first
+    (first, _) = pool.run(2, jobs.refused_microbatches, "mlp", (2,), 3)
+    assert "8 cannot be cut into 3" in first
