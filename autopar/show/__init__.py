@@ -1,7 +1,15 @@
 """Everything that is shown to people: values in, rich renderables or text out; nothing prints."""
 
-from autopar.show.fold import Folded, fold
-from autopar.show.plan import show_plan
+from autopar.show.cost import communication, costs, header
+from autopar.show.differences import differences
+from autopar.show.fold import Block, Row, fold
+from autopar.show.operators import conversions, operators
+from autopar.show.parameters import parameters
+from autopar.show.plan import show_operators, show_plan
+from autopar.show.table import to_text
 from autopar.show.units import nbytes, seconds
 
-__all__ = ["Folded", "fold", "nbytes", "seconds", "show_plan"]
+__all__ = [
+    "Block", "Row", "communication", "conversions", "costs", "differences", "fold", "header",
+    "nbytes", "operators", "parameters", "seconds", "show_operators", "show_plan", "to_text",
+]  # fmt: skip

@@ -1,14 +1,18 @@
-"""Numbers with units, as people read them."""
+"""Numbers with units, and types, as people read them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+from autopar.placement import Sharding
 
 
 def seconds(value: float) -> str:
     """``41.2 ms``."""
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if value * factor >= 1 or unit == "µs":
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if value * factor >= 1:
             return f"{value * factor:.1f} {unit}"
-    return f"{value} s"
+    return f"{value * 1e6:.1f} µs" if value else "0 s"
 
 
 def nbytes(value: float) -> str:
@@ -17,3 +21,26 @@ def nbytes(value: float) -> str:
         if value >= factor:
             return f"{value / factor:.1f} {unit}"
     return f"{value:.0f} B"
+
+
+def shape(sizes: Iterable[int]) -> str:
+    """``32x64``; a tensor without dims is a scalar."""
+    return "x".join(map(str, sizes)) or "scalar"
+
+
+def form(sharding: Sharding, width: int = 32) -> str:
+    """``[S(0), R]``; on meshes of many axes broken between types."""
+    return f"[{joined(map(str, sharding), width)}]".replace("\n", "\n ")
+
+
+def joined(parts: Iterable[str], width: int = 36) -> str:
+    """The parts with commas, on as many lines as it takes; no part is broken."""
+    texts = [""]
+    for part in parts:
+        longer = f"{texts[-1]}, {part}" if texts[-1] else part
+        if texts[-1] and len(longer) > width:
+            texts[-1] += ","
+            texts.append(part)
+        else:
+            texts[-1] = longer
+    return "\n".join(texts)

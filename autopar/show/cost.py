@@ -1,0 +1,72 @@
+"""What a plan is for and what a step of it should cost."""
+
+from __future__ import annotations
+
+import itertools
+
+from rich.table import Table
+
+from autopar.plan import Plan
+from autopar.show.table import row, table
+from autopar.show.units import nbytes, seconds
+
+
+def header(plan: Plan) -> Table:
+    """Model, mesh, hardware, what was asked for, and the digest."""
+    made = Table.grid(padding=(0, 2))
+    facts = {
+        "model": plan.model,
+        "mesh": f"{plan.mesh}  ({plan.mesh.world_size} devices)",
+        "hardware": plan.hardware,
+        "preset": plan.preset or "none, the solver chose",
+        "optimizer": plan.optimizer,
+        "precision": plan.precision,
+        "plan": f"{plan.digest}  of graph {plan.graph_digest}",
+    }
+    for name, fact in facts.items():
+        row(made, name, fact)
+    return made
+
+
+def costs(plan: Plan) -> Table:
+    """Predicted seconds of a step beside predicted bytes, by kind."""
+    e = plan.estimate
+    spent = {
+        "compute": e.compute_s,
+        "communication, exposed": e.exposed_s,
+        "step": e.step_s,
+        "communication, hidden": e.hidden_s,
+    }
+    kept = {
+        "parameters": e.parameter_nbytes,
+        "gradients": e.gradient_nbytes,
+        "optimizer": e.optimizer_nbytes,
+        "activations": e.activation_nbytes,
+        "working set": e.working_nbytes,
+        "peak": e.memory_nbytes,
+    }
+    made = table("predicted step, on one rank", "time", "seconds", "memory", "bytes",
+                 right=("seconds", "bytes"))  # fmt: skip
+    left = [(name, seconds(value)) for name, value in spent.items()]
+    right = [(name, nbytes(value)) for name, value in kept.items()]
+    for one, other in itertools.zip_longest(left, right, fillvalue=("", "")):
+        row(made, *one, *other)
+    return made
+
+
+def communication(plan: Plan) -> Table:
+    """Bytes and seconds by axis, kind of collective and occasion, with their sum."""
+    made = table(
+        "communication of a step, on one rank", "axis", "collective", "when", "calls", "bytes",
+        "time", right=("calls", "bytes", "time"),
+    )  # fmt: skip
+    flows = plan.estimate.flows
+    for flow in flows:
+        once = {"forward": "parameters, once a step", "backward": "gradients, once a step"}
+        when = once[flow.direction] if flow.scope == "step" else flow.direction
+        row(made, flow.axis, flow.collective, when, str(flow.calls), nbytes(flow.nbytes),
+            seconds(flow.seconds))  # fmt: skip
+    total = [sum(flow.calls for flow in flows), sum(flow.nbytes for flow in flows)]
+    row(made, "all" if flows else "none", "", "", str(total[0]), nbytes(total[1]),
+        seconds(sum(flow.seconds for flow in flows)))  # fmt: skip
+    return made
