@@ -327,6 +327,12 @@ def _is_gather(conversion: Conversion) -> bool:
     return not isinstance(target, S) and (isinstance(source, S) or target is R)
 
 
+def reduction_dtype(tensor: str, graph: Graph, precision: str) -> str | None:
+    """The dtype in which a parameter's gradient is summed, where it is not the tensor's own."""
+    low = graph.producer[tensor].op == "parameter" and precision in ("bfloat16", "float16")
+    return "float32" if low else None
+
+
 def total(traffic: Iterable[Traffic]) -> Counter[tuple[int, str, str]]:
     """Bytes by (axis, collective, direction)."""
     sums: Counter[tuple[int, str, str]] = Counter()
@@ -337,5 +343,6 @@ def total(traffic: Iterable[Traffic]) -> Counter[tuple[int, str, str]]:
 
 _ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
 __all__ = [
-    "Choice", "Conversion", "Estimate", "Flow", "OpSharding", "ParameterPlan", "Plan", "total",
+    "Choice", "Conversion", "Estimate", "Flow", "OpSharding", "ParameterPlan", "Plan",
+    "reduction_dtype", "total",
 ]  # fmt: skip

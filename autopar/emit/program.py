@@ -12,7 +12,7 @@ from autopar.emit.statement import Statement, Value, Weight
 from autopar.graph import Arg, DType, Graph, Node, Origin, Tensor
 from autopar.mesh import Mesh
 from autopar.placement import I, N, P, R, S, Sharding
-from autopar.plan import Conversion, OpSharding, Plan
+from autopar.plan import Conversion, OpSharding, Plan, reduction_dtype
 
 Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
 Localize = Callable[[Node, OpSharding, Graph, Mesh], Local]
@@ -117,6 +117,16 @@ class _Program:
             self._convert(conversion, source, wanted, origin)
         return self._bound[wanted]
 
+    def _reduction(self, conversion: Conversion) -> str:
+        """Gradients of parameters that enter in a lower precision are summed in the stored one."""
+        dtype = reduction_dtype(conversion.tensor, self.graph, self.plan.precision)
+        pair = collectives(
+            conversion.source[conversion.axis], conversion.target[conversion.axis], True
+        )
+        if dtype is None or pair is None or pair[1] not in ("all_reduce", "reduce_scatter"):
+            return ""
+        return f", reduce=torch.{dtype}"
+
     def _convert(
         self, conversion: Conversion, source: Value | Weight, target: Value, origin: Origin
     ) -> None:
@@ -126,7 +136,8 @@ class _Program:
         after = conversion.target.local(axis, mesh)
         verb = verb_of(conversion, tensor.differentiable)
         regather = ", regather=True" if conversion.regather else ""
-        text = f', "{mesh.names[axis]}", {before}, {after}{regather})'
+        reduce = self._reduction(conversion)
+        text = f', "{mesh.names[axis]}", {before}, {after}{regather}{reduce})'
         self._bound[target] = target
         comment = describe(tensor, conversion.target, mesh)
         self.statements.append(Statement((target,), (f"{verb}(", source, text), comment, origin))

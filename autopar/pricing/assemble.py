@@ -47,7 +47,9 @@ def assemble(
         choices=choices,
         parameters=parameters,
         conversions=conversions,
-        estimate=estimate(graph, choices, parameters, conversions, prices, saved, optimizer),
+        estimate=estimate(
+            graph, choices, parameters, conversions, prices, saved, optimizer, precision
+        ),
         bound_s=bound_s,
         versions=tuple((name, version(name)) for name in ("autopar", "torch", "spmd_types")),
         precision=precision,

@@ -8,8 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from autopar.conversion import Traffic
-from autopar.graph import Graph, Saved
-from autopar.plan import Choice, Conversion, Estimate, Flow, ParameterPlan, Plan
+from autopar.graph import ITEMSIZE, Graph, Saved
+from autopar.mesh import Mesh
+from autopar.plan import (
+    Choice,
+    Conversion,
+    Estimate,
+    Flow,
+    ParameterPlan,
+    Plan,
+    reduction_dtype,
+)
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.operators import local_nbytes, operator_seconds
 from autopar.pricing.parameters import Storage, storage_nbytes
@@ -29,7 +38,9 @@ class TrafficOf:
 
 def traffic(plan: Plan, graph: Graph) -> TrafficOf:
     """Every collective that the plan will issue.  The run-time count equals it exactly."""
-    return _traffic(graph, plan.choices, plan.parameters, plan.conversions, plan)
+    return _traffic(
+        graph, plan.choices, plan.parameters, plan.conversions, plan.mesh, plan.precision
+    )
 
 
 def _traffic(
@@ -37,16 +48,16 @@ def _traffic(
     choices: tuple[Choice, ...],
     parameters: tuple[ParameterPlan, ...],
     conversions: tuple[Conversion, ...],
-    plan: Plan | Prices,
+    mesh: Mesh,
+    precision: str,
 ) -> TrafficOf:
-    mesh = plan.mesh
     per_step = [
         part
         for parameter in parameters
         for c in parameter.steps
-        for part in _issued(c, graph, plan)
+        for part in _issued(c, graph, mesh, precision)
     ]
-    per_microbatch = [part for c in conversions for part in _issued(c, graph, plan)]
+    per_microbatch = [part for c in conversions for part in _issued(c, graph, mesh, precision)]
     for choice in choices:
         per_microbatch += variant_traffic(
             choice.sharding.variant, graph.node[choice.node], choice.sharding, graph, mesh
@@ -54,12 +65,16 @@ def _traffic(
     return TrafficOf(tuple(per_step), tuple(per_microbatch))
 
 
-def _issued(conversion: Conversion, graph: Graph, plan: Plan | Prices) -> Iterator[Traffic]:
+def _issued(conversion: Conversion, graph: Graph, mesh: Mesh, precision: str) -> Iterator[Traffic]:
     tensor = graph.tensors[conversion.tensor]
     step = conversion.step
-    yield from step.traffic(tensor.shape, tensor.itemsize, plan.mesh, tensor.differentiable)
+    wide = reduction_dtype(conversion.tensor, graph, precision)
+    factor = 1 if wide is None else ITEMSIZE[wide] // tensor.itemsize
+    for part in step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable):
+        summed = part.direction == "backward" and part.collective != "all_gather"
+        yield replace(part, nbytes=part.nbytes * factor) if summed else part
     if conversion.regather:
-        yield from regathered(step, tensor, plan.mesh)
+        yield from regathered(step, tensor, mesh)
 
 
 def estimate(
@@ -70,9 +85,10 @@ def estimate(
     prices: Prices,
     saved: Mapping[str, Saved],
     optimizer: str,
+    precision: str,
 ) -> Estimate:
     """The predicted step of one microbatch on one rank."""
-    issued = _traffic(graph, choices, parameters, conversions, prices)
+    issued = _traffic(graph, choices, parameters, conversions, prices.mesh, precision)
     flows = (*_flows(issued.step, "step", prices), *_flows(issued.microbatch, "microbatch", prices))
     compute_s = sum(
         operator_seconds(graph.node[c.node], c.sharding, graph, prices) for c in choices

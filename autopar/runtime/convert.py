@@ -7,29 +7,63 @@ unflattened into its blocks, the step acts on the dim behind them, and the view 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from autopar.errors import PlacementError
-from autopar.placement import S, Type
+from autopar.placement import P, R, S, Type
 from autopar.runtime import _typed
+from autopar.runtime.context import Axis
 from autopar.runtime.context import axis as axis_named
 from autopar.runtime.regather import remember
 
 
 def convert(
-    x: torch.Tensor, axis: str, source: Type, target: Type, regather: bool = False
+    x: torch.Tensor,
+    axis: str,
+    source: Type,
+    target: Type,
+    regather: bool = False,
+    reduce: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Move `x` from one type to another on a mesh axis; differentiable.
 
-    With `regather`, a gather's result is not kept for the backward but gathered again there.
+    With `regather`, a gather's result is not kept for the backward but gathered again there.  With
+    `reduce`, gradients are summed in that dtype.
     """
     where = axis_named(axis)
     if where.size == 1:
         return x
-    made = _step(x, where.group, where.size, source, target)
+    if reduce is not None and x.requires_grad:
+        made: torch.Tensor = _ReducedIn.apply(x, where, source, target, reduce)
+    else:
+        made = _step(x, where.group, where.size, source, target)
     if regather:
         remember(made, x, lambda shard: _step(shard, where.group, where.size, source, target))
     return made
+
+
+class _ReducedIn(torch.autograd.Function):
+    """A step whose backward runs in another dtype."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, where: Axis, source: Type, target: Type, reduce: torch.dtype
+    ) -> torch.Tensor:
+        ctx.where, ctx.ends, ctx.reduce = where, (source, target), reduce
+        return _step(x, where.group, where.size, source, target)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        source, target = (_DUAL.get(kind, kind) for kind in ctx.ends)
+        wide = gradient.to(ctx.reduce)
+        moved = _step(wide, ctx.where.group, ctx.where.size, target, source)
+        return moved.to(gradient.dtype), None, None, None, None
+
+
+_DUAL: dict[Type, Type] = {R: P, P: R}
+"""The type of a gradient: that of a replicated value is partial, and the other way round."""
 
 
 def _step(

@@ -12,8 +12,10 @@ import torch
 from torch.distributed.tensor import DTensor
 
 import autopar
+from autopar.runtime.counting import CountTraffic
 from tests import models
 from tests.capture.compare import eager_loss
+from tests.parity import check_traffic
 
 Case = models.Case
 os.environ.setdefault("AUTOPAR_CACHE", tempfile.mkdtemp(prefix="autopar_cache_"))
@@ -266,3 +268,48 @@ def refused_microbatches(name: str, mesh: tuple[int, ...], count: int) -> str:
     except autopar.AutoparError as error:
         return str(error)
     raise AssertionError("microbatches were accepted")
+
+
+def bfloat16(mesh: tuple[int, ...], preset: str) -> None:
+    """bfloat16 compute: weights, gradients and their sums in float32, traffic as predicted."""
+    case = models.gpt2()
+    low = copy.deepcopy(case[0])
+    for parameter in low.parameters():
+        parameter.data = parameter.data.bfloat16()
+    want = low(**case[1]).loss
+    want.backward()
+    parallel = autopar.parallelize(case[0], mesh, case[1], preset=preset, precision="bfloat16")
+    with CountTraffic(parallel.device_mesh) as counted:
+        parallel._agreed = True
+        loss = parallel(**case[1])
+        counted.direction = "backward"
+        loss.backward()
+    check_traffic(parallel, parallel.plan, counted)
+    assert abs(float(loss.detach()) - float(want.detach())) < 2e-2
+    gradients = {k: p.grad.float() for k, p in low.named_parameters()}
+    scale = max(float(g.abs().max()) for g in gradients.values())
+    for key, parameter in parallel.named_parameters():
+        assert parameter.dtype == torch.float32 and parameter.grad.dtype == torch.float32, key
+        difference = float((parameter.grad.full_tensor() - gradients[key]).abs().max())
+        assert difference <= 2e-2 * scale, f"{key}: {difference} of {scale}"
+    assert any("bfloat16" in tensor.dtype for tensor in parallel.graph.tensors.values())
+
+
+def autocast(mesh: tuple[int, ...], preset: str) -> None:
+    """torch.autocast: the casts stand in the emitted code; results as under autocast alone."""
+    case = models.gpt2()
+    single = copy.deepcopy(case[0])
+    region = torch.autocast("cpu", dtype=torch.bfloat16)
+    with region:
+        want = single(**case[1]).loss
+    want.backward()
+    parallel = autopar.parallelize(case[0], mesh, case[1], preset=preset, precision=region)
+    loss = parallel(**case[1])
+    loss.backward()
+    assert "torch.bfloat16" in parallel.source
+    assert abs(float(loss.detach()) - float(want.detach())) < 1e-2
+    gradients = {k: p.grad for k, p in single.named_parameters()}
+    scale = max(float(g.abs().max()) for g in gradients.values())
+    for key, parameter in parallel.named_parameters():
+        difference = float((parameter.grad.full_tensor() - gradients[key]).abs().max())
+        assert difference <= 2e-2 * scale, f"{key}: {difference} of {scale}"

@@ -90,3 +90,13 @@ def test_refused_microbatches(pool: Pool) -> None:
     assert "batch_norm" in first and "microbatches=1" in first
     (first, _) = pool.run(2, jobs.refused_microbatches, "mlp", (2,), 3)
     assert "8 cannot be cut into 3" in first
+
+
+@pytest.mark.parametrize("preset", ["ddp", "zero2", "fsdp", "fsdp_megatron"])
+def test_bfloat16(pool: Pool, preset: str) -> None:
+    pool.run(4, jobs.bfloat16, (2, 2), preset)
+
+
+@pytest.mark.parametrize("preset", ["ddp", "fsdp"])
+def test_autocast(pool: Pool, preset: str) -> None:
+    pool.run(2, jobs.autocast, (2,), preset)
