@@ -8,7 +8,11 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from autopar.show.units import wrapped
+
 WIDTH = 100
+LABEL = 44
+"""Longer names are broken where their parts meet."""
 
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
@@ -26,6 +30,11 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
             overflow="fold",
         )
     return made
+
+
+def line(made: Table, label: str, count: int, *cells: str) -> None:
+    """Add a row that begins with a folded name and how often it occurs."""
+    row(made, wrapped(label, LABEL), times(count), *cells)
 
 
 def row(made: Table, *cells: str) -> None:
