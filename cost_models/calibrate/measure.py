@@ -41,7 +41,7 @@ class Effort:
 QUICK = Effort(
     matrices=(32, 128, 256),
     tensor_nbytes=(2**14, 2**20),
-    message_nbytes=(2**10, 2**16, 2**20),
+    message_nbytes=(2**10, 2**18),
     rounds=3,
     row_s=0.002,
 )
