@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -35,10 +36,15 @@ def form(sharding: Sharding, width: int = 32) -> str:
 
 
 def wrapped(label: str, width: int) -> str:
-    """A long dotted name on several lines, broken before ``.``, ``/`` or ``...`` and indented."""
+    """A long dotted name on several lines, broken before ``.``, ``/`` or ``...`` and indented.
+
+    A part that is too long by itself is broken before its ``_``.
+    """
     indent = " " * (len(label) - len(label.lstrip()) + 4)
     texts = [""]
-    for part in re.split(r"(?= \.\.\. )|(?<=[^./ ])(?=[./])", label):
+    parts = re.split(r"(?= \.\.\. )|(?<=[^./ ])(?=[./])", label)
+    pieces = (re.split(r"(?<=\w)(?=_)", p) if len(p) > width - len(indent) else [p] for p in parts)
+    for part in itertools.chain.from_iterable(pieces):
         if len(texts[-1] + part) > width and texts[-1].strip():
             texts.append(indent + part.lstrip(" "))
         else:

@@ -50,6 +50,16 @@ def test_blocks_appear_once() -> None:
     assert "model.layers.5.norm.weight" in text
 
 
+def test_names_are_broken_where_their_parts_meet() -> None:
+    plan = hand_made.plan()
+    long = "model.post_attention_layer_norm.multihead_projection_of_everything.weight"
+    first = replace(plan.parameters[0], name=long)
+    text = to_text(parameters(replace(plan, parameters=(first,), conversions=())), width=80)
+    column = [line[:44].strip() for line in text.splitlines()[2:]]
+    assert "model.post_attention_layer_norm" in column[0]
+    assert all(re.match(r"[._]", part) for part in column[1:])
+
+
 def test_nothing_is_wider_than_a_page(made: Compilation) -> None:
     for graph in (None, made.graph):
         for part in (show_plan(made.plan, graph), show_operators(made.plan, graph)):

@@ -42,6 +42,7 @@ def test_a_part_is_never_broken() -> None:
 def test_long_names_are_broken_where_parts_meet() -> None:
     assert wrapped("  model.attention/sdpa", 18) == "  model.attention\n      /sdpa"
     assert wrapped("mlp/mul ... act/tanh", 15) == "mlp/mul ... act\n    /tanh"
+    assert wrapped("post_attention_norm.weight", 16) == ("post_attention\n    _norm.weight")
     assert wrapped("short.name", 18) == "short.name"
 
 
