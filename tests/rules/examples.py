@@ -396,7 +396,7 @@ VIEWS = (
     _call("view", t(6, 6), [36], note="square"),
     _call("view", t(6, 4), [3, 8], note="ragged ends"),
     _call("view", t(4, 6, 9), [12, 2, 9], note="crossing"),
-    _call("view", t(6, 10), [6, 5, 2], note="split"),
+    _call("view", t(6, 12), [6, 6, 2], note="split"),
     _call("view", t(6, 2, 3), [6, 3, 2], note="ragged"),
     _call("view", t(6, 9), [1, 6, 1, 9], note="ones"),
     _call("view.dtype", n(6, 9), INT),
