@@ -167,14 +167,14 @@ ATTENTION = (
 
 CONVOLUTIONS = (
     _call("conv1d", t(6, 12, 14), t(18, 12, 3), t(18)),
-    _call("conv1d", t(6, 12, 14), t(18, 12, 3), None, [2], [1], [1], 1, note="no bias"),
+    _call("conv1d", t(6, 12, 12), t(18, 12, 3), None, [1], [1], [1], 1, note="no bias"),
     _call("conv2d", t(6, 12, 8, 10), t(18, 12, 3, 3), t(18), [1, 1], [1, 1]),
     _call(
         "conv2d", t(6, 12, 8, 10), t(18, 4, 3, 3), t(18), [1, 1], [1, 1], [1, 1], 3, note="groups"
     ),
     _call("conv2d", t(12, 8, 10), t(18, 12, 3, 3), t(18), note="no batch"),
     _call("conv2d.padding", t(6, 12, 8, 9), t(18, 12, 3, 3), t(18), [1, 1], "same"),
-    _call("conv3d", t(6, 12, 4, 8, 9), t(18, 12, 2, 3, 3), t(18)),
+    _call("conv3d", t(6, 12, 4, 8, 10), t(18, 12, 2, 3, 3), t(18)),
     _call("max_pool1d", t(6, 12, 18), [3]),
     _call("max_pool2d", t(6, 15, 12, 18), [2, 2]),
     _call("max_pool2d", t(15, 12, 18), [3, 3], note="no batch"),
@@ -247,8 +247,8 @@ ELEMENTWISE = (
     _call("maximum", t(6, 9), t(9)),
     _call("minimum", t(6, 9), t(6, 1)),
     _call("where.self", mask(9), t(6, 9), t(6, 1)),
-    _call("where.ScalarOther", mask(6, 9), t(6, 9), 0.0),
-    _call("masked_fill.Scalar", t(6, 9, 12), mask(9, 1), 0.0),
+    _call("where.ScalarOther", mask(6, 9), t(6, 9), 1.5),
+    _call("masked_fill.Scalar", t(6, 9, 12), mask(9, 1), 1.5),
     _call("masked_fill.Tensor", t(6, 9, 12), mask(9, 12), t()),
     _call("atan2", t(6, 9), t(9)),
     *(_call(f"{name}.Tensor", t(6, 9), t(9)) for name in ("eq", "ne", "lt", "le", "gt", "ge")),
@@ -364,7 +364,7 @@ SHAPES = (
     _call("split_with_sizes", t(6, 18), [6, 12], 1, note="unequal"),
     _call("split_with_sizes", t(18, 9), [6, 6, 6], note="first dim"),
     _call("chunk", t(6, 24), 2, -1),
-    _call("chunk", t(6, 15), 2, -1, note="rest"),
+    _call("chunk", t(6, 15), 4, -1, note="rest"),
     _call("tensor_split.sections", t(6, 18), 3, 1),
     _call("tensor_split.indices", t(6, 18), [6, 12], 1),
     _call("unbind.int", t(6, 3, 9), 1),
