@@ -16,8 +16,12 @@ POSITIVE_BEHIND_FIRST = {"div", "addcdiv", "cross_entropy_sum", "count_valid"}
 def draw(
     node: Node, operands: tuple[Tensor, ...], generator: torch.Generator
 ) -> list[torch.Tensor]:
-    """One value per operand, floats as float64."""
-    return [_one(node, operands, place, generator) for place in range(len(operands))]
+    """One value per operand, floats as float64; a tensor that is read twice has one value."""
+    drawn: dict[str, torch.Tensor] = {}
+    for place, tensor in enumerate(operands):
+        value = _one(node, operands, place, generator)
+        drawn.setdefault(tensor.name, value)
+    return [drawn[tensor.name] for tensor in operands]
 
 
 def _one(

@@ -14,11 +14,11 @@ def convolution(call: Call) -> Declared:
     kernel = " ".join(f"k{i}!" for i in range(space))
     made = " ".join(f"p{i}!" for i in range(space))
     bias = len(call.operands) == 3
+    linear = (frozenset({0, 2}), frozenset({1, 2})) if bias else (frozenset({0}), frozenset({1}))
     if call.arg(6, "groups", 1) != 1:
         tail = ", o!" if bias else ""
-        return Declared(f"{n} c! {positions}, o! i! {kernel}{tail} -> {n} o! {made}")
+        return Declared(f"{n} c! {positions}, o! i! {kernel}{tail} -> {n} o! {made}", linear)
     tail = ", + o" if bias else ""
-    linear = (frozenset({0, 2}), frozenset({1, 2})) if bias else (frozenset({0}), frozenset({1}))
     return Declared(f"{n} i {positions}, o i {kernel}{tail} -> {n} o {made}", linear)
 
 
