@@ -14,6 +14,7 @@ from autopar.placement import S, Type
 from autopar.runtime import _typed
 from autopar.runtime.context import axis as axis_named
 from autopar.runtime.regather import remember
+from autopar.runtime.together import fetched
 
 
 def convert(
@@ -32,6 +33,9 @@ def convert(
     where = axis_named(axis)
     if where.size == 1:
         return x
+    together = fetched(x, where, target)
+    if together is not None:
+        return together
     made = _step(x, where.group, where.size, source, target, reduce)
     if regather:
         remember(made, x, lambda shard: _step(shard, where.group, where.size, source, target))
