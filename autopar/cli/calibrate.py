@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cost_models.hardware import save
+from autopar.cli.output import save
+from cost_models.hardware import to_text
 
 
 def command(
-    output: Annotated[Path, typer.Option("-o", "--output", help="TOML file to write")],
-    quick: Annotated[bool, typer.Option(help="fewer sizes and repetitions")] = False,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", dir_okay=False, help="TOML file to write.")
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and repetitions.")] = False,
 ) -> None:
     """Measure this machine's cores and gloo, and write a hardware profile."""
     from cost_models.calibrate import calibrate
 
-    save(calibrate(quick=quick, progress=typer.echo), output)
+    measured = calibrate(quick=quick, progress=lambda text: print(text, file=sys.stderr))
+    measured.check()
+    save(to_text(measured), output)
     typer.echo(f"wrote {output}; use it with --hardware {output}")

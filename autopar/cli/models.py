@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
-import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import nn
 
+from autopar.cli.huggingface import from_config
+from autopar.cli.output import near
 from autopar.errors import InputError
 
 MODEL_HELP = "file.py:factory, package.module:factory, or hf:CONFIG.json"
+BATCH = Annotated[int | None, typer.Option(min=1, help="Global batch of hf: models.")]
+SEQUENCE = Annotated[int | None, typer.Option(min=1, help="Sequence length of hf: models.")]
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a MODEL argument gives."""
+    """What a MODEL argument gives; inputs are None where the model brings its own."""
 
     model: nn.Module
     inputs: Any = None
@@ -32,15 +36,19 @@ class Loaded:
 def load(text: str, batch: int | None, sequence: int | None) -> Loaded:
     """Build the model; Hugging Face configurations need --batch and --sequence."""
     if text.startswith("hf:"):
-        return _from_config(Path(text.removeprefix("hf:")), batch, sequence)
+        return Loaded(*from_config(Path(text.removeprefix("hf:")), batch, sequence))
+    if batch is not None or sequence is not None:
+        raise InputError(
+            "--batch and --sequence are for hf: models; a factory returns its own example inputs."
+        )
     where, _, name = text.rpartition(":")
     if not where or not name:
         raise InputError(f"Cannot read MODEL {text!r}: write {MODEL_HELP}.")
     module = _file(Path(where)) if where.endswith(".py") else _module(where)
-    return _called(module, name, where)
+    return _checked(_made(module, name, where), f"{where}:{name}()")
 
 
-def _file(path: Path) -> Any:
+def _file(path: Path) -> ModuleType:
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
     name = f"autopar_model_{path.stem}"
@@ -48,64 +56,66 @@ def _file(path: Path) -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.parent.resolve()))
+    _on_path(path.parent)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        raise InputError(f"{path} cannot be imported: {_told(error)}") from error
     return module
 
 
-def _module(name: str) -> Any:
-    sys.path.insert(0, str(Path.cwd()))
+def _module(name: str) -> ModuleType:
+    _on_path(Path.cwd())
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise InputError(f"Cannot import {name}: {type(error).__name__}: {error}") from error
+        raise InputError(f"Cannot import {name}: {_told(error)}") from error
 
 
-def _called(module: Any, name: str, where: str) -> Loaded:
+def _on_path(folder: Path) -> None:
+    """The user's own modules are found as ``python file.py`` would find them."""
+    if str(folder.resolve()) not in sys.path:
+        sys.path.insert(0, str(folder.resolve()))
+
+
+def _made(module: ModuleType, name: str, where: str) -> Any:
     factory = getattr(module, name, None)
     if not callable(factory):
-        close = difflib.get_close_matches(name, dir(module), 1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"{where} has no function {name!r}.{hint}")
+        raise InputError(f"{where} has no function {name!r}.{near(name, dir(module))}")
     try:
-        made = factory()
+        return factory()
     except Exception as error:
-        raise InputError(f"{where}:{name}() raised {type(error).__name__}: {error}") from error
+        raise InputError(f"{where}:{name}() raised {_told(error)}") from error
+
+
+def _checked(made: Any, called: str) -> Loaded:
     parts = made if isinstance(made, tuple) else (made,)
-    if not isinstance(parts[0], nn.Module) or len(parts) > 3:
+    if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
         raise InputError(
-            f"{where}:{name}() returned {type(made).__name__}; it must return the model, or (model, "
+            f"{called} returned {_kinds(made)}; it must return the model, or (model, "
             "example_inputs), or (model, example_inputs, loss)."
         )
-    return Loaded(*parts)
-
-
-def _from_config(path: Path, batch: int | None, sequence: int | None) -> Loaded:
-    try:
-        content = json.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error}.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a JSON configuration: {error}.") from None
-    if batch is None or sequence is None:
-        raise InputError("hf: models need --batch N and --sequence N, the global batch.")
-    import transformers
-
-    names = content.get("architectures") if isinstance(content, dict) else None
-    found = getattr(transformers, names[0], None) if names else None
-    if found is None:
+    loaded = Loaded(*parts)
+    if not isinstance(loaded.inputs, (Mapping, tuple, torch.Tensor, type(None))):
         raise InputError(
-            f"{path}: 'architectures' must name a class of transformers, such as "
-            f"['GPT2LMHeadModel']; it is {names}."
+            f"{called} returned {type(loaded.inputs).__name__} as example inputs; return a dict of "
+            "keyword arguments or a tuple."
         )
-    kind = content.get("model_type")
-    if kind not in transformers.CONFIG_MAPPING:
-        raise InputError(f"{path}: transformers knows no model_type {kind!r}.")
-    config = transformers.CONFIG_MAPPING[kind].from_dict(content)
-    with torch.device("meta"):
-        model = found(config)
-    ids = torch.zeros(batch, sequence, dtype=torch.int64, device="meta")
-    return Loaded(model.train(), {"input_ids": ids, "labels": ids})
+    if loaded.loss is not None and not callable(loaded.loss):
+        raise InputError(f"{called} returned {type(loaded.loss).__name__} as loss, not a callable.")
+    return loaded
+
+
+def _kinds(made: Any) -> str:
+    if isinstance(made, tuple):
+        return f"({', '.join(type(part).__name__ for part in made)})"
+    return type(made).__name__
+
+
+def _told(error: Exception) -> str:
+    """The error with the last line of the user's code that it passed."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    at = f" ({frame.tb_frame.f_code.co_filename}:{frame.tb_lineno})" if frame else ""
+    return f"{type(error).__name__}: {error}{at}"

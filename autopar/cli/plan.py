@@ -6,52 +6,72 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from autopar import presets
 from autopar.api import compile_model
-from autopar.cli.models import MODEL_HELP, load
+from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, load
+from autopar.cli.output import console, known, save
 from autopar.errors import ConstraintError
-from autopar.runtime.program import write
+from autopar.mesh import Mesh
+from autopar.options import Options
 from autopar.show import show_plan
+from cost_models.hardware import detect
+from cost_models.hardware import load as load_hardware
 
 
 def command(
-    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
-    mesh: Annotated[str, typer.Option(help="such as 2x2, or node=2,gpu=8")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="plan file to write")],
-    hardware: Annotated[str | None, typer.Option(help="profile name or TOML file")] = None,
-    preset: Annotated[str | None, typer.Option(help="see `autopar presets`")] = None,
-    constraint: Annotated[
-        list[str] | None, typer.Option(help="PATTERN=SHARDING, e.g. 'used:*.weight=[R, S(0)]'")
+    model: Annotated[str, typer.Argument(help=f"{MODEL_HELP}.")],
+    mesh: Annotated[str, typer.Option(help="Such as 2x2, or node=2,gpu=8.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", dir_okay=False, help="Plan file to write.")
+    ],
+    hardware: Annotated[
+        str | None, typer.Option(help="Profile name or TOML file; none: this machine's.")
     ] = None,
-    optimizer: Annotated[str, typer.Option(help="class name in torch.optim")] = "AdamW",
-    precision: Annotated[str | None, typer.Option(help="float32 or bfloat16")] = None,
-    memory: Annotated[str | None, typer.Option(help="limit per device, e.g. 40GiB")] = None,
-    batch: Annotated[int | None, typer.Option(help="global batch of hf: models")] = None,
-    sequence: Annotated[int | None, typer.Option(help="sequence length of hf: models")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="See `autopar presets`; none: the solver chooses.")
+    ] = None,
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(help="PATTERN=TYPES, e.g. 'used:*.weight=[R, S(0)]'; repeatable."),
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help="Class name in torch.optim.")] = "AdamW",
+    precision: Annotated[
+        str | None, typer.Option(help="float32 or bfloat16; none: as the model.")
+    ] = None,
+    memory: Annotated[str | None, typer.Option(help="Limit per device, e.g. 40GiB.")] = None,
+    batch: BATCH = None,
+    sequence: SEQUENCE = None,
 ) -> None:
-    """Decide how to split a model, and write the plan."""
-    loaded = load(model, batch, sequence)
-    made = compile_model(
-        loaded.model,
-        mesh,
-        loaded.inputs,
-        hardware=hardware,
-        loss=loaded.loss,
+    """Decide how to split a model over a mesh, and write the plan."""
+    asked = Options.of(
         optimizer=optimizer,
         precision=precision,
         memory_limit=memory,
-        preset=preset,
-        constraints=dict(map(_constraint, constraint or ())),
+        preset=known("preset", preset, presets.names()) if preset else None,
+        constraints=_constraints(constraint or []),
     )
-    write(made.plan.to_json(), output)
-    console = Console(highlight=False)
-    console.print(show_plan(made.plan))
-    console.print(f"\nwrote {output}")
+    devices, profile = Mesh.parse(mesh), load_hardware(hardware or detect())
+    loaded = load(model, batch, sequence)
+    made = compile_model(
+        loaded.model, devices, loaded.inputs, hardware=profile, loss=loaded.loss,
+        optimizer=asked.optimizer, precision=asked.precision, memory_limit=asked.memory_limit,
+        preset=asked.preset, constraints=asked.constraints,
+    )  # fmt: skip
+    save(made.plan.to_json() + "\n", output)
+    console().print(show_plan(made.plan, made.graph), f"\nwrote {output}", sep="\n")
 
 
-def _constraint(text: str) -> tuple[str, str]:
-    pattern, _, sharding = text.partition("=")
-    if not pattern or not sharding:
-        raise ConstraintError(f"Cannot read the constraint {text!r}: write 'PATTERN=[S(0), R]'.")
-    return pattern, sharding
+def _constraints(texts: list[str]) -> dict[str, str | dict[str, str]]:
+    """Each text is PATTERN=TYPES; types never hold a ``=`` before their ``[``."""
+    found: dict[str, str | dict[str, str]] = {}
+    for text in texts:
+        pattern, _, sharding = text.partition("=")
+        if not pattern or not sharding:
+            raise ConstraintError(
+                f"Cannot read the constraint {text!r}: write 'PATTERN=[S(0), R]', a type per axis."
+            )
+        if pattern in found:
+            raise ConstraintError(f"There are two constraints on {pattern!r}; write one.")
+        found[pattern] = sharding
+    return found

@@ -1,4 +1,4 @@
-"""``autopar show plan.json``."""
+"""``autopar show plan.json [MODEL]``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from autopar.cli.match import graph_of
+from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE
+from autopar.cli.output import console
 from autopar.plan import Plan
-from autopar.show import show_plan
+from autopar.show import show_operators, show_plan
 
 
-def command(plan: Annotated[Path, typer.Argument(help="plan file")]) -> None:
-    """Print a plan as tables."""
-    Console(highlight=False).print(show_plan(Plan.load(plan)))
+def command(
+    plan: Annotated[Path, typer.Argument(help="Plan file.")],
+    model: Annotated[
+        str | None, typer.Argument(help=f"Names operators by module: {MODEL_HELP}.")
+    ] = None,
+    batch: BATCH = None,
+    sequence: SEQUENCE = None,
+) -> None:
+    """Print a plan as tables: costs, parameters, communication, operators, conversions."""
+    decided = Plan.load(plan)
+    graph = graph_of(decided, model, batch, sequence) if model else None
+    out = console()
+    out.print(show_plan(decided, graph), "", show_operators(decided, graph), sep="\n")

@@ -1,0 +1,63 @@
+"""The commands put together; what goes wrong on purpose ends here, in red and with exit code 1."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+from typer.core import TyperGroup
+
+from autopar.cli import calibrate, emit, hardware, plan, presets, show
+from autopar.cli.output import console
+from autopar.errors import AutoparError
+from cost_models.errors import CostModelError
+
+
+class Commands(TyperGroup):
+    """Turns errors that people can act upon into one message."""
+
+    def invoke(self, ctx: Any) -> Any:  # typer brings a click of its own, or does not
+        try:
+            return super().invoke(ctx)
+        except (AutoparError, CostModelError) as error:
+            console(stderr=True).print(Text(f"error: {error}", style="red"), soft_wrap=True)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Plan, inspect and emit parallel PyTorch models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+app.command("plan")(plan.command)
+app.command("show")(show.command)
+app.command("emit")(emit.command)
+app.command("hardware")(hardware.command)
+app.command("presets")(presets.command)
+app.command("calibrate")(calibrate.command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"autopar {version('autopar')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Plan, inspect and emit parallel PyTorch models."""
+
+
+def main() -> None:
+    """The console script."""
+    app(prog_name="autopar")

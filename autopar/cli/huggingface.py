@@ -1,0 +1,68 @@
+"""``hf:CONFIG.json``: a saved configuration of transformers as a model without weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar.cli.output import near
+from autopar.errors import InputError
+
+Batch = dict[str, torch.Tensor]
+
+
+def from_config(path: Path, batch: int | None, sequence: int | None) -> tuple[nn.Module, Batch]:
+    """The model on the meta device, and token ids that are their own labels."""
+    content = _read(path)
+    if batch is None or sequence is None:
+        raise InputError("hf: models need --batch N and --sequence N, the global batch.")
+    longest = content.get("max_position_embeddings", content.get("n_positions"))
+    if isinstance(longest, int) and sequence > longest:
+        raise InputError(f"--sequence {sequence} is longer than the model's {longest} positions.")
+    model = _built(content, path)
+    ids = torch.zeros(batch, sequence, dtype=torch.int64, device="meta")
+    return model.train(), {"input_ids": ids, "labels": ids}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a JSON configuration: {error}.") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is not a configuration: it holds a {type(content).__name__}.")
+    return content
+
+
+def _built(content: dict[str, Any], path: Path) -> nn.Module:
+    try:
+        import transformers
+    except ImportError:
+        raise InputError("hf: models need transformers: pip install transformers.") from None
+    kind, names = content.get("model_type"), content.get("architectures")
+    known = tuple(transformers.CONFIG_MAPPING)
+    if kind not in known:
+        raise InputError(
+            f"{path}: transformers has no model_type {kind!r}.{near(str(kind), known)}"
+        )
+    name = names[0] if isinstance(names, list) and names else None
+    found = getattr(transformers, str(name), None)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise InputError(
+            f"{path}: 'architectures' must name a model of transformers, such as "
+            f"['GPT2LMHeadModel']; it is {names}.{near(str(name), dir(transformers))}"
+        )
+    config = transformers.CONFIG_MAPPING[kind].from_dict(content)
+    try:
+        with torch.device("meta"):
+            return found(config)
+    except Exception as error:
+        raise InputError(
+            f"{path}: {name} cannot be built: {type(error).__name__}: {error}"
+        ) from error
