@@ -87,9 +87,7 @@ def worker(options: argparse.Namespace) -> None:
                 times[name].append(time.perf_counter() - started)
     if dist.get_rank() == 0:
         ratio = {
-            ours: statistics.median(
-                a / b for a, b in zip(times[ours], times[theirs], strict=True)
-            )
+            ours: statistics.median(a / b for a, b in zip(times[ours], times[theirs], strict=True))
             for ours, theirs in PAIRS.items()
         }
         median = {name: statistics.median(values) for name, values in times.items()}

@@ -24,8 +24,8 @@ def within(problem: Problem, limit: float | None) -> Assignment:
     tightest = eliminate(problem, STEEPEST)
     if tightest.nbytes > limit:
         raise InfeasibleError(
-            f"No plan fits {limit / 2**30:.3g} GiB per device: the smallest needs "
-            f"{tightest.nbytes / 2**30:.3g} GiB. Use more devices, a smaller batch, or a higher limit."
+            f"No plan fits {limit:,.0f} bytes per device: the smallest needs "
+            f"{tightest.nbytes:,.0f} bytes. Use more devices, a smaller batch, or a higher limit."
         )
     best, bound = tightest, free.seconds
     low, high = 0.0, STEEPEST
