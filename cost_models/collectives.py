@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cost_models.errors import CostModelError
-from cost_models.hardware import Hardware, Link
+from cost_models.machine import Hardware, Link
 
 # kind -> (messages per rank, share of nbytes sent by each rank), as functions of n ranks.
 _RING: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
@@ -24,19 +24,25 @@ _RING: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
 
 def collective_seconds(kind: str, nbytes: float, ranks: int, link: Link) -> float:
     """Seconds of one collective among `ranks` ranks over `link`."""
-    if kind not in _RING:
-        raise CostModelError(f"Unknown collective {kind!r}; known are {', '.join(_RING)}.")
-    if nbytes < 0 or ranks < 1:
-        raise CostModelError(f"A {kind} of {nbytes} bytes among {ranks} ranks makes no sense.")
+    messages, sent = ring_terms(kind, nbytes, ranks)
+    if nbytes < 0:
+        raise CostModelError(f"A {kind} of {nbytes} bytes makes no sense.")
     if ranks == 1:
         return 0.0
-    fitted = [fit for fit in link.fits if fit.collective == kind]
-    if fitted:
-        nearest = min(fitted, key=lambda fit: abs(fit.ranks - ranks))
-        if nearest.ranks == ranks:
-            return nearest.latency_s + nbytes / nearest.bytes_per_s
+    for fit in link.fits:
+        if (fit.collective, fit.ranks) == (kind, ranks):
+            return fit.latency_s + nbytes / fit.bytes_per_s
+    return messages * link.latency_s + sent / link.bytes_per_s
+
+
+def ring_terms(kind: str, nbytes: float, ranks: int) -> tuple[int, float]:
+    """What the ring algorithm charges: messages one after the other, and bytes sent, per rank."""
+    if kind not in _RING:
+        raise CostModelError(f"Unknown collective {kind!r}; known are {', '.join(_RING)}.")
+    if ranks < 1:
+        raise CostModelError(f"A {kind} among {ranks} ranks makes no sense.")
     messages, share = _RING[kind]
-    return messages(ranks) * link.latency_s + share(ranks) * nbytes / link.bytes_per_s
+    return messages(ranks), share(ranks) * nbytes
 
 
 def axis_link(hardware: Hardware, stride: int, size: int) -> Link:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cost_models.errors import CostModelError
-from cost_models.hardware import Device
+from cost_models.machine import Device
 
 
 def op_seconds(flops: float, nbytes: float, dtype: str, device: Device) -> float:
@@ -17,5 +17,11 @@ def op_seconds(flops: float, nbytes: float, dtype: str, device: Device) -> float
     peaks = device.flops_per_s
     peak = peaks.get(dtype, peaks.get("float32", max(peaks.values())))
     arithmetic = flops / (peak * device.matmul_efficiency)
-    memory = nbytes / (device.bytes_per_s * device.memory_efficiency)
-    return max(arithmetic, memory) + device.launch_s
+    return max(arithmetic, _memory_seconds(nbytes, device)) + device.launch_s
+
+
+def _memory_seconds(nbytes: float, device: Device) -> float:
+    """A cache serves the first bytes, memory the others (large tensors cost page faults as well)."""
+    cached = min(nbytes, device.cache_bytes)
+    seconds = cached / device.cache_bytes_per_s if cached else 0.0
+    return (seconds + (nbytes - cached) / device.bytes_per_s) / device.memory_efficiency

@@ -63,12 +63,17 @@ def _options(
     local_inputs: bool,
 ) -> Iterator[Option]:
     differentiable = any(tensor.differentiable for tensor in node.outputs)
-    if not differentiable and not local_inputs:
-        yield Option(letter=N)
+    reads = any(tensor.differentiable for tensor in operands)
+    yield from (Option(letter=kind) for kind in ((I, R) if differentiable or reads else (N,)))
+    if not (differentiable or reads or local_inputs):
         return
-    yield from (Option(letter=kind) for kind in ((I, R) if differentiable else (N,)))
     for partial in instance.linear:
-        if not differentiable or any(operands[i].differentiable for i in partial):
+        # Nothing boolean adds up.
+        adds_up = not any(
+            t.dtype == "bool" for t in (*(operands[i] for i in partial), *node.outputs)
+        )
+        flows = not differentiable or any(operands[i].differentiable for i in partial)
+        if adds_up and flows:
             yield Option(partial=partial)
     for factor, position in splits_of(node, instance, graph, where):
         yield Option(factor=factor, position=position)
@@ -99,8 +104,20 @@ def _combine(
             )
             for i in range(len(tensors))
         )
-        if all(form.fits(t.shape, mesh) for form, t in zip(forms, tensors, strict=True)):
+        named = {t.name: form for t, form in zip(tensors, forms, strict=True)}
+        if any(named[t.name] != form for t, form in zip(tensors, forms, strict=True)):
+            continue  # a tensor that is read twice is read in one form
+        if all(
+            form.fits(t.shape, mesh) and _leaves(form, t.shape, instance.least, mesh)
+            for form, t in zip(forms, tensors, strict=True)
+        ):
             yield OpSharding(forms[: len(operands)], forms[len(operands) :], variants)
+
+
+def _leaves(form: Sharding, shape: tuple[int, ...], least: int, mesh: Mesh) -> bool:
+    """Whether every split dim keeps as many entries on a rank as the operator needs."""
+    local = form.local_shape(shape, mesh)
+    return all(a == b or a >= least for a, b in zip(local, shape, strict=True))
 
 
 def _nest(picks: tuple[Option, ...], mesh: Mesh) -> tuple[Option, ...]:

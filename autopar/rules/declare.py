@@ -14,12 +14,16 @@ from autopar.rules.text import Rule, Term, expand, parse_rule
 
 @dataclass(frozen=True)
 class Declared:
-    """What a declaration says of one node: text, linear operand sets, sizes, variants."""
+    """What a declaration says of one node: text, linear operand sets, sizes, variants.
+
+    `least` is the fewest entries that a split dim may have left on a rank.
+    """
 
     text: str
     linear: tuple[frozenset[int], ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     variants: Mapping[str, str] = field(default_factory=dict)
+    least: int = 1
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ def _instance(key: _Key) -> Instance:
         )
     expanded = expand(parsed, ranks)
     sizes = bind(expanded, node, key.operands, declared.sizes)
-    return Instance(expanded, sizes, declared.linear, declared.variants)
+    return Instance(expanded, sizes, declared.linear, declared.variants, least=declared.least)
 
 
 def _whole(key: _Key) -> Instance:

@@ -17,7 +17,8 @@ class Instance:
     """What may be done with one operator on these shapes.
 
     `linear` lists sets of operands in which the operator is jointly linear.  `variants` names, for a
-    factor, the local implementation without which its shards would be wrong.
+    factor, the local implementation without which its shards would be wrong.  `least` is the fewest
+    entries that a split dim may have left on a rank.
     """
 
     rule: Rule
@@ -25,6 +26,7 @@ class Instance:
     linear: tuple[frozenset[int], ...] = ()
     variants: Mapping[str, str] = field(default_factory=dict)
     declared: bool = True
+    least: int = 1
 
     @property
     def shardable(self) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from autopar.graph import Arg, Graph, Node, short
 from autopar.mesh import Mesh
 from autopar.plan import OpSharding
@@ -21,21 +23,27 @@ def localize(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Loca
         form.local_shape(tensor.shape, mesh)
         for tensor, form in zip(node.outputs, sharding.outputs, strict=True)
     ]
-    if kind in _SHAPED:
+    if kind in _SHAPED and isinstance(args[1], tuple):
         args[1] = made[0]
     elif kind in _CREATED:
         args[0] = made[0]
     elif kind == "unflatten":
-        dim = _dim(args[1], len(node.outputs[0].shape))
         sizes = args[2] if isinstance(args[2], tuple) else ()
+        dim = _dim(args[1], len(made[0]) - len(sizes) + 1)
         args[2] = made[0][dim : dim + len(sizes)]
-    elif kind in ("split", "split_with_sizes"):
-        dim = _dim(args[2] if len(args) > 2 else 0, len(made[0]))
-        sizes = tuple(shape[dim] for shape in made)
-        args[1] = sizes[0] if kind == "split" and isinstance(args[1], int) else sizes
+    elif kind in ("split", "split_with_sizes", "tensor_split"):
+        dim = _dim(args[2] if len(args) > 2 else dict(kwargs).get("dim", 0), len(made[0]))
+        args[1] = _parts(kind, args[1], tuple(shape[dim] for shape in made))
     elif kind == "slice":
         args = _slice(node, sharding, graph, mesh, args)
     return tuple(args), kwargs
+
+
+def _parts(kind: str, given: Arg, sizes: tuple[int, ...]) -> Arg:
+    """What the operator is told: one size, all sizes, a number of parts, or where parts begin."""
+    if kind == "tensor_split":
+        return tuple(accumulate(sizes[:-1])) if isinstance(given, tuple) else given
+    return sizes[0] if isinstance(given, int) else sizes
 
 
 def _dim(arg: Arg, rank: int) -> int:

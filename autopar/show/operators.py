@@ -13,9 +13,11 @@ from autopar.placement import N, S
 from autopar.plan import Conversion, OpSharding, Plan
 from autopar.show.fold import Block, Item, Row, fold, lines
 from autopar.show.names import Names
-from autopar.show.table import row, table, times
+from autopar.show.table import line, row, table
 from autopar.show.units import form, joined
 
+FORM = 23
+"""Characters of a type before it is broken between axes."""
 Cells = tuple[str, ...]
 
 
@@ -25,31 +27,40 @@ def operators(plan: Plan, graph: Graph | None = None) -> Table:
     Operators that compute whole, without gradient, are only counted.
     """
     axes = ", ".join(plan.mesh.names)
-    made = table(f"operators, types on ({axes})", "name", "", "reads", "makes", "by", right=("",))
-    names = Names(plan, graph)
-    computing = [choice for choice in plan.choices if choice.sharding.inputs]
-    shown = [choice for choice in computing if not _is_whole(choice.sharding)]
-    rows = ((names.operator(choice.node), _cells(choice.sharding)) for choice in shown)
-    for line in lines(_runs(fold(rows))):
-        row(made, line.label, times(line.count), *(line.value or ()))
-    whole = len(computing) - len(shown)
+    made = table(f"operators, types on ({axes})", "name", "", "reads", "makes", right=("",))
+    for found in lines(folded(plan, graph)):
+        reads, makes, variant = found.value or ("", "", "")
+        line(made, found.label, found.count, reads, makes)
+        if variant:
+            row(made, " " * (len(found.label) - len(found.label.lstrip()) + 4) + f"by {variant}")
+    whole = sum(_is_whole(sharding) for _, sharding in _computing(plan))
     if whole:
-        row(made, "others, without gradient", times(whole), "whole", "whole", "")
+        row(made, "others, without gradient", f"x{whole}", "whole", "whole")
     return made
+
+
+def folded(plan: Plan, graph: Graph | None = None) -> tuple[Item[Cells], ...]:
+    """The operators that are not computed whole: what each reads, makes, and the variant it uses."""
+    names = Names(plan, graph)
+    split = [(node, sharding) for node, sharding in _computing(plan) if not _is_whole(sharding)]
+    return _runs(fold((names.operator(node), _cells(sharding)) for node, sharding in split))
+
+
+def _computing(plan: Plan) -> list[tuple[str, OpSharding]]:
+    return [(c.node, c.sharding) for c in plan.choices if c.sharding.inputs]
 
 
 def conversions(plan: Plan, graph: Graph | None = None) -> Table:
     """Tensors that change their type by a collective, and what each direction issues."""
-    made = table("conversions", "tensor", "", "axis", "from", "to", "forward", "backward",
-                 right=("",))  # fmt: skip
+    made = table("conversions", "tensor", "", "axis", "change", "forward", "backward", right=("",))
     names = Names(plan, graph)
     rows = [(names.tensor(c.tensor), _collectives(c, plan, names)) for c in plan.conversions]
     issued = [(name, cells) for name, cells in rows if any(cells[-2:])]
-    for line in lines(fold(issued)):
-        row(made, line.label, times(line.count), *(line.value or ()))
+    for found in lines(fold(issued)):
+        line(made, found.label, found.count, *(found.value or ()))
     free = len(rows) - len(issued)
     if free or not rows:
-        row(made, "others, free of communication", times(free) or str(free))
+        row(made, "others, free", f"x{free}")
     return made
 
 
@@ -60,8 +71,8 @@ def _is_whole(sharding: OpSharding) -> bool:
 def _cells(sharding: OpSharding) -> Cells:
     """Reads, makes, by; equal operands are said once."""
     return (
-        joined(dict.fromkeys(form(part) for part in sharding.inputs), 32),
-        joined(dict.fromkeys(form(part) for part in sharding.outputs), 28),
+        joined(dict.fromkeys(form(part, FORM) for part in sharding.inputs), FORM + 1),
+        joined(dict.fromkeys(form(part, FORM) for part in sharding.outputs), FORM + 1),
         sharding.variant,
     )
 
@@ -93,7 +104,7 @@ def _keeps(cells: Cells) -> bool:
 
 
 def _collectives(conversion: Conversion, plan: Plan, names: Names) -> Cells:
-    """Axis, from, to, and the collective of each direction."""
+    """Axis, the change of type on it, and what each direction issues."""
     axis, source, target = conversion.axis, conversion.source, conversion.target
     flows = names.differentiable(conversion.tensor, source, target)
     wide = plan.mesh.sizes[axis] > 1
@@ -102,8 +113,7 @@ def _collectives(conversion: Conversion, plan: Plan, names: Names) -> Cells:
     again = ["all_gather"] if conversion.regather and isinstance(source[axis], S) else []
     return (
         plan.mesh.names[axis],
-        form(source, 24),
-        form(target, 24),
+        f"{source[axis]} -> {target[axis]}",
         forward or "",
-        joined([*again, *([backward] if backward else [])], 14),
+        ", ".join([*again, *([backward] if backward else [])]),
     )

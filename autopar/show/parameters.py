@@ -9,8 +9,11 @@ from autopar.placement import Sharding
 from autopar.plan import ParameterPlan, Plan
 from autopar.show.fold import fold, lines
 from autopar.show.names import Names
-from autopar.show.table import row, table, times
+from autopar.show.table import line, table
 from autopar.show.units import form, shape
+
+FORM = 23
+"""Characters of a type before it is broken between axes."""
 
 
 def parameters(plan: Plan, graph: Graph | None = None) -> Table:
@@ -20,8 +23,8 @@ def parameters(plan: Plan, graph: Graph | None = None) -> Table:
                  "used", right=("",))  # fmt: skip
     reads = used(plan, graph)
     rows = ((p.name, _cells(p, reads[p.name])) for p in plan.parameters)
-    for line in lines(fold(rows)):
-        row(made, line.label, times(line.count), *(line.value or ()))
+    for found in lines(fold(rows)):
+        line(made, found.label, found.count, *(found.value or ()))
     return made
 
 
@@ -36,9 +39,9 @@ def used(plan: Plan, graph: Graph | None = None) -> dict[str, tuple[str, ...]]:
     for name, sharding in _reads(plan, graph, names):
         if name in found:
             word = " again" if (name, sharding) in again else ""
-            found[name][form(sharding, 24) + word] = None
+            found[name][form(sharding, FORM) + word] = None
     for parameter in plan.parameters:
-        found[parameter.name] = found[parameter.name] or {form(parameter.leaf, 24): None}
+        found[parameter.name] = found[parameter.name] or {form(parameter.leaf, FORM): None}
     return {name: tuple(forms) for name, forms in found.items()}
 
 
@@ -56,7 +59,7 @@ def _reads(plan: Plan, graph: Graph | None, names: Names) -> list[tuple[str, Sha
 
 
 def _cells(parameter: ParameterPlan, reads: tuple[str, ...]) -> tuple[str, str, str, str]:
-    stored, leaf, use = form(parameter.stored, 24), form(parameter.leaf, 24), "\n".join(reads)
+    stored, leaf, use = form(parameter.stored, FORM), form(parameter.leaf, FORM), "\n".join(reads)
     return (
         shape(parameter.shape),
         stored,

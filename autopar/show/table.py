@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+
+from autopar.show.units import wrapped
 
 WIDTH = 100
 
@@ -26,6 +30,24 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
             overflow="fold",
         )
     return made
+
+
+@dataclass(frozen=True)
+class Label:
+    """A dotted name that is broken where its parts meet, if its column is too narrow."""
+
+    text: str
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(min(16, len(self.text)), len(self.text)).clamp(0, options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(wrapped(self.text, options.max_width))
+
+
+def line(made: Table, label: str, count: int, *cells: str) -> None:
+    """Add a row that begins with a folded name and how often it occurs."""
+    made.add_row(Label(label), times(count), *(Text(cell) for cell in cells))
 
 
 def row(made: Table, *cells: str) -> None:

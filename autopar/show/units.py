@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterable
 
 from autopar.placement import Sharding
@@ -31,6 +33,23 @@ def shape(sizes: Iterable[int]) -> str:
 def form(sharding: Sharding, width: int = 32) -> str:
     """``[S(0), R]``; on meshes of many axes broken between types."""
     return f"[{joined(map(str, sharding), width)}]".replace("\n", "\n ")
+
+
+def wrapped(label: str, width: int) -> str:
+    """A long dotted name on several lines, broken before ``.``, ``/`` or ``...`` and indented.
+
+    A part that is too long by itself is broken before its ``_``.
+    """
+    indent = " " * (len(label) - len(label.lstrip()) + 4)
+    texts = [""]
+    parts = re.split(r"(?= \.\.\. )|(?<=[^./ ])(?=[./])", label)
+    pieces = (re.split(r"(?<=\w)(?=_)", p) if len(p) > width - len(indent) else [p] for p in parts)
+    for part in itertools.chain.from_iterable(pieces):
+        if len(texts[-1] + part) > width and texts[-1].strip():
+            texts.append(indent + part.lstrip(" "))
+        else:
+            texts[-1] += part
+    return "\n".join(texts)
 
 
 def joined(parts: Iterable[str], width: int = 36) -> str:

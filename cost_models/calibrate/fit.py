@@ -1,41 +1,76 @@
-"""The straight line t = latency + nbytes / bandwidth through measured times."""
+"""Fits of measured times; all minimise relative errors, so that small calls count as much as large.
+
+Times are modelled as sums of non-negative terms.  At two or three terms the non-negative least
+squares problem is solved by trying every subset of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cost_models.errors import CostModelError
 
 SMALLEST_S = 1e-7
+"""Latency of a line whose fit has none."""
+SMALLEST_S_PER_UNIT = 1e-15
+"""Slope of a line whose fit has none."""
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Line:
-    """`latency_s` and `bytes_per_s`, and the largest relative error at the measured sizes."""
+    """``t = latency_s + amount / per_s``, and the largest relative error at the measured amounts."""
 
     latency_s: float
-    bytes_per_s: float
+    per_s: float
     error: float
 
-    def seconds(self, nbytes: float) -> float:
+    def seconds(self, amount: float) -> float:
         """The fitted time."""
-        return self.latency_s + nbytes / self.bytes_per_s
+        return self.latency_s + amount / self.per_s
 
 
-def fit_line(nbytes: Sequence[float], seconds: Sequence[float]) -> Line:
-    """Least squares on relative errors, so that small messages count as much as large ones."""
-    sizes, times = np.asarray(nbytes, dtype=float), np.asarray(seconds, dtype=float)
-    if len(sizes) < 2 or len(sizes) != len(times) or (times <= 0).any():
-        raise CostModelError(f"Cannot fit {len(sizes)} sizes to {len(times)} positive times.")
-    design = np.stack([1 / times, sizes / times], axis=1)
-    (latency, slope), *_ = np.linalg.lstsq(design, np.ones(len(times)), rcond=None)
-    if latency < SMALLEST_S:
-        # A negative latency is noise: the line goes through the origin instead.
-        latency = SMALLEST_S
-        slope = float(np.median((times - latency) / sizes))
-    slope = max(float(slope), 1e-15)
-    fitted = latency + slope * sizes
-    return Line(float(latency), 1 / slope, float(np.abs(fitted / times - 1).max()))
+def fit_line(amounts: Sequence[float], seconds: Sequence[float]) -> Line:
+    """Latency and rate (bytes or operations per second) through measured times."""
+    latency_s, per_s = fit_rates([[1.0] * len(amounts), amounts], seconds)
+    line = Line(max(1 / latency_s, SMALLEST_S), per_s, 0.0)
+    errors = relative_errors([line.seconds(amount) for amount in amounts], seconds)
+    return Line(line.latency_s, line.per_s, max(errors))
+
+
+def fit_rates(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
+    """Rates r so that ``seconds ~ sum(term / r)``; a term that costs nothing has a huge rate."""
+    times = np.asarray(seconds, dtype=float)
+    if any(len(term) != len(times) for term in terms) or len(times) < len(terms):
+        counts = ", ".join(str(len(term)) for term in terms)
+        raise CostModelError(f"Cannot fit terms of {counts} amounts to {len(times)} times.")
+    if not (np.isfinite(times).all() and (times > 0).all()):
+        raise CostModelError(f"Cannot fit times that are not positive: {list(seconds)}.")
+    relative = np.asarray(terms, dtype=float).T / times[:, None]
+    slopes = _non_negative(relative)
+    return [float(1 / max(slope, SMALLEST_S_PER_UNIT)) for slope in slopes]
+
+
+def relative_errors(predicted: Iterable[float], measured: Iterable[float]) -> list[float]:
+    """The size of each prediction's relative error."""
+    return [abs(p / m - 1) for p, m in zip(predicted, measured, strict=True)]
+
+
+def _non_negative(relative: Floats) -> Floats:
+    """The x >= 0 that brings ``relative @ x`` closest to one."""
+    count = relative.shape[1]
+    found: list[tuple[float, Floats]] = []
+    for size in range(1, count + 1):
+        for chosen in combinations(range(count), size):
+            part, *_ = np.linalg.lstsq(relative[:, chosen], np.ones(len(relative)), rcond=None)
+            slopes = np.zeros(count)
+            slopes[list(chosen)] = part
+            if (part >= 0).all():
+                found.append((float(np.square(relative @ slopes - 1).sum()), slopes))
+    return min(found, key=lambda pair: pair[0])[1]

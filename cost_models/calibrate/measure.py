@@ -1,12 +1,15 @@
-"""What one process measures: matrix products, memory traffic, operator overhead, collectives."""
+"""What each process measures: operators as training runs them, and collectives, at several sizes.
+
+Every rank of the default group makes the same measurements at the same time, because ranks that
+share a host's cores slow each other down.
+"""
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -14,89 +17,192 @@ import torch.distributed as dist
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 DTYPES = ("float32", "float64", "bfloat16")
 
+TINY_CALLS = 64
+"""Length of the chain of tiny operators."""
+CHAIN_CALLS = 4
+"""Length of the chains of matrix products and of elementwise operators."""
+MOST_CALLS = 100
+"""Limit of calls in one row of them."""
+
+Action = Callable[[], object]
+
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """What is measured and how long: each row of calls takes about `row_s`, or one call."""
 
-    matrix: int = 512
-    repetitions: int = 12
-    sizes: tuple[int, ...] = (2**10, 2**13, 2**16, 2**18, 2**20, 2**22, 2**24)
-    nbytes: int = 2**25
+    matrices: tuple[int, ...] = (32, 64, 128, 256, 512)
+    tensor_nbytes: tuple[int, ...] = (2**14, 2**17, 2**19, 2**20, 2**21, 2**22, 2**24)
+    message_nbytes: tuple[int, ...] = (2**10, 2**13, 2**16, 2**18, 2**20, 2**22, 2**24)
+    rounds: int = 5
+    row_s: float = 0.01
 
 
-QUICK = Effort(matrix=192, repetitions=3, sizes=(2**10, 2**16, 2**20), nbytes=2**22)
+QUICK = Effort(
+    matrices=(32, 128, 256),
+    tensor_nbytes=(2**14, 2**20),
+    message_nbytes=(2**10, 2**18),
+    rounds=3,
+    row_s=0.002,
+)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One process' figures; collectives as seconds by (kind, ranks) and size."""
+    """Seconds by size; the operators' are those of a forward and its backward.
 
-    flops_per_s: dict[str, float]
-    bytes_per_s: float
-    launch_s: float
-    collectives: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
+    Operators take the mean of all ranks, collectives what the slowest takes.
+    """
+
+    tiny_forward_s: float
+    tiny_backward_s: float
+    matmul_s: Mapping[str, Mapping[int, float]]
+    """By dtype and by n, of an n x n by n x n product."""
+    elementwise_s: Mapping[int, float]
+    """By bytes of one tensor, of the product of two tensors."""
+    collectives: Mapping[tuple[str, int], Mapping[int, float]] = field(default_factory=dict)
+    """By kind, ranks and bytes of the larger tensor."""
+    overlap: float = 0.0
+    """Share of compute time under which an all-reduce hides, both being about equally long."""
 
 
 def measure(effort: Effort) -> Measured:
-    """All figures of this process; every rank of the default group must call it."""
+    """All figures; every rank of the default group must call it, and gets the same."""
+    forward_s, backward_s = _tiny_seconds(effort)
+    alone = dist.get_world_size() == 1
     return Measured(
-        flops_per_s={dtype: _flops_per_s(dtype, effort) for dtype in DTYPES},
-        bytes_per_s=_bytes_per_s(effort),
-        launch_s=_launch_s(effort),
-        collectives=_collectives(effort) if dist.get_world_size() > 1 else {},
+        tiny_forward_s=forward_s,
+        tiny_backward_s=backward_s,
+        matmul_s={dtype: _matmul_seconds(dtype, effort) for dtype in DTYPES},
+        elementwise_s=_elementwise_seconds(effort),
+        collectives={} if alone else _all_collectives(effort),
+        overlap=0.0 if alone else _overlap(effort),
     )
 
 
-def sustained_seconds(call: Callable[[], object], repetitions: int) -> float:
-    """Seconds of one call in a row of them, all ranks starting together: the median of three rows.
+def sustained_seconds(
+    actions: Mapping[int, Action], effort: Effort, of_ranks: Literal["mean", "slowest"] = "mean"
+) -> dict[int, float]:
+    """Seconds of one call of each action in a row of them: the lower quartile of several rows.
 
-    A row is long enough to feel that other ranks want the same cores.
+    All ranks start a row together, and a row is long enough to feel that other ranks want the same
+    cores.  The rows of different actions alternate, so that a busy moment of the machine spoils one
+    row of each rather than every row of one.  Every rank returns the same.
     """
-    call()
-    found = []
-    for _ in range(3):
-        dist.barrier()
-        start = time.perf_counter()
-        for _ in range(repetitions):
-            call()
-        found.append((time.perf_counter() - start) / repetitions)
-    return statistics.median(found)
+    calls = {key: _calls_in_a_row(action, effort.row_s) for key, action in actions.items()}
+    rows = torch.zeros(effort.rounds, len(actions), dtype=torch.float64)
+    for row in rows:
+        for column, (key, action) in enumerate(actions.items()):
+            dist.barrier()
+            row[column] = _row_seconds(action, calls[key]) / calls[key]
+    if of_ranks == "mean":
+        dist.all_reduce(rows)
+        rows /= dist.get_world_size()
+    else:
+        dist.all_reduce(rows, op=dist.ReduceOp.MAX)
+    return dict(zip(actions, rows.quantile(0.25, dim=0).tolist(), strict=True))
 
 
-def _flops_per_s(dtype: str, effort: Effort) -> float:
-    n = effort.matrix
-    a = torch.rand(n, n).to(getattr(torch, dtype))
-    return 2 * n**3 / sustained_seconds(lambda: a @ a, effort.repetitions)
+def _calls_in_a_row(action: Action, row_s: float) -> int:
+    """As many as fit into `row_s`; the same on all ranks, which wait for each other in collectives."""
+    action()
+    slowest_s = torch.tensor(_row_seconds(action, 1), dtype=torch.float64)
+    dist.all_reduce(slowest_s, op=dist.ReduceOp.MAX)
+    return min(MOST_CALLS, max(1, int(row_s / max(slowest_s.item(), 1e-9))))
 
 
-def _bytes_per_s(effort: Effort) -> float:
-    a = torch.rand(effort.nbytes // 4)
-    out = torch.empty_like(a)
-    # Reads one tensor, writes one.
-    return (
-        2
-        * effort.nbytes
-        / sustained_seconds(lambda: torch.mul(a, 2.0, out=out), effort.repetitions)
+def _row_seconds(action: Action, calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        action()
+    return time.perf_counter() - start
+
+
+def _tiny_seconds(effort: Effort) -> tuple[float, float]:
+    """What the framework spends on one operator's forward under autograd, and on its backward."""
+    start = torch.rand(8, requires_grad=True)
+
+    def forward() -> torch.Tensor:
+        out = start
+        for _ in range(TINY_CALLS):
+            out = out * 1.5
+        return out.sum()
+
+    seconds = sustained_seconds(
+        {0: forward, 1: lambda: torch.autograd.grad(forward(), start)}, effort
     )
+    # On a busy machine the two rows may disagree; no part takes less than a tenth of the whole.
+    whole_s = seconds[1] / TINY_CALLS
+    forward_s = min(max(seconds[0] / TINY_CALLS, 0.1 * whole_s), 0.9 * whole_s)
+    return forward_s, whole_s - forward_s
 
 
-def _launch_s(effort: Effort) -> float:
-    """Overhead of one small operator in a training step: its forward under autograd, its backward."""
-    count = 64
-    x = torch.rand(8, requires_grad=True)
+def _matmul_seconds(dtype: str, effort: Effort) -> dict[int, float]:
+    def chain(n: int) -> Action:
+        def matrix() -> torch.Tensor:
+            values: torch.Tensor = (torch.randn(n, n) / n**0.5).to(getattr(torch, dtype))
+            return values.requires_grad_(True)
+
+        return _trained(matrix, torch.matmul)
+
+    seconds = sustained_seconds({n: chain(n) for n in effort.matrices}, effort)
+    return {n: time_s / CHAIN_CALLS for n, time_s in seconds.items()}
+
+
+def _elementwise_seconds(effort: Effort) -> dict[int, float]:
+    def chain(nbytes: int) -> Action:
+        return _trained(lambda: torch.rand(nbytes // 4, requires_grad=True), torch.mul)
+
+    seconds = sustained_seconds({nbytes: chain(nbytes) for nbytes in effort.tensor_nbytes}, effort)
+    return {nbytes: time_s / CHAIN_CALLS for nbytes, time_s in seconds.items()}
+
+
+def _trained(
+    operand: Callable[[], torch.Tensor],
+    operator: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Action:
+    """A chain of `CHAIN_CALLS` binary operators, forward and backward."""
+    first, seed = operand(), operand().detach()
+    others = [operand() for _ in range(CHAIN_CALLS)]
 
     def chain() -> None:
-        y = x
-        for _ in range(count):
-            y = y * 1.5
-        y.sum().backward()
+        out = first
+        for other in others:
+            out = operator(out, other)
+        torch.autograd.grad(out, [first, *others], seed)
 
-    # Forward and backward are priced as two operator calls.
-    return sustained_seconds(chain, effort.repetitions) / (2 * count)
+    return chain
 
 
-def _collectives(effort: Effort) -> dict[tuple[str, int], dict[int, float]]:
+def _overlap(effort: Effort) -> float:
+    message = torch.rand(max(effort.message_nbytes[:-1]) // 4)
+    matrix = torch.randn(128, 128)
+    communicate_s = sustained_seconds({0: lambda: dist.all_reduce(message)}, effort)[0]
+    product_s = sustained_seconds({0: lambda: matrix @ matrix}, effort)[0]
+    products = torch.tensor(communicate_s / product_s)
+    dist.broadcast(products, 0)
+    calls = int(products.item()) + 1
+
+    def compute() -> None:
+        for _ in range(calls):
+            torch.matmul(matrix, matrix)
+
+    def one_by_one() -> None:
+        dist.all_reduce(message)
+        compute()
+
+    def both() -> None:
+        work = dist.all_reduce(message, async_op=True)
+        compute()
+        work.wait()
+
+    # A difference of noisy times needs more of them.
+    longer = replace(effort, rounds=3 * effort.rounds)
+    seconds = sustained_seconds({0: compute, 1: one_by_one, 2: both}, longer)
+    return min(1.0, max(0.0, (seconds[1] - seconds[2]) / seconds[0]))
+
+
+def _all_collectives(effort: Effort) -> dict[tuple[str, int], dict[int, float]]:
     """Among all processes, and in pairs that are busy at the same time."""
     world = dist.get_world_size()
     found = _in_group(dist.group.WORLD, world, effort)
@@ -109,23 +215,21 @@ def _collectives(effort: Effort) -> dict[tuple[str, int], dict[int, float]]:
 def _in_group(group: Any, ranks: int, effort: Effort) -> dict[tuple[str, int], dict[int, float]]:
     found: dict[tuple[str, int], dict[int, float]] = {}
     for kind in KINDS:
-        times = {}
-        for nbytes in effort.sizes:
-            whole = torch.rand(nbytes // 4 // ranks * ranks)
-            repetitions = max(3, effort.repetitions // (4 if nbytes > 2**20 else 1))
-            call = _collective(kind, whole, ranks, group)
-            times[nbytes] = sustained_seconds(call, repetitions)
-        found[kind, ranks] = times
+        calls = {
+            nbytes: _collective(kind, torch.rand(nbytes // 4 // ranks * ranks), ranks, group)
+            for nbytes in effort.message_nbytes
+        }
+        found[kind, ranks] = sustained_seconds(calls, effort, of_ranks="slowest")
     return found
 
 
-def _collective(kind: str, whole: torch.Tensor, ranks: int, group: Any) -> Callable[[], object]:
+def _collective(kind: str, whole: torch.Tensor, ranks: int, group: Any) -> Action:
     """A call whose larger side is `whole`."""
     part = torch.empty(whole.numel() // ranks)
     other = torch.empty_like(whole)
     gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
     scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-    calls: dict[str, Callable[[], object]] = {
+    calls: dict[str, Action] = {
         "all_reduce": lambda: dist.all_reduce(whole, group=group),
         "all_gather": lambda: gather(other, part, group=group),
         "reduce_scatter": lambda: scatter(part, whole, group=group),

@@ -8,13 +8,16 @@ from autopar.rules.declare import Call, Declared, rule
 @rule("scaled_dot_product_attention")
 def attention(call: Call) -> Declared | None:
     """Batch and heads are independent; queries too, unless the mask is causal by position."""
+    query, key, value = call.shapes[:3]
     if call.arg(4, "dropout_p", 0.0) != 0.0 or len(call.made[0]) != 4:
         return None
-    query, key = call.shapes[:2]
+    if query[:2] != call.made[0][:2] or key[:2] != value[:2]:
+        return None
     grouped = query[1] != key[1]
+    samples = "b" if query[0] == key[0] else "1"
     rows = "s!" if call.arg(5, "is_causal", False) else "s"
     heads, shared = ("(a g)", "a") if grouped else ("a", "a")
-    terms = [f"b {heads} {rows} d!", f"b {shared} t! d!", f"b {shared} t! e!"]
+    terms = [f"b {heads} {rows} d!", f"{samples} {shared} t! d!", f"{samples} {shared} t! e!"]
     if len(call.shapes) > 3:
         terms.append(_mask(call.shapes[3], call.made[0], key, heads, rows))
     sizes = {"g": query[1] // key[1]} if grouped else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autopar.rules.declare import Call, Declared, fixed, rule
+from autopar.rules.families.letters import broadcast
 
 BOTH = (frozenset({0}), frozenset({1}))
 
@@ -12,19 +13,18 @@ fixed("b n k, b k m -> b n m", "bmm", linear=((0,), (1,)))
 
 @rule("linear")
 def linear(call: Call) -> Declared:
-    """``F.linear``: the weight is [out, in]."""
+    """``F.linear``: the weight is [out, in], or [in] for one output."""
+    if len(call.shapes[1]) == 1:
+        return Declared(f"b* i, i{', + ()' * (len(call.operands) - 2)} -> b*")
     if len(call.operands) == 3:
         return Declared("b* i, o i, + o -> b* o", (frozenset({0, 2}), frozenset({1, 2})))
     return Declared("b* i, o i -> b* o", BOTH)
 
 
 @rule("addmm")
-def addmm(call: Call) -> Declared | None:
-    """``torch.addmm``: the bias comes first, the weight is [in, out]."""
-    scaled = call.arg(3, "beta", 1) != 1 or call.arg(4, "alpha", 1) != 1
-    if scaled:
-        return None
-    bias = "o" if len(call.shapes[0]) == 1 else "n o" if call.shapes[0][0] != 1 else "1 o"
+def addmm(call: Call) -> Declared:
+    """``torch.addmm``: the bias, of any shape that stretches, comes first; the weight is [in, out]."""
+    bias = broadcast(call.shapes[0], call.made[0], ["n", "o"])
     return Declared(f"+ {bias}, n i, i o -> n o", (frozenset({0, 1}), frozenset({0, 2})))
 
 

@@ -7,18 +7,19 @@ from autopar.rules.declare import Call, Declared, rule
 
 @rule("conv1d", "conv2d", "conv3d")
 def convolution(call: Call) -> Declared:
-    """The weight is [out, in / groups, kernel]; grouped channels stay whole."""
-    space = len(call.shapes[0]) - 2
+    """The weight is [out, in / groups, kernel]; grouped channels stay whole; no batch is allowed."""
+    space = len(call.shapes[1]) - 2
+    n = "n" if len(call.shapes[0]) == len(call.shapes[1]) else ""
     positions = " ".join(f"s{i}!" for i in range(space))
     kernel = " ".join(f"k{i}!" for i in range(space))
     made = " ".join(f"p{i}!" for i in range(space))
     bias = len(call.operands) == 3
     if call.arg(6, "groups", 1) != 1:
         tail = ", o!" if bias else ""
-        return Declared(f"n c! {positions}, o! i! {kernel}{tail} -> n o! {made}")
+        return Declared(f"{n} c! {positions}, o! i! {kernel}{tail} -> {n} o! {made}")
     tail = ", + o" if bias else ""
     linear = (frozenset({0, 2}), frozenset({1, 2})) if bias else (frozenset({0}), frozenset({1}))
-    return Declared(f"n i {positions}, o i {kernel}{tail} -> n o {made}", linear)
+    return Declared(f"{n} i {positions}, o i {kernel}{tail} -> {n} o {made}", linear)
 
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",

@@ -14,10 +14,19 @@ fixed(
     "softplus", "sqrt", "square", "tan", "tanh", "add.Scalar", "sub.Scalar", "rsub.Scalar",
     "pow.Scalar",
 )  # fmt: skip
-fixed("b* -> b*", "neg", "clone", "to", "_to_copy", "alias", "contiguous", "mul.Scalar",
-      "div.Scalar", "positive", linear=((0,),))  # fmt: skip
+fixed("b* -> b*", "neg", "clone", "alias", "contiguous", "mul.Scalar", "div.Scalar", "positive",
+      linear=((0,),))  # fmt: skip
 # The gradient is cut: what comes out has none, so there is nothing partial to pass on.
 fixed("b* -> b*", "detach")
+
+
+@rule("to", "_to_copy")
+def cast(call: Call) -> Declared:
+    """Linear, but for the rounding of floats to integers."""
+    source, made = call.operands[0].dtype, call.node.outputs[0].dtype
+    rounds = "float" in source and "float" not in made
+    return Declared("b* -> b*", () if rounds else (frozenset({0}),))
+
 
 _LINEAR = {
     "add": ((0, 1),),
@@ -29,14 +38,17 @@ _LINEAR = {
 
 @rule("add", "sub", "mul", "div", "pow", "maximum", "minimum", "where", "masked_fill", "atan2",
       "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "bitwise_and", "bitwise_or",
-      "fmod", "remainder", "lerp", "addcmul", "addcdiv", "rsub", "prelu_elementwise")  # fmt: skip
+      "fmod", "remainder", "lerp", "addcmul", "addcdiv", "rsub", "clamp.Tensor", "clamp_min.Tensor",
+      "clamp_max.Tensor")  # fmt: skip
 def elementwise(call: Call) -> Declared:
     """Any number of operands, broadcast together."""
     out = call.made[0]
     operands = ", ".join(broadcast(shape, out) for shape in call.shapes)
     text = f"{operands} -> {term(names(len(out)))}"
     kind = call.node.op.split(".")[1]
-    return Declared(text, tuple(map(frozenset, _linear(kind, len(call.shapes)))))
+    rounded = kind == "div" and call.arg(2, "rounding_mode") is not None
+    linear = () if rounded else _linear(kind, len(call.shapes))
+    return Declared(text, tuple(map(frozenset, linear)))
 
 
 def _linear(kind: str, count: int) -> tuple[tuple[int, ...], ...]:

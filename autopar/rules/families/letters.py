@@ -15,9 +15,11 @@ def term(dims: Sequence[str]) -> str:
     return " ".join(dims) or "()"
 
 
-def broadcast(shape: tuple[int, ...], out: tuple[int, ...]) -> str:
+def broadcast(
+    shape: tuple[int, ...], out: tuple[int, ...], letters: Sequence[str] | None = None
+) -> str:
     """A term of `shape` aligned to the right of `out`; dims of size one that are stretched are 1."""
-    letters = names(len(out))
+    letters = letters or names(len(out))
     offset = len(out) - len(shape)
     return term(
         [

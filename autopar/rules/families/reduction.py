@@ -34,14 +34,17 @@ def _dims(call: Call, kind: str, rank: int) -> list[int]:
 
 @rule("cumsum", "cumprod", "sort", "topk", "flip", "roll")
 def along_a_dim(call: Call) -> Declared:
-    """What runs along dims keeps them whole."""
+    """What runs along dims keeps them whole; a roll without dims runs along all of them."""
     letters = names(len(call.shapes[0]))
-    place = {"topk": 2, "roll": 2}.get(call.node.op.split(".")[1], 1)
-    given = call.arg(place, "dims" if place == 2 else "dim", -1)
+    kind = call.node.op.split(".")[1]
+    place = 2 if kind in ("topk", "roll") else 1
+    given = call.arg(
+        place, "dims" if kind in ("flip", "roll") else "dim", () if kind == "roll" else -1
+    )
     dims = [d for d in (given if isinstance(given, tuple) else (given,)) if isinstance(d, int)]
     read = keep_whole(letters, dims or range(len(letters)))
     made = list(read)
     if call.made[0] != call.shapes[0]:
         made[dims[0]] = "picked!"
-    linear = (frozenset({0}),) if call.node.op.split(".")[1] in ("cumsum", "flip", "roll") else ()
+    linear = (frozenset({0}),) if kind in ("cumsum", "flip", "roll") else ()
     return Declared(f"{term(read)} -> {', '.join([term(made)] * len(call.made))}", linear)

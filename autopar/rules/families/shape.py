@@ -26,6 +26,8 @@ def permutation(call: Call) -> Declared:
     elif kind == "transpose":
         a, b = number(call.arg(1, "dim0")), number(call.arg(2, "dim1"))
         made[a], made[b] = made[b], made[a]
+    elif kind == "movedim":
+        made = _moved(letters, call.arg(1, "source"), call.arg(2, "destination"))
     elif kind == "mT":
         made[-1], made[-2] = made[-2], made[-1]
     else:
@@ -33,9 +35,21 @@ def permutation(call: Call) -> Declared:
     return Declared(f"{term(letters)} -> {term(made)}", FIRST)
 
 
+def _moved(letters: list[str], source: Arg, destination: Arg) -> list[str]:
+    """The dims `source` at the places `destination`, the others in order around them."""
+    froms = source if isinstance(source, tuple) else (source,)
+    tos = destination if isinstance(destination, tuple) else (destination,)
+    rank = len(letters)
+    placed = {number(to) % rank: letters[number(at)] for at, to in zip(froms, tos, strict=True)}
+    others = iter(name for name in letters if name not in placed.values())
+    return [placed[place] if place in placed else next(others) for place in range(rank)]
+
+
 @rule("split", "split_with_sizes", "chunk", "tensor_split")
-def split(call: Call) -> Declared:
+def split(call: Call) -> Declared | None:
     """Equal parts are blocks of the split dim, which may itself be sharded inside every block."""
+    if len(call.shapes) > 1:
+        return None
     letters = names(len(call.shapes[0]))
     dim = number(call.arg(2, "dim")) % len(letters)
     parts = [shape[dim] for shape in call.made]
@@ -64,20 +78,27 @@ def pick(call: Call) -> Declared:
 
 @rule("slice", "narrow", "pad", "constant_pad_nd", "repeat_interleave")
 def resized(call: Call) -> Declared | None:
-    """Dims whose size changes stay whole."""
+    """Dims along which entries move stay whole."""
     shape, out = call.shapes[0], call.made[0]
     if len(call.shapes) > 1 or len(shape) != len(out):
         return None
-    letters = names(len(shape))
-    if call.node.op.split(".")[1] in ("slice", "narrow"):
+    letters, kind = names(len(shape)), call.node.op.split(".")[1]
+    if kind in ("slice", "narrow"):
         changed = [number(call.arg(1, "dim")) % len(letters)]
+    elif kind in ("pad", "constant_pad_nd"):
+        changed = _padded(call.arg(1, "pad"), len(letters))
     else:
         changed = [i for i in range(len(shape)) if shape[i] != out[i]]
     made = [f"made{i}!" if i in changed else name for i, name in enumerate(letters)]
-    fills = call.node.op.split(".")[1] in ("pad", "constant_pad_nd")
-    zero = call.arg(3, "value", 0) in (0, None) and call.arg(2, "mode", "constant") == "constant"
-    linear = FIRST if not fills or (zero and "constant_pad" not in call.node.op) else ()
+    fill = {"pad": call.arg(3, "value"), "constant_pad_nd": call.arg(2, "value", 0)}.get(kind)
+    linear = FIRST if fill in (0, None) else ()
     return Declared(f"{term(keep_whole(letters, changed))} -> {term(made)}", linear)
+
+
+def _padded(pad: Arg, rank: int) -> list[int]:
+    """Dims that grow, shrink or shift: `pad` has two numbers per dim, the last dim first."""
+    numbers = pad if isinstance(pad, tuple) else ()
+    return [rank - 1 - i // 2 for i, amount in enumerate(numbers) if amount != 0]
 
 
 @rule("cat", "concat")

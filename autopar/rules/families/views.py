@@ -11,15 +11,19 @@ FIRST = (frozenset({0}),)
 @rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze",
       "view_as", "reshape_as")  # fmt: skip
 def view(call: Call) -> Declared | None:
-    """Merged and split dims: ``(b t) h -> b t h``."""
-    if len(call.shapes) > 1:
+    """Merged and split dims: ``(b t) h -> b t h``.
+
+    A squeeze would take away a dim of which one entry is left on each rank as well.
+    """
+    if len(call.shapes) > 1 or call.node.op == "aten.view.dtype":
         return None
+    least = 2 if ".squeeze." in call.node.op else 1
     before, after = call.shapes[0], call.made[0]
     cuts = sorted(_cuts(before) | _cuts(after))
     sizes = {f"f{i}": cuts[i + 1] // cuts[i] for i in range(len(cuts) - 1)}
     if any(cuts[i + 1] % cuts[i] for i in range(len(cuts) - 1)):
         return _ragged(before, after)
-    return Declared(f"{_side(before, cuts)} -> {_side(after, cuts)}", FIRST, sizes)
+    return Declared(f"{_side(before, cuts)} -> {_side(after, cuts)}", FIRST, sizes, least=least)
 
 
 def _cuts(shape: tuple[int, ...]) -> set[int]:

@@ -1,0 +1,241 @@
+"""A profile from what was measured; it states how far its predictions are from the measurements."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from cost_models.calibrate.fit import fit_line, fit_rates, relative_errors
+from cost_models.calibrate.measure import Measured
+from cost_models.collectives import ring_terms
+from cost_models.machine import Device, Fit, Hardware, Link, Share
+from cost_models.ops import op_seconds
+
+NOMINAL_ETHERNET = Link(bytes_per_s=125e6, latency_s=1e-4)
+"""Between hosts nothing is measured: gigabit Ethernet is assumed, and the profile says so."""
+CACHES = tuple(2**exponent for exponent in range(18, 28))
+"""Cache sizes in bytes that are tried."""
+ITEMSIZE = {"float32": 4, "float64": 8, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one kind of collective among `ranks` of `host_ranks` busy ranks, by bytes."""
+
+    collective: str
+    ranks: int
+    host_ranks: int
+    seconds: Mapping[int, float]
+
+    def fit(self) -> Fit:
+        """Alpha and beta."""
+        line = fit_line(list(self.seconds), list(self.seconds.values()))
+        return Fit(
+            self.collective, self.ranks, _round(line.latency_s), _round(line.per_s), self.host_ranks
+        )
+
+    def errors_of(self, fit: Fit) -> list[float]:
+        """The relative errors of a fit."""
+        predicted = [fit.latency_s + nbytes / fit.bytes_per_s for nbytes in self.seconds]
+        return relative_errors(predicted, self.seconds.values())
+
+
+def profile(found: Mapping[int, Measured]) -> Hardware:
+    """The profile of a machine, from what 1 and more processes measured that were busy at once."""
+    alone = found[1]
+    groups = {count: group for count, group in found.items() if count > 1}
+    fewest = groups[min(groups)]
+    times = list(_times(groups))
+    hardware = Hardware(
+        device=replace(_device(alone), overlap=_round(fewest.overlap)),
+        devices_per_host=64,
+        intra_host=_link(times),
+        inter_host=NOMINAL_ETHERNET,
+        source="measured",
+        date=datetime.date.today().isoformat(),
+        cores=_cores(),
+        shared={
+            count: _share(group, alone, _round(groups.get(count, fewest).overlap))
+            for count, group in found.items()
+        },
+    )
+    return _with_errors(hardware, found, times)
+
+
+def _device(alone: Measured) -> Device:
+    launch_s = _round((alone.tiny_forward_s + alone.tiny_backward_s) / 2)
+    flops_per_s = {
+        dtype: _round(fit_line([6.0 * n**3 for n in by_n], list(by_n.values())).per_s)
+        for dtype, by_n in alone.matmul_s.items()
+    }
+    nowhere = Device("cpu", "cpu", _memory_bytes(), flops_per_s, 1.0, launch_s=launch_s)
+    devices = [_with_memory(nowhere, cache_bytes, alone) for cache_bytes in CACHES]
+    return min(devices, key=lambda device: sum(_elementwise_errors(device, alone)))
+
+
+def _with_memory(device: Device, cache_bytes: int, alone: Measured) -> Device:
+    """Bandwidths inside and beyond a cache of this size: `ops.op_seconds` solved for them.
+
+    A product of two tensors moves three forward and is priced with six backward.
+    """
+    moved = [(3 * nbytes, 6 * nbytes) for nbytes in alone.elementwise_s]
+    cached = [float(sum(min(part, cache_bytes) for part in parts)) for parts in moved]
+    beyond = [sum(parts) - inside for parts, inside in zip(moved, cached, strict=True)]
+    seconds = [s - 2 * device.launch_s for s in alone.elementwise_s.values()]
+    least = [max(s, 0.1 * s0) for s, s0 in zip(seconds, alone.elementwise_s.values(), strict=True)]
+    in_cache, in_memory = fit_rates([cached, beyond], least)
+    if not any(beyond) or in_memory > in_cache:
+        in_memory = in_cache
+    return replace(
+        device,
+        bytes_per_s=_round(in_memory),
+        cache_bytes=float(cache_bytes),
+        cache_bytes_per_s=_round(in_cache),
+    )
+
+
+def _share(group: Measured, alone: Measured, overlap: float) -> Share:
+    """What is left of the device for each of the processes that ran together."""
+    matrices = sorted(next(iter(alone.matmul_s.values())))[-2:]
+    return Share(
+        flops=_round(
+            median(
+                by_n[n] / group.matmul_s[dtype][n]
+                for dtype, by_n in alone.matmul_s.items()
+                for n in matrices
+            )
+        ),
+        bytes=_round(median(s / group.elementwise_s[n] for n, s in alone.elementwise_s.items())),
+        launch=_round(_tiny(group) / _tiny(alone)),
+        overlap=overlap,
+    )
+
+
+def _tiny(measured: Measured) -> float:
+    return measured.tiny_forward_s + measured.tiny_backward_s
+
+
+def _times(groups: Mapping[int, Measured]) -> Iterator[Times]:
+    for count, group in groups.items():
+        for (kind, ranks), by_size in group.collectives.items():
+            yield Times(kind, ranks, count, by_size)
+
+
+def _link(times: list[Times]) -> Link:
+    """A fit per kind, ranks and busy ranks; the ring formula's own figures serve other counts."""
+    fits = _gather_below_reduce([one.fit() for one in times])
+    fits = [
+        replace(fit, error=_round(max(t.errors_of(fit))))
+        for fit, t in zip(fits, times, strict=True)
+    ]
+    terms = [
+        (*ring_terms(one.collective, nbytes, one.ranks), seconds)
+        for one in times
+        for nbytes, seconds in one.seconds.items()
+    ]
+    messages, nbytes, seconds = zip(*terms, strict=True)
+    messages_per_s, bytes_per_s = fit_rates([messages, nbytes], seconds)
+    return Link(_round(bytes_per_s), _round(1 / messages_per_s), tuple(fits))
+
+
+def _gather_below_reduce(fits: list[Fit]) -> list[Fit]:
+    """An all-reduce contains an all-gather; where small messages say otherwise it is noise, and
+    would make planners sum zeros instead of gathering shards."""
+    gathers = {(f.ranks, f.host_ranks): f for f in fits if f.collective == "all_gather"}
+    return [_at_least(f, gathers[f.ranks, f.host_ranks]) for f in fits]
+
+
+def _at_least(fit: Fit, gather: Fit) -> Fit:
+    if fit.collective != "all_reduce":
+        return fit
+    return replace(
+        fit,
+        latency_s=max(fit.latency_s, gather.latency_s),
+        bytes_per_s=min(fit.bytes_per_s, gather.bytes_per_s),
+    )
+
+
+def _with_errors(
+    hardware: Hardware, found: Mapping[int, Measured], times: Sequence[Times]
+) -> Hardware:
+    """The profile with what its predictions are off by, and a source that says so in words."""
+    operators = {
+        count: _operator_errors(hardware.device_shared_by(count), group)
+        for count, group in found.items()
+    }
+    collectives = [
+        error
+        for one, fit in zip(times, hardware.intra_host.fits, strict=True)
+        for error in one.errors_of(fit)
+    ]
+    return replace(
+        hardware,
+        shared={
+            count: replace(share, error=_round(max(operators[count])))
+            for count, share in hardware.shared.items()
+        },
+        source=(
+            f"measured by autopar calibrate on a {hardware.cores}-core {platform.machine()} machine, "
+            "one thread per rank, gloo; predictions are off by (median, worst) "
+            f"{_spread(operators[1])} for operators of one rank, "
+            f"{_spread(operators[max(operators)])} of {max(operators)} ranks, {_spread(collectives)} "
+            "for collectives; between hosts gigabit Ethernet is assumed"
+        ),
+    )
+
+
+def _spread(errors: Sequence[float]) -> str:
+    return f"{median(errors):.0%}, {max(errors):.0%}"
+
+
+def _operator_errors(device: Device, measured: Measured) -> list[float]:
+    return _elementwise_errors(device, measured) + _matmul_errors(device, measured)
+
+
+def _elementwise_errors(device: Device, measured: Measured) -> list[float]:
+    predicted = [_trained(0, 3 * n, "float32", device) for n in measured.elementwise_s]
+    return relative_errors(predicted, measured.elementwise_s.values())
+
+
+def _matmul_errors(device: Device, measured: Measured) -> list[float]:
+    return [
+        error
+        for dtype, by_n in measured.matmul_s.items()
+        for error in relative_errors(
+            [_trained(2 * n**3, 3 * n**2 * ITEMSIZE[dtype], dtype, device) for n in by_n],
+            by_n.values(),
+        )
+    ]
+
+
+def _trained(flops: float, nbytes: float, dtype: str, device: Device) -> float:
+    """Forward and backward, the latter twice the former's work."""
+    forward_s = op_seconds(flops, nbytes, dtype, device)
+    return forward_s + op_seconds(2 * flops, 2 * nbytes, dtype, device)
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 0
+
+
+def _memory_bytes() -> float:
+    """What the machine has, or what a container (cgroup 2) leaves of it."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        limit = ""
+    return float(min(physical, int(limit)) if limit.isdecimal() else physical)
+
+
+def _round(value: float) -> float:
+    """Four digits: more would only pretend."""
+    return float(f"{value:.4g}")

@@ -1,0 +1,171 @@
+"""The values of a hardware profile: a device, the links that join devices, and a host of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from cost_models.errors import ProfileError
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator, or one rank's share of a host's cores.
+
+    `flops_per_s` is the peak by dtype name; the efficiencies are the share of the peak that large
+    operators reach.  `launch_s` is spent on every operator call; `overlap` is the share of compute
+    time under which communication can hide.  The first `cache_bytes` that an operator moves go at
+    `cache_bytes_per_s`, the rest at `bytes_per_s`; without a cache all of them do.
+    """
+
+    name: str
+    kind: str
+    memory_bytes: float
+    flops_per_s: Mapping[str, float]
+    bytes_per_s: float
+    matmul_efficiency: float = 1.0
+    memory_efficiency: float = 1.0
+    launch_s: float = 0.0
+    overlap: float = 0.0
+    cache_bytes: float = 0.0
+    cache_bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Alpha and beta of one kind of collective among `ranks` ranks, fitted to measurements."""
+
+    collective: str
+    ranks: int
+    latency_s: float
+    bytes_per_s: float
+    host_ranks: int = 0
+    """How many ranks were busy on the host while it was measured; 0: just these."""
+    error: float = 0.0
+    """The largest relative error of the fitted line at the measured sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What joins ranks: per direction and rank.  Fitted collectives override the ring formula."""
+
+    bytes_per_s: float
+    latency_s: float
+    fits: tuple[Fit, ...] = ()
+
+    def figures(self, name: str) -> Iterator[tuple[str, float, str]]:
+        """Key and value of every figure, and the range that it must be in."""
+        yield f"{name}.bytes_per_s", self.bytes_per_s, "positive"
+        yield f"{name}.latency_s", self.latency_s, "zero or more"
+        for fit in self.fits:
+            yield f"{name}.fits.bytes_per_s", fit.bytes_per_s, "positive"
+            yield f"{name}.fits.latency_s", fit.latency_s, "zero or more"
+            yield f"{name}.fits.ranks", fit.ranks, "positive"
+            yield f"{name}.fits.host_ranks", fit.host_ranks, "zero or more"
+            yield f"{name}.fits.error", fit.error, "zero or more"
+
+    def shared_by(self, ranks: int) -> Link:
+        """The link while `ranks` ranks use the host: only the fits measured nearest to that."""
+        nearest: dict[tuple[str, int], Fit] = {}
+        for fit in self.fits:
+            key = (fit.collective, fit.ranks)
+            best = nearest.setdefault(key, fit)
+            if abs(_busy(fit) - ranks) < abs(_busy(best) - ranks):
+                nearest[key] = fit
+        return replace(self, fits=tuple(nearest.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The device as each of some ranks on one host sees it: factors on its figures, and its overlap."""
+
+    flops: float
+    bytes: float
+    launch: float
+    overlap: float
+    error: float = 0.0
+    """The largest relative error of predicted operator times where this was measured."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A host of equal devices, the link inside it and the link between hosts.
+
+    `shared` gives, per number of ranks that share the host, one rank's share of the device: ranks on
+    one CPU slow each other down once they are more than its `cores` (0: not known), GPUs do not.
+    """
+
+    device: Device
+    devices_per_host: int
+    intra_host: Link
+    inter_host: Link
+    source: str
+    date: str
+    cores: int = 0
+    shared: Mapping[int, Share] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise `ProfileError` unless every figure is finite and in its range."""
+        name = self.device.name
+        for key, value, wanted in self._figures():
+            if not (math.isfinite(value) and _RANGES[wanted](value)):
+                raise ProfileError(f"Profile {name!r}: {key} is {value}, not {wanted}.")
+        if not self.device.flops_per_s:
+            raise ProfileError(f"Profile {name!r} has no device.flops_per_s.")
+        if self.device.cache_bytes and self.device.cache_bytes_per_s < self.device.bytes_per_s:
+            raise ProfileError(f"Profile {name!r}: device.cache_bytes_per_s is below bytes_per_s.")
+        if not self.source or not self.date:
+            raise ProfileError(f"Profile {name!r} must state its source and its date.")
+
+    def device_shared_by(self, local_ranks: int) -> Device:
+        """The device as one of `local_ranks` ranks on a host sees it."""
+        if not self.shared:
+            return self.device
+        known = max((n for n in self.shared if n <= local_ranks), default=min(self.shared))
+        share = self.shared[known]
+        # Ranks beyond the measured count find free cores, or share what the measured ones had.
+        crowd = max(1.0, local_ranks / max(known, self.cores))
+        device = self.device
+        return replace(
+            device,
+            memory_bytes=device.memory_bytes / local_ranks,
+            flops_per_s={d: peak * share.flops / crowd for d, peak in device.flops_per_s.items()},
+            bytes_per_s=device.bytes_per_s * share.bytes / crowd,
+            cache_bytes_per_s=device.cache_bytes_per_s * share.bytes / crowd,
+            launch_s=device.launch_s * share.launch * crowd,
+            overlap=share.overlap,
+        )
+
+    def _figures(self) -> Iterator[tuple[str, float, str]]:
+        """Key and value of every figure, and the range that it must be in."""
+        device = self.device
+        yield "devices_per_host", self.devices_per_host, "positive"
+        yield "cores", self.cores, "zero or more"
+        for key in ("memory_bytes", "bytes_per_s", "matmul_efficiency", "memory_efficiency"):
+            yield f"device.{key}", getattr(device, key), "positive"
+        for key in ("matmul_efficiency", "memory_efficiency", "overlap"):
+            yield f"device.{key}", getattr(device, key), "between 0 and 1"
+        for key in ("launch_s", "cache_bytes", "cache_bytes_per_s"):
+            yield f"device.{key}", getattr(device, key), "zero or more"
+        for dtype, peak in device.flops_per_s.items():
+            yield f"device.flops_per_s.{dtype}", peak, "positive"
+        yield from self.intra_host.figures("intra_host")
+        yield from self.inter_host.figures("inter_host")
+        for ranks, share in self.shared.items():
+            yield "the number of ranks of a share", ranks, "positive"
+            for key in ("flops", "bytes", "launch"):
+                yield f"shared.{ranks}.{key}", getattr(share, key), "positive"
+            yield f"shared.{ranks}.overlap", share.overlap, "between 0 and 1"
+            yield f"shared.{ranks}.error", share.error, "zero or more"
+
+
+_RANGES: dict[str, Callable[[float], bool]] = {
+    "positive": lambda value: value > 0,
+    "zero or more": lambda value: value >= 0,
+    "between 0 and 1": lambda value: 0 <= value <= 1,
+}
+
+
+def _busy(fit: Fit) -> int:
+    return fit.host_ranks or fit.ranks

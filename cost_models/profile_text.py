@@ -1,0 +1,141 @@
+"""Hardware profiles as TOML text: what `to_text` prints, `parse` reads back."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, asdict, fields
+from typing import Any, TypeVar
+
+from cost_models.errors import ProfileError
+from cost_models.machine import Device, Fit, Hardware, Link, Share
+
+Value = TypeVar("Value", Device, Fit, Link, Share)
+
+_REMEDY = "Correct it, or measure a profile anew with `autopar calibrate -o mine.toml`."
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "Mapping[str, float]": (dict,),
+    "tuple[Fit, ...]": (list,),
+}
+_WORDS = {"str": "text", "int": "a whole number", "float": "a number"}
+
+
+def parse(text: str, source: str) -> Hardware:
+    """Read a profile's text; errors name `source`, the key and what to do."""
+    try:
+        data = tomllib.loads(text)
+        hardware = _hardware(data)
+        hardware.check()
+    except tomllib.TOMLDecodeError as error:
+        raise ProfileError(f"{source} is not TOML: {error}. {_REMEDY}") from None
+    except ProfileError as error:
+        raise ProfileError(f"{source}: {error} {_REMEDY}") from None
+    return hardware
+
+
+def to_text(hardware: Hardware) -> str:
+    """The profile as TOML; `parse` reads it back."""
+    return "\n".join(_lines(hardware)) + "\n"
+
+
+def _hardware(data: Mapping[str, Any]) -> Hardware:
+    known = {"device", "intra_host", "inter_host", "shared"}
+    flat = {key: value for key, value in data.items() if key not in known}
+    described = [f for f in fields(Hardware) if f.name not in known]
+    return Hardware(
+        device=_device(_table(data, "device")),
+        intra_host=_link(_table(data, "intra_host"), "intra_host"),
+        inter_host=_link(_table(data, "inter_host"), "inter_host"),
+        shared={
+            _ranks(ranks): _value(
+                Share, _table(data["shared"], ranks, "shared."), f"shared.{ranks}"
+            )
+            for ranks in (_table(data, "shared") if "shared" in data else {})
+        },
+        **_checked(described, flat, ""),
+    )
+
+
+def _device(data: Mapping[str, Any]) -> Device:
+    device = _value(Device, data, "device")
+    for dtype, peak in device.flops_per_s.items():
+        _check_type(peak, "float", f"device.flops_per_s.{dtype}")
+    return device
+
+
+def _link(data: Mapping[str, Any], where: str) -> Link:
+    link = _value(Link, data, where)
+    fits = []
+    for index, fit in enumerate(link.fits):
+        _check_type(fit, "Mapping[str, float]", f"{where}.fits[{index}]")
+        fits.append(_value(Fit, fit, f"{where}.fits[{index}]"))  # type: ignore[arg-type]
+    return Link(link.bytes_per_s, link.latency_s, tuple(fits))
+
+
+def _value(kind: type[Value], data: Mapping[str, Any], where: str) -> Value:
+    return kind(**_checked(list(fields(kind)), data, f"{where}."))
+
+
+def _checked(known: list[Field[Any]], data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The table's values, each known to the value's class and of its type."""
+    names = [f.name for f in known]
+    for key in data:
+        if key not in names:
+            raise ProfileError(f"The key {where}{key} is unknown; known are {', '.join(names)}.")
+    for f in known:
+        if f.name in data:
+            _check_type(data[f.name], str(f.type), where + f.name)
+        elif f.default is MISSING and f.default_factory is MISSING:
+            raise ProfileError(f"The key {where}{f.name} is missing.")
+    return dict(data)
+
+
+def _check_type(value: Any, wanted: str, key: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, _TYPES[wanted]):
+        raise ProfileError(f"{key} is {value!r}, not {_WORDS.get(wanted, 'a table')}.")
+
+
+def _table(data: Mapping[str, Any], key: str, where: str = "") -> Mapping[str, Any]:
+    if key not in data:
+        raise ProfileError(f"The table [{where}{key}] is missing.")
+    _check_type(data[key], "Mapping[str, float]", where + key)
+    table: Mapping[str, Any] = data[key]
+    return table
+
+
+def _ranks(key: str) -> int:
+    if not key.isdecimal():
+        raise ProfileError(f"The table [shared.{key}] must be named for a number of ranks.")
+    return int(key)
+
+
+def _lines(hardware: Hardware) -> Iterator[str]:
+    for key in ("source", "date", "devices_per_host", "cores"):
+        yield _line(key, getattr(hardware, key))
+    device = asdict(hardware.device)
+    flops_per_s = device.pop("flops_per_s")
+    yield "\n[device]"
+    yield from (_line(key, value) for key, value in device.items())
+    yield "\n[device.flops_per_s]"
+    yield from (_line(dtype, peak) for dtype, peak in flops_per_s.items())
+    for name, link in (("intra_host", hardware.intra_host), ("inter_host", hardware.inter_host)):
+        yield f"\n[{name}]"
+        yield _line("bytes_per_s", link.bytes_per_s)
+        yield _line("latency_s", link.latency_s)
+        for fit in link.fits:
+            yield f"\n[[{name}.fits]]"
+            yield from (_line(key, value) for key, value in asdict(fit).items())
+    for ranks, share in hardware.shared.items():
+        yield f"\n[shared.{ranks}]"
+        yield from (_line(key, value) for key, value in asdict(share).items())
+
+
+def _line(key: str, value: str | float) -> str:
+    if isinstance(value, str):
+        # JSON's escapes are TOML's, but for the one control character that JSON leaves alone.
+        return f"{key} = " + json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return f"{key} = {value!r}"

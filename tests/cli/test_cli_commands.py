@@ -1,0 +1,173 @@
+"""Every command does its work, and the set of commands and flags is what is documented."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+import autopar
+from autopar.cli import app
+from autopar.plan import Plan
+from cost_models.hardware import load
+
+FACTORIES = "tests/cli/factories.py"
+FLAGS = {
+    "plan": {
+        "model", "--mesh", "--output", "-o", "--hardware", "--preset", "--constraint",
+        "--optimizer", "--precision", "--memory", "--batch", "--sequence",
+    },
+    "show": {"plan", "model", "--batch", "--sequence"},
+    "emit": {"plan", "model", "--output", "-o", "--batch", "--sequence"},
+    "hardware": {"name"},
+    "presets": set(),
+    "calibrate": {"--output", "-o", "--quick"},
+}  # fmt: skip
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32, "vocab_size": 64,
+    "intermediate_size": 64, "max_position_embeddings": 32,
+}  # fmt: skip
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def ok(*words: object) -> str:
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / "plan.json"
+    text = ok(
+        "plan", f"{FACTORIES}:good", "--mesh", "2x2", "--hardware", "h100", "--preset", "megatron",
+        "--memory", "1GiB", "-o", path,
+    )  # fmt: skip
+    assert "predicted step" in text and f"wrote {path}" in text
+    return path
+
+
+def test_commands_and_flags() -> None:
+    group = typer.main.get_command(app)
+    found = {
+        name: {
+            text
+            for parameter in command.params
+            if parameter.name != "help"
+            for text in (parameter.opts if parameter.opts[0][0] == "-" else [parameter.name])
+        }
+        for name, command in group.commands.items()  # type: ignore[attr-defined]
+    }
+    assert found == FLAGS
+    assert [parameter.opts for parameter in group.params] == [["--version"]]
+
+
+def test_version() -> None:
+    assert ok("--version").startswith("autopar ")
+
+
+def test_help_names_every_command() -> None:
+    text = ok("--help")
+    assert all(name in text for name in FLAGS)
+
+
+def test_plan_is_the_librarys(plan_file: Path) -> None:
+    made = Plan.load(plan_file)
+    from tests.models import mlp
+
+    model, inputs, loss = mlp()
+    expected = autopar.plan(
+        model, (2, 2), inputs, loss=loss, hardware="h100", preset="megatron", memory_limit="1GiB"
+    )
+    assert made.digest == expected.digest
+    assert made.preset == "megatron" and made.hardware == expected.hardware
+
+
+def test_constraints_optimizer_and_precision(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "plan.json"
+    ok(
+        "plan", "tests.cli.factories:good", "--mesh", "data=2", "--hardware", "h100", "-o", path,
+        "--constraint", "stored:up.weight=[S(0)]", "--constraint", "stored:head.*=[I]",
+        "--optimizer", "SGD", "--precision", "bfloat16",
+    )  # fmt: skip
+    made = Plan.load(path)
+    assert str(made.parameter["up.weight"].stored) == "[S(0)]"
+    assert (made.optimizer, made.precision, str(made.mesh)) == ("SGD", "bfloat16", "data=2")
+
+
+def test_show_with_and_without_the_model(plan_file: Path) -> None:
+    alone = ok("show", plan_file)
+    assert "operators, types on (x, y)" in alone and "conversions" in alone
+    assert max(map(len, alone.splitlines())) <= 100
+    assert "up/linear" in ok("show", plan_file, f"{FACTORIES}:good")
+
+
+def test_emitted_file_is_python(plan_file: Path, tmp_path: Path) -> None:
+    text = ok("emit", plan_file, f"{FACTORIES}:good", "-o", tmp_path / "out")
+    path = tmp_path / "out" / "MLP.py"
+    assert str(path) in text
+    assert "MLP" in runpy.run_path(str(path))
+    assert [p.name for p in path.parent.iterdir() if p.suffix != ".pyc"] == ["MLP.py"]
+
+
+def test_hugging_face_configuration(tmp_path: Path) -> None:
+    config, path = tmp_path / "config.json", tmp_path / "plan.json"
+    config.write_text(json.dumps(LLAMA))
+    sizes = ("--batch", 4, "--sequence", 8)
+    asked = ("--mesh", 2, "--hardware", "h100", "--preset", "ddp")
+    ok("plan", f"hf:{config}", *asked, *sizes, "-o", path)
+    assert Plan.load(path).model == "LlamaForCausalLM"
+    assert "class LlamaForCausalLM" in _emitted(path, config, tmp_path, *sizes)
+
+
+def _emitted(path: Path, config: Path, folder: Path, *sizes: object) -> str:
+    ok("emit", path, f"hf:{config}", *sizes, "-o", folder)
+    return (folder / "LlamaForCausalLM.py").read_text()
+
+
+def test_hardware() -> None:
+    listed = ok("hardware")
+    assert "h100" in listed and "cpu" in listed
+    assert 'name = "' in ok("hardware", "h100")
+
+
+def test_presets() -> None:
+    text = ok("presets")
+    assert all(name in text for name in autopar.presets.names())
+
+
+def test_calibrate_writes_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {}
+
+    def calibrate(quick: bool, progress: object) -> object:
+        asked["quick"] = quick
+        progress("measuring")  # type: ignore[operator]
+        return load("h100")
+
+    monkeypatch.setattr("cost_models.calibrate.calibrate", calibrate)
+    path = tmp_path / "mine.toml"
+    result = run("calibrate", "--quick", "-o", path)
+    assert result.exit_code == 0 and asked == {"quick": True}
+    assert "measuring" in result.stderr
+    assert load(path) == load("h100")
+
+
+def test_the_console_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["autopar", "presets"])
+    with pytest.raises(SystemExit) as ended:
+        autopar.cli.main()
+    assert ended.value.code == 0
+    assert "ddp" in capsys.readouterr().out

@@ -1,0 +1,188 @@
+"""Wrong input: one message that says what to do, no traceback, exit code 1 (2 for usage)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from autopar.cli import app
+
+FACTORIES = "tests/cli/factories.py"
+GOOD = f"{FACTORIES}:good"
+
+
+def fails(*words: object, code: int = 1) -> str:
+    """The message on stderr, on one line."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == code, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    if code == 1:
+        assert result.stderr.splitlines()[0].startswith("error: ") or "error: " in result.stderr
+    return " ".join(result.stderr.split())
+
+
+def plan_fails(folder: Path, model: str, *words: object, code: int = 1) -> str:
+    """The message of `autopar plan`; no plan is written."""
+    rest = words if "--mesh" in words else ("--mesh", "2x2", *words)
+    message = fails("plan", model, "--hardware", "h100", "-o", folder / "p.json", *rest, code=code)
+    assert list(folder.glob("*p.json*")) == []
+    return message
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / "plan.json"
+    words = ["plan", GOOD, "--mesh", "2", "--hardware", "h100", "--preset", "ddp", "-o", str(path)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    return path
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("nowhere.py:good", "There is no file nowhere.py"),
+        ("nowhere.deep:good", "Cannot import nowhere.deep: ModuleNotFoundError"),
+        ("good", "write file.py:factory"),
+        (f"{FACTORIES}:", "write file.py:factory"),
+        (f"{FACTORIES}:godo", "has no function 'godo'. Did you mean 'good'?"),
+        (f"{FACTORIES}:SCALE", "has no function 'SCALE'"),
+        (f"{FACTORIES}:raises", "raised RuntimeError: no such file: [weights].bin ("),
+        (f"{FACTORIES}:nothing", "returned NoneType; it must return the model"),
+        (f"{FACTORIES}:four", "returned (MLP, dict, NoneType, NoneType); it must return"),
+        (f"{FACTORIES}:odd_inputs", "returned str as example inputs"),
+        (f"{FACTORIES}:odd_loss", "returned str as loss, not a callable"),
+        (f"{FACTORIES}:bare", "brings no example inputs"),
+    ],
+)
+def test_model(model: str, expected: str, tmp_path: Path) -> None:
+    assert expected in plan_fails(tmp_path, model)
+
+
+def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import torch\n1 / 0\n")
+    message = plan_fails(tmp_path, f"{tmp_path}/broken.py:model")
+    assert "cannot be imported: ZeroDivisionError" in message
+    assert "broken.py:2" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--mesh", "2y2"), "Cannot read the mesh '2y2'; write 2x4 or node=2,gpu=4"),
+        (("--mesh", "0x2"), "sizes start at 1"),
+        (("--preset", "fspd"), "no preset 'fspd'. Did you mean 'fsdp'? Known: ddp, fsdp,"),
+        (("--hardware", "h10"), "no hardware profile 'h10'. Did you mean 'h100'?"),
+        (("--hardware", "mine.toml"), "mine.toml"),
+        (("--optimizer", "AdmaW"), "AdmaW"),
+        (("--precision", "float8"), "precision='float8' is unknown"),
+        (("--memory", "40 apples"), "Cannot read the memory limit '40 apples'"),
+        (("--memory", "1KiB"), "No plan fits"),
+        (("--constraint", "up.weight"), "write 'PATTERN=[S(0), R]'"),
+        (("--constraint", "up.weight=[S(0)]"), "has 1 types; the mesh (x=2, y=2) has 2"),
+        (("--constraint", "up.weight=[S(0), Q]"), "Cannot read the type 'Q'"),
+        (("--constraint", "upp=[S(0), R]"), "No name matches"),
+        (("--constraint", "a=[R]", "--constraint", "a=[I]"), "two constraints on 'a'"),
+        (("--batch", "4"), "--batch and --sequence are for hf: models"),
+    ],
+)
+def test_options(words: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+    assert expected in plan_fails(tmp_path, GOOD, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("pln",), "No such command 'pln'. Did you mean 'plan'"),
+        (("plan", GOOD), "--mesh"),
+        (("plan", GOOD, "--mesh", "2", "-o", "."), "is a directory"),
+        (
+            ("plan", "hf:c.json", "--mesh", "2", "-o", "p", "--batch", "0"),
+            "greater than or equal to 1",
+        ),
+        (("show",), "Missing argument"),
+        (("emit", "p.json", GOOD), "--output"),
+        (("presets", "--prset"), "No such option"),
+    ],
+)
+def test_usage(words: tuple[str, ...], expected: str) -> None:
+    message = fails(*words, code=2)
+    assert expected.lower() in message.replace("│ ", "").lower()
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path, plan_file: Path) -> None:
+    (tmp_path / "file").write_text("")
+    message = fails("emit", plan_file, GOOD, "-o", tmp_path / "file" / "below")
+    assert "Cannot write" in message
+
+
+def hf_fails(folder: Path, content: Any, *sizes: object) -> str:
+    path = folder / "config.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return plan_fails(folder, f"hf:{path}", *(sizes or ("--batch", 2, "--sequence", 8)))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("{", "is not a JSON configuration"),
+        ("[1]", "it holds a list"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "no model_type None"),
+        ({"model_type": "lama"}, "no model_type 'lama'. Did you mean 'llama'?"),
+        ({"model_type": "gpt2"}, "'architectures' must name a model"),
+        ({"model_type": "gpt2", "architectures": "GPT2LMHeadModel"}, "must name a model"),
+        ({"model_type": "gpt2", "architectures": ["GPT2LMHead"]}, "Did you mean 'GPT2LMHead"),
+        ({"model_type": "gpt2", "architectures": ["GPT2Config"]}, "must name a model"),
+        (
+            {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_positions": 4},
+            "--sequence 8 is longer than the model's 4 positions",
+        ),
+        (
+            {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_head": 5},
+            "GPT2LMHeadModel cannot be built",
+        ),
+    ],
+)
+def test_hugging_face(content: Any, expected: str, tmp_path: Path) -> None:
+    assert expected in hf_fails(tmp_path, content)
+
+
+def test_hugging_face_needs_sizes_and_a_file(tmp_path: Path) -> None:
+    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+    assert "need --batch N and --sequence N" in hf_fails(tmp_path, config, "--batch", 2)
+    assert "Cannot read" in plan_fails(tmp_path, "hf:nowhere.json", "--batch", 2, "--sequence", 8)
+
+
+def changed(plan_file: Path, folder: Path, **fields: object) -> Path:
+    """The plan with some fields replaced."""
+    path = folder / "changed.json"
+    path.write_text(json.dumps({**json.loads(plan_file.read_text()), **fields}))
+    return path
+
+
+def test_plan_files(plan_file: Path, tmp_path: Path) -> None:
+    assert "Cannot read the plan" in fails("show", tmp_path / "none.json")
+    assert "Cannot read the plan" in fails("show", tmp_path)
+    corrupt = tmp_path / "corrupt.json"
+    corrupt.write_text(plan_file.read_text()[:200])
+    assert "is not an autopar plan" in fails("show", corrupt)
+    corrupt.write_bytes(b"\xff\xfe\x00")
+    assert "Cannot read the plan" in fails("show", corrupt)
+    assert "not an autopar plan: mesh" in fails("show", changed(plan_file, tmp_path, mesh="2y"))
+    foreign = fails("show", changed(plan_file, tmp_path, schema=99))
+    assert "plan schema 99" in foreign and "Make a new one" in foreign
+
+
+def test_a_plan_of_another_model_says_what_differs(plan_file: Path, tmp_path: Path) -> None:
+    for command in (("emit", "-o", tmp_path / "out"), ("show",)):
+        name, *rest = command
+        message = fails(name, plan_file, f"{FACTORIES}:small", *rest)
+        assert "does not belong to" in message and "other sizes: batch" in message
+        message = fails(name, plan_file, "tests.models:cnn", *rest)
+        assert "the plan is for MLP, the model is CNN" in message
+        assert "parameters that the model lacks: head.bias" not in message
+    assert not (tmp_path / "out").exists()

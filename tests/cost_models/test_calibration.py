@@ -1,0 +1,166 @@
+"""Calibration: fits recover known figures, a profile follows from times, a quick run works."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models.calibrate import calibrate
+from cost_models.calibrate.fit import fit_line, fit_rates
+from cost_models.calibrate.measure import KINDS, Effort, Measured
+from cost_models.calibrate.processes import run
+from cost_models.calibrate.profile import profile
+from cost_models.errors import CostModelError
+from cost_models.hardware import Device, Hardware, load, parse, to_text
+from cost_models.ops import op_seconds
+
+SIZES = tuple(2**exponent for exponent in range(10, 25, 2))
+LAUNCH_S, FLOPS_PER_S = 4e-6, 1e11
+TRUE = Device(
+    "cpu", "cpu", 1e9, {"float32": FLOPS_PER_S}, 8e9, launch_s=LAUNCH_S,
+    cache_bytes=2**22, cache_bytes_per_s=4e10,
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(
+    latency_s=st.floats(min_value=1e-6, max_value=1e-2),
+    bytes_per_s=st.floats(min_value=1e8, max_value=1e11),
+)
+def test_the_line_recovers_alpha_and_beta(latency_s: float, bytes_per_s: float) -> None:
+    line = fit_line(SIZES, [latency_s + nbytes / bytes_per_s for nbytes in SIZES])
+    assert line.latency_s == pytest.approx(latency_s, rel=1e-6)
+    assert line.per_s == pytest.approx(bytes_per_s, rel=1e-6)
+    assert line.error < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_line_survives_noise_and_says_so(seed: int) -> None:
+    noise = np.random.default_rng(seed).uniform(0.9, 1.1, len(SIZES))
+    line = fit_line(SIZES, [(1e-3 + n / 1e9) * f for n, f in zip(SIZES, noise, strict=True)])
+    assert line.latency_s == pytest.approx(1e-3, rel=0.1)
+    assert line.per_s == pytest.approx(1e9, rel=0.15)
+    assert 0.01 < line.error < 0.25
+
+
+def test_a_line_never_falls_and_never_starts_below_zero() -> None:
+    falling = fit_line([1e3, 1e6], [2e-3, 1e-3])
+    assert falling.seconds(1e3) <= falling.seconds(1e6) and falling.error > 0.1
+    proportional = fit_line([1e3, 1e6], [1e-6, 2e-3])
+    assert proportional.latency_s > 0 and math.isfinite(proportional.per_s)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "seconds"), [([1], [1]), ([1, 2], [1]), ([1, 2], [1, 0]), ([1, 2], [1, math.nan])]
+)
+def test_times_that_cannot_be_fitted(amounts: list[float], seconds: list[float]) -> None:
+    with pytest.raises(CostModelError, match="Cannot fit"):
+        fit_line(amounts, seconds)
+
+
+def test_rates_of_several_terms() -> None:
+    first, second = [1.0, 1.0, 2.0, 5.0], [0.0, 3.0, 1.0, 9.0]
+    seconds = [a / 10 + b / 100 for a, b in zip(first, second, strict=True)]
+    assert fit_rates([first, second], seconds) == pytest.approx([10, 100])
+
+
+def _synthetic(slower: float, collectives: bool) -> Measured:
+    """What a machine would measure that is exactly as the models say."""
+
+    def trained(flops: float, nbytes: float) -> float:
+        forward_s = op_seconds(flops, nbytes, "float32", TRUE)
+        return (forward_s + op_seconds(2 * flops, 2 * nbytes, "float32", TRUE)) * slower
+
+    times = {nbytes: 1e-3 + nbytes / 1e9 for nbytes in SIZES}
+    return Measured(
+        tiny_forward_s=LAUNCH_S * slower,
+        tiny_backward_s=LAUNCH_S * slower,
+        matmul_s={"float32": {n: trained(2 * n**3, 0) for n in (64, 128, 256)}},
+        elementwise_s={n: trained(0, 3 * n) for n in (2**14, 2**18, 2**20, 2**21, 2**22, 2**24)},
+        collectives={(kind, 2): times for kind in KINDS} if collectives else {},
+        overlap=0.25 if collectives else 0.0,
+    )
+
+
+def test_a_profile_recovers_the_machine_that_was_measured() -> None:
+    found = profile({1: _synthetic(1.0, False), 2: _synthetic(2.0, True)})
+    device = found.device_shared_by(1)
+    assert device.flops_per_s["float32"] == pytest.approx(FLOPS_PER_S, rel=1e-2)
+    assert device.launch_s == pytest.approx(LAUNCH_S, rel=1e-3)
+    assert device.cache_bytes == TRUE.cache_bytes
+    assert device.cache_bytes_per_s == pytest.approx(TRUE.cache_bytes_per_s, rel=1e-2)
+    assert device.bytes_per_s == pytest.approx(TRUE.bytes_per_s, rel=1e-2)
+    half = found.device_shared_by(2)
+    assert half.flops_per_s["float32"] == pytest.approx(device.flops_per_s["float32"] / 2, rel=1e-3)
+    assert half.launch_s == pytest.approx(2 * device.launch_s, rel=1e-3)
+    assert half.overlap == 0.25
+    for fit in found.intra_host.fits:
+        assert (fit.latency_s, fit.bytes_per_s) == pytest.approx((1e-3, 1e9), rel=1e-3)
+        assert fit.error < 1e-2
+    assert all(share.error < 0.02 for share in found.shared.values())
+
+
+def test_the_shipped_profile_states_its_errors() -> None:
+    hardware = load("cpu")
+    assert "off by" in hardware.source and hardware.date == "2026-11-21"
+    assert all(fit.error > 0 for fit in hardware.intra_host.fits)
+    assert all(share.error > 0 for share in hardware.shared.values())
+
+
+def test_a_quick_run_gives_a_valid_profile() -> None:
+    heard: list[str] = []
+    start = time.monotonic()
+    found = calibrate(quick=True, ranks=(2,), progress=heard.append)
+    assert time.monotonic() - start < 20 * _patience()
+    _check_measured(found)
+    assert [line for line in heard if line.startswith("measuring with 2 processes")]
+
+
+def _patience() -> float:
+    """Busy machines take longer; the limit is meant for two free cores."""
+    return 1 + os.getloadavg()[0] / 2
+
+
+def _check_measured(found: Hardware) -> None:
+    found.check()
+    assert parse(to_text(found), "printed") == found
+    assert set(found.device.flops_per_s) == {"float32", "float64", "bfloat16"}
+    assert 1e8 < found.device.flops_per_s["float32"] < 1e14
+    assert 1e-7 < found.device.launch_s < 1e-2
+    assert {(fit.collective, fit.ranks) for fit in found.intra_host.fits} == {
+        (kind, 2) for kind in KINDS
+    }
+    assert sorted(found.shared) == [1, 2]
+
+
+@pytest.mark.parametrize("ranks", [(), (1,), (0, 2), (2.0,)])
+def test_ranks_that_make_no_sense(ranks: tuple[int, ...]) -> None:
+    with pytest.raises(CostModelError, match=r"ranks=.*above one"):
+        calibrate(quick=True, ranks=ranks)
+
+
+def test_the_first_error_of_a_process_ends_the_run() -> None:
+    with pytest.raises(CostModelError, match=r"process failed: rank 0: .*negative"):
+        run(1, Effort(matrices=(-3,), rounds=1))
+
+
+def test_the_time_limit_ends_the_run() -> None:
+    with pytest.raises(CostModelError, match="longer than 0 s"):
+        run(1, Effort(), limit_s=0.1)
+
+
+@pytest.mark.slow
+def test_the_command_writes_a_profile(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    command = [sys.executable, "-m", "cost_models.calibrate", "--quick", "-o", str(path)]
+    subprocess.run(command, check=True, timeout=120)
+    assert {fit.ranks for fit in load(path).intra_host.fits} == {2, 4}

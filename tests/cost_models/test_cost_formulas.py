@@ -1,0 +1,144 @@
+"""Operator, collective and memory models: units, closed formulas, monotonicity."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models.collectives import axis_link, collective_seconds
+from cost_models.errors import CostModelError
+from cost_models.hardware import Device, Fit, Link, load, names
+from cost_models.memory import optimizer_state_bytes
+from cost_models.ops import op_seconds
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
+LINK = Link(bytes_per_s=1e9, latency_s=1e-5)
+PLAIN = Device(
+    name="plain",
+    kind="cpu",
+    memory_bytes=1e9,
+    flops_per_s={"float32": 1e12, "float64": 5e11},
+    bytes_per_s=1e11,
+    matmul_efficiency=0.5,
+    memory_efficiency=0.8,
+    launch_s=1e-6,
+)
+CACHED = Device(
+    "cached", "cpu", 1e9, {"float32": 1e12}, 1e10, cache_bytes=1e6, cache_bytes_per_s=1e11
+)
+
+amounts = st.floats(min_value=0, max_value=1e15)
+
+
+def test_roofline_is_arithmetic_bound_memory_bound_or_overhead() -> None:
+    assert op_seconds(1e12, 1e6, "float32", PLAIN) == pytest.approx(1 / 0.5 + 1e-6)
+    assert op_seconds(1e12, 1e6, "float64", PLAIN) == pytest.approx(2 / 0.5 + 1e-6)
+    assert op_seconds(1e3, 1e11, "float32", PLAIN) == pytest.approx(1 / 0.8 + 1e-6)
+    assert op_seconds(0, 0, "float32", PLAIN) == 1e-6
+
+
+def test_dtypes_that_the_profile_lacks_are_priced_as_float32() -> None:
+    assert op_seconds(1e12, 0, "int64", PLAIN) == op_seconds(1e12, 0, "float32", PLAIN)
+
+
+def test_the_first_bytes_go_at_the_speed_of_the_cache() -> None:
+    assert op_seconds(0, 5e5, "float32", CACHED) == pytest.approx(5e-6)
+    assert op_seconds(0, 3e6, "float32", CACHED) == pytest.approx(1e-5 + 2e-4)
+
+
+@pytest.mark.parametrize("device", [PLAIN, CACHED, *(load(name).device for name in names())])
+@settings(deadline=None)
+@given(flops=amounts, more_flops=amounts, nbytes=amounts, more_nbytes=amounts)
+def test_more_work_never_takes_less_time(
+    device: Device, flops: float, more_flops: float, nbytes: float, more_nbytes: float
+) -> None:
+    less = op_seconds(flops, nbytes, "float32", device)
+    more = op_seconds(flops + more_flops, nbytes + more_nbytes, "float32", device)
+    assert less <= more * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "messages", "share"),
+    [
+        ("all_reduce", 6, 6 / 4),
+        ("all_gather", 3, 3 / 4),
+        ("reduce_scatter", 3, 3 / 4),
+        ("all_to_all", 3, 3 / 4),
+        ("broadcast", 3, 1.0),
+        ("send", 1, 1.0),
+    ],
+)
+def test_ring_formulas_on_four_ranks(kind: str, messages: int, share: float) -> None:
+    """n-1 rounds in which each rank sends an n-th; an all-reduce is two of them."""
+    assert collective_seconds(kind, 8e6, 4, LINK) == pytest.approx(messages * 1e-5 + share * 8e-3)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_all_reduce_is_reduce_scatter_and_all_gather(ranks: int) -> None:
+    parts = (collective_seconds(k, 1e6, ranks, LINK) for k in ("reduce_scatter", "all_gather"))
+    assert collective_seconds("all_reduce", 1e6, ranks, LINK) == pytest.approx(sum(parts))
+
+
+def test_fits_override_the_ring_for_their_kind_and_ranks_only() -> None:
+    link = Link(1e9, 1e-5, (Fit("all_gather", 4, latency_s=1e-3, bytes_per_s=1e6),))
+    assert collective_seconds("all_gather", 2e6, 4, link) == pytest.approx(2.001)
+    for kind, ranks in (("all_gather", 2), ("all_reduce", 4)):
+        ring = collective_seconds(kind, 2e6, ranks, LINK)
+        assert collective_seconds(kind, 2e6, ranks, link) == ring
+
+
+@pytest.mark.parametrize("name", names())
+@settings(deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    ranks=st.sampled_from([1, 2, 3, 4, 8]),
+    busy=st.sampled_from([2, 4, 8]),
+    nbytes=amounts,
+    more=amounts,
+)
+def test_more_bytes_never_cost_less(
+    name: str, kind: str, ranks: int, busy: int, nbytes: float, more: float
+) -> None:
+    link = load(name).intra_host.shared_by(busy)
+    less = collective_seconds(kind, nbytes, ranks, link)
+    assert 0 <= less <= collective_seconds(kind, nbytes + more, ranks, link)
+    assert (less == 0) == (ranks == 1)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("nbytes", [1, 2**14, 2**24])
+def test_an_all_gather_never_costs_more_than_an_all_reduce(nbytes: int, ranks: int) -> None:
+    """Else planners would sum zeros instead of gathering shards."""
+    link = load("cpu").intra_host.shared_by(4)
+    gather = collective_seconds("all_gather", nbytes, ranks, link)
+    assert gather <= collective_seconds("all_reduce", nbytes, ranks, link)
+
+
+def test_an_axis_that_leaves_the_host_has_the_slower_link() -> None:
+    hardware = load("h100")
+    assert axis_link(hardware, stride=1, size=8) is hardware.intra_host
+    assert axis_link(hardware, stride=2, size=4) is hardware.intra_host
+    assert axis_link(hardware, stride=1, size=16) is hardware.inter_host
+    assert axis_link(hardware, stride=8, size=2) is hardware.inter_host
+
+
+def test_impossible_amounts_are_refused() -> None:
+    with pytest.raises(CostModelError, match="-1"):
+        op_seconds(-1, 0, "float32", PLAIN)
+    with pytest.raises(CostModelError, match="-1 bytes"):
+        collective_seconds("all_reduce", -1, 2, LINK)
+    with pytest.raises(CostModelError, match="0 ranks"):
+        collective_seconds("all_reduce", 1, 0, LINK)
+    with pytest.raises(CostModelError, match=r"'gossip'; known are all_reduce, "):
+        collective_seconds("gossip", 1, 2, LINK)
+
+
+def test_optimizer_states() -> None:
+    assert optimizer_state_bytes("AdamW", 1000, "float32") == 8000
+    assert optimizer_state_bytes("SGD", 1000, "float64") == 0
+    assert optimizer_state_bytes("SGDMomentum", 1000, "bfloat16") == 2000
+    with pytest.raises(CostModelError, match=r"'Lion' is unknown; known are SGD, "):
+        optimizer_state_bytes("Lion", 1, "float32")
+    with pytest.raises(CostModelError, match="'int8'"):
+        optimizer_state_bytes("SGD", 1, "int8")

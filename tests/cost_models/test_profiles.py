@@ -1,0 +1,225 @@
+"""Hardware profiles: they load, print and parse back; what is wrong with a file is said clearly."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models.errors import CostModelError, ProfileError, UnknownHardwareError
+from cost_models.hardware import (
+    Device,
+    Fit,
+    Hardware,
+    Link,
+    Share,
+    load,
+    names,
+    parse,
+    save,
+    to_text,
+)
+
+positive = st.floats(min_value=1e-9, max_value=1e18, allow_subnormal=False)
+fraction = st.floats(min_value=0, max_value=1)
+text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+
+
+@st.composite
+def links(draw: st.DrawFn) -> Link:
+    kinds = st.sampled_from(["all_reduce", "all_gather", "send"])
+    counts = st.integers(min_value=1, max_value=99)
+    fits = st.lists(st.builds(Fit, kinds, counts, positive, positive, counts, fraction), max_size=2)
+    return Link(draw(positive), draw(positive), tuple(draw(fits)))
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Hardware:
+    bytes_per_s = draw(positive)
+    device = Device(
+        name=draw(text),
+        kind=draw(text),
+        memory_bytes=draw(positive),
+        flops_per_s=draw(
+            st.dictionaries(st.sampled_from(["float32", "int8"]), positive, min_size=1)
+        ),
+        bytes_per_s=bytes_per_s,
+        matmul_efficiency=draw(st.floats(min_value=0.01, max_value=1)),
+        launch_s=draw(fraction),
+        overlap=draw(fraction),
+        cache_bytes=draw(positive),
+        cache_bytes_per_s=bytes_per_s * draw(st.floats(min_value=1, max_value=9)),
+    )
+    shares = st.builds(Share, positive, positive, positive, fraction, fraction)
+    return Hardware(
+        device=device,
+        devices_per_host=draw(st.integers(min_value=1, max_value=99)),
+        intra_host=draw(links()),
+        inter_host=draw(links()),
+        source=draw(text),
+        date=draw(text),
+        cores=draw(st.integers(min_value=0, max_value=99)),
+        shared=draw(st.dictionaries(st.integers(min_value=1, max_value=99), shares, max_size=2)),
+    )
+
+
+@pytest.mark.parametrize("name", names())
+def test_shipped_profile_prints_and_parses_back(name: str) -> None:
+    hardware = load(name)
+    assert hardware.device.name == name
+    assert parse(to_text(hardware), "printed") == hardware
+
+
+@settings(deadline=None)
+@given(machines())
+def test_any_profile_prints_and_parses_back(hardware: Hardware) -> None:
+    assert parse(to_text(hardware), "printed") == hardware
+
+
+@pytest.mark.parametrize("name", names())
+def test_shipped_profile_states_source_and_date(name: str) -> None:
+    hardware = load(name)
+    assert re.search("datasheet|measured", hardware.source)
+    assert datetime.date.fromisoformat(hardware.date) <= datetime.date(2026, 12, 31)
+
+
+@pytest.mark.parametrize(
+    ("name", "bfloat16", "memory_bytes_per_s", "nvlink_bytes_per_s"),
+    [("a100", 312e12, 2.0e12, 300e9), ("h100", 989e12, 3.35e12, 450e9)],
+)
+def test_datasheet_figures(
+    name: str, bfloat16: float, memory_bytes_per_s: float, nvlink_bytes_per_s: float
+) -> None:
+    """Dense tensor-core peaks, and NVLink in one direction: half of what NVIDIA prints."""
+    hardware = load(name)
+    device = hardware.device
+    assert device.kind == "cuda" and "datasheet" in hardware.source
+    assert device.flops_per_s["bfloat16"] == bfloat16 == device.flops_per_s["float16"]
+    assert device.flops_per_s["float64"] <= device.flops_per_s["float32"] < bfloat16
+    assert device.bytes_per_s == pytest.approx(memory_bytes_per_s, rel=0.03)
+    assert device.memory_bytes == 80e9
+    assert hardware.intra_host.bytes_per_s == nvlink_bytes_per_s
+    assert hardware.inter_host.bytes_per_s < hardware.intra_host.bytes_per_s < device.bytes_per_s
+    assert hardware.device_shared_by(8) == device, "GPUs of one host do not slow each other down"
+
+
+def test_cpu_profile_knows_what_ranks_share() -> None:
+    hardware = load("cpu")
+    alone, crowded = hardware.device_shared_by(1), hardware.device_shared_by(4)
+    assert crowded.flops_per_s["float32"] < 0.75 * alone.flops_per_s["float32"]
+    assert crowded.launch_s > alone.launch_s
+    assert crowded.memory_bytes == alone.memory_bytes / 4
+    measured = {(fit.collective, fit.ranks, fit.host_ranks) for fit in hardware.intra_host.fits}
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    assert measured == {(k, *n) for k in kinds for n in [(2, 2), (4, 4), (2, 4)]}
+
+
+def test_more_ranks_than_were_measured_share_the_cores() -> None:
+    share = Share(flops=0.5, bytes=0.5, launch=2.0, overlap=0.1)
+    hardware = replace(load("cpu"), cores=2, shared={4: share})
+    four, eight = hardware.device_shared_by(4), hardware.device_shared_by(8)
+    assert eight.flops_per_s["float32"] == four.flops_per_s["float32"] / 2
+    assert eight.bytes_per_s == four.bytes_per_s / 2
+    many = replace(hardware, cores=64)
+    assert many.device_shared_by(8).flops_per_s == many.device_shared_by(4).flops_per_s
+
+
+def test_link_keeps_the_fits_measured_under_the_nearest_load() -> None:
+    fits = (Fit("all_reduce", 2, 1.0, 1.0, 2), Fit("all_reduce", 2, 2.0, 1.0, 4))
+    link = Link(1.0, 1.0, fits)
+    assert [fit.latency_s for fit in link.shared_by(2).fits] == [1.0]
+    assert [fit.latency_s for fit in link.shared_by(8).fits] == [2.0]
+
+
+def test_unknown_name_suggests_and_lists() -> None:
+    with pytest.raises(UnknownHardwareError, match=r"'a10'.*mean 'a100'.*cpu, h100.*calibrate"):
+        load("a10")
+
+
+def _swap(old: str, new: str) -> Callable[[str], str]:
+    def swap(profile: str) -> str:
+        assert old in profile
+        return profile.replace(old, new, 1)
+
+    return swap
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda _: "", r"\[device\] is missing"),
+        (lambda _: "{not toml", "is not TOML"),
+        (lambda _: '[project]\nname = "foreign"', r"\[device\] is missing"),
+        (lambda p: p[: len(p) // 3], r"missing|is not TOML"),
+        (_swap("80000000000.0", '"much"'), "device.memory_bytes is 'much', not a number"),
+        (_swap("80000000000.0", "true"), "device.memory_bytes is True, not a number"),
+        (_swap("80000000000.0", "-1"), "device.memory_bytes is -1, not positive"),
+        (_swap("80000000000.0", "inf"), "device.memory_bytes is inf"),
+        (_swap("80000000000.0", "nan"), "device.memory_bytes is nan"),
+        (_swap("memory_bytes", "memory"), "device.memory is unknown; known are name"),
+        (_swap("launch_s", "start_s"), "device.start_s is unknown"),
+        (_swap("overlap = 0.8", "overlap = 1.8"), "device.overlap is 1.8, not between 0 and 1"),
+        (_swap("devices_per_host = 8", "devices_per_host = 8.5"), "not a whole number"),
+        (_swap("devices_per_host = 8", ""), "devices_per_host is missing"),
+        (_swap('date = "', 'when = "'), "when is unknown"),
+        (lambda p: re.sub('date = ".*"', 'date = ""', p), "must state its source and its date"),
+        (lambda p: re.sub('source = ".*"', "source = 7", p), "source is 7, not text"),
+        (lambda p: re.sub(r"\nb?float\w+ = .*", "", p), "has no device.flops_per_s"),
+        (_swap("float32 = ", "float32 = 0 # "), "device.flops_per_s.float32 is 0, not positive"),
+        (_swap("float32 = ", 'float32 = "x" # '), "float32 is 'x', not a number"),
+        (_swap("[inter_host]", "[between]"), "inter_host"),
+        (lambda p: re.sub(r"\[intra_host\][^\[]*", "intra_host = 3\n", p), "intra_host"),
+        (lambda p: p + "\n[shared.four]\nflops = 1.0\n", r"shared.four.*number of ranks"),
+        (lambda p: p + "\n[shared.4]\nflops = 1.0\n", r"shared.4.bytes is missing"),
+        (lambda p: p + "\n[[inter_host.fits]]\nranks = 2\n", r"inter_host.fits\[0\].*is missing"),
+        (lambda p: p.replace("cache_bytes = 0.0", "cache_bytes = 1.0"), "cache_bytes_per_s is below"),
+    ],
+)  # fmt: skip
+def test_bad_file_names_itself_the_key_and_the_remedy(
+    change: Callable[[str], str], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(change(to_text(load("a100"))))
+    with pytest.raises(ProfileError, match=message) as caught:
+        load(path)
+    assert str(path) in str(caught.value) and "autopar calibrate" in str(caught.value)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_no_damage_to_a_file_ends_in_another_error(data: st.DataObject) -> None:
+    whole = to_text(load("cpu"))
+    start = data.draw(st.integers(min_value=0, max_value=len(whole)))
+    end = data.draw(st.integers(min_value=start, max_value=len(whole)))
+    damaged = whole[:start] + data.draw(st.text(max_size=5)) + whole[end:]
+    try:
+        parse(damaged, "damaged").check()
+    except CostModelError as error:
+        assert "damaged" in str(error)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00\x80")
+    for path in (tmp_path / "missing.toml", tmp_path.with_suffix(".toml"), binary):
+        with pytest.raises(UnknownHardwareError, match=re.escape(str(path))):
+            load(path)
+
+
+def test_save_writes_whole_files_or_none(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    save(load("cpu"), path)
+    assert load(path) == load(str(path)) == load("cpu")
+    broken = replace(load("cpu"), devices_per_host=0)
+    with pytest.raises(ProfileError, match="devices_per_host"):
+        save(broken, path)
+    assert load(path) == load("cpu")
+    with pytest.raises(ProfileError, match="no folder"):
+        save(load("cpu"), tmp_path / "nowhere" / "mine.toml")
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.toml"]

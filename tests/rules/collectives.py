@@ -1,0 +1,93 @@
+"""Local implementations with collectives, run by threads: one thread per rank, one fake all-reduce.
+
+Every all-reduce is counted, so that a variant can be held to the traffic it declares.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from autopar.mesh import Mesh
+from autopar.runtime import on
+from autopar.runtime.context import Axes, Axis
+
+T = TypeVar("T")
+PATIENCE_S = 10.0
+
+
+@dataclass
+class Group:
+    """The ranks along one axis; their threads meet at the barrier."""
+
+    size: int
+    sums: list[int] = field(default_factory=list)
+    """Bytes of every all-reduce, as rank 0 of the group saw them."""
+    slots: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.barrier = threading.Barrier(self.size)
+
+    def all_reduce(self, tensor: torch.Tensor, op: Any) -> None:
+        """In place, as torch does it; all ranks compute in the same order."""
+        place = self.barrier.wait(PATIENCE_S)
+        self.slots[place] = tensor.detach().clone()
+        self.barrier.wait(PATIENCE_S)
+        stacked = torch.stack([self.slots[i] for i in range(self.size)])
+        maximum = op == dist.ReduceOp.MAX
+        total = stacked.amax(0) if maximum else stacked.sum(0)
+        if place == 0:
+            self.sums.append(tensor.numel() * tensor.element_size())
+        self.barrier.wait(PATIENCE_S)
+        tensor.detach().copy_(total)
+
+
+def _all_reduce(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None) -> None:
+    group.all_reduce(tensor, op)
+
+
+@contextmanager
+def ranks(mesh: Mesh) -> Iterator[tuple[list[Axes], list[Group]]]:
+    """Each rank's axes, and all groups; `torch.distributed.all_reduce` is ours inside."""
+    groups: dict[tuple[int, tuple[int, ...]], Group] = {}
+    every = []
+    for rank in range(mesh.world_size):
+        coordinate = mesh.coordinate(rank)
+        axes = {}
+        for number, axis in enumerate(mesh):
+            others = (*coordinate[:number], *coordinate[number + 1 :])
+            group: Any = groups.setdefault((number, others), Group(axis.size))
+            axes[axis.name] = Axis(axis.name, group, coordinate[number], axis.size)
+        every.append(Axes(axes))
+    with mock.patch.object(dist, "all_reduce", _all_reduce):
+        yield every, list(groups.values())
+
+
+def run_on_all(mesh: Mesh, work: Callable[[int], T]) -> tuple[list[T], tuple[int, ...]]:
+    """`work(rank)` of every rank at once, and the bytes of each all-reduce of one rank's groups."""
+
+    def job(rank: int) -> T:
+        try:
+            with on(every[rank]):
+                return work(rank)
+        except BaseException:
+            for group in groups:
+                group.barrier.abort()
+            raise
+
+    with ranks(mesh) as (every, groups), ThreadPoolExecutor(mesh.world_size) as pool:
+        futures = [pool.submit(job, rank) for rank in range(mesh.world_size)]
+        errors = [e for future in futures if (e := future.exception()) is not None]
+        real = [e for e in errors if not isinstance(e, threading.BrokenBarrierError)]
+        if errors:
+            raise (real or errors)[0]
+        seen = [tuple(group.sums) for group in groups if group.sums]
+        return [future.result() for future in futures], seen[0] if seen else ()

@@ -1,0 +1,105 @@
+"""A plan written by hand: what is shown of it changes only when showing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autopar.mesh import Mesh
+from autopar.placement import Sharding
+from autopar.plan import Choice, Conversion, Estimate, Flow, OpSharding, ParameterPlan, Plan
+
+LAYERS = 6
+
+
+def plan() -> Plan:
+    """Six layers, tensor parallel on y and sharded over x; the last layer's norm rests whole."""
+    return Plan(
+        model="TinyLM",
+        graph_digest="0123456789ab",
+        mesh=Mesh.of(2, 4),
+        hardware="h100",
+        optimizer="AdamW",
+        preset="fsdp_megatron",
+        choices=tuple(_choices()),
+        parameters=tuple(_parameters()),
+        conversions=tuple(_conversions()),
+        estimate=_estimate(),
+        bound_s=0.0412,
+    )
+
+
+def _sharding(text: str) -> Sharding:
+    return Sharding.parse(text)
+
+
+def _parameter(name: str, shape: tuple[int, ...], stored: str, leaf: str = "") -> ParameterPlan:
+    return ParameterPlan(name, _sharding(stored), _sharding(leaf or stored), shape=shape)
+
+
+def _parameters() -> Iterator[ParameterPlan]:
+    yield _parameter("model.embed.weight", (512, 64), "[S(0), S(1)]")
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}"
+        yield _parameter(f"{at}.mlp.up.weight", (256, 64), "[S(0, of=4), S(0)]")
+        yield _parameter(f"{at}.mlp.down.weight", (64, 256), "[S(0), S(1)]")
+        stored = "[S(0), I]" if layer < LAYERS - 1 else "[I, I]"
+        yield _parameter(f"{at}.norm.weight", (64,), stored, "[R, I]")
+    yield _parameter("scale", (), "[I, I]", "[R, I]")
+
+
+def _choice(node: str, inputs: str, outputs: str, variants: tuple[str, ...] = ("", "")) -> Choice:
+    reads = tuple(_sharding(f"[{part}]") for part in inputs.split("; ") if part)
+    return Choice(node, OpSharding(reads, (_sharding(f"[{outputs}]"),), variants))
+
+
+def _choices() -> Iterator[Choice]:
+    for parameter in _parameters():
+        name = parameter.name.replace(".", "_")
+        yield Choice(name, OpSharding((), (parameter.leaf,), ("", "")))
+    yield _choice("input_ids", "", "N, N")
+    yield _choice("mask", "N, N", "N, N")
+    yield _choice("embed", "R, S(1); S(0), N", "S(0), S(2)")
+    for suffix in ("", *(f"_{layer}" for layer in range(1, LAYERS))):
+        yield _choice(f"ln_1{suffix}", "S(0), I; R, I", "S(0), I")
+        yield _choice(f"up{suffix}", "S(0), R; R, S(0)", "S(0), S(2)")
+        yield _choice(f"gelu{suffix}", "S(0), S(2)", "S(0), S(2)")
+        yield _choice(f"mul{suffix}", "S(0), S(2)", "S(0), S(2)")
+        yield _choice(f"down{suffix}", "S(0), S(2); R, S(1)", "S(0), P")
+    yield _choice("loss", "S(0), S(2); S(0), N", "P, I", ("", "vocab_parallel"))
+
+
+def _conversion(
+    tensor: str, axis: int, source: str, target: str, again: bool = False
+) -> Conversion:
+    return Conversion(tensor, axis, _sharding(source), _sharding(target), again)
+
+
+def _conversions() -> Iterator[Conversion]:
+    yield _conversion("model_embed_weight", 0, "[S(0), S(1)]", "[R, S(1)]")
+    yield _conversion("input_ids", 0, "[N, N]", "[S(0), N]")
+    for layer in range(LAYERS):
+        at, suffix = f"model_layers_{layer}", f"_{layer}" if layer else ""
+        yield _conversion(f"{at}_mlp_up_weight", 0, "[S(0, of=4), S(0)]", "[R, S(0)]", True)
+        yield _conversion(f"{at}_mlp_down_weight", 0, "[S(0), S(1)]", "[R, S(1)]", True)
+        yield _conversion(f"ln_1{suffix}", 1, "[S(0), I]", "[S(0), R]")
+        yield _conversion(f"down{suffix}", 1, "[S(0), P]", "[S(0), I]")
+
+
+def _estimate() -> Estimate:
+    flows = (
+        Flow("x", "all_gather", "forward", "step", 1, 4096, 3.2e-5),
+        Flow("x", "all_gather", "forward", "microbatch", 13, 5 * 2**20, 2.1e-3),
+        Flow("x", "reduce_scatter", "backward", "step", 1, 4096, 3.0e-5),
+        Flow("y", "all_reduce", "forward", "microbatch", 6, 3 * 2**30, 1.25),
+    )
+    return Estimate(
+        compute_s=0.04,
+        exposed_s=1.252,
+        hidden_s=6.2e-5,
+        flows=flows,
+        parameter_nbytes=60_000,
+        gradient_nbytes=60_000,
+        optimizer_nbytes=120_000,
+        activation_nbytes=3 * 2**30,
+        working_nbytes=700,
+    )
