@@ -28,6 +28,8 @@ LAYERS = (
 )
 """Values at the bottom; a module imports from its own package and from layers below."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+NAMES_ONLY = {"torch.utils.checkpoint._NoopSaveInputs"}
+"""Private names that are compared with, never imported."""
 RUNTIME_MAY_IMPORT = {
     "batch", "conversion", "errors", "graph", "mesh", "operators", "placement", "plan", "runtime",
 }  # fmt: skip
@@ -95,7 +97,8 @@ def test_private_torch_names_and_spmd_types_have_one_home() -> None:
     for path, _ in sources("autopar"):
         text = path.read_text()
         if path.name != "_torch.py":
-            assert not private.search(text), f"{path}: {private.search(text)}"
+            uses = [m[0] for m in private.finditer(text) if m[0] not in NAMES_ONLY]
+            assert not uses, f"{path}: {uses}"
         if path.name != "_typed.py":
             assert "import spmd_types" not in text, path
 

@@ -88,7 +88,7 @@ def test_bad_memory_limits(limit: object) -> None:
 
 
 def test_a_memory_limit_that_nothing_meets() -> None:
-    with pytest.raises(autopar.AutoparError, match=r"fits 1,000 bytes.*smallest needs"):
+    with pytest.raises(autopar.AutoparError, match=r"fits 1000 bytes.*smallest needs .* KiB"):
         plan(memory_limit=1000)
 
 
