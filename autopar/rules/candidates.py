@@ -19,7 +19,7 @@ from autopar.rules.declare import rule_of
 from autopar.rules.instance import Instance
 from autopar.rules.positions import Positions, positions, splits_of
 from autopar.rules.text import Term
-from autopar.rules.variants import output_letter
+from autopar.rules.variants import CONTIGUOUS, output_letter
 
 Candidates = Mapping[str, tuple[OpSharding, ...]]
 
@@ -94,6 +94,9 @@ def _combine(
         nested = _nest(picks, mesh)
         variants = tuple(instance.variants.get(pick.factor, "") for pick in nested)
         if sum(map(bool, variants)) > 1:
+            continue
+        strided = (pick.position > 1 for pick in nested)
+        if any(v in CONTIGUOUS and s for v, s in zip(variants, strided, strict=True)):
             continue
         forms = tuple(
             Sharding(

@@ -16,6 +16,8 @@ from autopar.mesh import Mesh
 from autopar.placement import I, N, P, Type
 from autopar.plan import OpSharding
 
+CONTIGUOUS = frozenset({"vocab_parallel_embedding", "vocab_parallel_cross_entropy"})
+"""Variants that count from a rank's first row or class: right for one contiguous block per rank."""
 TrafficOf = Callable[[int, Node, OpSharding, Graph, Mesh], tuple[Traffic, ...]]
 
 

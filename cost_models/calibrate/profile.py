@@ -59,10 +59,7 @@ def profile(found: Mapping[int, Measured]) -> Hardware:
         source="measured",
         date=datetime.date.today().isoformat(),
         cores=_cores(),
-        shared={
-            count: _share(group, alone, _round(groups.get(count, fewest).overlap))
-            for count, group in found.items()
-        },
+        shared=_shares(found),
     )
     return _with_errors(hardware, found, times)
 
@@ -99,8 +96,25 @@ def _with_memory(device: Device, cache_bytes: int, alone: Measured) -> Device:
     )
 
 
-def _share(group: Measured, alone: Measured, overlap: float) -> Share:
-    """What is left of the device for each of the processes that ran together."""
+def _shares(found: Mapping[int, Measured]) -> dict[int, Share]:
+    """One rank's share of the device by number of ranks: more ranks never leave more of it."""
+    alone, first = found[1], found[min(count for count in found if count > 1)]
+    shares = {1: Share(flops=1.0, bytes=1.0, launch=1.0, overlap=_round(first.overlap))}
+    least = shares[1]
+    for count in sorted(count for count in found if count > 1):
+        seen = _share(found[count], alone)
+        least = Share(
+            flops=min(seen.flops, least.flops),
+            bytes=min(seen.bytes, least.bytes),
+            launch=max(seen.launch, least.launch),
+            overlap=seen.overlap,
+        )
+        shares[count] = least
+    return shares
+
+
+def _share(group: Measured, alone: Measured) -> Share:
+    """What is left of the device for each of the processes that ran together, as measured."""
     matrices = sorted(next(iter(alone.matmul_s.values())))[-2:]
     return Share(
         flops=_round(
@@ -112,7 +126,7 @@ def _share(group: Measured, alone: Measured, overlap: float) -> Share:
         ),
         bytes=_round(median(s / group.elementwise_s[n] for n, s in alone.elementwise_s.items())),
         launch=_round(_tiny(group) / _tiny(alone)),
-        overlap=overlap,
+        overlap=_round(group.overlap),
     )
 
 

@@ -6,6 +6,7 @@ Gradients obey the types too: what is fed in and what comes out lies by the *dua
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,14 +19,19 @@ from autopar import rules
 from autopar.graph import Arg, DType, Graph, Node
 from autopar.mesh import Mesh
 from autopar.operators import bind, callable_of
-from autopar.placement import Sharding
+from autopar.placement import I, N, P, R, S, Sharding
 from autopar.plan import OpSharding
 from autopar.rules.instance import Instance
+from autopar.rules.positions import Positions, positions
 from autopar.runtime import variants
 from tests.rules.collectives import run_on_all
 from tests.rules.simulate import TOLERANCE, WrongError, dual, error, gather, scatter
 from tests.rules.values import draw
 
+module = importlib.import_module("autopar.rules.candidates")
+"""The module, whose name in the package is that of its function."""
+POSITIONS = (1, 2, 3)
+"""Every factor is split as one, two and three blocks."""
 Outcome = tuple[list[torch.Tensor], list[torch.Tensor | None]]
 """Outputs, and the gradient of every operand that has one."""
 
@@ -82,9 +88,10 @@ def prove(
 ) -> tuple[OpSharding, ...]:
     """Check every candidate of a node; those that were checked."""
     whole = whole or reference(graph, node, seed)
-    options = rules.candidates(graph, mesh, local_inputs=True)[node.name]
+    options = candidates(graph, node, mesh)
     for sharding in options:
         try:
+            _legal(whole, sharding)
             check(whole, sharding, mesh, seed)
         except Exception as failure:
             rule = rules.rule_of(node, graph).rule
@@ -92,15 +99,44 @@ def prove(
     return options
 
 
+def candidates(graph: Graph, node: Node, mesh: Mesh) -> tuple[OpSharding, ...]:
+    """Every candidate of a node, as if its neighbours brought shards at many positions."""
+
+    def found(graph: Graph, smallest_axis: int) -> Positions:
+        known = {name: set(shards) for name, shards in positions(graph, smallest_axis).items()}
+        instance = module.rule_of(node, graph)
+        names = (*node.operands, *(tensor.name for tensor in node.outputs))
+        terms = (*instance.rule.inputs, *instance.rule.outputs)
+        for name, term in zip(names, terms, strict=True):
+            reached = (instance.shard(term, f, p) for f in instance.shardable for p in POSITIONS)
+            known[name] |= {shard for shard in reached if shard is not None}
+        return {name: frozenset(shards) for name, shards in known.items()}
+
+    with mock.patch.object(module, "positions", found):
+        return rules.candidates(graph, mesh, local_inputs=True)[node.name]
+
+
 @contextmanager
 def with_rule(instance: Instance) -> Iterator[None]:
     """Candidates are made as if every operator had this rule."""
     replaced: Callable[..., Instance] = lambda node, graph: instance  # noqa: E731
     with (
-        mock.patch("autopar.rules.candidates.rule_of", replaced),
+        mock.patch.object(module, "rule_of", replaced),
         mock.patch("autopar.rules.positions.rule_of", replaced),
     ):
         yield
+
+
+def _legal(whole: Reference, sharding: OpSharding) -> None:
+    """N belongs to tensors without gradient alone; a tensor that is read twice is read in one form."""
+    names = (*whole.node.operands, *(tensor.name for tensor in whole.node.outputs))
+    forms: dict[str, Sharding] = {}
+    for name, form in zip(names, (*sharding.inputs, *sharding.outputs), strict=True):
+        letters = {R, I, P} if whole.graph.tensors[name].differentiable else {N, P}
+        if any(kind not in letters for kind in form if not isinstance(kind, S)):
+            raise WrongError(f"{name} cannot be {form}")
+        if forms.setdefault(name, form) != form:
+            raise WrongError(f"{name} is read as {forms[name]} and as {form}")
 
 
 def _local_function(node: Node, sharding: OpSharding, mesh: Mesh) -> Callable[..., Any]:

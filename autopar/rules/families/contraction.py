@@ -14,8 +14,8 @@ fixed("b n k, b k m -> b n m", "bmm", linear=((0,), (1,)))
 @rule("linear")
 def linear(call: Call) -> Declared:
     """``F.linear``: the weight is [out, in], or [in] for one output."""
-    if len(call.shapes[1]) == 1:
-        return Declared(f"b* i, i{', + ()' * (len(call.operands) - 2)} -> b*")
+    if len(call.shapes) == 2 and len(call.shapes[1]) == 1:
+        return Declared("b* i, i -> b*", BOTH)
     if len(call.operands) == 3:
         return Declared("b* i, o i, + o -> b* o", (frozenset({0, 2}), frozenset({1, 2})))
     return Declared("b* i, o i -> b* o", BOTH)

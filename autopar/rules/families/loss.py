@@ -16,7 +16,7 @@ def cross_entropy_sum(call: Call) -> Declared:
     classes = "v!" if weighted or rank != 2 else "v"
     terms = [f"{lead} {classes} {positions}", f"{lead} {positions}"]
     terms += ["v!"] * weighted
-    variants = {} if weighted else {"v": "vocab_parallel_cross_entropy"}
+    variants = {"v": "vocab_parallel_cross_entropy"} if classes == "v" else {}
     return Declared(f"{', '.join(terms)} -> ", variants=variants)
 
 
