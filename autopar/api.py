@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils._pytree import tree_map
 
 from autopar import presets
-from autopar.batch import Batch
+from autopar.batch import Batch, mapped
 from autopar.capture import ExampleInputs, capture
 from autopar.capture.saved import saved
 from autopar.compile import Compilation, Settings, arriving, batch_form, compile_graph
@@ -294,11 +293,11 @@ def _cast(inputs: ExampleInputs, dtype: torch.dtype | None) -> ExampleInputs:
     if dtype is None:
         return inputs
 
-    def cast(value: Any) -> Any:
+    def cast(value: Any, _: str) -> Any:
         floating = isinstance(value, torch.Tensor) and value.is_floating_point()
         return value.to(dtype) if floating else value
 
-    changed: ExampleInputs = tree_map(cast, inputs)
+    changed: ExampleInputs = mapped(inputs, "", cast)
     return changed
 
 

@@ -35,6 +35,8 @@ class Constraint:
     pattern: str
     allowed: tuple[tuple[str, ...], ...]
     axis: str | None = None
+    optional: bool = False
+    """Whether it may match nothing: presets speak of all models at once."""
 
     def __post_init__(self) -> None:
         self.check()

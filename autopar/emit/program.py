@@ -66,7 +66,7 @@ class _Program:
             self._reach(name, form, Origin())
 
     def _is_hub(self, node: Node) -> bool:
-        """Made outside all blocks and read by several: converted once, outside them."""
+        """Made outside all blocks and read inside: converted outside, so that blocks look alike."""
         if node.op == "parameter" or block_of(node.origin) is not None:
             return False
         readers = {
@@ -74,7 +74,7 @@ class _Program:
             for tensor in node.outputs
             for reader in self.graph.consumers[tensor.name]
         }
-        return len(readers - {None}) > 1
+        return bool(readers - {None})
 
     def _compute(self, node: Node, choice: OpSharding) -> None:
         bound: dict[str, Value | Weight] = {}

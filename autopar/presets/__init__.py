@@ -6,7 +6,9 @@ axis and the others are data axes; on a mesh of one axis the preset's ``single``
 
 from __future__ import annotations
 
+import itertools
 import tomllib
+from dataclasses import replace
 from importlib import resources
 
 from autopar.constraints import Constraint
@@ -31,14 +33,16 @@ def load(name: str, mesh: Mesh) -> tuple[Constraint, ...]:
         role = content["single"] if len(mesh) == 1 else "tensor" if last else "data"
         for subject, rules in content[role].items():
             for pattern, text in rules.items():
-                constraints.append(Constraint.of(subject, pattern, text, axis))
+                made = Constraint.of(subject, pattern, text, axis)
+                constraints.append(replace(made, optional=True))
     return tuple(constraints)
 
 
 def describe(name: str) -> str:
-    """The preset's own first line."""
-    text = resources.files(__name__).joinpath(f"{name}.toml").read_text()
-    return text.splitlines()[0].removeprefix("# ")
+    """The preset's own first comment, on one line."""
+    lines = resources.files(__name__).joinpath(f"{name}.toml").read_text().splitlines()
+    comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return " ".join(line.removeprefix("#").strip() for line in comment)
 
 
 def regathers(name: str) -> bool | None:

@@ -184,7 +184,11 @@ class _Builder:
         source = self._index[producer.name]
         if ends:
             self._require(source, closure, made, required_forms)
-        if len(readers) > 1 and producer.op != "parameter" and self._undecided(made, wanted):
+        # From one known form without gradient every slice is nearly free: sharing it saves nothing,
+        # and would join all layers that read a mask or a rotary table.
+        is_fixed = len(set(made)) == 1 and not tensor.differentiable
+        shared = len(readers) > 1 and producer.op != "parameter" and not is_fixed
+        if shared and self._undecided(made, wanted):
             source, made = self._materialise(tensor, closure, source, made, wanted)
         for (node, _), forms in zip(readers, wanted, strict=True):
             self._convert(source, self._index[node.name], producer, closure, made, forms)

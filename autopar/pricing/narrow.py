@@ -114,7 +114,9 @@ def _refuse_unmatched(graph: Graph, constraints: tuple[Constraint, ...]) -> None
     tensors = [node.path for node in graph.nodes if not node.is_leaf]
     for constraint in constraints:
         names = [*parameters, *tensors] if constraint.subject == "tensor" else parameters
-        if constraint.pattern != "*" and not any(map(constraint.matches, names)):
+        if constraint.optional or constraint.pattern == "*":
+            continue
+        if not any(map(constraint.matches, names)):
             examples = ", ".join(names[:3])
             raise ConstraintError(
                 f"No name matches the constraint ({constraint}). Names look like {examples}."

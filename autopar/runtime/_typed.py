@@ -54,17 +54,28 @@ def own(made: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return made.clone() if shared else made
 
 
-def step(x: torch.Tensor, group: dist.ProcessGroup, source: Type, target: Type) -> torch.Tensor:
-    """Move from one type to another; shards here have ``of=1``."""
-    src, dst = _type(source), _type(target)
+def step(
+    x: torch.Tensor,
+    group: dist.ProcessGroup,
+    source: Type,
+    target: Type,
+    reduce: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Move from one type to another; shards here have ``of=1``.
+
+    Gradients are summed in `reduce`, or in their own dtype.
+    """
+    ends = {"src": _type(source), "dst": _type(target)}
+    backward = {"op_dtype": reduce or x.dtype}
     if {source, target} <= {R, I, N}:
         # The value stays what it is, and may be a view with any strides.
-        return contiguous_gradient(spmd.convert(x, group, src=src, dst=dst, expert_mode=True))
+        made = spmd.convert(x, group, **ends, expert_mode=True, backward_options=backward)
+        return contiguous_gradient(made)
     x = contiguous_gradient(x.contiguous())
     if (source, target) in _EXPERT:
-        made = spmd.convert(x, group, src=src, dst=dst, expert_mode=True)
+        made = spmd.convert(x, group, **ends, expert_mode=True, backward_options=backward)
     else:
-        made = spmd.redistribute(x, group, src=src, dst=dst)
+        made = spmd.redistribute(x, group, **ends, backward_options=backward)
     return contiguous_gradient(own(made.contiguous(), x))
 
 

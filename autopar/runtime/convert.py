@@ -7,16 +7,14 @@ unflattened into its blocks, the step acts on the dim behind them, and the view 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from autopar.errors import PlacementError
-from autopar.placement import P, R, S, Type
+from autopar.placement import S, Type
 from autopar.runtime import _typed
-from autopar.runtime.context import Axis
 from autopar.runtime.context import axis as axis_named
 from autopar.runtime.regather import remember
+from autopar.runtime.together import fetched
 
 
 def convert(
@@ -35,50 +33,33 @@ def convert(
     where = axis_named(axis)
     if where.size == 1:
         return x
-    if reduce is not None and x.requires_grad:
-        made: torch.Tensor = _ReducedIn.apply(x, where, source, target, reduce)
-    else:
-        made = _step(x, where.group, where.size, source, target)
+    together = fetched(x, where, target)
+    if together is not None:
+        return together
+    made = _step(x, where.group, where.size, source, target, reduce)
     if regather:
         remember(made, x, lambda shard: _step(shard, where.group, where.size, source, target))
     return made
 
 
-class _ReducedIn(torch.autograd.Function):
-    """A step whose backward runs in another dtype."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, where: Axis, source: Type, target: Type, reduce: torch.dtype
-    ) -> torch.Tensor:
-        ctx.where, ctx.ends, ctx.reduce = where, (source, target), reduce
-        return _step(x, where.group, where.size, source, target)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        source, target = (_DUAL.get(kind, kind) for kind in ctx.ends)
-        wide = gradient.to(ctx.reduce)
-        moved = _step(wide, ctx.where.group, ctx.where.size, target, source)
-        return moved.to(gradient.dtype), None, None, None, None
-
-
-_DUAL: dict[Type, Type] = {R: P, P: R}
-"""The type of a gradient: that of a replicated value is partial, and the other way round."""
-
-
 def _step(
-    x: torch.Tensor, group: torch.distributed.ProcessGroup, size: int, source: Type, target: Type
+    x: torch.Tensor,
+    group: torch.distributed.ProcessGroup,
+    size: int,
+    source: Type,
+    target: Type,
+    reduce: torch.dtype | None = None,
 ) -> torch.Tensor:
     if isinstance(source, S) and isinstance(target, S):
         return _exchange(x, group, size, source, target)
     if isinstance(source, S):
         apart, plain = _unflatten(x, source)
-        return _flatten(_typed.step(apart, group, plain, target), source)
+        return _flatten(_typed.step(apart, group, plain, target, reduce), source)
     if isinstance(target, S):
         _divides(x, target, size)
         apart, plain = _unflatten(x, target)
-        return _flatten(_typed.step(apart, group, source, plain), target)
-    return _typed.step(x, group, source, target)
+        return _flatten(_typed.step(apart, group, source, plain, reduce), target)
+    return _typed.step(x, group, source, target, reduce)
 
 
 def _unflatten(x: torch.Tensor, shard: S) -> tuple[torch.Tensor, S]:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from autopar.runtime._torch import TorchDispatchMode
 
 KINDS = {
     "allreduce_": "all_reduce",

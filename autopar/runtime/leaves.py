@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes
 from autopar.runtime.module import Namespace
@@ -22,6 +24,11 @@ class Leaves:
         self._stale = True
         for slot in slots:
             tree.put(slot.name, slot.leaf)
+
+    @property
+    def by_name(self) -> dict[str, torch.Tensor]:
+        """The leaf of every parameter."""
+        return {slot.name: slot.leaf for slot in self._slots}
 
     def step_ended(self) -> None:
         """A synchronised backward ended: an optimizer will change the parameters."""

@@ -213,7 +213,7 @@ class Parallel(nn.Module):
         whole = Batch.of((), batch)
         inputs = [self._input(counts, whole, key) for key in counts.inputs]
         with context.on(self.axes):
-            results = counts.run(self._tree, inputs)
+            results = counts.run(self._tree, self._leaves.by_name, inputs)
         return {key: results[name] for key, name in counts.graph.outputs}
 
     def _run(self, program: Program, batch: Batch) -> Any:
@@ -224,7 +224,7 @@ class Parallel(nn.Module):
         if training:
             self._reducer.before_forward(self._synchronises)
         with context.on(self.axes), self._regathering(program, training), self._no_autocast():
-            results = program.run(self._tree, inputs)
+            results = program.run(self._tree, self._leaves.by_name, inputs)
         self._update_buffers(program, results)
         return self._result(program, results)
 

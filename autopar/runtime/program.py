@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from autopar.errors import SourceError
 from autopar.graph import Graph
 from autopar.placement import N, P, Sharding
 from autopar.plan import Plan
+from autopar.runtime.grouping import groups
 from autopar.runtime.module import Module, Namespace
+from autopar.runtime.together import Group, fetching
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,22 @@ class Program:
         found = next(n for n in self.graph.leaves("input") if n.target == key)
         return getattr(torch, found.outputs[0].dtype)  # type: ignore[no-any-return]
 
+    @cached_property
+    def groups(self) -> dict[tuple[str, int], Group]:
+        """By weight and hop: the gathers of a block that travel together."""
+        return groups(self.plan, self.graph)
+
     @property
     def regathers(self) -> bool:
         """Whether any gather is repeated in the backward."""
         return any(conversion.regather for conversion in self.plan.conversions)
 
-    def run(self, tree: Namespace, inputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The local results by the graph's tensor names."""
-        results = self.model(tree)(*inputs)
+    def run(
+        self, tree: Namespace, leaves: dict[str, torch.Tensor], inputs: list[torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """The local results by the graph's tensor names; `leaves` are the parameters of `tree`."""
+        with fetching(self.groups, leaves) if self.groups else nullcontext():
+            results = self.model(tree)(*inputs)
         names = self.graph.results
         if not isinstance(results, tuple) or len(results) != len(names):
             raise SourceError(

@@ -7,7 +7,7 @@ when the backward asks for it, the gather is repeated, once for all operators th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -116,6 +116,46 @@ def remember(made: torch.Tensor, source: torch.Tensor, gather: Gather) -> None:
     forward = _FORWARD.get()
     if forward is None or not torch.is_grad_enabled():
         return
+    entry = Gathered(_kept(source, forward), gather)
+    forward.scopes[-1][made.untyped_storage().data_ptr()] = (made, entry)
+
+
+@dataclass
+class _Together:
+    """Gathers that are repeated together: the first that is asked for brings the others."""
+
+    sources: list[Any]
+    gather: Callable[[list[torch.Tensor]], list[torch.Tensor]]
+    results: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def take(self, place: int) -> torch.Tensor:
+        """One result; the others wait for their turn."""
+        if place not in self.results:
+            shards = [s.redeem() if isinstance(s, Ticket) else s for s in self.sources]
+            self.results = dict(enumerate(self.gather(shards)))
+        return self.results.pop(place)
+
+
+def remember_together(
+    made: Sequence[torch.Tensor],
+    sources: Sequence[torch.Tensor],
+    gather: Callable[[list[torch.Tensor]], list[torch.Tensor]],
+) -> None:
+    """Note that these tensors can be made from their sources again, in one collective."""
+    forward = _FORWARD.get()
+    if forward is None or not made or not torch.is_grad_enabled():
+        return
+    together = _Together([_kept(source, forward) for source in sources], gather)
+    for place, tensor in enumerate(made):
+
+        def again(_: Any, place: int = place) -> torch.Tensor:
+            return together.take(place)
+
+        key = tensor.untyped_storage().data_ptr()
+        forward.scopes[-1][key] = (tensor, Gathered(None, again))
+
+
+def _kept(source: torch.Tensor, forward: _Forward) -> Any:
+    """What stands for a source until the backward: the shard, or a ticket if it is a gather itself."""
     shared = forward.find(source)
-    kept = source.detach() if shared is None else shared.ticket(source)
-    forward.scopes[-1][made.untyped_storage().data_ptr()] = (made, Gathered(kept, gather))
+    return source.detach() if shared is None else shared.ticket(source)

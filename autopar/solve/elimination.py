@@ -125,6 +125,13 @@ class _Tables:
         return table.transpose(order).reshape(shape)
 
     def _add(self, scope: tuple[int, ...], table: Array) -> None:
+        """Keep a table over its undecided variables; those with one state have nothing to say."""
+        open_ = tuple(index for index in scope if self.sizes[index] > 1)
+        table = table.reshape([self.sizes[index] for index in open_])
+        if not open_:
+            self.constant += float(table)
+            return
+        scope = open_
         self.tables[self.serial] = (scope, table)
         for index in scope:
             self.mentions[index].add(self.serial)

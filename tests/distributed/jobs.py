@@ -313,3 +313,71 @@ def autocast(mesh: tuple[int, ...], preset: str) -> None:
     for key, parameter in parallel.named_parameters():
         difference = float((parameter.grad.full_tensor() - gradients[key]).abs().max())
         assert difference <= 2e-2 * scale, f"{key}: {difference} of {scale}"
+
+
+def message_of(call: Callable[[], Any]) -> str:
+    """The error that autopar raises."""
+    try:
+        call()
+    except autopar.AutoparError as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("nothing was raised")
+
+
+def different_models(mesh: tuple[int, ...]) -> str:
+    """Rank 1 has one layer more."""
+    case = models.gpt2(layers=1 + int(os.environ["RANK"]))
+    return message_of(lambda: autopar.parallelize(case[0], mesh, case[1]))
+
+
+def different_examples(mesh: tuple[int, ...]) -> str:
+    """Rank 1 has other example inputs."""
+    case = models.mlp()
+    inputs = {**case[1], "x": case[1]["x"] + int(os.environ["RANK"])}
+    return message_of(lambda: autopar.parallelize(case[0], mesh, inputs, loss=case[2]))
+
+
+def different_batches(mesh: tuple[int, ...]) -> str:
+    """Rank 1 has another first batch."""
+    case = models.mlp()
+    parallel = autopar.parallelize(case[0], mesh, case[1], loss=case[2])
+    inputs = {**case[1], "x": case[1]["x"] + int(os.environ["RANK"])}
+    return message_of(lambda: parallel(**inputs))
+
+
+def different_options(mesh: tuple[int, ...]) -> str:
+    """Rank 1 asks for another preset."""
+    case = models.mlp()
+    preset = ("ddp", "fsdp")[int(os.environ["RANK"])]
+    return message_of(
+        lambda: autopar.parallelize(case[0], mesh, case[1], loss=case[2], preset=preset)
+    )
+
+
+def wrong_mesh(mesh: tuple[int, ...]) -> str:
+    """The mesh is not as large as the world."""
+    case = models.mlp()
+    return message_of(lambda: autopar.parallelize(case[0], mesh, case[1], loss=case[2]))
+
+
+def first_rank_cannot_plan(mesh: tuple[int, ...]) -> str:
+    """What only rank 0 does fails on all ranks with the same error."""
+    case = models.mlp()
+    return message_of(
+        lambda: autopar.parallelize(case[0], mesh, case[1], loss=case[2], memory_limit=1000)
+    )
+
+
+def missing_input(mesh: tuple[int, ...]) -> str:
+    """A call without the targets."""
+    case = models.mlp()
+    parallel = autopar.parallelize(case[0], mesh, case[1], loss=case[2])
+    return message_of(lambda: parallel(x=case[1]["x"]))
+
+
+def broken_source(mesh: tuple[int, ...], path: str) -> str:
+    """An edited file that does not import."""
+    case = models.mlp()
+    return message_of(
+        lambda: autopar.parallelize(case[0], mesh, case[1], loss=case[2], source=path)
+    )

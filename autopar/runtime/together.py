@@ -1,0 +1,198 @@
+"""Weights of one block that are gathered at their use travel together: one collective for all.
+
+Emitted code gathers each weight where it is used.  The first such gather of a block fetches the
+block's other weights as well (same axis, same hop), and the later ones find theirs made; their
+gradients go back in one reduce-scatter, and what is gathered again in the backward is gathered
+together too.  Bytes are the same, messages are fewer (FSDP's units; Zhao et al., VLDB 2023, 3.2.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from autopar.placement import R, S, Type
+from autopar.runtime import _torch, regather
+from autopar.runtime._typed import own
+from autopar.runtime.context import Axis
+
+
+@dataclass(frozen=True)
+class Member:
+    """One weight's gather, as emitted code asks for it."""
+
+    name: str
+    source: S
+    regather: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """Gathers of one block over one axis: hop `hop` on each weight's way from leaf to use."""
+
+    axis: str
+    target: Type
+    hop: int
+    reduce: torch.dtype | None
+    members: tuple[Member, ...]
+
+
+@dataclass
+class Fetching:
+    """The groups of a program while it runs: who waits for what, and what is already there."""
+
+    group_of: dict[tuple[str, int], Group]
+    waiting: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """By id of a tensor that will be gathered: the weight's name and the hop."""
+    inputs: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
+    made: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def offer(self, name: str, hop: int, tensor: torch.Tensor) -> None:
+        """A tensor that a group will gather."""
+        if (name, hop) in self.group_of:
+            self.waiting[id(tensor)] = (name, hop)
+            self.inputs[name, hop] = tensor
+
+    def fetch(self, x: torch.Tensor, where: Axis, target: Type) -> torch.Tensor | None:
+        """The gathered `x`, fetched with its block where it is the first; None if it has no group."""
+        if id(x) in self.made:
+            return self.made.pop(id(x))
+        place = self.waiting.get(id(x))
+        group = None if place is None else self.group_of[place]
+        if place is None or group is None or (group.axis, group.target) != (where.name, target):
+            return None
+        tensors = [self.inputs[member.name, group.hop] for member in group.members]
+        results = gather(tensors, where, group)
+        _remember(tensors, results, where, group)
+        for member, source, result in zip(group.members, tensors, results, strict=True):
+            self.made[id(source)] = result
+            self.offer(member.name, group.hop + 1, result)
+        return self.made.pop(id(x))
+
+
+_FETCHING: ContextVar[Fetching | None] = ContextVar("fetching", default=None)
+
+
+@contextmanager
+def fetching(
+    group_of: dict[tuple[str, int], Group], leaves: dict[str, torch.Tensor]
+) -> Iterator[None]:
+    """The forward of a program whose weights travel in groups."""
+    state = Fetching(group_of)
+    for name, leaf in leaves.items():
+        state.offer(name, 0, leaf)
+    token = _FETCHING.set(state)
+    try:
+        yield
+    finally:
+        _FETCHING.reset(token)
+
+
+def fetched(x: torch.Tensor, where: Axis, target: Type) -> torch.Tensor | None:
+    """What `convert` asks first."""
+    state = _FETCHING.get()
+    return None if state is None else state.fetch(x, where, target)
+
+
+def _remember(
+    tensors: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+    where: Axis,
+    group: Group,
+) -> None:
+    """Members that are not kept are gathered again together, when the first of them is asked for."""
+    chosen = [i for i, member in enumerate(group.members) if member.regather]
+    sources = [group.members[i].source for i in chosen]
+    regather.remember_together(
+        [results[i] for i in chosen],
+        [tensors[i] for i in chosen],
+        lambda shards: gather_again(shards, where, sources),
+    )
+
+
+def gather(tensors: Sequence[torch.Tensor], where: Axis, group: Group) -> list[torch.Tensor]:
+    """All-gather several shards in one collective; differentiable."""
+    sources = tuple(member.source for member in group.members)
+    return list(_Gather.apply(where, sources, group.target, group.reduce, *tensors))
+
+
+def gather_again(
+    tensors: Sequence[torch.Tensor], where: Axis, sources: Sequence[S]
+) -> list[torch.Tensor]:
+    """The forward alone."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    whole = flat.new_empty((where.size, flat.numel()))
+    _torch.all_gather_single(whole.view(-1), flat, group=where.group)
+    found, start = [], 0
+    for tensor, source in zip(tensors, sources, strict=True):
+        end = start + tensor.numel()
+        pieces = whole[:, start:end].view(where.size, *_blocks(tensor.shape, source))
+        joined = pieces.movedim(0, source.dim + 1)
+        # A storage of its own, so that one kept weight does not keep the whole block alive.
+        made = joined.reshape(_gathered(tensor.shape, source, where.size))
+        found.append(own(made, whole))
+        start = end
+    return found
+
+
+def _blocks(shape: torch.Size, source: S) -> tuple[int, ...]:
+    dim = source.dim
+    return (*shape[:dim], source.of, shape[dim] // source.of, *shape[dim + 1 :])
+
+
+def _gathered(shape: torch.Size, source: S, ranks: int) -> tuple[int, ...]:
+    dim = source.dim
+    return (*shape[:dim], shape[dim] * ranks, *shape[dim + 1 :])
+
+
+class _Gather(torch.autograd.Function):
+    """Several all-gathers as one; backward one reduce-scatter (to R) or each rank's slice (to I)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        where: Axis,
+        sources: tuple[S, ...],
+        target: Type,
+        reduce: torch.dtype | None,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.where, ctx.sources, ctx.target, ctx.reduce = where, sources, target, reduce
+        ctx.shapes = [tensor.shape for tensor in tensors]
+        return tuple(gather_again(tensors, where, sources))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        where: Axis = ctx.where
+        dtype = gradients[0].dtype
+        places = zip(gradients, ctx.sources, ctx.shapes, strict=True)
+        apart = [_apart(gradient, source, shape, where) for gradient, source, shape in places]
+        if ctx.target is R:
+            flat = torch.cat([piece.reshape(where.size, -1) for piece in apart], dim=1)
+            flat = flat.to(ctx.reduce or dtype)
+            mine = flat.new_empty(flat.shape[1])
+            _torch.reduce_scatter_single(mine, flat.view(-1), group=where.group)
+            sizes = [shape.numel() for shape in ctx.shapes]
+            parts = [
+                part.view(shape).to(dtype)
+                for part, shape in zip(mine.split(sizes), ctx.shapes, strict=True)
+            ]
+        else:
+            parts = [
+                piece[where.rank].reshape(shape)
+                for piece, shape in zip(apart, ctx.shapes, strict=True)
+            ]
+        return None, None, None, None, *parts
+
+
+def _apart(gradient: torch.Tensor, source: S, shape: torch.Size, where: Axis) -> torch.Tensor:
+    """A whole gradient as ``[ranks, *shard]``, blocks apart."""
+    dim = source.dim
+    blocks = gradient.unflatten(dim, (source.of, where.size, shape[dim] // source.of))
+    pieces: torch.Tensor = blocks.movedim(dim + 1, 0)
+    return pieces

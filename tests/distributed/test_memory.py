@@ -1,0 +1,74 @@
+"""What the plan says about saved memory is what a tracker counts that knows nothing of the model."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from autopar import presets
+from autopar.compile import Settings, compile_graph
+from autopar.emit import emit
+from autopar.mesh import Mesh
+from autopar.rules import localize
+from cost_models.hardware import load as load_hardware
+from tests import parity
+from tests.live import LiveBytes
+from tests.pool import Pool
+
+SLACK = 0.15
+"""Small tensors (counts, masks, the loss) that the estimate leaves out, relative to the whole."""
+
+
+def work(name: str, regather: bool) -> tuple[parity.Work, int]:
+    """The fsdp preset with weights gathered again or kept, and the predicted activation bytes."""
+    case = parity.reference(name)
+    mesh = Mesh.of(2)
+    settings = Settings(
+        optimizer="SGD", preset="fsdp", constraints=presets.load("fsdp", mesh), regather=regather
+    )
+    plan = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved).plan
+    made = parity.Work(name, str(regather), plan.to_json(), emit(plan, case.graph, localize))
+    return made, plan.estimate.activation_nbytes
+
+
+def live_after_forward(work: parity.Work) -> tuple[int, int]:
+    """Live bytes between forward and backward, and after the gradients are gone."""
+    parallel = parity.parallel_of(work)
+    inputs = parity.reference(work.name).inputs
+    parallel(**inputs).backward()
+    parallel.zero_grad()
+    gc.collect()
+    with LiveBytes() as live:
+        loss = parallel(**inputs)
+        gc.collect()
+        held = live.nbytes
+        loss.backward()
+    parallel.zero_grad()
+    del loss
+    gc.collect()
+    return held, live.nbytes
+
+
+def test_regathered_weights_are_not_held(pool: Pool) -> None:
+    kept, kept_predicted = work("gpt2", regather=False)
+    regathered, regathered_predicted = work("gpt2", regather=True)
+    held_kept, left = pool.run(2, live_after_forward, kept)[0]
+    held_regathered, _ = pool.run(2, live_after_forward, regathered)[0]
+    assert left <= 0.05 * held_kept, "the step leaks"
+    for held, predicted in ((held_kept, kept_predicted), (held_regathered, regathered_predicted)):
+        assert abs(held - predicted) <= SLACK * predicted, (held, predicted)
+    saved = held_kept - held_regathered
+    assert abs(saved - (kept_predicted - regathered_predicted)) <= SLACK * saved
+    weights = sum(
+        p.numel() * 8 for n, p in parity.reference("gpt2").model.named_parameters() if p.dim() > 1
+    )
+    assert saved >= 0.6 * weights, (saved, weights)
+
+
+def test_the_tracker_counts() -> None:
+    with LiveBytes() as live:
+        kept = torch.ones(1000) + 1
+        gone = torch.ones(1000) * 2
+        del gone
+    assert live.nbytes == kept.untyped_storage().nbytes()

@@ -1,0 +1,144 @@
+"""Bad input: a clear error that names what the user wrote and says what to do next."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import autopar
+from autopar.errors import CaptureError, ConstraintError, InputError, MeshError, PlanError
+from cost_models.errors import UnknownHardwareError
+from tests import models
+
+
+def plan(**changes: object) -> autopar.Plan:
+    model, inputs, loss = models.mlp()
+    options = {"mesh": (2, 2), "example_inputs": inputs, "loss": loss, "hardware": "cpu", **changes}
+    return autopar.plan(model, **options)
+
+
+def test_missing_example_inputs() -> None:
+    with pytest.raises(InputError, match=r"MLP brings no example inputs.*example_inputs=.*'x'"):
+        plan(example_inputs=None)
+
+
+def test_offered_example_inputs_are_taken() -> None:
+    class Offers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.example_input_array = torch.randn(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x).square().sum()
+
+    assert autopar.plan(Offers(), 2, hardware="cpu").model == "Offers"
+
+
+def test_model_without_a_loss() -> None:
+    with pytest.raises(CaptureError, match=r"no loss to train on.*loss="):
+        plan(loss=None, example_inputs={"x": torch.randn(8, models.HIDDEN)})
+
+
+def test_unknown_hardware() -> None:
+    with pytest.raises(UnknownHardwareError, match=r"'h10'.*'h100'.*autopar calibrate"):
+        plan(hardware="h10")
+
+
+def test_unknown_preset() -> None:
+    with pytest.raises(InputError, match=r"'fsdpp'.*ddp, fsdp"):
+        plan(preset="fsdpp")
+
+
+@pytest.mark.parametrize("mesh", ["2y2", (2, "2"), (0, 2), (), "2,2"])
+def test_bad_meshes(mesh: object) -> None:
+    with pytest.raises(MeshError):
+        plan(mesh=mesh)
+
+
+def test_a_dim_that_no_axis_divides_cannot_be_forced() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(7, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x).square().mean()
+
+    inputs = {"x": torch.randn(3, 7)}
+    free = autopar.plan(Odd(), 2, inputs, hardware="cpu")
+    assert not any(parameter.leaf.is_split for parameter in free.parameters)
+    with pytest.raises(ConstraintError, match=r"linear.weight.*S\(0\)"):
+        autopar.plan(Odd(), 2, inputs, hardware="cpu", constraints={"leaf:linear.weight": "[S(0)]"})
+
+
+def test_a_constraint_that_matches_nothing() -> None:
+    with pytest.raises(ConstraintError, match=r"No name matches.*'nope'.*up\.weight"):
+        plan(constraints={"leaf:nope": "[S(0), R]"})
+
+
+@pytest.mark.parametrize("limit", ["40 parsecs", "-3", 0])
+def test_bad_memory_limits(limit: object) -> None:
+    with pytest.raises(InputError, match="memory limit"):
+        plan(memory_limit=limit)
+
+
+def test_a_memory_limit_that_nothing_meets() -> None:
+    with pytest.raises(autopar.AutoparError, match=r"fits 1000 bytes.*smallest needs .* KiB"):
+        plan(memory_limit=1000)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("precision", "float13"), ("input", "globl"), ("outputs", "logits"), ("outputs", ["nope"])],
+)
+def test_bad_options(option: str, value: object) -> None:
+    with pytest.raises(InputError, match=re.escape(str(value if value != ["nope"] else "nope"))):
+        plan(**{option: value})
+
+
+def test_no_processes() -> None:
+    model, inputs, loss = models.mlp()
+    with pytest.raises(MeshError, match="torchrun"):
+        autopar.parallelize(model, (2, 2), inputs, loss=loss)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "{}",
+        lambda text: "not json",
+        lambda text: text.replace('"schema": 1', '"schema": 99'),
+        lambda text: text.replace("[S(0)", "[Q(0)", 1),
+        lambda text: text.replace('"mesh": "x=2, y=2"', '"mesh": "x=2, x=2"'),
+    ],
+)
+def test_corrupt_plans(damage: object) -> None:
+    text = plan(preset="fsdp").to_json()
+    with pytest.raises(PlanError, match=r"my\.json"):
+        autopar.Plan.from_json(damage(text), "my.json")  # type: ignore[operator]
+
+
+def test_plans_of_other_graphs_and_wrong_steps() -> None:
+    model, inputs, loss = models.mlp()
+    made = autopar.compile_model(model, (2, 2), inputs, loss=loss, hardware="cpu", preset="fsdp")
+    other = autopar.compile_model(
+        model, (2, 2), {k: v[:4] for k, v in inputs.items()}, loss=loss, hardware="cpu"
+    )
+    with pytest.raises(PlanError, match="digest"):
+        made.plan.check(other.graph)
+    content = json.loads(made.plan.to_json())
+    content["conversions"][0]["target"] = content["conversions"][0]["source"]
+    with pytest.raises(PlanError):
+        autopar.Plan.from_json(json.dumps(content)).check(made.graph)
+
+
+def test_plan_round_trip() -> None:
+    made = plan(preset="fsdp_megatron")
+    again = autopar.Plan.from_json(made.to_json())
+    assert again == made and again.digest == made.digest
