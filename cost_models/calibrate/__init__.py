@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from statistics import median
 
 from cost_models.calibrate.fit import fit_line
-from cost_models.calibrate.measure import QUICK, Effort, Measured
+from cost_models.calibrate.measure import QUICK, Effort, Measured, combined
 from cost_models.calibrate.processes import run
 from cost_models.calibrate.profile import profile
 from cost_models.errors import CostModelError
@@ -23,10 +24,12 @@ def calibrate(
     quick: bool = False,
     ranks: Sequence[int] = (2, 4),
     progress: Callable[[str], None] | None = None,
+    runs: int = 1,
 ) -> Hardware:
     """Measure this machine's cores and gloo among 1 and `ranks` local processes: half a minute.
 
-    The machine should be idle otherwise; `progress` hears of it where it is not.
+    The machine should be idle otherwise; `progress` hears of it where it is not, and the median of
+    several `runs` then helps.
 
     Raises `CostModelError` where a process fails or takes longer than two minutes.
     """
@@ -36,8 +39,9 @@ def calibrate(
     if hasattr(os, "getloadavg") and os.getloadavg()[0] > 0.5:
         tell(f"the machine is busy (load {os.getloadavg()[0]:.1f}): figures will be pessimistic")
     effort = QUICK if quick else Effort()
-    found: dict[int, Measured] = {}
-    for count in (1, *sorted(set(ranks))):
-        tell(f"measuring with {count} process{'es' if count > 1 else ''} ...")
-        found[count] = run(count, effort)
-    return profile(found)
+    found: dict[int, list[Measured]] = {}
+    for _ in range(max(1, runs)):
+        for count in (1, *sorted(set(ranks))):
+            tell(f"measuring with {count} process{'es' if count > 1 else ''} ...")
+            found.setdefault(count, []).append(run(count, effort))
+    return profile({count: combined(group, median, median) for count, group in found.items()})

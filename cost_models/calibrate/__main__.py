@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from cost_models.calibrate import calibrate
+from cost_models.errors import CostModelError
 from cost_models.hardware import save
 
 
@@ -13,8 +14,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Calibrate the CPU profile of this machine.")
     parser.add_argument("-o", "--output", required=True, help="TOML file to write")
     parser.add_argument("--quick", action="store_true", help="fewer sizes and repetitions")
+    parser.add_argument("--runs", type=int, default=1, help="take the median of several runs")
     options = parser.parse_args()
-    save(calibrate(quick=options.quick, progress=print), options.output)
+    try:
+        save(calibrate(quick=options.quick, progress=print, runs=options.runs), options.output)
+    except CostModelError as error:
+        parser.exit(1, f"{error}\n")
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ share a host's cores slow each other down.
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any, Literal
 
 import torch
@@ -26,6 +26,7 @@ MOST_CALLS = 100
 """Limit of calls in one row of them."""
 
 Action = Callable[[], object]
+Pick = Callable[[Sequence[float]], float]
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class Measured:
     Operators take the mean of all ranks, collectives what the slowest takes.
     """
 
-    tiny_forward_s: float
-    tiny_backward_s: float
+    tiny_s: float
+    """Of an operator on eight numbers: what the framework spends."""
     matmul_s: Mapping[str, Mapping[int, float]]
     """By dtype and by n, of an n x n by n x n product."""
     elementwise_s: Mapping[int, float]
@@ -73,17 +74,16 @@ def measure(effort: Effort) -> Measured:
     """All figures; every rank of the default group must call it, and gets the same.
 
     Seconds lie between the passes over everything, so that what keeps the machine busy for a moment
-    spoils one pass: the faster counts.
+    spoils one pass: the fastest counts.  Whether large tensors find their pages mapped is luck that
+    training has as well: the mean counts.
     """
-    return reduce(_faster, [_measure_once(effort) for _ in range(effort.passes)])
+    return combined([_measure_once(effort) for _ in range(effort.passes)], min, statistics.fmean)
 
 
 def _measure_once(effort: Effort) -> Measured:
-    forward_s, backward_s = _tiny_seconds(effort)
     alone = dist.get_world_size() == 1
     return Measured(
-        tiny_forward_s=forward_s,
-        tiny_backward_s=backward_s,
+        tiny_s=_tiny_seconds(effort),
         matmul_s={dtype: _matmul_seconds(dtype, effort) for dtype in DTYPES},
         elementwise_s=_elementwise_seconds(effort),
         collectives={} if alone else _all_collectives(effort),
@@ -91,18 +91,20 @@ def _measure_once(effort: Effort) -> Measured:
     )
 
 
-def _faster(one: Measured, two: Measured) -> Measured:
-    def each(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
-        return {size: min(a[size], b[size]) for size in a}
+def combined(several: Sequence[Measured], pick: Pick, pick_elementwise: Pick) -> Measured:
+    """One of several measurements of the same machine, figure by figure."""
 
+    def each(tables: Iterable[Mapping[int, float]], pick: Pick = pick) -> dict[int, float]:
+        found = list(tables)
+        return {size: pick([table[size] for table in found]) for size in found[0]}
+
+    first = several[0]
     return Measured(
-        tiny_forward_s=min(one.tiny_forward_s, two.tiny_forward_s),
-        tiny_backward_s=min(one.tiny_backward_s, two.tiny_backward_s),
-        matmul_s={k: each(one.matmul_s[k], two.matmul_s[k]) for k in one.matmul_s},
-        # Whether large tensors find their pages mapped is luck that training has as well.
-        elementwise_s={n: (s + two.elementwise_s[n]) / 2 for n, s in one.elementwise_s.items()},
-        collectives={k: each(one.collectives[k], two.collectives[k]) for k in one.collectives},
-        overlap=(one.overlap + two.overlap) / 2,
+        tiny_s=pick([one.tiny_s for one in several]),
+        matmul_s={d: each(one.matmul_s[d] for one in several) for d in first.matmul_s},
+        elementwise_s=each((one.elementwise_s for one in several), pick_elementwise),
+        collectives={k: each(one.collectives[k] for one in several) for k in first.collectives},
+        overlap=statistics.median(one.overlap for one in several),
     )
 
 
@@ -148,23 +150,16 @@ def _row_seconds(action: Action, calls: int) -> float:
     return time.perf_counter() - start
 
 
-def _tiny_seconds(effort: Effort) -> tuple[float, float]:
-    """What the framework spends on one operator's forward under autograd, and on its backward."""
+def _tiny_seconds(effort: Effort) -> float:
     start = torch.rand(8, requires_grad=True)
 
-    def forward() -> torch.Tensor:
+    def chain() -> None:
         out = start
         for _ in range(TINY_CALLS):
             out = out * 1.5
-        return out.sum()
+        torch.autograd.grad(out.sum(), start)
 
-    seconds = sustained_seconds(
-        {0: forward, 1: lambda: torch.autograd.grad(forward(), start)}, effort
-    )
-    # On a busy machine the two rows may disagree; no part takes less than a tenth of the whole.
-    whole_s = seconds[1] / TINY_CALLS
-    forward_s = min(max(seconds[0] / TINY_CALLS, 0.1 * whole_s), 0.9 * whole_s)
-    return forward_s, whole_s - forward_s
+    return sustained_seconds({0: chain}, effort)[0] / TINY_CALLS
 
 
 def _matmul_seconds(dtype: str, effort: Effort) -> dict[int, float]:

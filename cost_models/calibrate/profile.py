@@ -65,7 +65,7 @@ def profile(found: Mapping[int, Measured]) -> Hardware:
 
 
 def _device(alone: Measured) -> Device:
-    launch_s = _round((alone.tiny_forward_s + alone.tiny_backward_s) / 2)
+    launch_s = _round(alone.tiny_s / 2)
     flops_per_s = {
         dtype: _round(fit_line([6.0 * n**3 for n in by_n], list(by_n.values())).per_s)
         for dtype, by_n in alone.matmul_s.items()
@@ -125,13 +125,9 @@ def _share(group: Measured, alone: Measured) -> Share:
             )
         ),
         bytes=_round(median(s / group.elementwise_s[n] for n, s in alone.elementwise_s.items())),
-        launch=_round(_tiny(group) / _tiny(alone)),
+        launch=_round(group.tiny_s / alone.tiny_s),
         overlap=_round(group.overlap),
     )
-
-
-def _tiny(measured: Measured) -> float:
-    return measured.tiny_forward_s + measured.tiny_backward_s
 
 
 def _times(groups: Mapping[int, Measured]) -> Iterator[Times]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from cost_models.calibrate import calibrate
 from cost_models.calibrate.fit import fit_line, fit_rates
-from cost_models.calibrate.measure import KINDS, Effort, Measured
+from cost_models.calibrate.measure import KINDS, Effort, Measured, combined
 from cost_models.calibrate.processes import run
 from cost_models.calibrate.profile import profile
 from cost_models.errors import CostModelError
@@ -82,8 +83,7 @@ def _synthetic(slower: float, collectives: bool) -> Measured:
 
     times = {nbytes: 1e-3 + nbytes / 1e9 for nbytes in SIZES}
     return Measured(
-        tiny_forward_s=LAUNCH_S * slower,
-        tiny_backward_s=LAUNCH_S * slower,
+        tiny_s=2 * LAUNCH_S * slower,
         matmul_s={"float32": {n: trained(2 * n**3, 0) for n in (64, 128, 256)}},
         elementwise_s={n: trained(0, 3 * n) for n in (2**14, 2**18, 2**20, 2**21, 2**22, 2**24)},
         collectives={(kind, 2): times for kind in KINDS} if collectives else {},
@@ -107,6 +107,20 @@ def test_a_profile_recovers_the_machine_that_was_measured() -> None:
         assert (fit.latency_s, fit.bytes_per_s) == pytest.approx((1e-3, 1e9), rel=1e-3)
         assert fit.error < 1e-2
     assert all(share.error < 0.02 for share in found.shared.values())
+
+
+def test_measurements_combine_figure_by_figure() -> None:
+    fast, slow = _synthetic(1.0, True), _synthetic(3.0, True)
+    both = combined([slow, fast], min, fmean)
+    assert (both.tiny_s, both.matmul_s, both.overlap) == (fast.tiny_s, fast.matmul_s, fast.overlap)
+    assert both.collectives == fast.collectives
+    assert both.elementwise_s[2**20] == pytest.approx(2 * fast.elementwise_s[2**20])
+
+
+def test_more_ranks_never_have_more_of_the_device() -> None:
+    lucky = profile({1: _synthetic(2.0, False), 2: _synthetic(3.0, True), 4: _synthetic(1.0, True)})
+    assert lucky.shared[4].flops == lucky.shared[2].flops < 1
+    assert lucky.shared[4].launch == lucky.shared[2].launch > 1
 
 
 def test_the_shipped_profile_states_its_errors() -> None:
