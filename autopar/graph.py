@@ -120,6 +120,18 @@ def short(op: str) -> str:
     return op.split(".")[1] if op.count(".") >= 1 else op
 
 
+RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal", "uniform", "exponential")
+
+
+def is_random(node: Node) -> bool:
+    """Whether the operator draws random numbers."""
+    name = short(node.op)
+    if name == "scaled_dot_product_attention":
+        chance = node.args[4] if len(node.args) > 4 else dict(node.kwargs).get("dropout_p", 0.0)
+        return chance != 0.0
+    return not node.is_leaf and any(word in name for word in RANDOM)
+
+
 def _refs(arg: Arg) -> Iterator[str]:
     if isinstance(arg, Ref):
         yield arg.name

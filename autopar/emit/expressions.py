@@ -33,7 +33,6 @@ FUNCTIONAL = {
     "mse_loss", "l1_loss", "leaky_relu", "elu", "softplus", "hardtanh", "relu6", "mish", "hardswish",
     "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "pad", "logsigmoid",
 }  # fmt: skip
-RUNTIME = {"cross_entropy_sum", "count_valid"}
 DROPPED = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
 
 
@@ -135,6 +134,10 @@ def _attention(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[
     return writer.call("F.scaled_dot_product_attention", args[:3], used)
 
 
+def _dropout(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+    return writer.call("F.dropout", args[:2], kwargs)
+
+
 def _to(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
     dtype = next(a for a in (*args[1:], *dict(kwargs).values()) if isinstance(a, DType))
     return (*writer.arg(args[0]), *writer.call(".to", (dtype,)))
@@ -154,6 +157,7 @@ _SPECIAL: dict[str, Special] = {
     "aten.softmax.int": _softmax("softmax"),
     "aten.log_softmax.int": _softmax("log_softmax"),
     "aten.scaled_dot_product_attention.default": _attention,
+    "aten.dropout.default": _dropout,
     "aten.to.dtype": _to,
     "aten._to_copy.default": _to,
     "aten.to.dtype_layout": _to,

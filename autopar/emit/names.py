@@ -10,7 +10,7 @@ from autopar.placement import P, R, S
 
 RUNTIME_NAMES = (
     "I", "Module", "N", "P", "R", "S", "all_gather", "all_reduce", "all_to_all", "batch_norm",
-    "count_valid", "cross_entropy_sum", "dropout", "invariant", "partial", "reduce_scatter",
+    "count_valid", "cross_entropy_sum", "invariant", "partial", "per_shard", "reduce_scatter",
     "replicate", "shard", "sync_batch_norm", "vocab_parallel_cross_entropy",
     "vocab_parallel_embedding",
 )  # fmt: skip

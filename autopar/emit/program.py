@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from autopar.conversion import collectives
 from autopar.emit.expressions import expression
-from autopar.emit.statement import Statement, Value, Weight
-from autopar.graph import Arg, DType, Graph, Node, Origin, Tensor
+from autopar.emit.statement import Part, Statement, Value, Weight
+from autopar.graph import Arg, DType, Graph, Node, Origin, Tensor, is_random
 from autopar.mesh import Mesh
 from autopar.placement import I, N, P, R, S, Sharding
 from autopar.plan import Conversion, OpSharding, Plan, reduction_dtype
@@ -91,9 +91,24 @@ class _Program:
             op = f"autopar.{choice.variant}"
             kwargs = (*kwargs, ("axis", self.plan.mesh.names[axis]))
         parts = expression(op, args, kwargs, bound)
+        if is_random(node):
+            parts = self._per_shard(parts, choice)
         for value in targets:
             self._bound[value] = value
         self.statements.append(Statement(targets, parts, self._comment(node), node.origin))
+
+    def _per_shard(self, parts: tuple[Part, ...], choice: OpSharding) -> tuple[Part, ...]:
+        """Random numbers differ along the axes that split the result, and only there."""
+        mesh = self.plan.mesh
+        axes = [
+            f', "{mesh.names[axis]}"'
+            for axis in range(len(mesh))
+            if mesh.sizes[axis] > 1 and any(isinstance(form[axis], S) for form in choice.outputs)
+        ]
+        first = parts[0]
+        if not axes or not isinstance(first, str):
+            return parts
+        return (f"per_shard({first.removesuffix('(')}{''.join(axes)})(", *parts[1:])
 
     def _arguments(self, node: Node, choice: OpSharding) -> Local:
         if node.op == "constant":

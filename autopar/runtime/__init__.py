@@ -13,6 +13,7 @@ from autopar.runtime.convert import (
     shard,
 )
 from autopar.runtime.module import Module
+from autopar.runtime.random import per_shard
 from autopar.runtime.variants import (
     batch_norm,
     count_valid,
@@ -24,6 +25,7 @@ from autopar.runtime.variants import (
 
 __all__ = [
     "I", "Module", "N", "P", "R", "S", "all_gather", "all_reduce", "all_to_all", "batch_norm",
-    "count_valid", "cross_entropy_sum", "invariant", "on", "partial", "reduce_scatter", "replicate",
-    "shard", "sync_batch_norm", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
+    "count_valid", "cross_entropy_sum", "invariant", "on", "partial", "per_shard",
+    "reduce_scatter", "replicate", "shard", "sync_batch_norm",
+    "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
 ]  # fmt: skip

@@ -29,6 +29,7 @@ from torch.distributed.tensor.placement_types import Shard
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
+from autopar.runtime.random import Seeds
 
 Optimizer = torch.optim.Optimizer
 
@@ -67,19 +68,30 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
     if optimizer is not None:
         _copy_back(plain["optimizer"], state["optimizer"])
         set_optimizer_state_dict(model, optimizer, state["optimizer"])
-    torch.set_rng_state(plain["rng"])
+    seeds = _seeds(model)
+    if seeds is None:
+        torch.set_rng_state(plain["rng"])
+    else:
+        seeds.state = plain["rng"]
     return int(plain["step"])
 
 
 def _state(model: nn.Module, optimizer: Optimizer | None, step: int) -> dict[str, Any]:
+    seeds = _seeds(model)
     state: dict[str, Any] = {
         "model": get_model_state_dict(model, options=StateDictOptions()),
         "step": torch.tensor(step),
-        "rng": torch.get_rng_state(),
+        "rng": torch.get_rng_state() if seeds is None else seeds.state,
     }
     if optimizer is not None:
         state["optimizer"] = get_optimizer_state_dict(model, optimizer)
     return state
+
+
+def _seeds(model: nn.Module) -> Seeds | None:
+    """A parallel model has random state of its own."""
+    found = getattr(model, "seeds", None)
+    return found if isinstance(found, Seeds) else None
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

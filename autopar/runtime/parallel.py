@@ -22,6 +22,7 @@ from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
 from autopar.runtime.outputs import class_named, rebuild
 from autopar.runtime.program import Program
+from autopar.runtime.random import Seeds
 from autopar.runtime.reducer import Reducer
 from autopar.runtime.shards import placements
 from autopar.runtime.state import from_first_rank, register, slots
@@ -69,6 +70,8 @@ class Parallel(nn.Module):
         self._replan = replan
         self._local_input = local_input
         self._agreed = False
+        seed = agreement.from_first_rank(lambda: (str(torch.initial_seed()),))
+        self.seeds = Seeds(int(seed[0]))
         self._synchronises = True
         self._tree = Namespace()
         self._slots = list(slots(model, program.plan, program.graph, device_mesh))
@@ -176,6 +179,8 @@ class Parallel(nn.Module):
 
     @staticmethod
     def _loss_of(result: Any) -> torch.Tensor:
+        if isinstance(result, Mapping):
+            result = result["loss"]
         loss: torch.Tensor = result if isinstance(result, torch.Tensor) else result.loss
         return loss
 
@@ -223,7 +228,12 @@ class Parallel(nn.Module):
             self._reducer.rewatch()
         if training:
             self._reducer.before_forward(self._synchronises)
-        with context.on(self.axes), self._regathering(program, training), self._no_autocast():
+        with (
+            context.on(self.axes),
+            self._regathering(program, training),
+            self._no_autocast(),
+            self.seeds.forward() if program.is_random else nullcontext(),
+        ):
             results = program.run(self._tree, self._leaves.by_name, inputs)
         self._update_buffers(program, results)
         return self._result(program, results)

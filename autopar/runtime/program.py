@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from autopar.errors import SourceError
-from autopar.graph import Graph
+from autopar.graph import Graph, is_random
 from autopar.placement import N, P, Sharding
 from autopar.plan import Plan
 from autopar.runtime.grouping import groups
@@ -46,6 +46,11 @@ class Program:
     def groups(self) -> dict[tuple[str, int], Group]:
         """By weight and hop: the gathers of a block that travel together."""
         return groups(self.plan, self.graph)
+
+    @cached_property
+    def is_random(self) -> bool:
+        """Whether the forward draws random numbers."""
+        return any(map(is_random, self.graph.nodes))
 
     @property
     def regathers(self) -> bool:

@@ -381,3 +381,38 @@ def broken_source(mesh: tuple[int, ...], path: str) -> str:
     return message_of(
         lambda: autopar.parallelize(case[0], mesh, case[1], loss=case[2], source=path)
     )
+
+
+class Dropping(torch.nn.Module):
+    """Dropout and attention dropout over a product; returns what was dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8, bias=False)
+        torch.nn.init.ones_(self.linear.weight)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        dropped = torch.nn.functional.dropout(self.linear(x), 0.5)
+        heads = dropped.reshape(x.shape[0], 1, 2, 4)
+        mixed = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=0.5)
+        return {"loss": dropped.sum() + mixed.sum(), "dropped": dropped, "mixed": mixed}
+
+
+def dropout(mesh: tuple[int, ...], constraints: dict[str, str] | None, preset: str | None) -> Any:
+    """Local parts of the dropped tensor of three forwards; the third repeats the first."""
+    torch.manual_seed(int(os.environ["RANK"]))
+    found = []
+    parallel = autopar.parallelize(
+        Dropping(), mesh, {"x": torch.ones(64, 8)}, preset=preset, constraints=constraints,
+        outputs=["dropped"],
+    )  # fmt: skip
+    before = parallel.seeds.state.clone()
+    for repeat in range(3):
+        if repeat == 2:
+            parallel.seeds.state = before
+        out = parallel(x=torch.ones(64, 8))
+        out["loss"].backward()
+        dropped = out["dropped"].to_local().detach()
+        assert set(dropped.unique().tolist()) == {0.0, 16.0}
+        found.append(dropped.tolist())
+    return found

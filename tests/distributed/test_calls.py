@@ -100,3 +100,19 @@ def test_bfloat16(pool: Pool, preset: str) -> None:
 @pytest.mark.parametrize("preset", ["ddp", "fsdp"])
 def test_autocast(pool: Pool, preset: str) -> None:
     pool.run(2, jobs.autocast, (2,), preset)
+
+
+def test_dropout_differs_between_shards(pool: Pool) -> None:
+    one, other = pool.run(2, jobs.dropout, (2,), None, "ddp")
+    assert len(one[0]) == 32
+    assert one[0] != other[0], "shards share a mask"
+    assert one[0] != one[1], "forwards share a mask"
+    assert one[0] == one[2] and other[0] == other[2], "not reproducible"
+
+
+def test_dropout_agrees_between_replicas(pool: Pool) -> None:
+    """Ranks have different seeds of their own, and the same masks all the same."""
+    one, other = pool.run(2, jobs.dropout, (2,), {"*": "[I]"}, None)
+    assert len(one[0]) == 64
+    assert one == other
+    assert one[0] != one[1]

@@ -16,6 +16,8 @@ fixed(
 )  # fmt: skip
 fixed("b* -> b*", "neg", "clone", "alias", "contiguous", "mul.Scalar", "div.Scalar", "positive",
       linear=((0,),))  # fmt: skip
+# Every shard draws a mask of its own; copies draw the same, so a partial value keeps its meaning.
+fixed("b* -> b*", "dropout", linear=((0,),))
 # The gradient is cut: what comes out has none, so there is nothing partial to pass on.
 fixed("b* -> b*", "detach")
 
