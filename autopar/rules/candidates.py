@@ -93,10 +93,7 @@ def _combine(
     for picks in itertools.product(*per_axis):
         nested = _nest(picks, mesh)
         variants = tuple(instance.variants.get(pick.factor, "") for pick in nested)
-        if sum(map(bool, variants)) > 1:
-            continue
-        strided = (pick.position > 1 for pick in nested)
-        if any(v in CONTIGUOUS and s for v, s in zip(variants, strided, strict=True)):
+        if not _one_variant(nested, variants):
             continue
         forms = tuple(
             Sharding(
@@ -107,20 +104,30 @@ def _combine(
             )
             for i in range(len(tensors))
         )
-        named = {t.name: form for t, form in zip(tensors, forms, strict=True)}
-        if any(named[t.name] != form for t, form in zip(tensors, forms, strict=True)):
-            continue  # a tensor that is read twice is read in one form
-        if all(
-            form.fits(t.shape, mesh) and _leaves(form, t.shape, instance.least, mesh)
-            for form, t in zip(forms, tensors, strict=True)
-        ):
+        if _possible(instance.least, tensors, forms, mesh):
             yield OpSharding(forms[: len(operands)], forms[len(operands) :], variants)
 
 
-def _leaves(form: Sharding, shape: tuple[int, ...], least: int, mesh: Mesh) -> bool:
-    """Whether every split dim keeps as many entries on a rank as the operator needs."""
-    local = form.local_shape(shape, mesh)
-    return all(a == b or a >= least for a, b in zip(local, shape, strict=True))
+def _one_variant(picks: tuple[Option, ...], variants: tuple[str, ...]) -> bool:
+    """At most one axis needs a local implementation, and its blocks are such that it can read them."""
+    strided = any(
+        name in CONTIGUOUS and pick.position > 1 for name, pick in zip(variants, picks, strict=True)
+    )
+    return sum(map(bool, variants)) <= 1 and not strided
+
+
+def _possible(
+    least: int, tensors: tuple[Tensor, ...], forms: tuple[Sharding, ...], mesh: Mesh
+) -> bool:
+    """A tensor that is read twice is read in one form; splits divide, and leave `least` entries."""
+    form_of = {tensor.name: form for tensor, form in zip(tensors, forms, strict=True)}
+    for tensor, form in zip(tensors, forms, strict=True):
+        if form_of[tensor.name] != form or not form.fits(tensor.shape, mesh):
+            return False
+        local = form.local_shape(tensor.shape, mesh)
+        if any(a < least and a != b for a, b in zip(local, tensor.shape, strict=True)):
+            return False
+    return True
 
 
 def _nest(picks: tuple[Option, ...], mesh: Mesh) -> tuple[Option, ...]:
