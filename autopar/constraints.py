@@ -22,7 +22,7 @@ from typing import Literal, get_args
 
 from autopar.errors import ConstraintError, PlacementError
 from autopar.mesh import Mesh
-from autopar.placement import S, Sharding, Type, parse_type
+from autopar.placement import N, S, Sharding, Type, parse_type
 
 Subject = Literal["stored", "leaf", "used", "tensor"]
 
@@ -80,7 +80,10 @@ class Constraint:
 
 
 def _allows(token: str, kind: Type) -> bool:
-    return isinstance(kind, S) if token == "S" else kind == _type(token)
+    """A tensor without gradient is as whole as I and R are."""
+    if token == "S":
+        return isinstance(kind, S)
+    return kind == _type(token) or (kind is N and token in ("I", "R"))
 
 
 def _type(token: str) -> Type:

@@ -156,9 +156,41 @@ def cnn(seed: int = 0) -> Case:
     return _seeded(CNN, seed), {"image": image, "target": target}, loss
 
 
+class Odds(nn.Module):
+    """Operators with a trap each: cut gradients, comparisons, summed losses, scaled embeddings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(12, HIDDEN, scale_grad_by_freq=True)
+        self.mix = nn.Linear(HIDDEN, HIDDEN)
+        self.gate = nn.Parameter(torch.linspace(-1, 1, HIDDEN))
+        self.frozen = nn.Linear(HIDDEN, HIDDEN).requires_grad_(False)
+
+    def forward(self, ids: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+        hidden = self.mix(self.table(ids))
+        mask = hidden > hidden.detach().mean(-1, keepdim=True)
+        hidden = torch.where(mask, hidden, 0.1 * hidden) * self.gate
+        hidden = hidden + self.frozen(hidden.clamp(-1.0, 1.0))
+        best = hidden.argmax(-1, keepdim=True).to(hidden.dtype)
+        loss = F.mse_loss(hidden, goal) + 0.5 * F.l1_loss(hidden * best, goal, reduction="sum")
+        return loss + (self.gate**2).sum()
+
+
+def odds(seed: int = 0) -> Case:
+    """Returns its own loss, a scalar."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, 12, (BATCH, 4), generator=generator)
+    goal = torch.randn(BATCH, 4, HIDDEN, generator=generator)
+    return _seeded(Odds, seed), {"ids": ids, "goal": goal}, None
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "gpt2": gpt2, "llama": llama, "bert": bert, "mlp": mlp, "cnn": cnn,
 }  # fmt: skip
+
+
+ALL = {**CASES, "odds": odds}
+"""With the toy that no user would write."""
 
 
 def double(case: Case) -> Case:

@@ -62,7 +62,7 @@ class Reference:
 @cache
 def reference(name: str) -> Reference:
     """Capture, forward, backward and an SGD step in float64."""
-    model, inputs, loss = models.double(models.CASES[name]())
+    model, inputs, loss = models.double(models.ALL[name]())
     with Wide():
         graph = with_outputs(capture(model, inputs, loss=loss), ())
         eager = copy.deepcopy(model)

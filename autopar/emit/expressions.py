@@ -30,7 +30,7 @@ TORCH = {
 }  # fmt: skip
 FUNCTIONAL = {
     "gelu", "linear", "layer_norm", "rms_norm", "group_norm", "conv1d", "conv2d", "conv3d", "silu",
-    "mse_loss", "l1_loss", "leaky_relu", "elu", "softplus", "hardtanh", "relu6", "mish", "hardswish",
+    "leaky_relu", "elu", "softplus", "hardtanh", "relu6", "mish", "hardswish",
     "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "pad", "logsigmoid",
 }  # fmt: skip
 DROPPED = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
@@ -102,6 +102,9 @@ Special = Callable[[_Writer, tuple[Arg, ...], Kwargs], tuple[Part, ...]]
 def _embedding(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
     padding = args[2] if len(args) > 2 else dict(kwargs).get("padding_idx", -1)
     extra: Kwargs = (("padding_idx", padding),) if padding != -1 else ()
+    scaled = args[3] if len(args) > 3 else dict(kwargs).get("scale_grad_by_freq", False)
+    if scaled:
+        extra = (*extra, ("scale_grad_by_freq", True))
     return writer.call("F.embedding", (args[1], args[0]), extra)
 
 
@@ -138,6 +141,17 @@ def _dropout(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Pa
     return writer.call("F.dropout", args[:2], kwargs)
 
 
+def _loss(name: str) -> Special:
+    """Elementwise losses, whose reduction ATen writes as a number."""
+
+    def write(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+        code = args[2] if len(args) > 2 else dict(kwargs).get("reduction", 1)
+        assert isinstance(code, int)
+        return writer.call(f"F.{name}", args[:2], (("reduction", ("none", "mean", "sum")[code]),))
+
+    return write
+
+
 def _to(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
     dtype = next(a for a in (*args[1:], *dict(kwargs).values()) if isinstance(a, DType))
     return (*writer.arg(args[0]), *writer.call(".to", (dtype,)))
@@ -158,6 +172,8 @@ _SPECIAL: dict[str, Special] = {
     "aten.log_softmax.int": _softmax("log_softmax"),
     "aten.scaled_dot_product_attention.default": _attention,
     "aten.dropout.default": _dropout,
+    "aten.mse_loss.default": _loss("mse_loss"),
+    "aten.l1_loss.default": _loss("l1_loss"),
     "aten.to.dtype": _to,
     "aten._to_copy.default": _to,
     "aten.to.dtype_layout": _to,

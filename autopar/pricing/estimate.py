@@ -10,6 +10,7 @@ from typing import Literal
 from autopar.conversion import Traffic
 from autopar.graph import ITEMSIZE, Graph, Saved
 from autopar.mesh import Mesh
+from autopar.placement import Sharding
 from autopar.plan import (
     Choice,
     Conversion,
@@ -57,12 +58,40 @@ def _traffic(
         for c in parameter.steps
         for part in _issued(c, graph, mesh, precision)
     ]
-    per_microbatch = [part for c in conversions for part in _issued(c, graph, mesh, precision)]
+    backward = _in_backward(graph, choices, conversions)
+    per_microbatch = [
+        part
+        for c in conversions
+        for part in _issued(c, graph, mesh, precision)
+        if part.direction == "forward" or (c.tensor, c.target) in backward
+    ]
     for choice in choices:
         per_microbatch += variant_traffic(
             choice.sharding.variant, graph.node[choice.node], choice.sharding, graph, mesh
         )
     return TrafficOf(tuple(per_step), tuple(per_microbatch))
+
+
+def _in_backward(
+    graph: Graph, choices: tuple[Choice, ...], conversions: tuple[Conversion, ...]
+) -> set[tuple[str, Sharding]]:
+    """The forms that get a gradient: read by an operator that has one, or a result."""
+    forms = {
+        (name, form)
+        for choice in choices
+        for node in [graph.node[choice.node]]
+        if any(tensor.differentiable for tensor in node.outputs)
+        for name, form in zip(node.operands, choice.sharding.inputs, strict=True)
+    }
+    results = {name for name in graph.results if graph.tensors[name].differentiable}
+    for conversion in reversed(conversions):
+        is_read = (conversion.tensor, conversion.target) in forms
+        if is_read or conversion.tensor in results:
+            forms |= {
+                (conversion.tensor, conversion.target),
+                (conversion.tensor, conversion.source),
+            }
+    return forms
 
 
 def _issued(conversion: Conversion, graph: Graph, mesh: Mesh, precision: str) -> Iterator[Traffic]:

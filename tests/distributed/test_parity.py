@@ -19,7 +19,7 @@ EVERYDAY, ALL = 3, 100
 """How many random plans are tried per model: every day, and in the slow run."""
 
 
-@pytest.mark.parametrize("name", models.CASES)
+@pytest.mark.parametrize("name", models.ALL)
 def test_presets(pool: Pool, name: str) -> None:
     """Every preset on one mesh, rotating over meshes; the slow run does the full product."""
     works = [
@@ -38,7 +38,7 @@ def test_presets_on_every_mesh(pool: Pool, name: str, shape: tuple[int, ...]) ->
     run(pool, [parity.preset_work(name, shape, preset) for preset in PRESETS])
 
 
-@pytest.mark.parametrize("name", models.CASES)
+@pytest.mark.parametrize("name", models.ALL)
 def test_random_plans(pool: Pool, name: str) -> None:
     """A few random plans on every mesh."""
     run(pool, [parity.random_work(name, s, 1000 + i) for i in range(EVERYDAY) for s in MESHES])

@@ -203,6 +203,7 @@ ONE_TO_ONE = tuple(
 )  # fmt: skip
 ELEMENTWISE = (
     *ONE_TO_ONE,
+    _call("dropout", t(6, 9), 0.0, True, note="its masks are tested on real processes"),
     _call("clamp", t(6, 9), -0.5, 0.5),
     _call("clamp.Tensor", t(6, 9), t(9), t(6, 1)),
     _call("clamp_min", t(6, 9), 0.1),
