@@ -173,6 +173,7 @@ class Compiler:
         chosen = (*_preset(options.preset, self._mesh), *_constraints(options, self._mesh))
         settings = Settings(
             optimizer=options.optimizer,
+            states=options.states,
             memory_limit=options.memory_limit,
             preset=options.preset or "",
             constraints=chosen,

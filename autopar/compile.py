@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from autopar import rules
 from autopar.constraints import Constraint
 from autopar.emit import emit
-from autopar.graph import Graph, Node, Saved
+from autopar.graph import ITEMSIZE, Graph, Node, Saved
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
 from autopar.plan import Conversion, OpSharding, Plan
@@ -40,6 +40,7 @@ class Settings:
     """What the user asked for besides model and mesh."""
 
     optimizer: str = "AdamW"
+    states: float = 2.0
     memory_limit: float | None = None
     preset: str = ""
     constraints: tuple[Constraint, ...] = ()
@@ -61,10 +62,11 @@ def compile_graph(
     saved: Mapping[str, Saved],
 ) -> Compilation:
     """Rules give candidates, constraints narrow them, prices make a problem, the solver chooses."""
-    prices = Prices(mesh, hardware)
+    master = ITEMSIZE["float32"] if settings.precision in ("bfloat16", "float16") else 0
+    prices = Prices(mesh, hardware, settings.states, master)
     routes = Routes(mesh, prices.step)
     candidates = candidates_of(graph, mesh, settings)
-    priced = build(graph, candidates, prices, routes, saved=saved, optimizer=settings.optimizer)
+    priced = build(graph, candidates, prices, routes, saved=saved)
     answer = within(priced.problem, settings.memory_limit)
     plan = assemble(
         graph,

@@ -64,6 +64,8 @@ class Options:
 
     loss: Loss | None = None
     optimizer: str = "AdamW"
+    states: float = 2.0
+    """Tensors of a parameter's size that the optimizer keeps."""
     precision: Precision = Precision()
     memory_limit: float | None = None
     preset: str | None = None
@@ -92,6 +94,7 @@ class Options:
         return cls(
             loss,
             optimizer if isinstance(optimizer, str) else optimizer.__name__,
+            states_of(optimizer),
             Precision.of(precision),
             nbytes(memory_limit),
             preset,
@@ -107,6 +110,27 @@ class Options:
             f"preset={self.preset} constraints={self.constraints} input={self.input} "
             f"outputs={self.outputs}"
         )
+
+
+def states_of(optimizer: type[torch.optim.Optimizer] | str) -> float:
+    """How much state an optimizer keeps per parameter, in tensors of its size: tried out."""
+    kind: Any = getattr(torch.optim, optimizer, None) if isinstance(optimizer, str) else optimizer
+    if not isinstance(kind, type):
+        known = ", ".join(n for n in dir(torch.optim) if n[0].isupper() and n != "Optimizer")
+        raise InputError(f"torch.optim has no optimizer {optimizer!r}; it has {known}.")
+    parameter = torch.nn.Parameter(torch.ones(64, 64))
+    parameter.grad = torch.ones(64, 64)
+    try:
+        built = kind([parameter])
+        built.step()
+    except Exception as error:
+        raise InputError(
+            f"optimizer={kind.__name__} cannot be tried out to see how much state it keeps "
+            f"({type(error).__name__}: {error}). Pass one that keeps as much, e.g. optimizer='AdamW'; "
+            "you may train with any."
+        ) from error
+    tensors = [v for v in built.state[parameter].values() if isinstance(v, torch.Tensor)]
+    return sum(tensor.numel() for tensor in tensors if tensor.dim()) / parameter.numel()
 
 
 def nbytes(limit: float | str | None) -> float | None:

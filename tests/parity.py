@@ -105,6 +105,7 @@ def preset_work(name: str, shape: tuple[int, ...], preset: str | None) -> Work:
     mesh = Mesh.of(*shape)
     settings = Settings(
         optimizer="SGD",
+        states=0.0,
         preset=preset or "",
         constraints=presets.load(preset, mesh) if preset else (),
         regather=presets.regathers(preset) if preset else None,

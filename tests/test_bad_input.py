@@ -142,3 +142,27 @@ def test_plan_round_trip() -> None:
     made = plan(preset="fsdp_megatron")
     again = autopar.Plan.from_json(made.to_json())
     assert again == made and again.digest == made.digest
+
+
+class Lazy(torch.optim.Optimizer):
+    """Needs an argument that nobody gives."""
+
+    def __init__(self, params: object, secret: int) -> None:
+        super().__init__(params, {"secret": secret})  # type: ignore[arg-type]
+
+
+def test_optimizers_are_tried_out() -> None:
+    kept = {name: plan(optimizer=name).estimate for name in ("SGD", "Adagrad", "AdamW")}
+    assert kept["SGD"].optimizer_nbytes == 0
+    assert kept["AdamW"].optimizer_nbytes == 2 * kept["AdamW"].parameter_nbytes
+    assert kept["Adagrad"].optimizer_nbytes == kept["Adagrad"].parameter_nbytes
+    with pytest.raises(InputError, match=r"'Addam'.*AdamW"):
+        plan(optimizer="Addam")
+    with pytest.raises(InputError, match=r"Lazy cannot be tried out.*optimizer='AdamW'"):
+        plan(optimizer=Lazy)
+
+
+def test_bfloat16_rests_in_float32() -> None:
+    wide, low = plan(preset="ddp").estimate, plan(preset="ddp", precision="bfloat16").estimate
+    assert low.parameter_nbytes == 1.5 * wide.parameter_nbytes
+    assert low.optimizer_nbytes == wide.optimizer_nbytes

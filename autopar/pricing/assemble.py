@@ -47,9 +47,7 @@ def assemble(
         choices=choices,
         parameters=parameters,
         conversions=conversions,
-        estimate=estimate(
-            graph, choices, parameters, conversions, prices, saved, optimizer, precision
-        ),
+        estimate=estimate(graph, choices, parameters, conversions, prices, saved, precision),
         bound_s=bound_s,
         versions=tuple((name, version(name)) for name in ("autopar", "torch", "spmd_types")),
         precision=precision,

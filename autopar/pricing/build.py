@@ -65,10 +65,9 @@ def build(
     routes: Routes,
     *,
     saved: Mapping[str, Saved],
-    optimizer: str,
 ) -> Priced:
     """Price every candidate and every conversion between candidates."""
-    builder = _Builder(graph, candidates, prices, routes, saved, optimizer)
+    builder = _Builder(graph, candidates, prices, routes, saved)
     for node in graph.nodes:
         builder.add_node(node)
     for name in graph.tensors:
@@ -98,7 +97,6 @@ class _Builder:
     prices: Prices
     routes: Routes
     saved: Mapping[str, Saved]
-    optimizer: str
 
     def __post_init__(self) -> None:
         self.variables: list[Variable] = []
@@ -125,10 +123,7 @@ class _Builder:
             seconds = [
                 storage_seconds(tensor, option, self.routes, self.prices) for option in options
             ]
-            nbytes = [
-                storage_nbytes(tensor, option, self.prices, self.optimizer).total
-                for option in options
-            ]
+            nbytes = [storage_nbytes(tensor, option, self.prices).total for option in options]
             self._costs[key] = np.array(seconds), np.array(nbytes, dtype=float)
         return self._costs[key]
 

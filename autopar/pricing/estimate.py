@@ -22,7 +22,7 @@ from autopar.plan import (
 )
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.operators import local_nbytes, operator_seconds
-from autopar.pricing.parameters import Storage, storage_nbytes
+from autopar.pricing.parameters import Storage, StorageBytes, storage_nbytes
 from autopar.pricing.prices import BUCKET_NBYTES, Prices, regathered
 from autopar.rules import variant_traffic
 
@@ -113,7 +113,6 @@ def estimate(
     conversions: tuple[Conversion, ...],
     prices: Prices,
     saved: Mapping[str, Saved],
-    optimizer: str,
     precision: str,
 ) -> Estimate:
     """The predicted step of one microbatch on one rank."""
@@ -132,7 +131,7 @@ def estimate(
     hideable_s = sum(flow.seconds for flow in flows if flow.scope == "step")
     hidden_s = min(hideable_s, prices.hidden_share * compute_s)
     visible_s = sum(flow.seconds for flow in flows) - hidden_s
-    bytes_of = [_storage_bytes(graph, parameter, prices, optimizer) for parameter in parameters]
+    bytes_of = [_storage_bytes(graph, parameter, prices) for parameter in parameters]
     keeps = Keeps(graph, {c.node: c.sharding for c in choices}, conversions, prices.mesh, saved)
     return Estimate(
         compute_s=compute_s - variants_s,
@@ -153,10 +152,10 @@ def parameter_nbytes(graph: Graph, parameters: tuple[ParameterPlan, ...], prices
     return sum(local_nbytes(leaf[p.name], p.stored, prices.mesh) for p in parameters)
 
 
-def _storage_bytes(graph: Graph, parameter: ParameterPlan, prices: Prices, optimizer: str):  # type: ignore[no-untyped-def]
+def _storage_bytes(graph: Graph, parameter: ParameterPlan, prices: Prices) -> StorageBytes:
     tensor = next(n.outputs[0] for n in graph.leaves("parameter") if n.target == parameter.name)
     storage = Storage(parameter.stored, parameter.leaf, False)
-    return storage_nbytes(tensor, storage, prices, optimizer)
+    return storage_nbytes(tensor, storage, prices)
 
 
 def _flows(issued: tuple[Traffic, ...], scope: Scope, prices: Prices) -> Iterator[Flow]:

@@ -13,7 +13,6 @@ from autopar.placement import I, N, S, Sharding
 from autopar.pricing.operators import local_nbytes
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
-from cost_models.memory import optimizer_state_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +103,13 @@ class StorageBytes:
         return self.parameter + self.gradient + self.optimizer
 
 
-def storage_nbytes(
-    tensor: Tensor, storage: Storage, prices: Prices, optimizer: str
-) -> StorageBytes:
+def storage_nbytes(tensor: Tensor, storage: Storage, prices: Prices) -> StorageBytes:
     """What a parameter occupies: at rest, gathered where the leaf differs, gradient, state."""
     mesh = prices.mesh
-    stored = local_nbytes(tensor, storage.stored, mesh)
+    wider = max(1.0, prices.master_itemsize / tensor.itemsize)
+    stored = int(local_nbytes(tensor, storage.stored, mesh) * wider)
     leaf = local_nbytes(tensor, storage.leaf, mesh)
     gathered = leaf if leaf != stored else 0
     if not tensor.differentiable:
         return StorageBytes(stored + gathered, 0, 0)
-    state = optimizer_state_bytes(optimizer, stored // tensor.itemsize, tensor.dtype)
-    return StorageBytes(stored + gathered, leaf, int(state))
+    return StorageBytes(stored + gathered, int(leaf * wider), int(prices.states * stored))

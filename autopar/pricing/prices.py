@@ -26,6 +26,10 @@ class Prices:
 
     mesh: Mesh
     hardware: Hardware
+    states: float = 2.0
+    """Tensors of a parameter's size that the optimizer keeps: two for AdamW."""
+    master_itemsize: int = 0
+    """Bytes per element of parameters at rest, where that is more than in the step."""
 
     @cached_property
     def device(self) -> Device:

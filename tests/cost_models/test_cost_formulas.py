@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from cost_models.collectives import axis_link, collective_seconds
 from cost_models.errors import CostModelError
 from cost_models.hardware import Device, Fit, Link, load, names
-from cost_models.memory import optimizer_state_bytes
 from cost_models.ops import op_seconds
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
@@ -132,13 +131,3 @@ def test_impossible_amounts_are_refused() -> None:
         collective_seconds("all_reduce", 1, 0, LINK)
     with pytest.raises(CostModelError, match=r"'gossip'; known are all_reduce, "):
         collective_seconds("gossip", 1, 2, LINK)
-
-
-def test_optimizer_states() -> None:
-    assert optimizer_state_bytes("AdamW", 1000, "float32") == 8000
-    assert optimizer_state_bytes("SGD", 1000, "float64") == 0
-    assert optimizer_state_bytes("SGDMomentum", 1000, "bfloat16") == 2000
-    with pytest.raises(CostModelError, match=r"'Lion' is unknown; known are SGD, "):
-        optimizer_state_bytes("Lion", 1, "float32")
-    with pytest.raises(CostModelError, match="'int8'"):
-        optimizer_state_bytes("SGD", 1, "int8")

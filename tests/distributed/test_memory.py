@@ -25,7 +25,11 @@ def work(name: str, regather: bool) -> tuple[parity.Work, int]:
     case = parity.reference(name)
     mesh = Mesh.of(2)
     settings = Settings(
-        optimizer="SGD", preset="fsdp", constraints=presets.load("fsdp", mesh), regather=regather
+        optimizer="SGD",
+        states=0.0,
+        preset="fsdp",
+        constraints=presets.load("fsdp", mesh),
+        regather=regather,
     )
     plan = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved).plan
     made = parity.Work(name, str(regather), plan.to_json(), emit(plan, case.graph, localize))
