@@ -19,14 +19,15 @@ METHODS = {
     "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "expand", "flatten", "sum",
     "mean", "split", "chunk", "unbind", "select", "t", "contiguous", "masked_fill", "detach",
     "clone", "to", "cumsum", "amax", "unflatten", "view_as", "expand_as", "type_as", "repeat",
-    "narrow", "any", "all", "argmax", "index_select", "gather", "neg", "abs", "float", "roll",
+    "new_zeros", "new_ones", "new_full", "narrow", "any", "all", "argmax", "index_select", "gather",
+    "neg", "abs", "float", "roll",
 }  # fmt: skip
 TORCH = {
     "addmm", "bmm", "mm", "baddbmm", "tanh", "rsqrt", "sqrt", "cos", "sin", "exp", "log", "sigmoid",
     "erf", "reciprocal", "cat", "stack", "arange", "where", "logical_not", "bitwise_not", "clamp",
     "maximum", "minimum", "full", "ones", "zeros", "triu", "tril", "relu", "einsum", "square",
     "full_like", "zeros_like", "ones_like", "softmax", "log_softmax", "batch_norm", "var_mean", "pow",
-    "rsub", "outer", "isin", "empty", "new_zeros", "new_ones", "scalar_tensor", "lift_fresh",
+    "rsub", "outer", "isin", "empty", "scalar_tensor", "lift_fresh",
 }  # fmt: skip
 FUNCTIONAL = {
     "gelu", "linear", "layer_norm", "rms_norm", "group_norm", "conv1d", "conv2d", "conv3d", "silu",

@@ -108,7 +108,7 @@ class Bucket:
     def _place(self, buffer: torch.Tensor, slot: Slot) -> torch.Tensor:
         index = next(i for i, other in enumerate(self.slots) if other is slot)
         part = buffer[..., self.offsets[index] : self.offsets[index + 1]]
-        return part.view(*self._leading, *slot.pieces.shape[len(self._leading) :])
+        return part.view((*self._leading, *slot.pieces.shape[len(self._leading) :]))
 
     @torch.no_grad()
     def gather(self) -> None:

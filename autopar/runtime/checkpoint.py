@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -61,8 +62,10 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
     try:
         with _alone_is_fine():
             state_dict_loader.load(plain, checkpoint_id=path, no_dist=not dist.is_initialized())
-    except Exception as error:
-        raise InputError(f"{path} does not fit this model: {error}") from error
+    except (Exception, CheckpointException) as error:
+        raise InputError(
+            f"{path} does not fit this model{' and optimizer' if optimizer else ''}: {_first(error)}"
+        ) from error
     with torch.no_grad():
         _copy_back(plain["model"], state["model"])
     if optimizer is not None:
@@ -74,6 +77,13 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
     else:
         seeds.state = plain["rng"]
     return int(plain["step"])
+
+
+def _first(error: BaseException) -> str:
+    """What the first rank that failed says, without its stack."""
+    failures = getattr(error, "failures", None) or {}
+    inner = next((failure[0] for failure in failures.values()), error)
+    return str(inner).strip().splitlines()[0]
 
 
 def _state(model: nn.Module, optimizer: Optimizer | None, step: int) -> dict[str, Any]:

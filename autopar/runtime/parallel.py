@@ -24,7 +24,7 @@ from autopar.runtime.outputs import class_named, rebuild
 from autopar.runtime.program import Program
 from autopar.runtime.random import Seeds
 from autopar.runtime.reducer import Reducer
-from autopar.runtime.shards import placements
+from autopar.runtime.shards import own_part, placements
 from autopar.runtime.state import from_first_rank, register, slots
 
 
@@ -364,10 +364,30 @@ class Parallel(nn.Module):
         """Read a checkpoint that was written on any mesh; give its step."""
         return checkpoint.load(path, self, optimizer)
 
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load this module's own state, or a plain model's: whole tensors are cut on the way."""
+        laid_out = {key: self._laid_out(key, value) for key, value in state_dict.items()}
+        return super().load_state_dict(laid_out, strict, assign)
+
+    def _laid_out(self, key: str, value: Any) -> Any:
+        name = dict(self.graph.aliases).get(key, key)
+        slot = next((slot for slot in self._slots if slot.name == name), None)
+        if slot is None or isinstance(value, DTensor) or value.shape != slot.parameter.shape:
+            return value
+        whole = value.to(self.device_mesh.device_type)
+        coordinate = tuple(self.device_mesh.get_coordinate() or ())
+        entry = self.plan.parameter.get(name)
+        if entry is None:
+            return slot.as_gradient(whole)
+        return slot.as_gradient(own_part(whole, entry.stored, self.plan.mesh, coordinate))
+
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Plain tensors under the user's names, whole on every rank: loads into the user's model."""
+        # A replicated DTensor gives its own storage as the full tensor: training would change it.
         return {
-            name: value.full_tensor() if isinstance(value, DTensor) else value.clone()
+            name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
             for name, value in self.state_dict().items()
         }
 

@@ -15,7 +15,7 @@ from autopar.runtime import _torch
 def part(
     whole: torch.Tensor, sharding: Sharding, mesh: Mesh, coordinate: tuple[int, ...]
 ) -> torch.Tensor:
-    """The part of `whole` that the rank at `coordinate` holds; a copy wherever anything is split."""
+    """The part of `whole` that the rank at `coordinate` holds, contiguous; perhaps a view."""
     here = whole
     for dim in range(whole.dim()):
         for _, axis in sharding.cuts(dim):
@@ -24,6 +24,15 @@ def part(
             blocks = here.unflatten(dim, (kind.of, mesh.sizes[axis], -1))
             here = blocks.select(dim + 1, coordinate[axis]).flatten(dim, dim + 1)
     return here.contiguous()
+
+
+def own_part(
+    whole: torch.Tensor, sharding: Sharding, mesh: Mesh, coordinate: tuple[int, ...]
+) -> torch.Tensor:
+    """`part` in a storage of its own, so that `whole` can go."""
+    found = part(whole, sharding, mesh, coordinate)
+    shares = found.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+    return found.clone() if shares else found
 
 
 def placements(sharding: Sharding, mesh: Mesh) -> tuple[Placement, ...]:
@@ -42,11 +51,3 @@ def _placement(sharding: Sharding, mesh: Mesh, axis: int) -> Placement:
     earlier = (a for of, a in sharding.cuts(kind.dim) if of < kind.of and a < axis)
     blocks = kind.of // math.prod(mesh.sizes[a] for a in earlier)
     return Shard(kind.dim) if blocks == 1 else _torch.strided_shard(kind.dim, blocks)
-
-
-def plain(sharding: Sharding, mesh: Mesh) -> tuple[Placement, ...]:
-    """The nearest layout that checkpoints can save: the same dims, split in mesh order."""
-    return tuple(Shard(kind.dim) if isinstance(kind, S) else Replicate() for kind in sharding)
-
-
-__all__ = ["part", "placements", "plain"]

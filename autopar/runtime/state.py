@@ -16,7 +16,7 @@ from autopar.placement import I, Sharding
 from autopar.plan import ParameterPlan, Plan
 from autopar.runtime import _torch
 from autopar.runtime.pieces import Pieces, hops
-from autopar.runtime.shards import part, placements
+from autopar.runtime.shards import own_part, placements
 from autopar.runtime.slots import Slot
 
 
@@ -32,8 +32,7 @@ def slots(model: nn.Module, plan: Plan, graph: Graph, device_mesh: DeviceMesh) -
     for name, parameter in model.named_parameters():
         entry = plan.parameter.get(name) or _unused(name, mesh)
         whole = from_first_rank(parameter.detach(), device_mesh)
-        local = part(whole, entry.stored, mesh, coordinate)
-        local = local.clone() if local.data_ptr() == whole.data_ptr() else local
+        local = own_part(whole, entry.stored, mesh, coordinate)
         layout = _torch.spec(device_mesh, placements(entry.stored, mesh), parameter)
         stored = nn.Parameter(_torch.dtensor(local, layout), requires_grad=parameter.requires_grad)
         shape = tuple(parameter.shape)

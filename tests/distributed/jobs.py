@@ -416,3 +416,48 @@ def dropout(mesh: tuple[int, ...], constraints: dict[str, str] | None, preset: s
         assert set(dropped.unique().tolist()) == {0.0, 16.0}
         found.append(dropped.tolist())
     return found
+
+
+class Scalars(torch.nn.Module):
+    """A parameter without dims, a tensor made in forward, a frozen layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.frozen = torch.nn.Linear(8, 8).requires_grad_(False)
+        self.scale = torch.nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.frozen(self.linear(x)) * self.scale
+        shifted = y.new_zeros(y.shape)
+        shifted[:, 1:] = y[:, :-1].clone()
+        return (y - shifted).abs().mean()
+
+
+def scalars(mesh: tuple[int, ...], preset: str | None, folder: str) -> None:
+    """Trains as one process does; its state dict can be copied, saved and loaded whole."""
+    torch.manual_seed(0)
+    inputs = {"x": torch.randn(8, 8)}
+    case = (Scalars(), inputs, None)
+    model, want = reference_steps(case, 2, torch.optim.SGD, lr=0.1)
+    parallel = autopar.parallelize(case[0], mesh, inputs, preset=preset)
+    whole = parallel.full_state_dict()
+    optimizer = torch.optim.SGD([p for p in parallel.parameters() if p.requires_grad], lr=0.1)
+    got = losses_of(parallel, case, 2, optimizer)
+    assert all(abs(a - b) < 1e-5 for a, b in zip(got, want, strict=True)), (got, want)
+    same_weights(parallel, model, 1e-5)
+    copied = copy.deepcopy(parallel.state_dict())
+    torch.save(parallel.state_dict(), f"{folder}/{os.environ['RANK']}.pt")
+    parallel.load_state_dict(whole)
+    assert abs(float(parallel(**inputs).detach()) - want[0]) < 1e-5
+    parallel.load_state_dict(copied)
+    same_weights(parallel, model, 1e-5)
+
+
+def load_without_optimizer(mesh: tuple[int, ...], folder: str) -> str:
+    """A checkpoint that holds no optimizer, asked for one."""
+    case = models.mlp()
+    parallel = autopar.parallelize(case[0], mesh, case[1], loss=case[2])
+    parallel.save(f"{folder}/bare")
+    optimizer = torch.optim.AdamW(parallel.parameters())
+    return message_of(lambda: parallel.load(f"{folder}/bare", optimizer))

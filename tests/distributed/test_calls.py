@@ -116,3 +116,13 @@ def test_dropout_agrees_between_replicas(pool: Pool) -> None:
     assert len(one[0]) == 64
     assert one == other
     assert one[0] != one[1]
+
+
+@pytest.mark.parametrize("preset", [None, "ddp", "zero2", "fsdp", "megatron"])
+def test_scalars_frozen_layers_and_state(pool: Pool, tmp_path: Path, preset: str | None) -> None:
+    pool.run(2, jobs.scalars, (2,), preset, str(tmp_path))
+
+
+def test_load_without_optimizer(pool: Pool, tmp_path: Path) -> None:
+    for message in pool.run(2, jobs.load_without_optimizer, (2,), str(tmp_path)):
+        assert message.startswith("InputError") and "model and optimizer: Missing key" in message
