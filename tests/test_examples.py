@@ -34,9 +34,11 @@ def test_the_readme_example(tmp_path: Path) -> None:
     code = re.search(r"```python\n(# torchrun.*?)```", text, re.DOTALL)
     assert code is not None
     script = tmp_path / "train.py"
-    script.write_text(code[1] + "    print(loss.item())\n")
+    script.write_text(
+        code[1] + "    if torch.distributed.get_rank() == 0:\n        print(loss.item())\n"
+    )
     losses = [float(line) for line in torchrun(4, script, cache=tmp_path).split()]
-    assert len(losses) == 40
+    assert len(losses) == 10
     assert min(losses) < max(losses) - 0.3, "it does not learn"
 
 
