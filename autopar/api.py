@@ -130,8 +130,21 @@ def captured_for(
     """The model's graph, captured the way it was when the plan was made."""
     options = replace(Options(loss=loss), precision=Precision.parse(plan.precision))
     inputs = example_inputs if example_inputs is not None else offered_inputs(model)
-    bare = without_weights(model, options.precision.compute)
-    return Compiler(bare, plan.mesh, load_hardware("cpu"), options).graph(inputs)
+    return _captured(without_weights(model, options.precision.compute), inputs, options)
+
+
+def _captured(
+    model: nn.Module, inputs: ExampleInputs, options: Options, training: bool = True
+) -> Graph:
+    found = capture(
+        model,
+        _cast(inputs, options.precision.compute),
+        loss=options.loss,
+        train=training,
+        autocast=options.precision.autocast,
+    )
+    # Evaluation moves the same tensors; only their letters (I, R) tell shards from copies.
+    return with_outputs(found if training else found.with_gradients(), options.outputs)
 
 
 class Compiler:
@@ -144,17 +157,7 @@ class Compiler:
 
     def graph(self, inputs: ExampleInputs, training: bool = True) -> Graph:
         """The captured forward pass, with the outputs that were asked for."""
-        options = self._options
-        captured = capture(
-            self._model,
-            _cast(inputs, options.precision.compute),
-            loss=options.loss,
-            train=training,
-            autocast=options.precision.autocast,
-        )
-        # Evaluation moves the same tensors; only their letters (I, R) tell shards from copies.
-        typed = captured if training else captured.with_gradients()
-        return with_outputs(typed, options.outputs)
+        return _captured(self._model, inputs, self._options, training)
 
     def compile(self, graph: Graph) -> Compilation:
         """Candidates, prices, solution, plan and source of a captured graph.
