@@ -23,6 +23,8 @@ class _Key:
     """What gathers must have in common."""
 
     block: str
+    before: _Key | None
+    """The hop before this one: what travels on together has arrived together."""
     hop: int
     axis: int
     target: Type
@@ -54,11 +56,12 @@ def _gathers(node: Node, plan: Plan, graph: Graph) -> Iterator[tuple[_Key, Membe
         return
     (block,) = blocks
     reduce = reduction_dtype(tensor.name, graph, plan.precision)
+    key = None
     for hop, step in enumerate(steps):
         source, target = step.source.local(step.axis, plan.mesh), step.target[step.axis]
         if not isinstance(source, S) or target not in (R, I) or plan.mesh.sizes[step.axis] == 1:
             return
-        key = _Key(block, hop, step.axis, target, tensor.dtype, reduce)
+        key = _Key(block, key, hop, step.axis, target, tensor.dtype, reduce)
         yield key, Member(node.target, source, step.regather)
 
 
