@@ -64,7 +64,7 @@ def compile_graph(
     """Rules give candidates, constraints narrow them, prices make a problem, the solver chooses."""
     master = ITEMSIZE["float32"] if settings.precision in ("bfloat16", "float16") else 0
     prices = Prices(mesh, hardware, settings.states, master)
-    routes = Routes(mesh, prices.step)
+    routes = Routes(mesh, prices.step, prices.weight_step)
     candidates = candidates_of(graph, mesh, settings)
     priced = build(graph, candidates, prices, routes, saved=saved)
     answer = within(priced.problem, settings.memory_limit)

@@ -48,7 +48,7 @@ def random_plan(graph: Graph, mesh: Mesh, seed: int, saved: Mapping[str, Saved])
         graph,
         Decisions(operators, parameters),
         prices,
-        Routes(mesh, prices.step),
+        Routes(mesh, prices.step, prices.weight_step),
         saved=saved,
         optimizer="SGD",
         preset="random",

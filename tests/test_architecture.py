@@ -18,7 +18,7 @@ LAYERS = (
     ("placement",),
     ("conversion", "graph"),
     ("plan", "problem", "constraints", "operators", "options", "meta"),
-    ("capture", "rules", "presets", "solve"),
+    ("capture", "rules", "presets", "solve", "grouping"),
     ("pricing",),
     ("emit", "runtime"),
     ("compile",),
@@ -31,7 +31,8 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 NAMES_ONLY = {"torch.utils.checkpoint._NoopSaveInputs"}
 """Private names that are compared with, never imported."""
 RUNTIME_MAY_IMPORT = {
-    "batch", "conversion", "errors", "graph", "mesh", "operators", "placement", "plan", "runtime",
+    "batch", "conversion", "errors", "graph", "grouping", "mesh", "operators", "placement", "plan",
+    "runtime",
 }  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def _forms(differentiable: bool) -> list[Sharding]:
 def test_every_pair_is_connected_by_table_steps(differentiable: bool) -> None:
     tensor = Tensor("t", (8, 12), "float32", differentiable)
     forms = _forms(differentiable)
-    closure = Routes(MESH, _bytes_price).closure(tensor, forms)
+    closure = Routes(MESH, _bytes_price, _bytes_price).closure(tensor, forms)
     for source, target in itertools.product(forms, repeat=2):
         path = closure.path(source, target)
         at = source
@@ -49,7 +49,7 @@ def test_every_pair_is_connected_by_table_steps(differentiable: bool) -> None:
 def test_no_chain_beats_the_direct_price() -> None:
     tensor = Tensor("t", (8, 12), "float32", True)
     forms = _forms(True)
-    closure = Routes(MESH, _bytes_price).closure(tensor, forms)
+    closure = Routes(MESH, _bytes_price, _bytes_price).closure(tensor, forms)
     for a, b, c in itertools.product(forms[:14], repeat=3):
         assert closure.cost(a, c) <= closure.cost(a, b) + closure.cost(b, c) + 1e-9
 
@@ -57,7 +57,7 @@ def test_no_chain_beats_the_direct_price() -> None:
 def test_gathering_the_outer_of_two_nested_axes_is_one_step() -> None:
     tensor = Tensor("t", (8, 12), "float32", True)
     nested, outer_gathered = Sharding((S(0), S(0, 2))), Sharding((R, S(0, 2)))
-    closure = Routes(MESH, _bytes_price).closure(tensor, (nested, outer_gathered))
+    closure = Routes(MESH, _bytes_price, _bytes_price).closure(tensor, (nested, outer_gathered))
     (step,) = closure.path(nested, outer_gathered)
     forward, backward = step.traffic((8, 12), 4, MESH, True)
     assert (forward.collective, backward.collective) == ("all_gather", "reduce_scatter")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from autopar.grouping import groups
 from autopar.mesh import Mesh
-from autopar.runtime.grouping import groups
 from tests import parity
 from tests.random_plans import random_plan
 
@@ -14,7 +14,8 @@ from tests.random_plans import random_plan
 def test_a_later_hop_is_part_of_an_earlier_one(seed: int) -> None:
     case = parity.reference("bert")
     plan = random_plan(case.graph, Mesh.of(2, 2), seed, case.saved)
-    found = groups(plan, case.graph)
+    together = groups(case.graph, plan.conversions, plan.mesh, plan.precision)
+    found = {(member.name, group.hop): group for group in together for member in group.members}
     assert any(len(group.members) > 1 for group in found.values())
     for (_, hop), group in found.items():
         if hop:

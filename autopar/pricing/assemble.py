@@ -82,7 +82,7 @@ def _conversions(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator
         storage = decisions.parameters.get(node.name)
         for tensor, form in zip(node.outputs, made, strict=True):
             wanted = _wanted(graph, decisions, tensor, form)
-            for step in conversion_tree(tensor, form, wanted, routes):
+            for step in conversion_tree(tensor, form, wanted, routes, node.op == "parameter"):
                 yield Conversion(
                     tensor.name, step.axis, step.source, step.target, _regathers(storage, step)
                 )
@@ -116,10 +116,14 @@ def _wanted(
 
 
 def conversion_tree(
-    tensor: Tensor, made: Sharding, wanted: tuple[Sharding, ...], routes: Routes
+    tensor: Tensor,
+    made: Sharding,
+    wanted: tuple[Sharding, ...],
+    routes: Routes,
+    is_weight: bool = False,
 ) -> tuple[Step, ...]:
     """Steps that make every wanted form, each from the cheapest form that is there by then."""
-    closure = routes.closure(tensor, {made, *wanted})
+    closure = routes.closure(tensor, {made, *wanted}, is_weight)
     there = {made: None}
     left = [form for form in wanted if form != made]
     steps: list[Step] = []

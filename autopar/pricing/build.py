@@ -175,7 +175,8 @@ class _Builder:
         wanted = [self._read_forms(node, place) for node, place in readers]
         required_forms = tuple(required(tensor, self.graph, form) for form in made)
         ends = tuple(form for form in required_forms if form is not None)
-        closure = self.routes.closure(tensor, {*made, *ends, *(f for w in wanted for f in w)})
+        forms = {*made, *ends, *(form for option in wanted for form in option)}
+        closure = self.routes.closure(tensor, forms, is_weight=producer.op == "parameter")
         source = self._index[producer.name]
         if ends:
             self._require(source, closure, made, required_forms)
@@ -185,8 +186,8 @@ class _Builder:
         shared = len(readers) > 1 and producer.op != "parameter" and not is_fixed
         if shared and self._undecided(made, wanted):
             source, made = self._materialise(tensor, closure, source, made, wanted)
-        for (node, _), forms in zip(readers, wanted, strict=True):
-            self._convert(source, self._index[node.name], producer, closure, made, forms)
+        for (node, _), read in zip(readers, wanted, strict=True):
+            self._convert(source, self._index[node.name], producer, closure, made, read)
 
     def _undecided(self, made: tuple[Sharding, ...], wanted: list[tuple[Sharding, ...]]) -> bool:
         return len(made) > 1 or any(len(set(forms)) > 1 for forms in wanted)
@@ -278,8 +279,7 @@ class _Builder:
         key = (id(closure), option.leaf, option.regather, form)
         if key not in self._costs:
             steps = closure.path(option.leaf, form)
-            price = self.prices.regathered_step if option.regather else self.prices.step
-            seconds = sum(price(step, tensor) for step in steps)
+            seconds = sum(self.prices.weight_step(step, tensor, option.regather) for step in steps)
             keeps = bool(steps) and not option.regather
             nbytes = local_nbytes(tensor, form, self.prices.mesh) if keeps else 0
             self._costs[key] = np.array(seconds), np.array(float(nbytes))

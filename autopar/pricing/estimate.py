@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from autopar.conversion import Traffic
 from autopar.graph import ITEMSIZE, Graph, Saved
+from autopar.grouping import groups
 from autopar.mesh import Mesh
 from autopar.placement import Sharding
 from autopar.plan import (
@@ -58,18 +59,36 @@ def _traffic(
         for c in parameter.steps
         for part in _issued(c, graph, mesh, precision)
     ]
-    backward = _in_backward(graph, choices, conversions)
-    per_microbatch = [
-        part
-        for c in conversions
-        for part in _issued(c, graph, mesh, precision)
-        if part.direction == "forward" or (c.tensor, c.target) in backward
-    ]
+    per_microbatch = _together(graph, choices, conversions, mesh, precision)
     for choice in choices:
         per_microbatch += variant_traffic(
             choice.sharding.variant, graph.node[choice.node], choice.sharding, graph, mesh
         )
     return TrafficOf(tuple(per_step), tuple(per_microbatch))
+
+
+def _together(
+    graph: Graph,
+    choices: tuple[Choice, ...],
+    conversions: tuple[Conversion, ...],
+    mesh: Mesh,
+    precision: str,
+) -> list[Traffic]:
+    """The collectives of conversions; weights of one block share theirs."""
+    backward = _in_backward(graph, choices, conversions)
+    found = groups(graph, conversions, mesh, precision)
+    group_of = {(m.tensor, g.hop): i for i, g in enumerate(found) for m in g.members}
+    hops: Counter[str] = Counter()
+    calls: defaultdict[object, list[Traffic]] = defaultdict(list)
+    for place, conversion in enumerate(conversions):
+        name = conversion.tensor
+        alone = ("alone", place)
+        traveller = group_of.get((name, hops[name]), alone)
+        hops[name] += 1
+        for part in _issued(conversion, graph, mesh, precision):
+            if part.direction == "forward" or (name, conversion.target) in backward:
+                calls[traveller, part.direction, part.collective].append(part)
+    return [replace(parts[0], nbytes=sum(p.nbytes for p in parts)) for parts in calls.values()]
 
 
 def _in_backward(

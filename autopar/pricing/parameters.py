@@ -65,7 +65,7 @@ def gather_steps(tensor: Tensor, storage: Storage, routes: Routes) -> tuple[Step
     One direct step per axis that differs, in the cheapest order: the runtime does them in buckets.
     """
     stored, leaf = storage.stored, storage.leaf
-    closure = routes.closure(tensor, (stored, leaf))
+    closure = routes.closure(tensor, (stored, leaf), is_weight=True)
     axes = [axis for axis in range(len(stored)) if stored[axis] != leaf[axis]]
     chains = (tuple(_chain(stored, leaf, order)) for order in itertools.permutations(axes))
     return min(chains, key=lambda chain: sum(closure.cost(s.source, s.target) for s in chain))

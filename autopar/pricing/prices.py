@@ -78,17 +78,30 @@ class Prices:
         if mesh.sizes[step.axis] == 1:
             return 0.0
         traffic = step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
+        return self._copies(step, tensor) + sum(self.collective(part) for part in traffic)
+
+    def weight_step(self, step: Step, tensor: Tensor, regather: bool = False) -> float:
+        """`step` of a weight at its use, which travels with the other weights of its block.
+
+        With `regather` a gather is repeated in the backward instead of being kept.
+        """
+        mesh = self.mesh
+        if mesh.sizes[step.axis] == 1:
+            return 0.0
+        traffic = step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
+        again = regathered(step, tensor, mesh) if regather else ()
+        return self._copies(step, tensor) + sum(
+            self.in_buckets(part.axis, part.collective, part.nbytes) for part in (*traffic, *again)
+        )
+
+    def _copies(self, step: Step, tensor: Tensor) -> float:
+        """Seconds of the local copies that a step makes, forward and backward."""
+        mesh = self.mesh
         copied = max(
             math.prod(form.local_shape(tensor.shape, mesh)) for form in (step.source, step.target)
         )
         passes = 2 if tensor.differentiable else 1
-        copies = passes * self.operator(0.0, 2.0 * copied * tensor.itemsize, tensor.dtype)
-        return copies + sum(self.collective(part) for part in traffic)
-
-    def regathered_step(self, step: Step, tensor: Tensor) -> float:
-        """`step` where a gather is repeated in the backward instead of being kept."""
-        again = sum(self.collective(part) for part in regathered(step, tensor, self.mesh))
-        return self.step(step, tensor) + again
+        return passes * self.operator(0.0, 2.0 * copied * tensor.itemsize, tensor.dtype)
 
 
 def regathered(step: Step, tensor: Tensor, mesh: Mesh) -> tuple[Traffic, ...]:

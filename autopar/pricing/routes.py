@@ -65,28 +65,32 @@ class Closure:
 class Routes:
     """Closures for one mesh, made once per (shape, dtype, gradient, types)."""
 
-    def __init__(self, mesh: Mesh, step_seconds: StepSeconds) -> None:
+    def __init__(self, mesh: Mesh, step_seconds: StepSeconds, weight_seconds: StepSeconds) -> None:
         self._mesh = mesh
-        self._step_seconds = step_seconds
+        self._step_seconds, self._weight_seconds = step_seconds, weight_seconds
         self._closures: dict[object, Closure] = {}
 
-    def closure(self, tensor: Tensor, forms: Iterable[Sharding]) -> Closure:
+    def closure(
+        self, tensor: Tensor, forms: Iterable[Sharding], is_weight: bool = False
+    ) -> Closure:
         """The closure over every sharding whose types occur in `forms`, axis by axis."""
         per_axis = tuple(
             tuple(sorted({f[a] for f in forms if isinstance(f[a], S)}, key=repr))
             for a in range(len(self._mesh))
         )
-        key = (tensor.shape, tensor.dtype, tensor.differentiable, per_axis)
+        key = (tensor.shape, tensor.dtype, tensor.differentiable, per_axis, is_weight)
         if key not in self._closures:
-            self._closures[key] = self._close(tensor, per_axis)
+            self._closures[key] = self._close(tensor, per_axis, is_weight)
         return self._closures[key]
 
-    def _close(self, tensor: Tensor, shards: tuple[tuple[Type, ...], ...]) -> Closure:
+    def _close(
+        self, tensor: Tensor, shards: tuple[tuple[Type, ...], ...], is_weight: bool
+    ) -> Closure:
         plain = letters(tensor.differentiable)
         combinations = itertools.product(*((*plain, *own) for own in shards))
         every = (Sharding(types) for types in combinations)
         forms = tuple(form for form in every if form.fits(tensor.shape, self._mesh))
-        seconds, following = self._single_steps(tensor, forms)
+        seconds, following = self._single_steps(tensor, forms, is_weight)
         for middle in range(len(forms)):
             through = seconds[:, middle : middle + 1] + seconds[middle : middle + 1, :]
             better = through < seconds
@@ -95,8 +99,9 @@ class Routes:
         return Closure(forms, seconds, following)
 
     def _single_steps(
-        self, tensor: Tensor, forms: tuple[Sharding, ...]
+        self, tensor: Tensor, forms: tuple[Sharding, ...], is_weight: bool
     ) -> tuple[Array, NDArray[np.int64]]:
+        price = self._weight_seconds if is_weight else self._step_seconds
         count = len(forms)
         index = {form: i for i, form in enumerate(forms)}
         options = [{form[a] for form in forms} for a in range(len(self._mesh))]
@@ -111,5 +116,5 @@ class Routes:
                         continue
                     step = Step(axis, form, forms[there])
                     if step.fault(self._mesh, tensor.differentiable) is None:
-                        seconds[i, there] = self._step_seconds(step, tensor)
+                        seconds[i, there] = price(step, tensor)
         return seconds, following

@@ -15,11 +15,11 @@ import torch
 
 from autopar.errors import SourceError
 from autopar.graph import Graph, is_random
+from autopar.grouping import Group, groups
 from autopar.placement import N, P, Sharding
 from autopar.plan import Plan
-from autopar.runtime.grouping import groups
 from autopar.runtime.module import Module, Namespace
-from autopar.runtime.together import Group, fetching
+from autopar.runtime.together import fetching
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,10 @@ class Program:
 
     @cached_property
     def groups(self) -> dict[tuple[str, int], Group]:
-        """By weight and hop: the gathers of a block that travel together."""
-        return groups(self.plan, self.graph)
+        """By weight and hop: the weights of a block that travel together."""
+        plan = self.plan
+        found = groups(self.graph, plan.conversions, plan.mesh, plan.precision)
+        return {(m.name, group.hop): group for group in found for m in group.members}
 
     @cached_property
     def is_random(self) -> bool:

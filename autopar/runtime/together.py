@@ -1,9 +1,9 @@
-"""Weights of one block that are gathered at their use travel together: one collective for all.
+"""Carries out what `autopar.grouping` decides: one collective for all weights of a block.
 
-Emitted code gathers each weight where it is used.  The first such gather of a block fetches the
+Emitted code converts each weight where it is used.  The first such conversion of a block does the
 block's other weights as well (same axis, same hop), and the later ones find theirs made; their
-gradients go back in one reduce-scatter, and what is gathered again in the backward is gathered
-together too.  Bytes are the same, messages are fewer (FSDP's units; Zhao et al., VLDB 2023, 3.2.1).
+gradients go back in one collective, and what is gathered again in the backward is gathered together
+too.  Bytes are the same, messages are fewer.
 """
 
 from __future__ import annotations
@@ -15,31 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
+from autopar.grouping import Group
 from autopar.placement import R, S, Type
 from autopar.runtime import _torch, regather
 from autopar.runtime._typed import own
 from autopar.runtime.context import Axis
-
-
-@dataclass(frozen=True)
-class Member:
-    """One weight's gather, as emitted code asks for it."""
-
-    name: str
-    source: S
-    regather: bool
-
-
-@dataclass(frozen=True)
-class Group:
-    """Gathers of one block over one axis: hop `hop` on each weight's way from leaf to use."""
-
-    axis: str
-    target: Type
-    hop: int
-    reduce: torch.dtype | None
-    members: tuple[Member, ...]
 
 
 @dataclass
@@ -67,7 +49,7 @@ class Fetching:
         if place is None or group is None or (group.axis, group.target) != (where.name, target):
             return None
         tensors = [self.inputs[member.name, group.hop] for member in group.members]
-        results = gather(tensors, where, group)
+        results = travel(tensors, where, group)
         _remember(tensors, results, where, group)
         for member, source, result in zip(group.members, tensors, results, strict=True):
             self.made[id(source)] = result
@@ -107,7 +89,7 @@ def _remember(
 ) -> None:
     """Members that are not kept are gathered again together, when the first of them is asked for."""
     chosen = [i for i, member in enumerate(group.members) if member.regather]
-    sources = [group.members[i].source for i in chosen]
+    sources = [source for i in chosen if isinstance(source := group.members[i].source, S)]
     regather.remember_together(
         [results[i] for i in chosen],
         [tensors[i] for i in chosen],
@@ -115,10 +97,13 @@ def _remember(
     )
 
 
-def gather(tensors: Sequence[torch.Tensor], where: Axis, group: Group) -> list[torch.Tensor]:
-    """All-gather several shards in one collective; differentiable."""
-    sources = tuple(member.source for member in group.members)
-    return list(_Gather.apply(where, sources, group.target, group.reduce, *tensors))
+def travel(tensors: Sequence[torch.Tensor], where: Axis, group: Group) -> list[torch.Tensor]:
+    """The group's step on all of its weights, in one collective; differentiable."""
+    reduce = None if group.reduce is None else getattr(torch, group.reduce)
+    sources = tuple(m.source for m in group.members if isinstance(m.source, S))
+    if sources:
+        return list(_Gather.apply(where, sources, group.target, reduce, *tensors))
+    return list(_Replicate.apply(where, reduce, *tensors))
 
 
 def gather_again(
@@ -188,6 +173,26 @@ class _Gather(torch.autograd.Function):
                 for piece, shape in zip(apart, ctx.shapes, strict=True)
             ]
         return None, None, None, None, *parts
+
+
+class _Replicate(torch.autograd.Function):
+    """Several steps I -> R: nothing forward, one all-reduce backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, where: Axis, reduce: torch.dtype | None, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.where, ctx.reduce = where, reduce
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        dtype = gradients[0].dtype
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).to(ctx.reduce or dtype)
+        dist.all_reduce(flat, group=ctx.where.group)
+        parts = flat.to(dtype).split([gradient.numel() for gradient in gradients])
+        shaped = (part.view(g.shape) for part, g in zip(parts, gradients, strict=True))
+        return None, None, *shaped
 
 
 def _apart(gradient: torch.Tensor, source: S, shape: torch.Size, where: Axis) -> torch.Tensor:

@@ -80,9 +80,9 @@ def test_all_reduce_is_reduce_scatter_and_all_gather(ranks: int) -> None:
 
 
 def test_fits_override_the_ring_for_their_kind_and_ranks_only() -> None:
-    link = Link(1e9, 1e-5, (Fit("all_gather", 4, latency_s=1e-3, bytes_per_s=1e6),))
-    assert collective_seconds("all_gather", 2e6, 4, link) == pytest.approx(2.001)
-    for kind, ranks in (("all_gather", 2), ("all_reduce", 4)):
+    link = Link(1e9, 1e-5, (Fit("all_to_all", 4, latency_s=1e-3, bytes_per_s=1e6),))
+    assert collective_seconds("all_to_all", 2e6, 4, link) == pytest.approx(2.001)
+    for kind, ranks in (("all_to_all", 2), ("all_reduce", 4)):
         ring = collective_seconds(kind, 2e6, ranks, LINK)
         assert collective_seconds(kind, 2e6, ranks, link) == ring
 
@@ -107,11 +107,13 @@ def test_more_bytes_never_cost_less(
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("nbytes", [1, 2**14, 2**24])
-def test_an_all_gather_never_costs_more_than_an_all_reduce(nbytes: int, ranks: int) -> None:
+@pytest.mark.parametrize("part", ["all_gather", "reduce_scatter"])
+def test_a_part_never_costs_more_than_the_all_reduce(part: str, nbytes: int, ranks: int) -> None:
     """Else planners would sum zeros instead of gathering shards."""
-    link = load("cpu").intra_host.shared_by(4)
-    gather = collective_seconds("all_gather", nbytes, ranks, link)
-    assert gather <= collective_seconds("all_reduce", nbytes, ranks, link)
+    noisy = Link(1e9, 1e-5, (Fit(part, ranks, 1.0, 1.0), Fit("all_reduce", ranks, 1e-5, 1e9)))
+    for link in (noisy, load("cpu").intra_host.shared_by(4)):
+        seconds = collective_seconds(part, nbytes, ranks, link)
+        assert seconds <= collective_seconds("all_reduce", nbytes, ranks, link)
 
 
 def test_an_axis_that_leaves_the_host_has_the_slower_link() -> None:

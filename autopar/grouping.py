@@ -1,0 +1,105 @@
+"""Which weights travel together: those that one block uses, hop by hop, axis by axis.
+
+Emitted code moves each weight where it is used; the runtime does so for a whole block at once, and
+prices count one collective for it (FSDP's units; Zhao et al., VLDB 2023, 3.2.1).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from autopar.graph import Graph, Node
+from autopar.mesh import Mesh
+from autopar.placement import I, R, S, Type
+from autopar.plan import Conversion, reduction_dtype
+
+_BLOCK = re.compile(r"(.*?\.\d+)(?:\.|$)")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One weight's step, as emitted code asks for it; `source` is as one rank sees it."""
+
+    name: str
+    tensor: str
+    source: Type
+    regather: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """Steps of one block's weights over one axis: hop `hop` on each weight's way from leaf to use."""
+
+    axis: str
+    target: Type
+    hop: int
+    reduce: str | None
+    """The dtype in which gradients are summed, where it is not their own."""
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What the steps of a group must have in common."""
+
+    block: str
+    before: _Key | None
+    """The hop before this one: what travels on together has arrived together."""
+    hop: int
+    axis: int
+    is_gather: bool
+    target: Type
+    dtype: str
+    reduce: str | None
+
+
+def groups(
+    graph: Graph, conversions: Sequence[Conversion], mesh: Mesh, precision: str
+) -> tuple[Group, ...]:
+    """The groups of several weights.
+
+    A weight that several blocks use, or that takes two ways, travels alone.
+    """
+    steps_of: defaultdict[str, list[Conversion]] = defaultdict(list)
+    for conversion in conversions:
+        steps_of[conversion.tensor].append(conversion)
+    found: defaultdict[_Key, list[Member]] = defaultdict(list)
+    for node in graph.leaves("parameter"):
+        steps = steps_of[node.outputs[0].name]
+        for key, member in _hops(node, steps, graph, mesh, precision):
+            found[key].append(member)
+    return tuple(
+        Group(mesh.names[key.axis], key.target, key.hop, key.reduce, tuple(members))
+        for key, members in found.items()
+        if len(members) > 1
+    )
+
+
+def _hops(
+    node: Node, steps: list[Conversion], graph: Graph, mesh: Mesh, precision: str
+) -> Iterator[tuple[_Key, Member]]:
+    """The steps that a weight takes, one after the other, on its way to its only block."""
+    tensor = node.outputs[0]
+    blocks = {_block(reader.origin.module) for reader in graph.consumers[tensor.name]}
+    in_a_row = all(a.target == b.source for a, b in itertools.pairwise(steps))
+    if len(blocks) != 1 or not in_a_row:
+        return
+    (block,) = blocks
+    reduce = reduction_dtype(tensor.name, graph, precision)
+    key = None
+    for hop, step in enumerate(steps):
+        source, target = step.source.local(step.axis, mesh), step.target[step.axis]
+        is_gather = isinstance(source, S) and target in (R, I)
+        if not (is_gather or (source, target) == (I, R)) or mesh.sizes[step.axis] == 1:
+            return
+        key = _Key(block, key, hop, step.axis, is_gather, target, tensor.dtype, reduce)
+        yield key, Member(node.target, tensor.name, source, step.regather)
+
+
+def _block(path: str) -> str:
+    match = _BLOCK.match(path)
+    return match[1] if match else ""
