@@ -16,9 +16,9 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
@@ -120,8 +120,10 @@ def is_wrapped(tensor: torch.Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
-def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The values of a lifted constant, or None where only its shape is known."""
+def known_value(tensor: object) -> torch.Tensor | None:
+    """The values of a constant, or None where only its shape is known."""
+    if not isinstance(tensor, torch.Tensor):
+        return None
     if isinstance(tensor, FakeTensor):
         constant = tensor.constant
         return constant if isinstance(constant, torch.Tensor) else None

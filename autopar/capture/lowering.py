@@ -115,8 +115,9 @@ class _Lowering:
             self.regions.append(self._region(node))
         elif target is _torch.EXIT_AUTOCAST:
             self.regions.pop()
-        else:
+        elif "val" in node.meta:
             self._operator(node, target)
+        # Else it made a Python number, which everything behind it has as a literal.
 
     def _region(self, node: fx.Node) -> Region:
         device, dtype, enabled, _ = cast(tuple[str, torch.dtype | None, bool, Any], node.args)

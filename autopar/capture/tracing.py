@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from autopar.capture import _torch
 from autopar.capture.inputs import Call
+from autopar.capture.known import KnownValues, transformers_told
 from autopar.capture.loss import find_loss, no_loss, output_tensors
 from autopar.capture.refuse import (
     explained,
@@ -57,7 +58,7 @@ def trace(
     parameters = dict(model.named_parameters())
     buffers = dict(model.named_buffers())
     inputs = call.tensors
-    mode = _torch.fake_mode()
+    mode = KnownValues()
     device = _device(parameters.values(), autocast)
     with mode, torch.device(device):
         fake_parameters = {
@@ -97,6 +98,7 @@ def trace(
         clean_attributes(model),
         explained(model, where, inputs),
         refuse_custom_backward(where),
+        transformers_told(),
         mode,
     ):
         module = _torch.trace(run, fake_parameters, fake_buffers, fake_inputs)

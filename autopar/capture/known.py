@@ -1,0 +1,109 @@
+"""Values that follow from shapes alone are known while tracing, as they are when the model really runs.
+
+A model may ask whether its position ids are consecutive before it builds a mask.  They come from
+``arange``: no input, weight or buffer decides them, so the answer is the same in every step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from autopar.capture import _torch
+
+LARGEST = 1 << 20
+"""Elements of the largest tensor whose values are followed."""
+UNWRITTEN = ("empty", "new_empty")
+"""Operators whose result has no values yet."""
+
+
+class KnownValues(_torch.FakeTensorMode):
+    """A fake mode in which small tensors that depend on nothing but shapes carry their values."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+
+    def dispatch(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run an operator on shapes, then on values where all of them are known."""
+        kwargs = kwargs or {}
+        fakes = [leaf for leaf in _torch.tree_flatten((args, kwargs))[0] if _torch.is_fake(leaf)]
+        constants = [fake.constant for fake in fakes]
+        if all(constant is None or constant.numel() == 1 for constant in constants) and fakes:
+            return super().dispatch(func, types, args, kwargs)
+        # Torch would compute on any constants before it looks at the size of the result.
+        for fake in fakes:
+            fake.constant = None
+        try:
+            result = super().dispatch(func, types, args, kwargs)
+        finally:
+            for fake, constant in zip(fakes, constants, strict=True):
+                fake.constant = constant
+        if _torch.writes_to(func):
+            self._forget(constants)
+        elif _follows(func, constants, result):
+            self._remember(func, args, kwargs, result)
+        return result
+
+    def _forget(self, constants: list[torch.Tensor | None]) -> None:
+        for constant in constants:
+            if constant is not None:
+                self.fake_tensor_converter.invalidate_constant_aliases(constant)
+
+    def _remember(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        with _torch.unfaked():
+            values = func(*_values(args), **_values(kwargs))
+        leaves = (_torch.tree_flatten(side)[0] for side in (result, values))
+        for fake, value in zip(*leaves, strict=True):
+            if _torch.is_fake(fake):
+                fake.constant = value
+                self.fake_tensor_converter.add_constant_storage_mapping(fake)
+
+
+def _follows(func: Any, constants: list[torch.Tensor | None], result: Any) -> bool:
+    """Whether the values of a result are known, and few enough."""
+    made = [leaf for leaf in _torch.tree_flatten(result)[0] if _torch.is_fake(leaf)]
+    return (
+        bool(made)
+        and all(constant is not None for constant in constants)
+        and sum(fake.numel() for fake in made) <= LARGEST
+        and torch.Tag.nondeterministic_seeded not in func.tags
+        and not _torch.operator_name(func).startswith(UNWRITTEN)
+        and all(fake.device.type == "cpu" and not fake.requires_grad for fake in made)
+    )
+
+
+def _values(tree: Any) -> Any:
+    return _torch.tree_map(lambda leaf: leaf.constant if _torch.is_fake(leaf) else leaf, tree)
+
+
+@contextlib.contextmanager
+def transformers_told() -> Iterator[None]:
+    """Within, `transformers` takes the path of a real run wherever it asks about known values.
+
+    Its masks are skipped (for ``is_causal=True``) after a look at the position ids, which it does
+    not risk on a fake tensor; ours can be looked at.  Only the question is answered differently.
+    """
+    masks: Any = sys.modules.get("transformers.masking_utils")
+    ask = getattr(masks, "is_tracing", None)
+    if ask is None:
+        yield
+        return
+
+    def is_tracing(tensor: Any = None) -> bool:
+        return bool(ask() if _torch.known_value(tensor) is not None else ask(tensor))
+
+    masks.is_tracing = is_tracing
+    try:
+        yield
+    finally:
+        masks.is_tracing = ask
