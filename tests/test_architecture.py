@@ -21,7 +21,7 @@ LAYERS = (
     ("capture", "rules", "presets", "solve", "grouping"),
     ("pricing",),
     ("emit", "runtime"),
-    ("compile",),
+    ("compile", "witness"),
     ("microbatch", "show"),
     ("api",),
     ("cli",),

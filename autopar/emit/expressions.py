@@ -162,6 +162,14 @@ def _split(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part
     return (*writer.arg(args[0]), *writer.call(".split", args[1:], kwargs))
 
 
+def _flatten(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+    defaults: tuple[Arg, ...] = (0, -1)
+    written = (*args[1:], *defaults[len(args) - 1 :])
+    while written and written[-1] == defaults[len(written) - 1]:
+        written = written[:-1]
+    return (*writer.arg(args[0]), *writer.call(".flatten", written, kwargs))
+
+
 def _constant_dtype(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
     return writer.call("torch.tensor", args, kwargs)
 
@@ -179,5 +187,6 @@ _SPECIAL: dict[str, Special] = {
     "aten._to_copy.default": _to,
     "aten.to.dtype_layout": _to,
     "aten.split_with_sizes.default": _split,
+    "aten.flatten.using_ints": _flatten,
     "constant": _constant_dtype,
 }

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from autopar.conversion import collectives
 from autopar.emit.expressions import expression
+from autopar.emit.reshapes import said_plainly
 from autopar.emit.statement import Part, Statement, Value, Weight
 from autopar.graph import Arg, DType, Graph, Node, Origin, Tensor, is_random
 from autopar.mesh import Mesh
@@ -85,7 +86,7 @@ class _Program:
             for tensor, form in zip(node.outputs, choice.outputs, strict=True)
         )
         args, kwargs = self._arguments(node, choice)
-        op = node.op
+        op, args = said_plainly(node, args, choice, self.graph, self.plan.mesh)
         if choice.variant:
             axis = next(a for a, used in enumerate(choice.variants) if used)
             op = f"autopar.{choice.variant}"

@@ -1,4 +1,4 @@
-"""The only file that knows `spmd_types`: one differentiable step between two plain types on a group.
+"""The only file that knows `spmd_types`: its steps between two plain types, and its type checker.
 
 `spmd_types` checks contiguity of what comes in and of gradients that come back; both are made so here.
 """
@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.placement import I, N, P, R, S, Type
 
@@ -23,6 +26,7 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     import spmd_types as spmd
+    from spmd_types.checker import typecheck
 
 _LETTERS = {"R": spmd.R, "I": spmd.I, "P": spmd.P, "N": spmd.R}
 _EXPERT = {(R, I), (I, P)}
@@ -31,6 +35,11 @@ _EXPERT = {(R, I), (I, P)}
 
 class _ContiguousGradient(torch.autograd.Function):
     """Identity whose gradient is made contiguous."""
+
+    @staticmethod
+    def spmd_typecheck(*, x: torch.Tensor) -> Any:
+        """The type stays what it is (asked by the checker)."""
+        return spmd.rules.einsum("...->...", x, linear_in=(0,))
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -81,3 +90,38 @@ def step(
 
 def _type(kind: Type) -> Any:
     return spmd.S(kind.dim) if isinstance(kind, S) else _LETTERS[kind.name]
+
+
+Derived = tuple[dict[str, str], tuple[tuple[str, ...], ...]]
+"""What the checker knows of a tensor: a letter per axis (V where split), and who splits each dim."""
+REFUSED = spmd.SpmdTypeError
+
+
+@contextmanager
+def checking() -> Iterator[None]:
+    """Operators inside derive the types of their results from those of their operands."""
+    with typecheck(local=False):
+        yield
+
+
+def declare(x: torch.Tensor, types: Mapping[str, Type], mesh: DeviceMesh) -> torch.Tensor:
+    """Give `x` a type on each axis; axes that split the same dim do so in the order given."""
+    splits = [
+        tuple(mesh.get_group(name) for name, kind in types.items() if kind == S(dim))
+        for dim in range(x.dim())
+    ]
+    letters = {
+        mesh.get_group(name): spmd.V if isinstance(kind, S) else _LETTERS[kind.name]
+        for name, kind in types.items()
+    }
+    spec = spmd.PartitionSpec(*(s[0] if len(s) == 1 else s or None for s in splits))
+    spmd.assert_type(x, letters, partition_spec=spec if any(splits) else None)
+    return x
+
+
+def derived(x: torch.Tensor) -> Derived:
+    """The type that the checker holds for `x`."""
+    letters = {str(axis): str(kind) for axis, kind in spmd.get_local_type(x).items()}
+    spec = spmd.get_partition_spec(x) or (None,) * x.dim()
+    dims = (() if s is None else s if isinstance(s, tuple) else (s,) for s in spec)
+    return letters, tuple(tuple(map(str, axes)) for axes in dims)

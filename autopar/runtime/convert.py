@@ -88,6 +88,8 @@ def _exchange(
     if source.dim == target.dim:
         return _exchange_inside(x, group, size, source, target)
     _divides(x, target, size)
+    if source.of == target.of == 1:
+        return _typed.step(x, group, source, target)
     # The later dim is unflattened first, so that the earlier one keeps its number.
     shape = x.shape
     apart = x

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from autopar.batch import Batch, mapped
+from autopar.batch import Batch
 from autopar.errors import InputError
 from autopar.graph import Graph
 from autopar.plan import Plan
@@ -22,24 +22,11 @@ from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
 from autopar.runtime.outputs import class_named, rebuild
 from autopar.runtime.program import Program
+from autopar.runtime.programs import Compiles, Programs, in_parts
 from autopar.runtime.random import Seeds
 from autopar.runtime.reducer import Reducer
 from autopar.runtime.shards import own_part, placements
 from autopar.runtime.state import from_first_rank, register, slots
-
-
-class Compiles(Protocol):
-    """Plans and emits while training runs; the same call is made on every rank."""
-
-    def for_batch(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
-    ) -> Program:
-        """The program of a batch of other shapes."""
-
-    def for_microbatches(
-        self, whole: Mapping[str, Any], microbatch: Mapping[str, Any], pieces: int
-    ) -> tuple[Program | None, Program]:
-        """The programs that count a batch's denominators and that run one of its parts."""
 
 
 class Parallel(nn.Module):
@@ -63,11 +50,9 @@ class Parallel(nn.Module):
         super().__init__()
         self.device_mesh = device_mesh
         self.axes = context.Axes.of(device_mesh)
-        self._program = program
-        self._programs = {(True, example.signature): program}
-        self._compiler = compiler
-        self._parted: dict[object, tuple[Program | None, Program]] = {}
-        self._replan = replan
+        self._programs = Programs(
+            program, example, compiler, replan=replan, local_input=local_input
+        )
         self._local_input = local_input
         self._agreed = False
         seed = agreement.from_first_rank(lambda: (str(torch.initial_seed()),))
@@ -103,53 +88,41 @@ class Parallel(nn.Module):
     @property
     def plan(self) -> Plan:
         """Everything that was decided."""
-        return self._program.plan
+        return self._programs.first.plan
 
     @property
     def graph(self) -> Graph:
         """The captured forward pass."""
-        return self._program.graph
+        return self._programs.first.graph
 
     @property
     def source(self) -> str:
         """The emitted Python."""
-        return self._program.source
+        return self._programs.first.source
 
     @property
     def source_path(self) -> str:
         """Where the emitted file lies."""
-        return str(self._program.path)
+        return str(self._programs.first.path)
 
     @property
     def data_replicas(self) -> int:
         """Into how many parts the batch is split: ``num_replicas`` of a `DistributedSampler`."""
-        mesh = self.plan.mesh
-        ranks = 1
-        for axis in self._data_axes():
-            ranks *= mesh.sizes[axis]
-        return ranks
+        return self._programs.data_replicas
 
     @property
     def data_rank(self) -> int:
         """Which part of the batch is this rank's: ``rank`` of a `DistributedSampler`."""
         mesh = self.plan.mesh
         place = 0
-        for axis in self._data_axes():
+        for axis in self._programs.data_axes:
             place = place * mesh.sizes[axis] + self.axes[mesh.names[axis]].rank
         return place
-
-    def _data_axes(self) -> list[int]:
-        """Mesh axes that split dim 0 of the inputs, outermost first."""
-        for node in self.graph.leaves("input"):
-            cuts = self.plan.choice[node.name].outputs[0].cuts(0) if node.outputs[0].shape else ()
-            if cuts:
-                return [axis for _, axis in cuts]
-        return []
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The loss, equal on all ranks; with `outputs=`, the user's output object."""
         batch = Batch.of(args, kwargs)
-        program = self._program_for(batch, args, kwargs)
+        program = self._programs.for_batch(args, kwargs, self.training)
         self._agree(batch)
         return self._run(program, batch)
 
@@ -164,8 +137,8 @@ class Parallel(nn.Module):
             loss = self._loss_of(self(**batch))
             loss.backward()
             return loss.detach()
-        parts = self._parts(batch, microbatches)
-        counts, program = self._programs_for_parts(batch, parts[0], microbatches)
+        parts = in_parts(batch, microbatches)
+        counts, program = self._programs.for_parts(batch, parts[0], microbatches)
         denominators = {} if counts is None else self._denominators(counts, batch)
         total: torch.Tensor | None = None
         for number, piece in enumerate(parts):
@@ -183,35 +156,6 @@ class Parallel(nn.Module):
             result = result["loss"]
         loss: torch.Tensor = result if isinstance(result, torch.Tensor) else result.loss
         return loss
-
-    def _parts(self, batch: Mapping[str, Any], microbatches: int) -> list[dict[str, Any]]:
-        """The batch in equal pieces of its first dim; what lacks that dim goes to all."""
-        tensors = [v for v in batch.values() if isinstance(v, torch.Tensor) and v.dim()]
-        size = tensors[0].shape[0] if tensors else 0
-        if microbatches < 1 or size % microbatches:
-            raise InputError(
-                f"A batch of {size} cannot be cut into {microbatches} equal microbatches."
-            )
-        step = size // microbatches
-
-        def piece(value: Any, start: int) -> Any:
-            is_part = isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size
-            return value[start : start + step] if is_part else value
-
-        return [
-            {key: piece(value, start) for key, value in batch.items()}
-            for start in range(0, size, step)
-        ]
-
-    def _programs_for_parts(
-        self, batch: Mapping[str, Any], piece: Mapping[str, Any], pieces: int
-    ) -> tuple[Program | None, Program]:
-        if self._local_input:
-            batch, piece = self._whole((), batch)[1], self._whole((), piece)[1]
-        key = (Batch.of((), batch).signature, pieces)
-        if key not in self._parted:
-            self._parted[key] = self._compiler.for_microbatches(batch, piece, pieces)
-        return self._parted[key]
 
     @torch.no_grad()
     def _denominators(self, counts: Program, batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -237,43 +181,6 @@ class Parallel(nn.Module):
             results = program.run(self._tree, self._leaves.by_name, inputs)
         self._update_buffers(program, results)
         return self._result(program, results)
-
-    def _program_for(
-        self, batch: Batch, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Program:
-        if self._local_input:
-            args, kwargs = self._whole(args, kwargs)
-            batch = Batch.of(args, kwargs)
-        key = (self.training, batch.signature)
-        if key not in self._programs:
-            if self.training and not self._replan:
-                raise InputError(
-                    f"This batch ({batch}) has other shapes than the example inputs, and "
-                    "replan=False was asked for. Pad it, drop it (DataLoader(drop_last=True)), or "
-                    "pass replan=True to autopar.parallelize."
-                )
-            self._programs[key] = self._compiler.for_batch(args, kwargs, self.training)
-        return self._programs[key]
-
-    def _whole(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The global batch that this rank's part belongs to, by shapes only."""
-        split = {
-            node.target
-            for node in self.graph.leaves("input")
-            if self.plan.choice[node.name].outputs[0].is_split
-        }
-
-        def whole(value: Any, key: str) -> Any:
-            if not isinstance(value, torch.Tensor) or key not in split:
-                return value
-            shape = (value.shape[0] * self.data_replicas, *value.shape[1:])
-            return value.new_empty(shape, device="meta")
-
-        places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
-        wholes = {key: mapped(value, key, whole) for key, value in places.items()}
-        return tuple(wholes[str(i)] for i in range(len(args))), {k: wholes[k] for k in kwargs}
 
     def _agree(self, batch: Batch) -> None:
         """At the first step, ranks that should have the same batch must have it."""
@@ -329,6 +236,13 @@ class Parallel(nn.Module):
             shape=whole.shape,
             stride=whole.stride(),
         )
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """`torch.compile` the emitted blocks, with its arguments.
+
+        Collectives stay outside of what is compiled: a block without any becomes one graph.
+        """
+        self._programs.compile(*args, **kwargs)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

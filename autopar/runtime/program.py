@@ -31,6 +31,7 @@ class Program:
     source: str
     path: Path
     model: type[Module]
+    blocks: tuple[type[Module], ...]
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -58,6 +59,12 @@ class Program:
     def regathers(self) -> bool:
         """Whether any gather is repeated in the backward."""
         return any(conversion.regather for conversion in self.plan.conversions)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """`torch.compile` the forward of every emitted block, or of a model that has none."""
+        for block in self.blocks or (self.model,):
+            made = torch.compile(block.forward, *args, **kwargs)
+            block.forward = made  # type: ignore[method-assign]
 
     def run(
         self, tree: Namespace, leaves: dict[str, torch.Tensor], inputs: list[torch.Tensor]
@@ -97,7 +104,9 @@ def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:
     model: Any = getattr(module, graph.name, None)
     if not (isinstance(model, type) and issubclass(model, Module)):
         raise SourceError(f"{path} defines no class {graph.name}(Module).")
-    return Program(plan, graph, source, path, model)
+    defined = (v for v in vars(module).values() if getattr(v, "__module__", None) == name)
+    blocks = tuple(v for v in defined if v is not model and issubclass(v, Module))
+    return Program(plan, graph, source, path, model, blocks)
 
 
 def write(source: str, path: Path) -> Path:

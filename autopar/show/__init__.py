@@ -8,8 +8,9 @@ from autopar.show.parameters import parameters
 from autopar.show.plan import show_operators, show_plan
 from autopar.show.table import to_text
 from autopar.show.units import nbytes, seconds
+from autopar.show.verdicts import verdicts
 
 __all__ = [
     "Block", "Row", "communication", "conversions", "costs", "differences", "fold", "header",
-    "nbytes", "operators", "parameters", "seconds", "show_operators", "show_plan", "to_text",
+    "nbytes", "operators", "parameters", "seconds", "show_operators", "show_plan", "to_text", "verdicts",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ FLAGS = {
     },
     "show": {"plan", "model", "--batch", "--sequence"},
     "emit": {"plan", "model", "--output", "-o", "--batch", "--sequence"},
+    "verify": {"plan", "model", "--batch", "--sequence"},
     "hardware": {"name"},
     "presets": set(),
     "calibrate": {"--output", "-o", "--quick"},
@@ -109,6 +110,12 @@ def test_show_with_and_without_the_model(plan_file: Path) -> None:
     assert "operators, types on (x, y)" in alone and "conversions" in alone
     assert max(map(len, alone.splitlines())) <= 100
     assert "up/linear" in ok("show", plan_file, f"{FACTORIES}:good")
+
+
+def test_verify(plan_file: Path) -> None:
+    text = ok("verify", plan_file, f"{FACTORIES}:good")
+    assert "agrees" in text and "cannot say: a partial operand of F.linear" in text
+    assert run("verify", plan_file, f"{FACTORIES}:small").exit_code == 1
 
 
 def test_emitted_file_is_python(plan_file: Path, tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""Which program serves which batch: one per shape, planned when a batch of that shape first comes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from autopar.batch import Batch, mapped
+from autopar.errors import InputError
+from autopar.runtime.program import Program
+
+
+class Compiles(Protocol):
+    """Plans and emits while training runs; the same call is made on every rank."""
+
+    def for_batch(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
+    ) -> Program:
+        """The program of a batch of other shapes."""
+
+    def for_microbatches(
+        self, whole: Mapping[str, Any], microbatch: Mapping[str, Any], pieces: int
+    ) -> tuple[Program | None, Program]:
+        """The programs that count a batch's denominators and that run one of its parts."""
+
+
+class Programs:
+    """The programs of one model; `first` was made for the example inputs."""
+
+    def __init__(
+        self,
+        first: Program,
+        example: Batch,
+        compiler: Compiles,
+        *,
+        replan: bool,
+        local_input: bool,
+    ) -> None:
+        self.first = first
+        self._compiler = compiler
+        self._replan, self._local_input = replan, local_input
+        self._of_batch = {(True, example.signature): first}
+        self._of_parts: dict[object, tuple[Program | None, Program]] = {}
+        self._finish: Callable[[Program], None] = lambda _: None
+
+    @property
+    def data_axes(self) -> tuple[int, ...]:
+        """Mesh axes that split dim 0 of the inputs, outermost first."""
+        plan, graph = self.first.plan, self.first.graph
+        for node in graph.leaves("input"):
+            cuts = plan.choice[node.name].outputs[0].cuts(0) if node.outputs[0].shape else ()
+            if cuts:
+                return tuple(axis for _, axis in cuts)
+        return ()
+
+    @property
+    def data_replicas(self) -> int:
+        """Into how many parts the batch is split."""
+        return math.prod(self.first.plan.mesh.sizes[axis] for axis in self.data_axes)
+
+    def for_batch(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
+    ) -> Program:
+        """The program of this batch; `InputError` for other shapes where replanning is not wanted."""
+        if self._local_input:
+            args, kwargs = self._whole(args, kwargs)
+        batch = Batch.of(args, kwargs)
+        key = (training, batch.signature)
+        if key not in self._of_batch:
+            if training and not self._replan:
+                raise InputError(
+                    f"This batch ({batch}) has other shapes than the example inputs, and "
+                    "replan=False was asked for. Pad it, drop it (DataLoader(drop_last=True)), or "
+                    "pass replan=True to autopar.parallelize."
+                )
+            made = self._compiler.for_batch(args, kwargs, training)
+            self._finish(made)
+            self._of_batch[key] = made
+        return self._of_batch[key]
+
+    def for_parts(
+        self, batch: Mapping[str, Any], piece: Mapping[str, Any], pieces: int
+    ) -> tuple[Program | None, Program]:
+        """What counts the denominators of a batch (if any are needed), and what runs one part of it."""
+        if self._local_input:
+            batch, piece = self._whole((), batch)[1], self._whole((), piece)[1]
+        key = (Batch.of((), batch).signature, pieces)
+        if key not in self._of_parts:
+            counts, program = self._compiler.for_microbatches(batch, piece, pieces)
+            self._finish(program)
+            self._of_parts[key] = counts, program
+        return self._of_parts[key]
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """`torch.compile` the blocks of every program, now and later."""
+        self._finish = lambda program: program.compile(*args, **kwargs)
+        programs = [*self._of_batch.values(), *(program for _, program in self._of_parts.values())]
+        for program in programs:
+            self._finish(program)
+
+    def _whole(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The global batch that this rank's part belongs to, by shapes only."""
+        plan, graph = self.first.plan, self.first.graph
+        split = {
+            node.target
+            for node in graph.leaves("input")
+            if plan.choice[node.name].outputs[0].is_split
+        }
+
+        def whole(value: Any, key: str) -> Any:
+            if not isinstance(value, torch.Tensor) or key not in split:
+                return value
+            shape = (value.shape[0] * self.data_replicas, *value.shape[1:])
+            return value.new_empty(shape, device="meta")
+
+        places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+        wholes = {key: mapped(value, key, whole) for key, value in places.items()}
+        return tuple(wholes[str(i)] for i in range(len(args))), {k: wholes[k] for k in kwargs}
+
+
+def in_parts(batch: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """The batch in equal pieces of its first dim; what lacks that dim goes to all."""
+    tensors = [v for v in batch.values() if isinstance(v, torch.Tensor) and v.dim()]
+    size = tensors[0].shape[0] if tensors else 0
+    if count < 1 or size % count:
+        raise InputError(f"A batch of {size} cannot be cut into {count} equal microbatches.")
+    step = size // count
+
+    def piece(value: Any, start: int) -> Any:
+        is_part = isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size
+        return value[start : start + step] if is_part else value
+
+    return [
+        {key: piece(value, start) for key, value in batch.items()} for start in range(0, size, step)
+    ]
