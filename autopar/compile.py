@@ -5,8 +5,9 @@ Reads like the flow of the design, one line per stage.  It needs no processes an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from autopar import rules
 from autopar.constraints import Constraint
@@ -21,8 +22,10 @@ from autopar.pricing.narrow import narrow, speaks
 from autopar.pricing.parameters import Storage, storages
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
-from autopar.solve import within
+from autopar.solve import solve
 from cost_models.hardware import Hardware
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def compile_graph(
     routes = Routes(mesh, prices.step, prices.weight_step)
     candidates = candidates_of(graph, mesh, settings)
     priced = build(graph, candidates, prices, routes, saved=saved)
-    answer = within(priced.problem, settings.memory_limit)
+    answer = solve(priced.problem, settings.memory_limit)
     plan = assemble(
         graph,
         priced.decisions(answer),
@@ -95,7 +98,19 @@ def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:
     if not settings.first:
         spoken = tuple(c for c in spoken if speaks(c, graph))
     operators, parameters = narrow(every, storage, graph, mesh, spoken)
-    return Candidates(operators, parameters)
+    return Candidates(_shared(operators), _shared(parameters))
+
+
+def _shared(options: Mapping[str, T]) -> dict[str, T]:
+    """Equal candidates as one object: what is priced for one layer serves the next."""
+    known: dict[T, T] = {}
+    first = {id(option): known.setdefault(option, option) for option in _unique(options.values())}
+    return {name: first[id(option)] for name, option in options.items()}
+
+
+def _unique(values: Iterable[T]) -> Iterable[T]:
+    """Without repetitions of the same object, which need no hashing."""
+    return {id(value): value for value in values}.values()
 
 
 def batch_inputs(graph: Graph) -> tuple[Node, ...]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from autopar.errors import MeshError
 
@@ -20,7 +21,7 @@ class Axis:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Mesh:
     """Devices in a row-major grid; the first axis is the slowest (between hosts first).
 
@@ -76,11 +77,11 @@ class Mesh:
     def __len__(self) -> int:
         return len(self.axes)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(axis.name for axis in self.axes)
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         return tuple(axis.size for axis in self.axes)
 

@@ -145,10 +145,11 @@ class Sharding:
 
     def local_shape(self, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
         """Shape of one rank's part of a tensor of this global shape."""
-        splits = [
-            math.prod(mesh.sizes[axis] for _, axis in self.cuts(dim)) for dim in range(len(shape))
-        ]
-        return tuple(size // split for size, split in zip(shape, splits, strict=True))
+        local = list(shape)
+        for kind, size in zip(self.types, mesh.sizes, strict=True):
+            if isinstance(kind, S):
+                local[kind.dim] //= size
+        return tuple(local)
 
     def local(self, axis: int, mesh: Mesh) -> Type:
         """The axis' type as one rank sees it: `of` counts the blocks in the *local* dim.

@@ -1,6 +1,9 @@
-"""Elimination and the memory limit against brute force."""
+"""Every solver against brute force, on random problems of every shape."""
 
 from __future__ import annotations
+
+import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,65 +11,220 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.errors import InfeasibleError, PlanError
-from autopar.problem import Factor, Problem, Variable, brute_force
-from autopar.solve import eliminate, within
+from autopar.problem import Array, Assignment, Factor, Problem, Variable, brute_force
+from autopar.solve import hull, solve
+from autopar.solve.dominance import reduced
+from autopar.solve.elimination import eliminate
+from autopar.solve.marginals import marginals
+from autopar.solve.network import TICK_S, Network
+
+ROUGHLY = {"abs": 1e-9, "rel": 1e-12}
+
+
+def table(rng: np.random.Generator, shape: tuple[int, ...], forbidden: float) -> Array:
+    """Costs in quarters, so that ties are common; some entries forbidden."""
+    costs = rng.integers(0, 9, shape) / 4
+    return np.where(rng.random(shape) < forbidden, np.inf, costs)
 
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
-    """Up to six variables, tables over one to three of them, some entries forbidden."""
-    seed = draw(st.integers(0, 2**32 - 1))
-    rng = np.random.default_rng(seed)
+    """Up to six variables, tables over one to four of them, some entries forbidden."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=6))
     variables = tuple(
-        Variable(f"v{i}", rng.integers(0, 9, n) / 4, rng.integers(0, 9, n) * 1.0)
+        Variable(f"v{i}", table(rng, (n,), 0.05), rng.integers(0, 9, n) * 1.0)
         for i, n in enumerate(sizes)
     )
     factors = []
     for _ in range(draw(st.integers(0, 7))):
-        width = min(len(sizes), draw(st.integers(1, 3)))
+        width = min(len(sizes), draw(st.integers(1, 4)))
         scope = tuple(int(i) for i in rng.permutation(len(sizes))[:width])
-        table = rng.integers(0, 9, [sizes[i] for i in scope]) / 2
-        nbytes = rng.integers(0, 4, table.shape) * 1.0 if rng.random() < 0.5 else None
-        factors.append(
-            Factor(scope, np.where(rng.random(table.shape) < 0.1, np.inf, table), nbytes)
-        )
+        shape = tuple(sizes[i] for i in scope)
+        nbytes = rng.integers(0, 4, shape) * 1.0 if rng.random() < 0.5 else None
+        factors.append(Factor(scope, table(rng, shape, 0.1), nbytes))
     return Problem(variables, tuple(factors))
 
 
-@settings(max_examples=500, deadline=None)
-@given(problems())
-def test_elimination_equals_brute_force(problem: Problem) -> None:
-    problem.check()
-    expected = brute_force(problem)
+@st.composite
+def repeated(draw: st.DrawFn) -> Problem:
+    """Equal layers in a row, with periods of one or two, a residual past each, and odd ends."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    states, period = draw(st.integers(2, 3)), draw(st.integers(1, 2))
+    layers = draw(st.integers(2, 3))
+    blocks = [
+        (
+            Variable("inside", table(rng, (states,), 0.1), rng.integers(0, 5, states) * 1.0),
+            table(rng, (states, states), 0.1),
+            table(rng, (states, states), 0.1),
+            table(rng, (states, states), 0.0),
+        )
+        for _ in range(period)
+    ]
+    zeros = np.zeros(states)
+    variables = [Variable("first", table(rng, (states,), 0.0), zeros)]
+    factors = []
+    for layer in range(layers):
+        inside, into, out, past = blocks[layer % period]
+        here = len(variables) - 1
+        variables += [inside, Variable("between", zeros, zeros)]
+        factors += [
+            Factor((here, here + 1), into),
+            Factor((here + 1, here + 2), out),
+            Factor((here, here + 2), past),
+        ]
+    variables.append(Variable("last", table(rng, (states,), 0.0), zeros))
+    factors.append(Factor((len(variables) - 2, len(variables) - 1), table(rng, (states,) * 2, 0.1)))
+    return Problem(tuple(variables), tuple(factors))
+
+
+anything = st.one_of(problems(), repeated())
+
+
+def check_equal(problem: Problem, limit: float | None) -> Assignment | None:
+    """The same optimum as brute force, proved; or both find nothing."""
+    expected = brute_force(problem, np.inf if limit is None else limit)
     if expected is None:
         with pytest.raises(InfeasibleError):
-            eliminate(problem)
-        return
-    found = eliminate(problem)
-    assert found.seconds == pytest.approx(expected.seconds)
-    assert found.bound_s == pytest.approx(expected.seconds)
+            solve(problem, limit)
+        return None
+    found = solve(problem, limit)
+    assert found.seconds == pytest.approx(expected.seconds, **ROUGHLY)
+    assert found.bound_s == pytest.approx(expected.seconds, **ROUGHLY)
+    assert found.seconds == problem.seconds(found.states)
+    assert found.nbytes == problem.nbytes(found.states)
+    return found
+
+
+@settings(max_examples=600, deadline=None)
+@given(anything)
+def test_without_a_limit(problem: Problem) -> None:
+    problem.check()
+    check_equal(problem, None)
+
+
+@settings(max_examples=400, deadline=None)
+@given(anything, st.floats(0, 1))
+def test_with_a_limit(problem: Problem, share: float) -> None:
+    limit = share * sum(float(v.nbytes.max()) for v in problem.variables)
+    found = check_equal(problem, limit)
+    assert found is None or found.nbytes <= limit
 
 
 @settings(max_examples=200, deadline=None)
-@given(problems(), st.floats(0, 1))
-def test_a_limit_is_kept_and_the_bound_is_true(problem: Problem, share: float) -> None:
-    limit = share * sum(float(v.nbytes.max()) for v in problem.variables)
-    expected = brute_force(problem, limit)
+@given(anything, st.floats(0, 1e12))
+def test_any_price_of_a_byte(problem: Problem, price: float) -> None:
+    network = Network.of(problem)
+    costs = [
+        network.ticks(s) + price * network.nbytes(s)
+        for s in itertools.product(*map(range, network.sizes))
+    ]
+    if not np.isfinite(min(costs)):
+        return
+    found = eliminate(network, price)
+    here = network.ticks(found.states) + price * network.nbytes(found.states)
+    assert here <= min(costs) + len(network.tables)
+    assert found.bound <= min(costs) <= found.bound + len(network.tables)
+
+
+@settings(max_examples=200, deadline=None)
+@given(anything, st.floats(0, 1e12))
+def test_marginals(problem: Problem, price: float) -> None:
+    network = reduced(Network.of(problem)).network
     try:
-        found = within(problem, limit)
+        found = eliminate(network, price)
     except InfeasibleError:
         return
-    assert expected is not None
-    assert found.nbytes <= limit
-    assert found.bound_s <= expected.seconds + 1e-9
-    assert found.seconds >= expected.seconds - 1e-9
+    best = [np.full(size, np.inf) for size in network.sizes]
+    for states in itertools.product(*map(range, network.sizes)):
+        cost = network.ticks(states) + price * network.nbytes(states)
+        for variable, state in enumerate(states):
+            best[variable][state] = min(best[variable][state], cost)
+    for got, want in zip(marginals(found, network.sizes).of_states, best, strict=True):
+        assert np.array_equal(np.isinf(got), np.isinf(want))
+        finite = np.isfinite(want)
+        assert np.all(got[finite] <= want[finite])
+        assert np.all(got[finite] >= want[finite] - len(network.tables))
+
+
+@settings(max_examples=200, deadline=None)
+@given(anything, st.integers(1, 8))
+def test_tables_that_may_not_grow_give_a_true_bound(problem: Problem, largest: int) -> None:
+    expected = brute_force(problem)
+    if expected is None:
+        return
+    network = Network.of(problem)
+    found = eliminate(network, largest=largest)
+    assert found.bound * TICK_S <= expected.seconds + 1e-9
+    if found.is_exact:
+        assert network.ticks(found.states) == found.bound
+
+
+@settings(max_examples=60, deadline=None)
+@given(anything)
+def test_undominated_states_hold_every_optimum(problem: Problem) -> None:
+    """For every budget that some assignment uses."""
+    left = reduced(Network.of(problem))
+    network = Network.of(problem)
+    every = list(itertools.product(*map(range, network.sizes)))
+    small = [left.whole(s) for s in itertools.product(*map(range, left.network.sizes))]
+    for budget in {network.nbytes(states) for states in every}:
+        assert _best(network, small, budget) == _best(network, every, budget)
+
+
+def _best(network: Network, states: list[tuple[int, ...]], budget: float) -> float:
+    return min((network.ticks(s) for s in states if network.nbytes(s) <= budget), default=np.inf)
+
+
+@settings(max_examples=200, deadline=None)
+@given(anything)
+def test_every_corner_of_the_hull_is_the_best_within_its_bytes(problem: Problem) -> None:
+    try:
+        corners = hull(problem)
+    except InfeasibleError:
+        assert brute_force(problem) is None
+        return
+    seconds = [corner.seconds for corner in corners]
+    nbytes = [corner.nbytes for corner in corners]
+    assert seconds == sorted(seconds) and nbytes == sorted(nbytes, reverse=True)
+    for corner in corners:
+        expected = brute_force(problem, corner.nbytes)
+        assert expected is not None
+        assert corner.seconds == pytest.approx(expected.seconds, **ROUGHLY)
+
+
+def test_equal_layers_are_eliminated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand layers cost as many sums as thirty do, and a few more doublings."""
+    from autopar.solve import elimination
+
+    sums: list[Any] = []
+    real = elimination._least
+    monkeypatch.setattr(elimination, "_least", lambda *a: sums.append(a) or real(*a))
+    counts = []
+    for layers in (32, 1024):
+        sums.clear()
+        problem = _chain(layers)
+        assert solve(problem).bound_s == pytest.approx(solve(problem).seconds)
+        counts.append(len(sums))
+    assert counts[1] <= counts[0] + 2 * 3 * 5
+
+
+def _chain(layers: int) -> Problem:
+    rng = np.random.default_rng(0)
+    into, out, past = (table(rng, (5, 5), 0.0) for _ in range(3))
+    zeros = np.zeros(5)
+    variables = [Variable("v", zeros, zeros)] * (2 * layers + 1)
+    factors = []
+    for layer in range(layers):
+        a, b, c = 2 * layer, 2 * layer + 1, 2 * layer + 2
+        factors += [Factor((a, b), into), Factor((b, c), out), Factor((a, c), past)]
+    return Problem(tuple(variables), tuple(factors))
 
 
 def test_a_limit_that_nothing_meets_names_the_smallest() -> None:
     only = Variable("v", np.array([1.0]), np.array([3.0 * 2**30]))
     with pytest.raises(InfeasibleError, match="smallest needs 3 GiB"):
-        within(Problem((only,), ()), 2.0**30)
+        solve(Problem((only,), ()), 2.0**30)
 
 
 @given(problems())

@@ -3,12 +3,16 @@
 Variables: one per node (its sharding), one per parameter (its storage), and one per tensor that
 several nodes read: the form in which it is materialised once for all of them, so that q, k and v
 share one all-gather.  Factors: the cost of converting a tensor between two decisions.
+
+Equal layers ask the same questions: each is answered once, and its answer is one object, by which the
+solver knows equal tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,6 +24,9 @@ from autopar.pricing.parameters import Storage, storage_nbytes, storage_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Closure, Routes
 from autopar.problem import Array, Assignment, Factor, Problem, Variable
+
+Forms = tuple[Sharding, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -90,20 +97,41 @@ def required(tensor: Tensor, graph: Graph, made: Sharding) -> Sharding | None:
     return None
 
 
-@dataclass
-class _Builder:
-    graph: Graph
-    candidates: Candidates
-    prices: Prices
-    routes: Routes
-    saved: Mapping[str, Saved]
+class _Once:
+    """Answers by the identities of what was asked about, which is kept alive with its answer."""
 
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
+        self._answers: dict[object, tuple[object, object]] = {}
+
+    def __call__(
+        self, make: Callable[[], T], question: str, *about: object, also: object = ()
+    ) -> T:
+        key = (question, *map(id, about), also)
+        if key not in self._answers:
+            self._answers[key] = (make(), about)
+        answer: T = self._answers[key][0]  # type: ignore[assignment]
+        return answer
+
+
+def _looks(*tensors: Tensor) -> tuple[object, ...]:
+    return tuple((t.shape, t.dtype, t.differentiable) for t in tensors)
+
+
+class _Builder:
+    def __init__(
+        self,
+        graph: Graph,
+        candidates: Candidates,
+        prices: Prices,
+        routes: Routes,
+        saved: Mapping[str, Saved],
+    ) -> None:
+        self.graph, self.candidates, self.prices, self.routes = graph, candidates, prices, routes
+        self.saved = saved
         self.variables: list[Variable] = []
         self.factors: list[Factor] = []
         self._index: dict[str, int] = {}
-        self._costs: dict[object, tuple[Array, Array]] = {}
-        self._tables: dict[object, Array] = {}
+        self._once = _Once()
         self._kept: set[str] = set()
 
     def add_node(self, node: Node) -> None:
@@ -118,35 +146,33 @@ class _Builder:
     def _parameter_costs(self, node: Node) -> tuple[Array, Array]:
         tensor = node.outputs[0]
         options = self.candidates.parameters[node.name]
-        key = (tensor.shape, tensor.dtype, tensor.differentiable, options)
-        if key not in self._costs:
-            seconds = [
-                storage_seconds(tensor, option, self.routes, self.prices) for option in options
-            ]
-            nbytes = [storage_nbytes(tensor, option, self.prices).total for option in options]
-            self._costs[key] = np.array(seconds), np.array(nbytes, dtype=float)
-        return self._costs[key]
+
+        def priced() -> tuple[Array, Array]:
+            seconds = [storage_seconds(tensor, o, self.routes, self.prices) for o in options]
+            nbytes = [storage_nbytes(tensor, o, self.prices).total for o in options]
+            return np.array(seconds), np.array(nbytes, dtype=float)
+
+        return self._once(priced, "storages", options, also=_looks(tensor))
 
     def _operator_costs(self, node: Node) -> tuple[Array, Array]:
         options = self.candidates.operators[node.name]
         operands = tuple(self.graph.tensors[name] for name in node.operands)
+        tensors = (*operands, *node.outputs)
         kept = self._newly_kept(node)
-        shapes = tuple((t.shape, t.dtype, t.differentiable) for t in (*operands, *node.outputs))
-        key = (node.op, repr(node.args), node.kwargs, shapes, id(options), kept)
-        if key not in self._costs:
-            tensors = (*operands, *node.outputs)
-            seconds = [
-                operator_seconds(node, option, self.graph, self.prices) for option in options
-            ]
+
+        def priced() -> tuple[Array, Array]:
+            seconds = [operator_seconds(node, o, self.graph, self.prices) for o in options]
             nbytes = [
                 sum(
-                    local_nbytes(tensors[i], (*option.inputs, *option.outputs)[i], self.prices.mesh)
+                    local_nbytes(tensors[i], (*o.inputs, *o.outputs)[i], self.prices.mesh)
                     for i in kept
                 )
-                for option in options
+                for o in options
             ]
-            self._costs[key] = np.array(seconds), np.array(nbytes, dtype=float)
-        return self._costs[key]
+            return np.array(seconds), np.array(nbytes, dtype=float)
+
+        also = (node.op, repr(node.args), node.kwargs, _looks(*tensors), kept)
+        return self._once(priced, "operator", options, also=also)
 
     def _newly_kept(self, node: Node) -> tuple[int, ...]:
         """Operands and outputs that this node is the first to keep for the backward."""
@@ -173,13 +199,11 @@ class _Builder:
             if operand == name
         ]
         wanted = [self._read_forms(node, place) for node, place in readers]
-        required_forms = tuple(required(tensor, self.graph, form) for form in made)
-        ends = tuple(form for form in required_forms if form is not None)
-        forms = {*made, *ends, *(form for option in wanted for form in option)}
-        closure = self.routes.closure(tensor, forms, is_weight=producer.op == "parameter")
+        ends = self._required_forms(tensor, made)
+        closure = self._closure(tensor, producer, made, ends, wanted)
         source = self._index[producer.name]
-        if ends:
-            self._require(source, closure, made, required_forms)
+        if any(end is not None for end in ends):
+            self._require(source, closure, made, ends)
         # From one known form without gradient every slice is nearly free: sharing it saves nothing,
         # and would join all layers that read a mask or a rotary table.
         is_fixed = len(set(made)) == 1 and not tensor.differentiable
@@ -189,24 +213,51 @@ class _Builder:
         for (node, _), read in zip(readers, wanted, strict=True):
             self._convert(source, self._index[node.name], producer, closure, made, read)
 
-    def _undecided(self, made: tuple[Sharding, ...], wanted: list[tuple[Sharding, ...]]) -> bool:
+    def _required_forms(self, tensor: Tensor, made: Forms) -> tuple[Sharding | None, ...]:
+        results = self.graph.results
+        if tensor.name not in results:
+            return (None,) * len(made)
+        return tuple(required(tensor, self.graph, form) for form in made)
+
+    def _closure(
+        self,
+        tensor: Tensor,
+        producer: Node,
+        made: Forms,
+        ends: tuple[Sharding | None, ...],
+        wanted: list[Forms],
+    ) -> Closure:
+        is_weight = producer.op == "parameter"
+        finals = tuple(dict.fromkeys(form for form in ends if form is not None))
+
+        def closed() -> Closure:
+            forms = {*made, *finals, *(form for option in wanted for form in option)}
+            return self.routes.closure(tensor, forms, is_weight)
+
+        also = (_looks(tensor), finals, is_weight)
+        return self._once(closed, "closure", made, *wanted, also=also)
+
+    def _undecided(self, made: Forms, wanted: list[Forms]) -> bool:
         return len(made) > 1 or any(len(set(forms)) > 1 for forms in wanted)
 
-    def _made_forms(self, producer: Node, name: str) -> tuple[Sharding, ...]:
+    def _made_forms(self, producer: Node, name: str) -> Forms:
         if producer.op == "parameter":
-            return tuple(s.leaf for s in self.candidates.parameters[producer.name])
+            storages = self.candidates.parameters[producer.name]
+            return self._once(lambda: tuple(s.leaf for s in storages), "leaves", storages)
         place = [tensor.name for tensor in producer.outputs].index(name)
-        return tuple(o.outputs[place] for o in self.candidates.operators[producer.name])
+        options = self.candidates.operators[producer.name]
+        return self._once(
+            lambda: tuple(o.outputs[place] for o in options), "made", options, also=place
+        )
 
-    def _read_forms(self, node: Node, place: int) -> tuple[Sharding, ...]:
-        return tuple(option.inputs[place] for option in self.candidates.operators[node.name])
+    def _read_forms(self, node: Node, place: int) -> Forms:
+        options = self.candidates.operators[node.name]
+        return self._once(
+            lambda: tuple(o.inputs[place] for o in options), "read", options, also=place
+        )
 
     def _require(
-        self,
-        source: int,
-        closure: Closure,
-        made: tuple[Sharding, ...],
-        ends: tuple[Sharding | None, ...],
+        self, source: int, closure: Closure, made: Forms, ends: tuple[Sharding | None, ...]
     ) -> None:
         seconds = [
             0.0 if end is None else closure.cost(form, end)
@@ -219,13 +270,18 @@ class _Builder:
         tensor: Tensor,
         closure: Closure,
         source: int,
-        made: tuple[Sharding, ...],
-        wanted: list[tuple[Sharding, ...]],
-    ) -> tuple[int, tuple[Sharding, ...]]:
+        made: Forms,
+        wanted: list[Forms],
+    ) -> tuple[int, Forms]:
         """A variable for the form that all readers share; returns its index and its forms."""
-        forms = tuple(dict.fromkeys((*made, *(form for option in wanted for form in option))))
+        forms = self._once(
+            lambda: tuple(dict.fromkeys((*made, *(f for option in wanted for f in option)))),
+            "shared",
+            made,
+            *wanted,
+        )
+        zeros = self._once(lambda: np.zeros(len(forms)), "zeros", forms)
         shared = len(self.variables)
-        zeros = np.zeros(len(forms))
         self.variables.append(Variable(f"form of {tensor.name}", zeros, zeros))
         self.factors.append(Factor((source, shared), self._table(closure, made, forms)))
         return shared, forms
@@ -236,52 +292,45 @@ class _Builder:
         reader: int,
         producer: Node,
         closure: Closure,
-        made: tuple[Sharding, ...],
-        forms: tuple[Sharding, ...],
+        made: Forms,
+        forms: Forms,
     ) -> None:
         if source == reader:
             return
-        seconds = self._table(closure, made, forms)
-        nbytes = None
         if producer.op == "parameter":
             seconds, nbytes = self._parameter_table(producer, closure, forms)
-        self.factors.append(Factor((source, reader), seconds, nbytes))
+            self.factors.append(Factor((source, reader), seconds, nbytes))
+        else:
+            self.factors.append(Factor((source, reader), self._table(closure, made, forms)))
 
-    def _table(
-        self, closure: Closure, made: tuple[Sharding, ...], forms: tuple[Sharding, ...]
-    ) -> Array:
-        key = (id(closure), made, forms)
-        if key not in self._tables:
-            self._tables[key] = closure.matrix(made, forms)
-        return self._tables[key]
+    def _table(self, closure: Closure, made: Forms, forms: Forms) -> Array:
+        return self._once(lambda: closure.matrix(made, forms), "table", closure, made, forms)
 
-    def _parameter_table(
-        self, node: Node, closure: Closure, forms: tuple[Sharding, ...]
-    ) -> tuple[Array, Array]:
+    def _parameter_table(self, node: Node, closure: Closure, forms: Forms) -> tuple[Array, Array]:
         """Gathers of a weight at its use: kept they cost bytes, regathered they cost seconds."""
         tensor = node.outputs[0]
         options = self.candidates.parameters[node.name]
-        seconds = np.empty((len(options), len(forms)))
-        nbytes = np.zeros_like(seconds)
-        unique = tuple(dict.fromkeys(forms))
-        columns = [unique.index(form) for form in forms]
-        for row, option in enumerate(options):
-            costs, kept = zip(
-                *(self._use(tensor, closure, option, form) for form in unique), strict=True
+
+        def priced() -> tuple[Array, Array]:
+            rows = tuple(dict.fromkeys((option.leaf, option.regather) for option in options))
+            columns = tuple(dict.fromkeys(forms))
+            costs = [[self._use(tensor, closure, *row, form) for form in columns] for row in rows]
+            table = np.array(costs)
+            at = np.ix_(
+                [rows.index((option.leaf, option.regather)) for option in options],
+                [columns.index(form) for form in forms],
             )
-            seconds[row] = np.array(costs)[columns]
-            nbytes[row] = np.array(kept)[columns]
-        return seconds, nbytes
+            return table[:, :, 0][at], table[:, :, 1][at]
+
+        return self._once(priced, "uses", options, closure, forms, also=_looks(tensor))
 
     def _use(
-        self, tensor: Tensor, closure: Closure, option: Storage, form: Sharding
+        self, tensor: Tensor, closure: Closure, leaf: Sharding, regather: bool, form: Sharding
     ) -> tuple[float, float]:
-        key = (id(closure), option.leaf, option.regather, form)
-        if key not in self._costs:
-            steps = closure.path(option.leaf, form)
-            seconds = sum(self.prices.weight_step(step, tensor, option.regather) for step in steps)
-            keeps = bool(steps) and not option.regather
-            nbytes = local_nbytes(tensor, form, self.prices.mesh) if keeps else 0
-            self._costs[key] = np.array(seconds), np.array(float(nbytes))
-        found = self._costs[key]
-        return float(found[0]), float(found[1])
+        """Seconds and kept bytes of one way from leaf to use."""
+        if not np.isfinite(closure.cost(leaf, form)):
+            return float("inf"), 0.0
+        steps = closure.path(leaf, form)
+        seconds = sum(self.prices.weight_step(step, tensor, regather) for step in steps)
+        keeps = bool(steps) and not regather
+        return seconds, float(local_nbytes(tensor, form, self.prices.mesh)) if keeps else 0.0

@@ -7,6 +7,7 @@ solver priced is the chain that is emitted.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,20 +102,30 @@ class Routes:
     def _single_steps(
         self, tensor: Tensor, forms: tuple[Sharding, ...], is_weight: bool
     ) -> tuple[Array, NDArray[np.int64]]:
+        """Seconds of every step on one axis.  Equal sizes and kinds cost the same: priced once."""
         price = self._weight_seconds if is_weight else self._step_seconds
         count = len(forms)
         index = {form: i for i, form in enumerate(forms)}
+        local = [math.prod(form.local_shape(tensor.shape, self._mesh)) for form in forms]
         options = [{form[a] for form in forms} for a in range(len(self._mesh))]
         seconds = np.full((count, count), np.inf)
         np.fill_diagonal(seconds, 0.0)
-        following = np.tile(np.arange(count), (count, 1))
+        known: dict[object, float] = {}
         for i, form in enumerate(forms):
             for axis, kinds in enumerate(options):
                 for kind in kinds:
-                    there = index.get(form.with_type(axis, kind))
-                    if there is None or there == i:
+                    there = index.get(form.with_type(axis, kind), i)
+                    if there == i:
                         continue
                     step = Step(axis, form, forms[there])
-                    if step.fault(self._mesh, tensor.differentiable) is None:
-                        seconds[i, there] = price(step, tensor)
-        return seconds, following
+                    if step.fault(self._mesh, tensor.differentiable) is not None:
+                        continue
+                    alike = (axis, _letter(form[axis]), _letter(kind), local[i], local[there])
+                    if alike not in known:
+                        known[alike] = price(step, tensor)
+                    seconds[i, there] = known[alike]
+        return seconds, np.tile(np.arange(count), (count, 1))
+
+
+def _letter(kind: Type) -> str:
+    return "S" if isinstance(kind, S) else kind.name

@@ -1,6 +1,5 @@
 """Problem -> Assignment.  One solver per file; all take a `Problem` and give an `Assignment`."""
 
-from autopar.solve.elimination import eliminate
-from autopar.solve.limit import within
+from autopar.solve.limit import hull, solve
 
-__all__ = ["eliminate", "within"]
+__all__ = ["hull", "solve"]

@@ -1,47 +1,163 @@
-"""A limit on bytes by a Lagrange multiplier.
+"""The cheapest assignment within a limit on bytes, and a proof of how good it is.
 
-For a price m >= 0 per byte,  g(m) = min_x seconds(x) + m * (bytes(x) - limit)  is a lower bound on
-every assignment within the limit (weak duality).  g is concave; bisection on m finds its maximum and,
-on the feasible side, an assignment within the limit.  The gap between the two is reported.
+For a price p >= 0 per byte,  g(p) = min_x ticks(x) + p * (bytes(x) - limit)  is a lower bound on every
+assignment within the limit (weak duality).  g is concave and piecewise linear; its maximum is found
+exactly by walking along the lower convex hull of all (bytes, ticks), from the two assignments that
+enclose the limit to the segment that crosses it.  States whose best assignment at that price costs
+more than what is known already are dropped (reduced-cost fixing), and the rest is searched with Pareto
+sets: the answer is then optimal, or keeps the bound of g.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
 from autopar.errors import InfeasibleError
 from autopar.problem import Assignment, Problem
-from autopar.solve.elimination import eliminate
+from autopar.solve.dominance import Reduced, reduced
+from autopar.solve.elimination import Elimination, eliminate
+from autopar.solve.frontier import TooManyPoints, cheapest_within
+from autopar.solve.marginals import marginals
+from autopar.solve.network import TICK_S, Network
 
-ROUNDS = 24
-STEEPEST = 1.0
-"""Seconds per byte at which nothing but memory counts."""
-
-
-def within(problem: Problem, limit: float | None) -> Assignment:
-    """The best assignment found within `limit` bytes, with its bound; exact where none binds."""
-    free = eliminate(problem)
-    if limit is None or free.nbytes <= limit:
-        return free
-    tightest = eliminate(problem, STEEPEST)
-    if tightest.nbytes > limit:
-        raise InfeasibleError(
-            f"No plan fits {_readable(limit)} per device: the smallest needs "
-            f"{_readable(tightest.nbytes)}. Use more devices, a smaller batch, or a higher limit."
-        )
-    best, bound = tightest, free.seconds
-    low, high = 0.0, STEEPEST
-    for _ in range(ROUNDS):
-        price = (low * high) ** 0.5 if low else high / 1e3
-        answer = eliminate(problem, price)
-        bound = max(bound, answer.bound_s - price * limit)
-        if answer.nbytes <= limit:
-            high = price
-            best = min(best, answer, key=lambda found: found.seconds)
-        else:
-            low = price
-    return Assignment(best.states, best.seconds, best.nbytes, min(bound, best.seconds))
+LEAST_BYTES = math.inf
+"""The price at which nothing but bytes counts."""
 
 
-def _readable(nbytes: float) -> str:
+@dataclass(frozen=True)
+class Point:
+    """One assignment of the (undominated) network."""
+
+    states: tuple[int, ...]
+    ticks: float
+    nbytes: float
+
+
+def solve(problem: Problem, limit: float | None = None) -> Assignment:
+    """The best assignment, within `limit` bytes where one is given, with a proven lower bound.
+
+    Raises `InfeasibleError` where nothing is allowed, or nothing fits: it names the least that would.
+    """
+    left = reduced(Network.of(problem))
+    network = left.network
+    best, bound = _within(network, math.inf if limit is None else limit, eliminate(network))
+    return _answer(problem, left, best.states, bound)
+
+
+def hull(problem: Problem) -> tuple[Assignment, ...]:
+    """The lower convex hull of (bytes, seconds) of all assignments, from the fastest to the smallest.
+
+    Each is optimal within its own bytes.
+    """
+    left = reduced(Network.of(problem))
+    network = left.network
+    free, smallest = eliminate(network), _point(network, LEAST_BYTES)
+    fast = Point(free.states, network.ticks(free.states), network.nbytes(free.states))
+    small, _ = _within(network, smallest.nbytes, free)
+    points = [fast, *_between(network, fast, small), small]
+    unique = {(point.ticks, point.nbytes): point for point in points}
+    return tuple(_answer(problem, left, point.states, point.ticks) for point in unique.values())
+
+
+def _between(network: Network, fast: Point, small: Point) -> list[Point]:
+    """Corners of the hull strictly between two of its points (dichotomic search; Cohon 1978)."""
+    if fast.nbytes <= small.nbytes or fast.ticks >= small.ticks:
+        return []
+    price = (small.ticks - fast.ticks) / (fast.nbytes - small.nbytes)
+    corner = _point(network, price)
+    if corner.ticks + price * corner.nbytes >= fast.ticks + price * fast.nbytes - _slack(network):
+        return []
+    before, after = _between(network, fast, corner), _between(network, corner, small)
+    return [*before, corner, *after]
+
+
+def _within(network: Network, limit: float, free: Elimination) -> tuple[Point, float]:
+    """The best assignment found within the limit, and a lower bound on all of them."""
+    fast = Point(free.states, network.ticks(free.states), network.nbytes(free.states))
+    if fast.nbytes <= limit:
+        return fast, free.bound
+    walk = _Walk(network, limit, fast, free)
+    if walk.bound < walk.best.ticks:
+        closed = _closed(network, limit, walk)
+        if closed is not None:
+            return closed, closed.ticks
+    return walk.best, min(walk.bound, walk.best.ticks)
+
+
+def _point(network: Network, price: float) -> Point:
+    states = eliminate(network, price).states
+    return Point(states, network.ticks(states), network.nbytes(states))
+
+
+def _slack(network: Network) -> float:
+    """Priced bytes are rounded down, once per table."""
+    return float(len(network.tables))
+
+
+class _Walk:
+    """Along the hull to the segment over the limit; the best assignment and the bound met there."""
+
+    def __init__(self, network: Network, limit: float, outside: Point, free: Elimination) -> None:
+        inside = _point(network, LEAST_BYTES)
+        if inside.nbytes > limit:
+            raise InfeasibleError(
+                f"No plan fits {readable(limit)} per device: the smallest needs "
+                f"{readable(inside.nbytes)}. Use more devices, a smaller batch, or a higher limit."
+            )
+        self.best, self.bound = inside, free.bound
+        self.price, self.found = 0.0, free
+        while inside.ticks > outside.ticks:
+            price = (inside.ticks - outside.ticks) / (outside.nbytes - inside.nbytes)
+            found = eliminate(network, price)
+            if found.bound - price * limit > self.bound:
+                self.bound, self.price, self.found = found.bound - price * limit, price, found
+            states = found.states
+            here = Point(states, network.ticks(states), network.nbytes(states))
+            if here.nbytes <= limit and here.ticks < self.best.ticks:
+                self.best = here
+            on_line = here.ticks + price * here.nbytes
+            if on_line >= outside.ticks + price * outside.nbytes - _slack(network):
+                break
+            if here.nbytes <= limit:
+                inside = here
+            else:
+                outside = here
+
+
+def _closed(network: Network, limit: float, walk: _Walk) -> Point | None:
+    """The optimum, where it can be found with Pareto sets; None where there are too many."""
+    if not walk.found.is_exact:
+        return None
+    cutoff = walk.best.ticks + walk.price * limit + _slack(network)
+    costs = marginals(walk.found, network.sizes).of_states
+    hopeful = [np.flatnonzero(cost <= cutoff) for cost in costs]
+    if any(len(states) == 0 for states in hopeful):
+        return walk.best
+    smaller = reduced(network.restricted(hopeful))
+    order = eliminate(smaller.network, walk.price)
+    try:
+        states = cheapest_within(smaller.network, limit, walk.best.ticks, walk.price, order)
+    except TooManyPoints:
+        return None
+    if states is None:
+        return walk.best
+    back = tuple(
+        int(kept[state]) for kept, state in zip(hopeful, smaller.whole(states), strict=True)
+    )
+    return Point(back, network.ticks(back), network.nbytes(back))
+
+
+def _answer(problem: Problem, left: Reduced, states: tuple[int, ...], bound: float) -> Assignment:
+    whole = left.whole(states)
+    seconds = problem.seconds(whole)
+    return Assignment(whole, seconds, problem.nbytes(whole), min(seconds, bound * TICK_S))
+
+
+def readable(nbytes: float) -> str:
+    """Bytes in the largest unit that fits."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= size:
             return f"{nbytes / size:.3g} {unit}"

@@ -1,0 +1,143 @@
+"""A `Problem` made ready for solving: whole numbers of ticks, and equal tables only once.
+
+Seconds are counted in picoseconds.  Sums of whole numbers below 2^53 are exact in float64, whatever
+their order, so solvers agree to the last digit and a tie is a tie.  Arrays of equal content are one
+object: what was computed for one layer of a model is found again for the next (see `elimination`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.errors import PlanError
+from autopar.problem import Array, Problem
+
+TICK_S = 1e-12
+MOST = float(2**53)
+"""Ticks that float64 counts exactly: two and a half hours."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Ticks and bytes over the states of some variables."""
+
+    scope: tuple[int, ...]
+    ticks: Array
+    nbytes: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Variables by number of states, and the tables whose sum is the objective."""
+
+    sizes: tuple[int, ...]
+    tables: tuple[Table, ...]
+
+    @classmethod
+    def of(cls, problem: Problem) -> Network:
+        """Round a problem to ticks; `PlanError` where costs are too large to be counted exactly."""
+        shared = Shared()
+        tables = [
+            Table((index,), shared.ticks(v.seconds), shared.nbytes(v.nbytes))
+            for index, v in enumerate(problem.variables)
+        ]
+        for factor in problem.factors:
+            nbytes = np.zeros(factor.seconds.shape) if factor.nbytes is None else factor.nbytes
+            tables.append(Table(factor.scope, shared.ticks(factor.seconds), shared.nbytes(nbytes)))
+        network = cls(tuple(variable.size for variable in problem.variables), tuple(tables))
+        network.check()
+        return network
+
+    def check(self) -> None:
+        """Raise `PlanError` unless the largest possible sum is exact."""
+        largest = {
+            id(table.ticks): float(np.abs(finite).max(initial=0.0))
+            for table in self.tables
+            for finite in [table.ticks[np.isfinite(table.ticks)]]
+        }
+        if sum(largest[id(table.ticks)] for table in self.tables) > MOST:
+            raise PlanError(
+                f"The costs of this problem add up to more than {MOST * TICK_S:.0f} seconds, which "
+                "cannot be counted exactly. Use a larger unit."
+            )
+
+    def ticks(self, states: Sequence[int]) -> float:
+        """The objective of one assignment."""
+        return float(sum(t.ticks[tuple(states[i] for i in t.scope)] for t in self.tables))
+
+    def nbytes(self, states: Sequence[int]) -> float:
+        """The bytes of one assignment."""
+        return float(sum(t.nbytes[tuple(states[i] for i in t.scope)] for t in self.tables))
+
+    def without(self, decided: Sequence[int]) -> Network:
+        """The network over the other variables; these have one state each and leave constants."""
+        left = [index for index in range(len(self.sizes)) if index not in set(decided)]
+        number = {index: place for place, index in enumerate(left)}
+        shared = Shared()
+        tables = tuple(
+            Table(
+                tuple(number[i] for i in table.scope if i in number),
+                shared.squeezed(table.ticks, [i in number for i in table.scope]),
+                shared.squeezed(table.nbytes, [i in number for i in table.scope]),
+            )
+            for table in self.tables
+        )
+        return Network(tuple(self.sizes[index] for index in left), tables)
+
+    def restricted(self, kept: Sequence[NDArray[np.intp]]) -> Network:
+        """The network over these states of each variable."""
+        shared = Shared()
+        tables = tuple(
+            Table(
+                table.scope,
+                shared.selected(table.ticks, [kept[i] for i in table.scope]),
+                shared.selected(table.nbytes, [kept[i] for i in table.scope]),
+            )
+            for table in self.tables
+        )
+        return Network(tuple(len(states) for states in kept), tables)
+
+
+@dataclass
+class Shared:
+    """Gives equal arrays as one object."""
+
+    _by_content: dict[object, Array] = field(default_factory=dict)
+    _by_origin: dict[object, Array] = field(default_factory=dict)
+    _alive: list[object] = field(default_factory=list)
+
+    def ticks(self, seconds: Array) -> Array:
+        """Seconds as whole ticks."""
+        return self._once(("ticks", id(seconds)), (seconds,), lambda: np.rint(seconds / TICK_S))
+
+    def nbytes(self, nbytes: Array) -> Array:
+        """Bytes as whole numbers, rounded up."""
+        return self._once(("nbytes", id(nbytes)), (nbytes,), lambda: np.ceil(nbytes))
+
+    def selected(self, array: Array, kept: Iterable[NDArray[np.intp]]) -> Array:
+        """The entries of these states."""
+        states = tuple(kept)
+        if array.shape == tuple(map(len, states)):
+            return array
+        key = ("selected", id(array), *map(id, states))
+        return self._once(key, (array, *states), lambda: array[np.ix_(*states)])
+
+    def squeezed(self, array: Array, is_left: Sequence[bool]) -> Array:
+        """Without the dims (of size one) that are not left."""
+        if all(is_left):
+            return array
+        gone = tuple(place for place, stays in enumerate(is_left) if not stays)
+        return self._once(("squeezed", id(array), gone), (array,), lambda: array.squeeze(gone))
+
+    def _once(self, key: object, origin: tuple[object, ...], make: object) -> Array:
+        if key not in self._by_origin:
+            # Ids are keys: what they belong to must not be freed.
+            self._alive.append(origin)
+            made: Array = make()  # type: ignore[operator]
+            content = (made.shape, made.tobytes())
+            self._by_origin[key] = self._by_content.setdefault(content, made)
+        return self._by_origin[key]
