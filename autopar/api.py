@@ -16,7 +16,14 @@ from autopar import presets
 from autopar.batch import Batch, mapped
 from autopar.capture import ExampleInputs, capture
 from autopar.capture.saved import saved
-from autopar.compile import Compilation, Settings, arriving, batch_form, compile_graph
+from autopar.compile import (
+    Compilation,
+    Settings,
+    arriving,
+    batch_form,
+    compile_graph,
+    frontier,
+)
 from autopar.constraints import Constraint, from_user
 from autopar.errors import InputError, MeshError, SourceError
 from autopar.graph import Graph
@@ -124,6 +131,25 @@ def compile_model(
     return compiler.compile(compiler.graph(inputs))
 
 
+def plan_frontier(
+    model: nn.Module,
+    mesh: MeshLike,
+    example_inputs: ExampleInputs | None = None,
+    *,
+    hardware: str | Hardware | None = None,
+    **options: Any,
+) -> tuple[Plan, ...]:
+    """Plans from the fastest to the smallest, each the fastest within its memory.
+
+    They are the corners of the lower convex hull of (bytes, seconds) of all plans.
+    """
+    chosen = Options.of(**options)
+    inputs = example_inputs if example_inputs is not None else offered_inputs(model)
+    bare = without_weights(model, chosen.precision.compute)
+    compiler = Compiler(bare, as_mesh(mesh), as_hardware(hardware), chosen)
+    return tuple(made.plan for made in compiler.frontier(compiler.graph(inputs)))
+
+
 def captured_for(
     plan: Plan, model: nn.Module, example_inputs: ExampleInputs | None, loss: Loss | None
 ) -> Graph:
@@ -172,9 +198,12 @@ class Compiler:
         )
 
     def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
+        return compile_graph(graph, self._mesh, self._hardware, self._settings(batch), saved(graph))
+
+    def _settings(self, batch: Sharding | None) -> Settings:
         options = self._options
         chosen = (*_preset(options.preset, self._mesh), *_constraints(options, self._mesh))
-        settings = Settings(
+        return Settings(
             optimizer=options.optimizer,
             states=options.states,
             memory_limit=options.memory_limit,
@@ -186,7 +215,10 @@ class Compiler:
             storage=_storage(self._first),
             first=self._first is None,
         )
-        return compile_graph(graph, self._mesh, self._hardware, settings, saved(graph))
+
+    def frontier(self, graph: Graph) -> tuple[Compilation, ...]:
+        """The plans of the time-memory curve, from the fastest to the smallest."""
+        return frontier(graph, self._mesh, self._hardware, self._settings(None), saved(graph))
 
     def program(
         self, inputs: ExampleInputs, training: bool = True, edited: Path | None = None

@@ -6,12 +6,13 @@ Reads like the flow of the design, one line per stage.  It needs no processes an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from autopar import rules
 from autopar.constraints import Constraint
 from autopar.emit import emit
+from autopar.errors import InfeasibleError
 from autopar.graph import ITEMSIZE, Graph, Node, Saved
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
@@ -22,7 +23,8 @@ from autopar.pricing.narrow import narrow, speaks
 from autopar.pricing.parameters import Storage, storages
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
-from autopar.solve import solve
+from autopar.problem import Assignment
+from autopar.solve import hull, readable, solve
 from cost_models.hardware import Hardware
 
 T = TypeVar("T")
@@ -57,32 +59,89 @@ class Settings:
     """Whether constraints that speak of nothing in this graph are mistakes."""
 
 
-def compile_graph(
-    graph: Graph,
-    mesh: Mesh,
-    hardware: Hardware,
-    settings: Settings,
-    saved: Mapping[str, Saved],
-) -> Compilation:
-    """Rules give candidates, constraints narrow them, prices make a problem, the solver chooses."""
+@dataclass(frozen=True)
+class Posed:
+    """A problem, and all that is needed to read its answers."""
+
+    graph: Graph
+    settings: Settings
+    prices: Prices
+    routes: Routes
+    saved: Mapping[str, Saved]
+    priced: Priced
+
+    def compilation(self, answer: Assignment) -> Compilation:
+        """What an answer means: the plan and its source."""
+        plan = assemble(
+            self.graph,
+            self.priced.decisions(answer),
+            self.prices,
+            self.routes,
+            saved=self.saved,
+            optimizer=self.settings.optimizer,
+            preset=self.settings.preset,
+            bound_s=answer.bound_s,
+            precision=self.settings.precision,
+        )
+        return Compilation(self.graph, self.priced, plan, emit(plan, self.graph, rules.localize))
+
+
+def pose(
+    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, saved: Mapping[str, Saved]
+) -> Posed:
+    """Rules give candidates, constraints narrow them, prices make a problem."""
     master = ITEMSIZE["float32"] if settings.precision in ("bfloat16", "float16") else 0
     prices = Prices(mesh, hardware, settings.states, master)
     routes = Routes(mesh, prices.step, prices.weight_step)
     candidates = candidates_of(graph, mesh, settings)
     priced = build(graph, candidates, prices, routes, saved=saved)
-    answer = solve(priced.problem, settings.memory_limit)
-    plan = assemble(
-        graph,
-        priced.decisions(answer),
-        prices,
-        routes,
-        saved=saved,
-        optimizer=settings.optimizer,
-        preset=settings.preset,
-        bound_s=answer.bound_s,
-        precision=settings.precision,
-    )
-    return Compilation(graph, priced, plan, emit(plan, graph, rules.localize))
+    return Posed(graph, settings, prices, routes, saved, priced)
+
+
+def compile_graph(
+    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, saved: Mapping[str, Saved]
+) -> Compilation:
+    """The best plan, within the memory limit where one is set.
+
+    The solver counts what rests and what is kept.  What is alive besides, while the largest operator
+    runs, is known of a plan only: a plan that exceeds the limit by it is made again with less.
+    """
+    posed = pose(graph, mesh, hardware, settings, saved)
+    limit = settings.memory_limit
+    first = solve(posed.priced.problem, limit)
+    made = posed.compilation(first)
+    if limit is None:
+        return made
+    allowed = limit
+    while (excess := made.plan.estimate.memory_nbytes - limit) > 0:
+        allowed -= excess
+        made = posed.compilation(replace(_within(posed, limit, allowed), bound_s=first.bound_s))
+    return made
+
+
+def _within(posed: Posed, limit: float, allowed: float) -> Assignment:
+    try:
+        return solve(posed.priced.problem, allowed)
+    except InfeasibleError as error:
+        raise InfeasibleError(
+            f"{error} Of the limit of {readable(limit)}, {readable(limit - allowed)} are needed while "
+            "the largest operator runs."
+        ) from None
+
+
+def frontier(
+    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, saved: Mapping[str, Saved]
+) -> tuple[Compilation, ...]:
+    """Plans from the fastest to the smallest: the corners of the solver's convex hull.
+
+    Those are left out that another beats in both, once the largest operator's memory is counted.
+    """
+    posed = pose(graph, mesh, hardware, settings, saved)
+    kept: list[Compilation] = []
+    for made in map(posed.compilation, hull(posed.priced.problem)):
+        if not kept or made.plan.estimate.memory_nbytes < kept[-1].plan.estimate.memory_nbytes:
+            kept.append(made)
+    return tuple(kept)
 
 
 def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:

@@ -10,13 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autopar.compile import Settings, pose
 from autopar.errors import InfeasibleError, PlanError
+from autopar.mesh import Mesh
 from autopar.problem import Array, Assignment, Factor, Problem, Variable, brute_force
-from autopar.solve import hull, solve
+from autopar.solve import hull, solve, solve_ilp
 from autopar.solve.dominance import reduced
 from autopar.solve.elimination import eliminate
 from autopar.solve.marginals import marginals
 from autopar.solve.network import TICK_S, Network
+from cost_models.hardware import load as load_hardware
+from tests import parity
 
 ROUGHLY = {"abs": 1e-9, "rel": 1e-12}
 
@@ -244,3 +248,22 @@ def test_text_round_trip(problem: Problem) -> None:
 def test_malformed_problems_are_refused(text: str) -> None:
     with pytest.raises(PlanError):
         Problem.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("mlp", (2, 2)), ("gpt2", (2,)), ("llama", (2,)), ("cnn", (2,))]
+)
+def test_real_graphs(name: str, shape: tuple[int, ...]) -> None:
+    """Reduced and shared, or neither, or as an integer program: one optimum, with and without limit."""
+    case = parity.reference(name)
+    posed = pose(case.graph, Mesh.of(*shape), load_hardware("h100"), Settings(), case.saved)
+    problem = posed.priced.problem
+    found = solve(problem)
+    plain = eliminate(Network.of(Problem.from_json(problem.to_json())))
+    assert plain.bound == Network.of(problem).ticks(found.states)
+    assert solve_ilp(problem).seconds == pytest.approx(found.seconds, rel=1e-6)
+    limit = 0.8 * found.nbytes
+    within = solve(problem, limit)
+    assert within.nbytes <= limit
+    assert solve_ilp(problem, limit).seconds == pytest.approx(within.seconds, rel=1e-6)
+    assert within.bound_s == pytest.approx(within.seconds, rel=1e-6)

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from autopar.cli import calibrate, emit, hardware, plan, presets, show, verify
+from autopar.cli import calibrate, emit, frontier, hardware, plan, presets, show, solve, verify
 from autopar.cli.output import console
 from autopar.errors import AutoparError
 from cost_models.errors import CostModelError
@@ -37,6 +37,8 @@ app = typer.Typer(
 app.command("plan")(plan.command)
 app.command("show")(show.command)
 app.command("emit")(emit.command)
+app.command("frontier")(frontier.command)
+app.command("solve")(solve.command)
 app.command("verify")(verify.command)
 app.command("hardware")(hardware.command)
 app.command("presets")(presets.command)

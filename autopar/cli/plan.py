@@ -40,6 +40,9 @@ def command(
         str | None, typer.Option(help="float32 or bfloat16; none: as the model.")
     ] = None,
     memory: Annotated[str | None, typer.Option(help="Limit per device, e.g. 40GiB.")] = None,
+    problem: Annotated[
+        Path | None, typer.Option(help="Write what the solver solves, for `autopar solve`.")
+    ] = None,
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
@@ -59,6 +62,8 @@ def command(
         preset=asked.preset, constraints=asked.constraints,
     )  # fmt: skip
     save(made.plan.to_json() + "\n", output)
+    if problem:
+        save(made.priced.problem.to_json() + "\n", problem)
     console().print(show_plan(made.plan, made.graph), f"\nwrote {output}", sep="\n")
 
 

@@ -24,6 +24,7 @@ from autopar.pricing.parameters import Storage, storage_nbytes, storage_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Closure, Routes
 from autopar.problem import Array, Assignment, Factor, Problem, Variable
+from autopar.rules import rule_of
 
 Forms = tuple[Sharding, ...]
 T = TypeVar("T")
@@ -171,8 +172,8 @@ class _Builder:
             ]
             return np.array(seconds), np.array(nbytes, dtype=float)
 
-        also = (node.op, repr(node.args), node.kwargs, _looks(*tensors), kept)
-        return self._once(priced, "operator", options, also=also)
+        # Equal nodes have one rule: the same operator and arguments on tensors that look alike.
+        return self._once(priced, "operator", options, rule_of(node, self.graph), also=kept)
 
     def _newly_kept(self, node: Node) -> tuple[int, ...]:
         """Operands and outputs that this node is the first to keep for the backward."""
@@ -312,25 +313,14 @@ class _Builder:
         options = self.candidates.parameters[node.name]
 
         def priced() -> tuple[Array, Array]:
-            rows = tuple(dict.fromkeys((option.leaf, option.regather) for option in options))
-            columns = tuple(dict.fromkeys(forms))
-            costs = [[self._use(tensor, closure, *row, form) for form in columns] for row in rows]
-            table = np.array(costs)
-            at = np.ix_(
-                [rows.index((option.leaf, option.regather)) for option in options],
-                [columns.index(form) for form in forms],
-            )
-            return table[:, :, 0][at], table[:, :, 1][at]
+            again = closure.along(lambda step: self.prices.again(step, tensor))
+            leaves = [closure.index[option.leaf] for option in options]
+            uses = [closure.index[form] for form in forms]
+            regathers = np.array([option.regather for option in options])[:, None]
+            held = np.array([local_nbytes(tensor, form, self.prices.mesh) for form in forms])
+            moves = np.array(leaves)[:, None] != np.array(uses)[None, :]
+            at = np.ix_(leaves, uses)
+            seconds = closure.seconds[at] + np.where(regathers, again[at], 0.0)
+            return seconds, np.where(moves & ~regathers, held[None, :], 0.0)
 
         return self._once(priced, "uses", options, closure, forms, also=_looks(tensor))
-
-    def _use(
-        self, tensor: Tensor, closure: Closure, leaf: Sharding, regather: bool, form: Sharding
-    ) -> tuple[float, float]:
-        """Seconds and kept bytes of one way from leaf to use."""
-        if not np.isfinite(closure.cost(leaf, form)):
-            return float("inf"), 0.0
-        steps = closure.path(leaf, form)
-        seconds = sum(self.prices.weight_step(step, tensor, regather) for step in steps)
-        keeps = bool(steps) and not regather
-        return seconds, float(local_nbytes(tensor, form, self.prices.mesh)) if keeps else 0.0

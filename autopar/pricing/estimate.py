@@ -139,7 +139,7 @@ def estimate(
     flows = (*_flows(issued.step, "step", prices), *_flows(issued.microbatch, "microbatch", prices))
     compute_s = sum(
         operator_seconds(graph.node[c.node], c.sharding, graph, prices) for c in choices
-    ) + prices.optimizer_seconds(parameter_nbytes(graph, parameters, prices), len(parameters))
+    ) + update_seconds(graph, parameters, prices)
     variants_s = sum(
         prices.collective(part)
         for c in choices
@@ -165,10 +165,14 @@ def estimate(
     )
 
 
-def parameter_nbytes(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices) -> int:
-    """Bytes of the parameters at rest on one rank."""
+def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices) -> float:
+    """Seconds of the optimizer's step on the parameters at rest on one rank."""
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
-    return sum(local_nbytes(leaf[p.name], p.stored, prices.mesh) for p in parameters)
+    return sum(
+        prices.update(local_nbytes(leaf[p.name], p.stored, prices.mesh))
+        for p in parameters
+        if leaf[p.name].differentiable
+    )
 
 
 def _storage_bytes(graph: Graph, parameter: ParameterPlan, prices: Prices) -> StorageBytes:

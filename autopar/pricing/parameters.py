@@ -80,9 +80,12 @@ def _chain(stored: Sharding, leaf: Sharding, order: tuple[int, ...]) -> Iterator
 
 
 def storage_seconds(tensor: Tensor, storage: Storage, routes: Routes, prices: Prices) -> float:
-    """Seconds per step of gathering the weight and reducing its gradient, in buckets."""
+    """Seconds per step of gathering the weight, reducing its gradient in buckets, and updating it."""
     mesh = prices.mesh
-    return sum(
+    update = 0.0
+    if tensor.differentiable:
+        update = prices.update(local_nbytes(tensor, storage.stored, mesh))
+    return update + sum(
         prices.in_buckets(part.axis, part.collective, part.nbytes)
         for step in gather_steps(tensor, storage, routes)
         for part in step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)

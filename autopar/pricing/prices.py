@@ -67,10 +67,10 @@ class Prices:
         """How much communication the runtime can hide, as a share of compute time."""
         return self.device.overlap
 
-    def optimizer_seconds(self, parameter_nbytes: int, parameters: int) -> float:
-        """Seconds of an optimizer update, which reads four tensors and writes three."""
-        calls = OPTIMIZER_CALLS * parameters * self.device.launch_s
-        return self.operator(0.0, 7.0 * parameter_nbytes, "float32") + calls
+    def update(self, nbytes: float) -> float:
+        """Seconds in which the optimizer updates one parameter: it reads four tensors, writes three."""
+        launches = OPTIMIZER_CALLS * self.device.launch_s
+        return self.operator(0.0, 7.0 * nbytes, "float32") + launches
 
     def step(self, step: Step, tensor: Tensor) -> float:
         """Seconds of a conversion step, forward and backward: its collectives and its copies."""
@@ -80,18 +80,21 @@ class Prices:
         traffic = step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
         return self._copies(step, tensor) + sum(self.collective(part) for part in traffic)
 
-    def weight_step(self, step: Step, tensor: Tensor, regather: bool = False) -> float:
-        """`step` of a weight at its use, which travels with the other weights of its block.
-
-        With `regather` a gather is repeated in the backward instead of being kept.
-        """
+    def weight_step(self, step: Step, tensor: Tensor) -> float:
+        """`step` of a weight at its use, which travels with the other weights of its block."""
         mesh = self.mesh
         if mesh.sizes[step.axis] == 1:
             return 0.0
         traffic = step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
-        again = regathered(step, tensor, mesh) if regather else ()
         return self._copies(step, tensor) + sum(
-            self.in_buckets(part.axis, part.collective, part.nbytes) for part in (*traffic, *again)
+            self.in_buckets(part.axis, part.collective, part.nbytes) for part in traffic
+        )
+
+    def again(self, step: Step, tensor: Tensor) -> float:
+        """Seconds more if a weight's gather is repeated in the backward instead of being kept."""
+        return sum(
+            self.in_buckets(part.axis, part.collective, part.nbytes)
+            for part in regathered(step, tensor, self.mesh)
         )
 
     def _copies(self, step: Step, tensor: Tensor) -> float:

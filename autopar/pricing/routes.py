@@ -1,7 +1,7 @@
 """The cheapest way from one sharding to another, as a chain of single-axis steps.
 
-Costs are closed once per tensor shape and set of types (Floyd 1962, all pairs); the chain that the
-solver priced is the chain that is emitted.
+Costs are closed once per tensor shape and set of types, all pairs at once; the chain that the solver
+priced is the chain that is emitted.
 """
 
 from __future__ import annotations
@@ -48,6 +48,29 @@ class Closure:
         """Seconds of the cheapest chain."""
         return float(self.seconds[self.index[source], self.index[target]])
 
+    def along(self, of_step: Callable[[Step], float]) -> Array:
+        """For every pair the sum over the steps of its chain; zero where there is none."""
+        known: dict[tuple[int, int], float] = {}
+        count = len(self.forms)
+        total = np.zeros((count, count))
+        here, end = np.indices((count, count))
+        here = np.where(np.isfinite(self.seconds), here, end)
+        while (going := here != end).any():
+            there = self.following[here, end]
+            for a, b in {*zip(here[going].tolist(), there[going].tolist(), strict=True)}:
+                if (a, b) not in known:
+                    known[a, b] = of_step(self._step(a, b))
+            sums = np.zeros((count, count))
+            for (a, b), value in known.items():
+                sums[a, b] = value
+            total += np.where(going, sums[here, there], 0.0)
+            here = np.where(going, there, here)
+        return total
+
+    def _step(self, here: int, there: int) -> Step:
+        a, b = self.forms[here], self.forms[there]
+        return Step(next(i for i in range(len(a)) if a[i] != b[i]), a, b)
+
     def path(self, source: Sharding, target: Sharding) -> tuple[Step, ...]:
         """The cheapest chain itself."""
         here, end = self.index[source], self.index[target]
@@ -56,9 +79,7 @@ class Closure:
         steps = []
         while here != end:
             there = int(self.following[here, end])
-            a, b = self.forms[here], self.forms[there]
-            axis = next(i for i in range(len(a)) if a[i] != b[i])
-            steps.append(Step(axis, a, b))
+            steps.append(self._step(here, there))
             here = there
         return tuple(steps)
 
@@ -91,40 +112,66 @@ class Routes:
         combinations = itertools.product(*((*plain, *own) for own in shards))
         every = (Sharding(types) for types in combinations)
         forms = tuple(form for form in every if form.fits(tensor.shape, self._mesh))
-        seconds, following = self._single_steps(tensor, forms, is_weight)
-        for middle in range(len(forms)):
-            through = seconds[:, middle : middle + 1] + seconds[middle : middle + 1, :]
-            better = through < seconds
-            seconds[better] = through[better]
-            following = np.where(better, following[:, middle : middle + 1], following)
-        return Closure(forms, seconds, following)
+        steps = self._single_steps(tensor, forms, is_weight)
+        return Closure(forms, *_all_pairs(forms, steps))
 
     def _single_steps(
         self, tensor: Tensor, forms: tuple[Sharding, ...], is_weight: bool
-    ) -> tuple[Array, NDArray[np.int64]]:
-        """Seconds of every step on one axis.  Equal sizes and kinds cost the same: priced once."""
+    ) -> list[tuple[NDArray[np.int64], Array]]:
+        """By axis: for each form those that reach it in one step on the axis, and the seconds.
+
+        Steps of equal kinds between equal sizes cost the same and are priced once.
+        """
         price = self._weight_seconds if is_weight else self._step_seconds
-        count = len(forms)
         index = {form: i for i, form in enumerate(forms)}
         local = [math.prod(form.local_shape(tensor.shape, self._mesh)) for form in forms]
-        options = [{form[a] for form in forms} for a in range(len(self._mesh))]
-        seconds = np.full((count, count), np.inf)
-        np.fill_diagonal(seconds, 0.0)
         known: dict[object, float] = {}
-        for i, form in enumerate(forms):
-            for axis, kinds in enumerate(options):
-                for kind in kinds:
-                    there = index.get(form.with_type(axis, kind), i)
-                    if there == i:
+        found = []
+        for axis in range(len(self._mesh)):
+            kinds = sorted({form[axis] for form in forms}, key=repr)
+            before = np.zeros((len(forms), len(kinds)), dtype=np.int64)
+            seconds = np.full(before.shape, np.inf)
+            for i, form in enumerate(forms):
+                for k, kind in enumerate(kinds):
+                    here = index.get(form.with_type(axis, kind), i)
+                    if here == i:
                         continue
-                    step = Step(axis, form, forms[there])
+                    step = Step(axis, forms[here], form)
                     if step.fault(self._mesh, tensor.differentiable) is not None:
                         continue
-                    alike = (axis, _letter(form[axis]), _letter(kind), local[i], local[there])
+                    alike = (axis, _letter(kind), _letter(form[axis]), local[here], local[i])
                     if alike not in known:
                         known[alike] = price(step, tensor)
-                    seconds[i, there] = known[alike]
-        return seconds, np.tile(np.arange(count), (count, 1))
+                    before[i, k], seconds[i, k] = here, known[alike]
+            found.append((before, seconds))
+        return found
+
+
+def _all_pairs(
+    forms: tuple[Sharding, ...], steps: list[tuple[NDArray[np.int64], Array]]
+) -> tuple[Array, NDArray[np.int64]]:
+    """Cheapest chains by relaxing all last steps, axis by axis, until nothing gets cheaper.
+
+    (Bellman and Ford for all sources at once: chains are short, forms are many.)
+    """
+    count = len(forms)
+    seconds = np.full((count, count), np.inf)
+    np.fill_diagonal(seconds, 0.0)
+    following = np.tile(np.arange(count), (count, 1))
+    rows = np.arange(count)[:, None]
+    improved = True
+    while improved:
+        improved = False
+        for before, last in steps:
+            for via, cost in zip(before.T, last.T, strict=True):
+                through = seconds[:, via] + cost
+                better = through < seconds
+                if better.any():
+                    improved = True
+                    first = np.where(via == rows, np.arange(count), following[:, via])
+                    following[better] = first[better]
+                    seconds[better] = through[better]
+    return seconds, following
 
 
 def _letter(kind: Type) -> str:

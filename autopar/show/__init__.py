@@ -6,11 +6,13 @@ from autopar.show.fold import Block, Row, fold
 from autopar.show.operators import conversions, operators
 from autopar.show.parameters import parameters
 from autopar.show.plan import show_operators, show_plan
+from autopar.show.solution import curve, proof, solution
 from autopar.show.table import to_text
 from autopar.show.units import nbytes, seconds
 from autopar.show.verdicts import verdicts
 
 __all__ = [
-    "Block", "Row", "communication", "conversions", "costs", "differences", "fold", "header",
-    "nbytes", "operators", "parameters", "seconds", "show_operators", "show_plan", "to_text", "verdicts",
+    "Block", "Row", "communication", "conversions", "costs", "curve", "differences", "fold", "header",
+    "nbytes", "operators", "parameters", "proof", "seconds", "show_operators", "show_plan",
+    "solution", "to_text", "verdicts",
 ]  # fmt: skip

@@ -20,10 +20,12 @@ FACTORIES = "tests/cli/factories.py"
 FLAGS = {
     "plan": {
         "model", "--mesh", "--output", "-o", "--hardware", "--preset", "--constraint",
-        "--optimizer", "--precision", "--memory", "--batch", "--sequence",
+        "--optimizer", "--precision", "--memory", "--problem", "--batch", "--sequence",
     },
     "show": {"plan", "model", "--batch", "--sequence"},
     "emit": {"plan", "model", "--output", "-o", "--batch", "--sequence"},
+    "frontier": {"model", "--mesh", "--hardware", "--output", "-o", "--batch", "--sequence"},
+    "solve": {"problem", "--memory", "--ilp"},
     "verify": {"plan", "model", "--batch", "--sequence"},
     "hardware": {"name"},
     "presets": set(),

@@ -1,0 +1,50 @@
+"""The answer to a problem: its cost, its proof, and the state of every variable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from autopar.plan import Plan
+from autopar.problem import Assignment, Problem
+from autopar.show.table import row, table
+from autopar.show.units import nbytes, seconds
+
+
+def proof(cost_s: float, bound_s: float) -> str:
+    """How far from optimal a cost can be at most."""
+    gap = cost_s - bound_s
+    if gap <= 1e-9 * max(cost_s, 1e-12):
+        return "optimal"
+    return f"within {gap / cost_s:.2%} of optimal"
+
+
+def solution(problem: Problem, found: Assignment, took_s: float) -> RenderableType:
+    """Costs first, then a row per variable that has a choice."""
+    made = table(
+        "", "variable", "state", "of", "cost", "bytes", right=("state", "of", "cost", "bytes")
+    )
+    for variable, state in zip(problem.variables, found.states, strict=True):
+        if variable.size > 1:
+            cost, held = float(variable.seconds[state]), float(variable.nbytes[state])
+            row(made, variable.name, str(state), str(variable.size), seconds(cost), nbytes(held))
+    facts = Table.grid(padding=(0, 2))
+    row(facts, "cost", f"{seconds(found.seconds)}, {proof(found.seconds, found.bound_s)}")
+    row(facts, "bytes", nbytes(found.nbytes))
+    row(facts, "solved in", seconds(took_s))
+    return Group(facts, made)
+
+
+def curve(plans: Sequence[Plan]) -> Table:
+    """The time-memory curve: a row per plan, from the fastest to the smallest."""
+    made = table(
+        "time against memory", "plan", "step", "memory", "weights", "gradients", "optimizer",
+        "activations", right=("step", "memory", "weights", "gradients", "optimizer", "activations"),
+    )  # fmt: skip
+    for plan in plans:
+        e = plan.estimate
+        parts = (e.parameter_nbytes, e.gradient_nbytes, e.optimizer_nbytes, e.activation_nbytes)
+        row(made, plan.digest, seconds(e.step_s), nbytes(e.memory_nbytes), *map(nbytes, parts))
+    return made

@@ -1,0 +1,111 @@
+"""The same problem as an integer linear program, for OR-Tools: the referee of elimination.
+
+For each variable v and state s a binary x[v, s], one of which is 1; for each finite entry e of a table
+over several variables a y[e] >= 0, which agrees with x on each of them (the local polytope; Wainwright
+and Jordan 2008, 4.1):
+
+    minimise    sum u[v, s] x[v, s] + sum t[e] y[e]
+    subject to  sum_s x[v, s] = 1
+                sum_{e with s at v} y[e] = x[v, s]        for every table over v
+                sum of bytes <= limit
+
+The linear relaxation comes first: on graphs of small treewidth it is often integral, and then optimal.
+Only where it is not, the binaries are branched on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from ortools.linear_solver.python import model_builder as mb
+
+from autopar.errors import InfeasibleError, InternalError
+from autopar.problem import Array, Assignment, Factor, Problem
+
+RELAXATION, BRANCHING = "glop", "scip"
+INTEGRAL = 1e-6
+"""How far from 0 or 1 a relaxed binary may be and still count as whole."""
+
+
+def solve_ilp(problem: Problem, limit: float | None = None, seconds: float = 60.0) -> Assignment:
+    """The best assignment that the branching finds within `seconds`, with its own lower bound.
+
+    Raises `InfeasibleError` where nothing is allowed or fits, or nothing was found in time.
+    """
+    relaxed = _Program(problem, limit, whole=False)
+    states, bound = relaxed.solve(RELAXATION, seconds)
+    if states is None:
+        states, bound = _Program(problem, limit, whole=True).solve(BRANCHING, seconds)
+    if states is None:
+        raise InfeasibleError(f"The integer program found no assignment within {seconds:g} s.")
+    cost = problem.seconds(states)
+    return Assignment(states, cost, problem.nbytes(states), min(bound, cost))
+
+
+class _Program:
+    def __init__(self, problem: Problem, limit: float | None, whole: bool) -> None:
+        self._problem = problem
+        self._unit = _largest(problem)
+        self._model = mb.Model()
+        self._cost: list[mb.LinearExprT] = []
+        self._nbytes: list[mb.LinearExprT] = []
+        self._x = [self._binaries(v.seconds, v.nbytes, whole) for v in problem.variables]
+        for factor in problem.factors:
+            self._add(factor)
+        self._model.minimize(mb.LinearExpr.sum(self._cost))
+        if limit is not None:
+            unit = max(limit, 1.0)
+            self._model.add(mb.LinearExpr.sum(self._nbytes) * (1 / unit) <= limit / unit)
+
+    def _binaries(self, seconds: Array, nbytes: Array, whole: bool) -> list[mb.Variable]:
+        made = [
+            self._model.new_var(0.0, 1.0 if math.isfinite(cost) else 0.0, whole, None)
+            for cost in seconds
+        ]
+        self._charge(made, seconds, nbytes)
+        self._model.add(mb.LinearExpr.sum(made) == 1.0)
+        return made
+
+    def _charge(self, made: Sequence[mb.Variable], seconds: Array, nbytes: Array) -> None:
+        finite = np.where(np.isfinite(seconds), seconds, 0.0) / self._unit
+        self._cost.append(mb.LinearExpr.weighted_sum(made, finite.tolist()))
+        if nbytes.any():
+            self._nbytes.append(mb.LinearExpr.weighted_sum(made, nbytes.tolist()))
+
+    def _add(self, factor: Factor) -> None:
+        entries = np.argwhere(np.isfinite(factor.seconds))
+        at = tuple(entries.T)
+        seconds = factor.seconds[at]
+        nbytes = np.zeros(len(entries)) if factor.nbytes is None else factor.nbytes[at]
+        made = [self._model.new_num_var(0.0, 1.0, None) for _ in entries]
+        self._charge(made, seconds, nbytes)
+        for place, index in enumerate(factor.scope):
+            for state, x in enumerate(self._x[index]):
+                agreeing = [made[i] for i in np.flatnonzero(entries[:, place] == state)]
+                self._model.add(mb.LinearExpr.sum(agreeing) == x)
+
+    def solve(self, backend: str, seconds: float) -> tuple[tuple[int, ...] | None, float]:
+        """States where the result is whole, and a lower bound; `InfeasibleError` where none can be."""
+        solver = mb.Solver(backend)
+        if not solver.solver_is_supported():
+            raise InternalError(f"This OR-Tools has no {backend}.")
+        solver.set_time_limit_in_seconds(seconds)
+        status = solver.solve(self._model)
+        if status == mb.SolveStatus.INFEASIBLE:
+            raise InfeasibleError("No combination of candidates is allowed, or none fits.")
+        if status not in (mb.SolveStatus.OPTIMAL, mb.SolveStatus.FEASIBLE):
+            return None, -math.inf
+        values = [[solver.value(x) for x in row] for row in self._x]
+        bound = solver.best_objective_bound if backend == BRANCHING else solver.objective_value
+        if any(max(row) < 1.0 - INTEGRAL for row in values):
+            return None, bound * self._unit
+        return tuple(int(np.argmax(row)) for row in values), bound * self._unit
+
+
+def _largest(problem: Problem) -> float:
+    """The unit in which solvers see costs: their tolerances are absolute."""
+    tables = (*(v.seconds for v in problem.variables), *(f.seconds for f in problem.factors))
+    finite = [float(np.abs(table[np.isfinite(table)]).max(initial=0.0)) for table in tables]
+    return max([*finite, 1e-30])
