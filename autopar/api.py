@@ -18,11 +18,13 @@ from autopar.capture import ExampleInputs, capture
 from autopar.capture.saved import saved
 from autopar.compile import (
     Compilation,
+    Posed,
     Settings,
     arriving,
     batch_form,
     compile_graph,
     frontier,
+    pose,
 )
 from autopar.constraints import Constraint, from_user
 from autopar.errors import InputError, MeshError, SourceError
@@ -157,6 +159,20 @@ def captured_for(
     options = replace(Options(loss=loss), precision=Precision.parse(plan.precision))
     inputs = example_inputs if example_inputs is not None else offered_inputs(model)
     return _captured(without_weights(model, options.precision.compute), inputs, options)
+
+
+def posed_for(plan: Plan, graph: Graph, hardware: Hardware) -> Posed:
+    """The problem that a plan without constraints of the user's own answers."""
+    options = Options.of(optimizer=plan.optimizer, preset=plan.preset or None)
+    settings = Settings(
+        optimizer=plan.optimizer,
+        states=options.states,
+        preset=plan.preset,
+        constraints=_preset(options.preset, plan.mesh),
+        regather=presets.regathers(plan.preset) if plan.preset else None,
+        precision=plan.precision,
+    )
+    return pose(graph, plan.mesh, hardware, settings, saved(graph))
 
 
 def _captured(

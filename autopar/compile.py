@@ -134,11 +134,12 @@ def frontier(
 ) -> tuple[Compilation, ...]:
     """Plans from the fastest to the smallest: the corners of the solver's convex hull.
 
-    Those are left out that another beats in both, once the largest operator's memory is counted.
+    Left out is what another beats in both, once overlap and the largest operator are counted.
     """
     posed = pose(graph, mesh, hardware, settings, saved)
+    every = map(posed.compilation, hull(posed.priced.problem))
     kept: list[Compilation] = []
-    for made in map(posed.compilation, hull(posed.priced.problem)):
+    for made in sorted(every, key=lambda made: made.plan.estimate.step_s):
         if not kept or made.plan.estimate.memory_nbytes < kept[-1].plan.estimate.memory_nbytes:
             kept.append(made)
     return tuple(kept)

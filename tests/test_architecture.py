@@ -22,6 +22,7 @@ LAYERS = (
     ("pricing",),
     ("emit", "runtime"),
     ("compile", "witness"),
+    ("explain",),
     ("microbatch", "show"),
     ("api",),
     ("cli",),

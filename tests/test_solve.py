@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from autopar.compile import Settings, pose
 from autopar.errors import InfeasibleError, PlanError
 from autopar.mesh import Mesh
 from autopar.problem import Array, Assignment, Factor, Problem, Variable, brute_force
-from autopar.solve import hull, solve, solve_ilp
+from autopar.solve import best_with_each_state, hull, solve, solve_ilp
 from autopar.solve.dominance import reduced
 from autopar.solve.elimination import eliminate
 from autopar.solve.marginals import marginals
@@ -195,6 +196,20 @@ def test_every_corner_of_the_hull_is_the_best_within_its_bytes(problem: Problem)
         expected = brute_force(problem, corner.nbytes)
         assert expected is not None
         assert corner.seconds == pytest.approx(expected.seconds, **ROUGHLY)
+
+
+@settings(max_examples=100, deadline=None)
+@given(anything)
+def test_the_best_with_each_state(problem: Problem) -> None:
+    if brute_force(problem) is None:
+        return
+    for index, variable in enumerate(problem.variables):
+        for state, found in enumerate(best_with_each_state(problem, index)):
+            others = np.arange(variable.size) != state
+            fixed = replace(variable, seconds=np.where(others, np.inf, variable.seconds))
+            before, after = problem.variables[:index], problem.variables[index + 1 :]
+            expected = brute_force(Problem((*before, fixed, *after), problem.factors))
+            assert np.isinf(found) if expected is None else found == pytest.approx(expected.seconds)
 
 
 def test_equal_layers_are_eliminated_once(monkeypatch: pytest.MonkeyPatch) -> None:

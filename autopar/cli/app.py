@@ -9,7 +9,18 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from autopar.cli import calibrate, emit, frontier, hardware, plan, presets, show, solve, verify
+from autopar.cli import (
+    calibrate,
+    emit,
+    explain,
+    frontier,
+    hardware,
+    plan,
+    presets,
+    show,
+    solve,
+    verify,
+)
 from autopar.cli.output import console
 from autopar.errors import AutoparError
 from cost_models.errors import CostModelError
@@ -37,6 +48,7 @@ app = typer.Typer(
 app.command("plan")(plan.command)
 app.command("show")(show.command)
 app.command("emit")(emit.command)
+app.command("explain")(explain.command)
 app.command("frontier")(frontier.command)
 app.command("solve")(solve.command)
 app.command("verify")(verify.command)

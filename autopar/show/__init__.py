@@ -2,6 +2,7 @@
 
 from autopar.show.cost import communication, costs, header
 from autopar.show.differences import differences
+from autopar.show.explanation import explanation
 from autopar.show.fold import Block, Row, fold
 from autopar.show.operators import conversions, operators
 from autopar.show.parameters import parameters
@@ -12,7 +13,7 @@ from autopar.show.units import nbytes, seconds
 from autopar.show.verdicts import verdicts
 
 __all__ = [
-    "Block", "Row", "communication", "conversions", "costs", "curve", "differences", "fold", "header",
-    "nbytes", "operators", "parameters", "proof", "seconds", "show_operators", "show_plan",
-    "solution", "to_text", "verdicts",
+    "Block", "Row", "communication", "conversions", "costs", "curve", "differences", "explanation",
+    "fold", "header", "nbytes", "operators", "parameters", "proof", "seconds", "show_operators",
+    "show_plan", "solution", "to_text", "verdicts",
 ]  # fmt: skip

@@ -54,9 +54,18 @@ def reduced(network: Network) -> Reduced:
             break
         kept = [before[now] for before, now in zip(kept, found, strict=True)]
         network = network.restricted(found)
+    return _without_decided(network, kept)
+
+
+def undecided(network: Network) -> Reduced:
+    """The network without variables that have only one state; all states of the others are left."""
+    return _without_decided(network, [np.arange(size) for size in network.sizes])
+
+
+def _without_decided(network: Network, kept: list[States]) -> Reduced:
     decided = [index for index, size in enumerate(network.sizes) if size == 1]
-    undecided = tuple(index for index, size in enumerate(network.sizes) if size > 1)
-    return Reduced(network.without(decided), undecided, tuple(kept))
+    open_ = tuple(index for index, size in enumerate(network.sizes) if size > 1)
+    return Reduced(network.without(decided), open_, tuple(kept))
 
 
 class _Round:

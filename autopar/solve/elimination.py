@@ -29,6 +29,8 @@ from autopar.solve.network import Network
 
 MAX_TABLE = 1 << 25
 """Entries of the largest message that may be built (256 MiB of float64)."""
+MAX_DIMS = 60
+"""Variables that one table may have: numpy has 64 dims."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +228,9 @@ class _Work:
             yield group
 
     def _entries(self, group: tuple[Message, ...], variable: int) -> int:
-        return math.prod(self.sizes[index] for index in self._scope(group, variable))
+        scope = self._scope(group, variable)
+        entries = math.prod(self.sizes[index] for index in scope)
+        return entries if len(scope) <= MAX_DIMS else self._largest + 1
 
     @staticmethod
     def _scope(group: tuple[Message, ...], variable: int) -> tuple[int, ...]:

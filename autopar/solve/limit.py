@@ -17,7 +17,7 @@ import numpy as np
 
 from autopar.errors import InfeasibleError
 from autopar.problem import Assignment, Problem
-from autopar.solve.dominance import Reduced, reduced
+from autopar.solve.dominance import Reduced, reduced, undecided
 from autopar.solve.elimination import Elimination, eliminate
 from autopar.solve.frontier import TooManyPoints, cheapest_within
 from autopar.solve.marginals import marginals
@@ -60,6 +60,25 @@ def hull(problem: Problem) -> tuple[Assignment, ...]:
     points = [fast, *_between(network, fast, small), small]
     unique = {(point.ticks, point.nbytes): point for point in points}
     return tuple(_answer(problem, left, point.states, point.ticks) for point in unique.values())
+
+
+def best_with_each_state(problem: Problem, variable: int) -> tuple[float, ...]:
+    """Seconds of the best assignment for each state of one variable; all others are free.
+
+    Raises `InfeasibleError` where nothing is allowed, and where tables would grow too large to tell.
+    """
+    left = undecided(Network.of(problem))
+    network = left.network
+    found = eliminate(network)
+    if not found.is_exact:
+        raise InfeasibleError(
+            "The tables of this problem are too large to compare all alternatives. Constrain some "
+            "tensors, or use fewer mesh axes."
+        )
+    if variable not in left.undecided:
+        return (found.bound * TICK_S,)
+    ticks = marginals(found, network.sizes).of_states[left.undecided.index(variable)]
+    return tuple(float(cost) * TICK_S for cost in ticks)
 
 
 def _between(network: Network, fast: Point, small: Point) -> list[Point]:

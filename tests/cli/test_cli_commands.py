@@ -24,6 +24,7 @@ FLAGS = {
     },
     "show": {"plan", "model", "--batch", "--sequence"},
     "emit": {"plan", "model", "--output", "-o", "--batch", "--sequence"},
+    "explain": {"plan", "model", "target", "--hardware", "--rows", "--batch", "--sequence"},
     "frontier": {"model", "--mesh", "--hardware", "--output", "-o", "--batch", "--sequence"},
     "solve": {"problem", "--memory", "--ilp"},
     "verify": {"plan", "model", "--batch", "--sequence"},
@@ -112,6 +113,38 @@ def test_show_with_and_without_the_model(plan_file: Path) -> None:
     assert "operators, types on (x, y)" in alone and "conversions" in alone
     assert max(map(len, alone.splitlines())) <= 100
     assert "up/linear" in ok("show", plan_file, f"{FACTORIES}:good")
+
+
+def test_explain(plan_file: Path) -> None:
+    weight = ok("explain", plan_file, f"{FACTORIES}:good", "up.weight", "--rows", "3")
+    chosen = next(line for line in weight.splitlines() if "chosen" in line)
+    assert "+0 s" in chosen and "rests" in chosen and "more" in weight
+    assert "impossible" not in ok("explain", plan_file, f"{FACTORIES}:good", "up/linear")
+    unknown = run("explain", plan_file, f"{FACTORIES}:good", "nope")
+    assert unknown.exit_code == 1 and "Names look like" in unknown.stderr
+
+
+def test_frontier(tmp_path: Path) -> None:
+    text = ok("frontier", f"{FACTORIES}:good", "--mesh", "2", "--hardware", "h100", "-o", tmp_path)
+    plans = [Plan.load(path).estimate for path in tmp_path.glob("*.json")]
+    assert f"wrote {len(plans)} plans" in text and len(plans) > 1
+    ordered = sorted(plans, key=lambda e: e.step_s)
+    memory = [estimate.memory_nbytes for estimate in ordered]
+    assert memory == sorted(memory, reverse=True)
+
+
+def test_solve(tmp_path: Path) -> None:
+    problem = tmp_path / "problem.json"
+    ok(
+        "plan", f"{FACTORIES}:good", "--mesh", "2", "--hardware", "h100", "-o", tmp_path / "p.json",
+        "--problem", problem,
+    )  # fmt: skip
+    by_elimination, by_program = ok("solve", problem), ok("solve", problem, "--ilp")
+    assert "optimal" in by_elimination
+    assert by_elimination.splitlines()[0].split(",")[0] == by_program.splitlines()[0].split(",")[0]
+    assert run("solve", problem, "--memory", "1").exit_code == 1
+    problem.write_text('{"variables": 3}')
+    assert run("solve", problem).exit_code == 1
 
 
 def test_verify(plan_file: Path) -> None:

@@ -1,0 +1,95 @@
+"""Why a type was chosen: what the best plan would cost with any other type in its place.
+
+Everything else is decided anew for each alternative; one elimination and its marginals give all of
+them at once (`autopar.solve.marginals`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autopar.compile import Posed
+from autopar.errors import InputError
+from autopar.graph import Node
+from autopar.plan import Plan
+from autopar.solve import best_with_each_state
+
+EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One candidate of an operator or parameter, and the best step that has it (inf: impossible)."""
+
+    types: str
+    seconds: float
+    is_chosen: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All candidates of one operator or parameter, the cheapest first."""
+
+    name: str
+    path: str
+    alternatives: tuple[Alternative, ...]
+
+
+def explain(plan: Plan, posed: Posed, target: str) -> Explanation:
+    """Every alternative to what the plan chose for `target`: a tensor, an operator or a parameter.
+
+    `target` is a name as `autopar show` prints it, or a pattern that matches one thing only; of equal
+    layers any index will do.  `posed` is the plan's problem; a memory limit is not considered.
+    """
+    node = _found(posed, target)
+    costs = best_with_each_state(posed.priced.problem, posed.priced.names.index(node.name))
+    least: dict[str, float] = {}
+    for types, seconds in zip(_candidates(posed, node), costs, strict=True):
+        least[types] = min(least.get(types, float("inf")), seconds)
+    chosen = _chosen(plan, node)
+    alternatives = (Alternative(types, s, types == chosen) for types, s in least.items())
+    ordered = sorted(alternatives, key=lambda a: (a.seconds, not a.is_chosen))
+    return Explanation(node.outputs[0].name, node.path, tuple(ordered))
+
+
+def _found(posed: Posed, target: str) -> Node:
+    """The node that the user means."""
+    nodes = [node for node in posed.graph.nodes if node.op not in ("input", "buffer", "constant")]
+    for names in (lambda n: {n.target} if n.is_leaf else set(), _names):
+        exact = [node for node in nodes if target in names(node)]
+        if len(exact) == 1:
+            return exact[0]
+    matching = [n for n in nodes if any(fnmatch.fnmatchcase(name, target) for name in _names(n))]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
+        examples = ", ".join(node.path for node in nodes[-EXAMPLES:])
+        raise InputError(f"{posed.graph.name} has no {target!r}. Names look like {examples}.")
+    shown = ", ".join(f"{node.outputs[0].name} ({node.path})" for node in matching[:EXAMPLES])
+    raise InputError(f"{target!r} means {len(matching)} things: {shown} ... Name one of them.")
+
+
+def _names(node: Node) -> set[str]:
+    return {node.path, node.name, *(tensor.name for tensor in node.outputs)}
+
+
+def _candidates(posed: Posed, node: Node) -> Iterator[str]:
+    candidates = posed.priced.candidates
+    if node.op == "parameter":
+        for storage in candidates.parameters[node.name]:
+            yield _stored(str(storage.stored), str(storage.leaf))
+    else:
+        yield from map(str, candidates.operators[node.name])
+
+
+def _chosen(plan: Plan, node: Node) -> str:
+    if node.op == "parameter":
+        entry = plan.parameter[node.target]
+        return _stored(str(entry.stored), str(entry.leaf))
+    return str(plan.choice[node.name])
+
+
+def _stored(stored: str, leaf: str) -> str:
+    return f"rests {stored}, enters {leaf}"
