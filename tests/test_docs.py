@@ -1,0 +1,32 @@
+"""What docs/solver.md calculates by hand is what the solvers find."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from autopar.problem import Problem, brute_force
+from autopar.solve import best_with_each_state, solve, solve_ilp
+
+PAGE = (Path(__file__).parent.parent / "docs" / "solver.md").read_text()
+
+
+def test_the_worked_example() -> None:
+    written = re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    stated = re.search(r"The optimum is (\d+) seconds", PAGE)
+    assert written and stated
+    problem = Problem.from_json(written[1])
+    best = float(stated[1])
+    for found in (solve(problem), solve_ilp(problem), brute_force(problem)):
+        assert found is not None
+        assert found.seconds == pytest.approx(best) == pytest.approx(found.bound_s)
+        assert found.states == (1, 1, 0)
+    assert best_with_each_state(problem, 1) == pytest.approx((9.0, 6.0))
+
+
+def test_files_that_the_page_names_exist() -> None:
+    root = Path(__file__).parent.parent
+    for name in re.findall(r"`((?:solve|autopar|tests)/[\w/]+\.py)`", PAGE):
+        assert (root / name).exists() or (root / "autopar" / name).exists(), name
