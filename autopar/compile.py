@@ -80,6 +80,7 @@ class Posed:
             saved=self.saved,
             optimizer=self.settings.optimizer,
             preset=self.settings.preset,
+            objective_s=answer.seconds,
             bound_s=answer.bound_s,
             precision=self.settings.precision,
         )

@@ -21,7 +21,7 @@ from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.placement import P, R, S, Sharding
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def _parsed(value: object) -> object:
@@ -162,7 +162,10 @@ class Plan:
     parameters: tuple[ParameterPlan, ...]
     conversions: tuple[Conversion, ...]
     estimate: Estimate
+    objective_s: float
+    """What the solver minimised: as `estimate`, but without overlap, and each bucket priced apart."""
     bound_s: float
+    """A proven lower bound on the objective of every plan that was allowed."""
     versions: tuple[tuple[str, str], ...] = ()
     precision: str = "float32"
     schema: int = SCHEMA

@@ -113,7 +113,7 @@ def test_no_processes() -> None:
         lambda text: text[: len(text) // 2],
         lambda text: "{}",
         lambda text: "not json",
-        lambda text: text.replace('"schema": 1', '"schema": 99'),
+        lambda text: text.replace('"schema": 2', '"schema": 99'),
         lambda text: text.replace("[S(0)", "[Q(0)", 1),
         lambda text: text.replace('"mesh": "x=2, y=2"', '"mesh": "x=2, x=2"'),
     ],

@@ -26,6 +26,7 @@ def assemble(
     saved: Mapping[str, Saved],
     optimizer: str,
     preset: str = "",
+    objective_s: float = 0.0,
     bound_s: float = 0.0,
     precision: str = "float32",
 ) -> Plan:
@@ -48,6 +49,7 @@ def assemble(
         parameters=parameters,
         conversions=conversions,
         estimate=estimate(graph, choices, parameters, conversions, prices, saved, precision),
+        objective_s=objective_s,
         bound_s=bound_s,
         versions=tuple((name, version(name)) for name in ("autopar", "torch", "spmd_types")),
         precision=precision,

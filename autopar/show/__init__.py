@@ -7,7 +7,8 @@ from autopar.show.fold import Block, Row, fold
 from autopar.show.operators import conversions, operators
 from autopar.show.parameters import parameters
 from autopar.show.plan import show_operators, show_plan
-from autopar.show.solution import curve, proof, solution
+from autopar.show.proof import proof
+from autopar.show.solution import curve, solution
 from autopar.show.table import to_text
 from autopar.show.units import nbytes, seconds
 from autopar.show.verdicts import verdicts

@@ -7,6 +7,7 @@ import itertools
 from rich.table import Table
 
 from autopar.plan import Plan
+from autopar.show.proof import proof
 from autopar.show.table import row, table
 from autopar.show.units import nbytes, seconds
 
@@ -19,6 +20,7 @@ def header(plan: Plan) -> Table:
         "mesh": f"{plan.mesh}  ({plan.mesh.world_size} devices)",
         "hardware": plan.hardware,
         "preset": plan.preset or "none, the solver chose",
+        "solver": f"{seconds(plan.objective_s)} by its count, {proof(plan.objective_s, plan.bound_s)}",
         "optimizer": plan.optimizer,
         "precision": plan.precision,
         "plan": f"{plan.digest}  of graph {plan.graph_digest}",

@@ -9,16 +9,9 @@ from rich.table import Table
 
 from autopar.plan import Plan
 from autopar.problem import Assignment, Problem
+from autopar.show.proof import proof
 from autopar.show.table import row, table
 from autopar.show.units import nbytes, seconds
-
-
-def proof(cost_s: float, bound_s: float) -> str:
-    """How far from optimal a cost can be at most."""
-    gap = cost_s - bound_s
-    if gap <= 1e-9 * max(cost_s, 1e-12):
-        return "optimal"
-    return f"within {gap / cost_s:.2%} of optimal"
 
 
 def solution(problem: Problem, found: Assignment, took_s: float) -> RenderableType:

@@ -24,6 +24,7 @@ def plan() -> Plan:
         parameters=tuple(_parameters()),
         conversions=tuple(_conversions()),
         estimate=_estimate(),
+        objective_s=0.0412,
         bound_s=0.0412,
     )
 
