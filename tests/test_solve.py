@@ -165,7 +165,7 @@ def test_tables_that_may_not_grow_give_a_true_bound(problem: Problem, largest: i
         assert network.ticks(found.states) == found.bound
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(anything)
 def test_undominated_states_hold_every_optimum(problem: Problem) -> None:
     """For every budget that some assignment uses."""

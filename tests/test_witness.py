@@ -46,7 +46,7 @@ def test_presets(name: str, preset: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "mlp"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0])
 def test_random_plans(name: str, seed: int) -> None:
     case = parity.reference(name)
     plan = random_plan(case.graph, MESH, seed, case.saved)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from autopar.conversion import Traffic
-from autopar.graph import ITEMSIZE, Graph, Saved
+from autopar.graph import ITEMSIZE, Graph, Saved, Tensor
 from autopar.grouping import groups
 from autopar.mesh import Mesh
 from autopar.placement import Sharding
@@ -150,7 +150,8 @@ def estimate(
     hideable_s = sum(flow.seconds for flow in flows if flow.scope == "step")
     hidden_s = min(hideable_s, prices.hidden_share * compute_s)
     visible_s = sum(flow.seconds for flow in flows) - hidden_s
-    bytes_of = [_storage_bytes(graph, parameter, prices) for parameter in parameters]
+    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
+    bytes_of = [_storage_bytes(leaf[p.name], p, prices) for p in parameters]
     keeps = Keeps(graph, {c.node: c.sharding for c in choices}, conversions, prices.mesh, saved)
     return Estimate(
         compute_s=compute_s - variants_s,
@@ -175,8 +176,7 @@ def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: 
     )
 
 
-def _storage_bytes(graph: Graph, parameter: ParameterPlan, prices: Prices) -> StorageBytes:
-    tensor = next(n.outputs[0] for n in graph.leaves("parameter") if n.target == parameter.name)
+def _storage_bytes(tensor: Tensor, parameter: ParameterPlan, prices: Prices) -> StorageBytes:
     storage = Storage(parameter.stored, parameter.leaf, False)
     return storage_nbytes(tensor, storage, prices)
 

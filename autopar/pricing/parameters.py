@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from autopar.conversion import Step
 from autopar.graph import Tensor
@@ -26,35 +27,46 @@ class Storage:
 
 def storages(tensor: Tensor, leaves: tuple[Sharding, ...], mesh: Mesh) -> tuple[Storage, ...]:
     """Every way to store the parameter for each of its leaf types."""
+    return _storages(tensor.shape, tensor.differentiable, leaves, mesh)
+
+
+@cache
+def _storages(
+    shape: tuple[int, ...], differentiable: bool, leaves: tuple[Sharding, ...], mesh: Mesh
+) -> tuple[Storage, ...]:
     found: dict[Storage, None] = {}
     for leaf in leaves:
-        for stored in _stored(tensor, leaf, mesh):
+        for stored in _stored(shape, differentiable, leaf, mesh):
             found[Storage(stored, leaf, False)] = None
-            if leaf.is_split and tensor.differentiable:
+            if leaf.is_split and differentiable:
                 found[Storage(stored, leaf, True)] = None
     return tuple(found)
 
 
-def _stored(tensor: Tensor, leaf: Sharding, mesh: Mesh) -> Iterator[Sharding]:
+def _stored(
+    shape: tuple[int, ...], differentiable: bool, leaf: Sharding, mesh: Mesh
+) -> Iterator[Sharding]:
     """Keep the leaf's splits; on each other axis rest whole, or split one more dim."""
-    whole = I if tensor.differentiable else N
+    whole = I if differentiable else N
     options = [(kind,) if isinstance(kind, S) else (whole, None) for kind in leaf]
     for picks in itertools.product(*options):
         form: Sharding | None = Sharding(tuple(whole if kind is None else kind for kind in picks))
         for axis, kind in enumerate(picks):
             if kind is None and form is not None and mesh.sizes[axis] > 1:
-                form = _split_once_more(tensor, form, axis, mesh)
+                form = _split_once_more(shape, form, axis, mesh)
         if form is not None and form.rests(mesh):
             yield form
 
 
-def _split_once_more(tensor: Tensor, form: Sharding, axis: int, mesh: Mesh) -> Sharding | None:
+def _split_once_more(
+    shape: tuple[int, ...], form: Sharding, axis: int, mesh: Mesh
+) -> Sharding | None:
     """Split the first dim that still divides, inside the splits it has."""
-    for dim in range(len(tensor.shape)):
+    for dim in range(len(shape)):
         cuts = form.cuts(dim)
         inside = cuts[-1][0] * mesh.sizes[cuts[-1][1]] if cuts else 1
         finer = form.with_type(axis, S(dim, inside))
-        if finer.fits(tensor.shape, mesh):
+        if finer.fits(shape, mesh):
             return finer
     return None
 
