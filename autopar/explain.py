@@ -17,6 +17,7 @@ from autopar.plan import Plan
 from autopar.solve import best_with_each_state
 
 EXAMPLES = 5
+FIXED = ("input", "buffer", "constant")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,11 @@ def explain(plan: Plan, posed: Posed, target: str) -> Explanation:
 
 def _found(posed: Posed, target: str) -> Node:
     """The node that the user means."""
-    nodes = [node for node in posed.graph.nodes if node.op not in ("input", "buffer", "constant")]
+    target = dict(posed.graph.aliases).get(target, target)
+    fixed = [n for n in posed.graph.nodes if n.op in FIXED]
+    if any(target in (node.target, node.name) for node in fixed):
+        raise InputError(f"{target!r} is not decided: it is an input, a buffer or a constant.")
+    nodes = [node for node in posed.graph.nodes if node.op not in FIXED]
     for names in (lambda n: {n.target} if n.is_leaf else set(), _names):
         exact = [node for node in nodes if target in names(node)]
         if len(exact) == 1:

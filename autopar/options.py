@@ -137,7 +137,9 @@ def nbytes(limit: float | str | None) -> float | None:
     """Bytes of ``40e9``, ``"40GiB"`` or ``"512 MB"``; None is no limit."""
     if limit is None:
         return None
-    match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([A-Za-z]*)\s*", str(limit))
+    match = re.fullmatch(
+        r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][0-9]{1,2})?)\s*([A-Za-z]*)\s*", str(limit)
+    )
     if match is None or match[2].upper() not in _UNITS or float(match[1]) <= 0:
         raise InputError(f"Cannot read the memory limit {limit!r}: write 40e9, '40GiB' or '512MB'.")
     return float(match[1]) * _UNITS[match[2].upper()]

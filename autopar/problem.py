@@ -6,7 +6,6 @@ the sum of all bytes stays within a limit.  It can be written by hand, saved and
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +14,8 @@ from numpy.typing import NDArray
 from autopar.errors import PlanError
 
 Array = NDArray[np.float64]
+MOST_BYTES = float(2**53)
+"""More cannot be counted exactly in float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,26 +49,26 @@ class Problem:
     factors: tuple[Factor, ...]
 
     def check(self) -> None:
-        """Raise `PlanError` unless shapes agree and no cost is NaN or negative infinity."""
+        """Raise `PlanError` unless shapes agree, costs are numbers or infinite, and bytes count up."""
         for variable in self.variables:
-            if variable.size == 0 or variable.nbytes.shape != variable.seconds.shape:
-                raise PlanError(f"Variable {variable.name!r} needs equally many seconds and bytes.")
-            if not np.all(np.isfinite(variable.nbytes)) or np.any(np.isnan(variable.seconds)):
-                raise PlanError(f"Variable {variable.name!r} has a cost that is not a number.")
+            what = f"Variable {variable.name!r}"
+            if variable.seconds.ndim != 1 or variable.size == 0:
+                raise PlanError(
+                    f"{what} needs a list of seconds, one per state, not {variable.seconds}."
+                )
+            if variable.nbytes.shape != variable.seconds.shape:
+                raise PlanError(f"{what} needs equally many seconds and bytes.")
+            _check_costs(what, variable.seconds, variable.nbytes)
         for factor in self.factors:
+            what = f"Factor {factor.scope}"
             if any(not 0 <= index < len(self.variables) for index in factor.scope):
-                raise PlanError(f"Factor {factor.scope} refers to a variable that does not exist.")
+                raise PlanError(f"{what} refers to a variable that does not exist.")
             shape = tuple(self.variables[index].size for index in factor.scope)
             if len(set(factor.scope)) != len(factor.scope) or factor.seconds.shape != shape:
-                raise PlanError(
-                    f"Factor {factor.scope} has a table {factor.seconds.shape}, not {shape}."
-                )
+                raise PlanError(f"{what} has a table {factor.seconds.shape}, not {shape}.")
             if factor.nbytes is not None and factor.nbytes.shape != shape:
-                raise PlanError(
-                    f"Factor {factor.scope} has bytes {factor.nbytes.shape}, not {shape}."
-                )
-            if np.any(np.isnan(factor.seconds)) or np.any(np.isneginf(factor.seconds)):
-                raise PlanError(f"Factor {factor.scope} has a cost that is not a number.")
+                raise PlanError(f"{what} has bytes {factor.nbytes.shape}, not {shape}.")
+            _check_costs(what, factor.seconds, factor.nbytes)
 
     def seconds(self, states: tuple[int, ...]) -> float:
         """The objective of one assignment."""
@@ -84,48 +85,6 @@ class Problem:
             if f.nbytes is not None
         )
         return float(unary + tables)
-
-    def to_json(self) -> str:
-        """The problem as text; infinities are written as null."""
-        return json.dumps(
-            {
-                "variables": [
-                    {"name": v.name, "seconds": _plain(v.seconds), "nbytes": _plain(v.nbytes)}
-                    for v in self.variables
-                ],
-                "factors": [
-                    {
-                        "scope": list(f.scope),
-                        "seconds": _plain(f.seconds),
-                        "nbytes": None if f.nbytes is None else _plain(f.nbytes),
-                    }
-                    for f in self.factors
-                ],
-            }
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> Problem:
-        """Read a problem; raise `PlanError` where it is malformed."""
-        try:
-            data = json.loads(text)
-            variables = tuple(
-                Variable(str(v["name"]), _array(v["seconds"]), _array(v["nbytes"]))
-                for v in data["variables"]
-            )
-            factors = tuple(
-                Factor(
-                    tuple(map(int, f["scope"])),
-                    _array(f["seconds"]),
-                    None if f.get("nbytes") is None else _array(f["nbytes"]),
-                )
-                for f in data["factors"]
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise PlanError(f"This is not a problem that autopar can read: {error!r}.") from None
-        problem = cls(variables, factors)
-        problem.check()
-        return problem
 
 
 @dataclass(frozen=True)
@@ -158,14 +117,8 @@ def brute_force(problem: Problem, limit: float = np.inf) -> Assignment | None:
     return Assignment(states, least, problem.nbytes(states), least)
 
 
-def _plain(array: Array) -> object:
-    boxed = array.astype(object)
-    boxed[np.isposinf(array)] = None
-    plain: object = boxed.tolist()
-    return plain
-
-
-def _array(values: object) -> Array:
-    boxed = np.array(values, dtype=object)
-    boxed[boxed == np.array(None)] = np.inf
-    return boxed.astype(np.float64)
+def _check_costs(what: str, seconds: Array, nbytes: Array | None) -> None:
+    if np.any(np.isnan(seconds)) or np.any(np.isneginf(seconds)):
+        raise PlanError(f"{what} has a cost that is not a number.")
+    if nbytes is not None and not np.all((nbytes >= 0) & (nbytes <= MOST_BYTES)):
+        raise PlanError(f"{what} has bytes that are not between 0 and 2^53.")

@@ -17,7 +17,7 @@ LAYERS = (
     ("mesh", "batch"),
     ("placement",),
     ("conversion", "graph"),
-    ("plan", "problem", "constraints", "operators", "options", "meta"),
+    ("plan", "problem", "problem_text", "constraints", "operators", "options", "meta"),
     ("capture", "rules", "presets", "solve", "grouping"),
     ("pricing",),
     ("emit", "runtime"),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autopar.problem import Problem, brute_force
+from autopar.problem import brute_force
+from autopar.problem_text import from_json
 from autopar.solve import best_with_each_state, solve, solve_ilp
 
 PAGE = (Path(__file__).parent.parent / "docs" / "solver.md").read_text()
@@ -17,7 +18,7 @@ def test_the_worked_example() -> None:
     written = re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)
     stated = re.search(r"The optimum is (\d+) seconds", PAGE)
     assert written and stated
-    problem = Problem.from_json(written[1])
+    problem = from_json(written[1])
     best = float(stated[1])
     for found in (solve(problem), solve_ilp(problem), brute_force(problem)):
         assert found is not None

@@ -15,6 +15,7 @@ from autopar.compile import Settings, pose
 from autopar.errors import InfeasibleError, PlanError
 from autopar.mesh import Mesh
 from autopar.problem import Array, Assignment, Factor, Problem, Variable, brute_force
+from autopar.problem_text import from_json, to_json
 from autopar.solve import best_with_each_state, hull, solve, solve_ilp
 from autopar.solve.dominance import reduced
 from autopar.solve.elimination import eliminate
@@ -249,20 +250,48 @@ def test_a_limit_that_nothing_meets_names_the_smallest() -> None:
 @given(problems())
 @settings(max_examples=50, deadline=None)
 def test_text_round_trip(problem: Problem) -> None:
-    again = Problem.from_json(problem.to_json())
+    again = from_json(to_json(problem))
     states = (0,) * len(problem.variables)
     assert again.seconds(states) == problem.seconds(states)
-    assert again.to_json() == problem.to_json()
+    assert to_json(again) == to_json(problem)
+
+
+GOOD = '{"variables": [{"name": "a", "seconds": [3, 1], "nbytes": [1, 2]}], "factors": [%s]}'
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "{}", '{"variables": [{"name": "a", "seconds": [1], "nbytes": []}], "factors": []}',
-     '{"variables": [], "factors": [{"scope": [0], "seconds": [1]}]}'],
-)  # fmt: skip
-def test_malformed_problems_are_refused(text: str) -> None:
-    with pytest.raises(PlanError):
-        Problem.from_json(text)
+    ("text", "words"),
+    [
+        ("{", "the file"),
+        ("[" * 100_000, "the file"),
+        ('{"variables": 3}', "variables"),
+        (GOOD.replace("[3, 1]", "[]") % "", "variables.0.seconds"),
+        (GOOD.replace("[3, 1]", "[[3], [1]]") % "", "variables.0.seconds"),
+        (GOOD.replace("[3, 1]", '"31"') % "", "variables.0.seconds"),
+        (GOOD.replace("3, 1", "1" + "0" * 400 + ", 1") % "", "variables.0.seconds"),
+        (GOOD.replace("3, 1", "-Infinity, 1") % "", "the file|variables"),
+        (GOOD.replace("[1, 2]", "[1]") % "", "equally many"),
+        (GOOD.replace("[1, 2]", "[-1, 2]") % "", "between 0 and"),
+        (GOOD.replace("[1, 2]", "[null, 2]") % "", "variables.0.nbytes"),
+        (GOOD % '{"scope": [], "seconds": []}', "factors.0.scope"),
+        (GOOD % '{"scope": [0.5], "seconds": [1, 2]}', "factors.0.scope"),
+        (GOOD % '{"scope": [1], "seconds": [1, 2]}', "does not exist"),
+        (GOOD % '{"scope": [0, 0], "seconds": [[1, 2], [1, 2]]}', "table"),
+        (GOOD % '{"scope": [0], "seconds": [1, 2, 3]}', "table"),
+        (GOOD % '{"scope": [0], "seconds": ["1", 2]}', "table of numbers"),
+        (GOOD % '{"scope": [0], "seconds": [1, [2]]}', "table of numbers"),
+        (GOOD % '{"scope": [0], "seconds": [1, 2], "nbytes": [null, 1]}', "between 0 and"),
+        (GOOD % '{"scope": [0], "seconds": [1, 2], "bytes": [1, 1]}', "factors.0.bytes"),
+    ],
+)
+def test_malformed_problems_are_refused(text: str, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        from_json(text)
+
+
+def test_costs_too_large_to_count_are_refused() -> None:
+    with pytest.raises(PlanError, match="larger unit"):
+        solve(from_json(GOOD.replace("3, 1", "1e300, 1") % ""))
 
 
 @pytest.mark.parametrize(
@@ -274,7 +303,7 @@ def test_real_graphs(name: str, shape: tuple[int, ...]) -> None:
     posed = pose(case.graph, Mesh.of(*shape), load_hardware("h100"), Settings(), case.saved)
     problem = posed.priced.problem
     found = solve(problem)
-    plain = eliminate(Network.of(Problem.from_json(problem.to_json())))
+    plain = eliminate(Network.of(from_json(to_json(problem))))
     assert plain.bound == Network.of(problem).ticks(found.states)
     assert solve_ilp(problem).seconds == pytest.approx(found.seconds, rel=1e-6)
     limit = 0.8 * found.nbytes

@@ -26,11 +26,14 @@ def command(
     hardware: Annotated[
         str | None, typer.Option(help="Profile to price with; none: the plan's.")
     ] = None,
-    rows: Annotated[int, typer.Option(help="Alternatives to show.")] = 12,
+    rows: Annotated[int, typer.Option(min=1, help="Alternatives to show.")] = 12,
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
-    """What the step would cost with every other type of one tensor, all else decided anew."""
+    """What the step would cost with every other type of one tensor, all else decided anew.
+
+    A memory limit that the plan was made with is not considered.
+    """
     decided = Plan.load(plan)
     graph = graph_of(decided, model, batch, sequence)
     posed = posed_for(decided, graph, load_hardware(hardware or decided.hardware))

@@ -10,6 +10,7 @@ import typer
 from autopar.api import plan_frontier
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, load
 from autopar.cli.output import console, save
+from autopar.errors import InputError
 from autopar.mesh import Mesh
 from autopar.show import curve
 from cost_models.hardware import detect
@@ -29,6 +30,8 @@ def command(
     sequence: SEQUENCE = None,
 ) -> None:
     """The whole time-memory curve: plans from the fastest to the smallest, each the best of its size."""
+    if output and output.exists() and not output.is_dir():
+        raise InputError(f"{output} is a file; name a folder.")
     devices, profile = Mesh.parse(mesh), load_hardware(hardware or detect())
     loaded = load(model, batch, sequence)
     plans = plan_frontier(loaded.model, devices, loaded.inputs, hardware=profile, loss=loaded.loss)

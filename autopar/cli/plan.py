@@ -14,6 +14,7 @@ from autopar.cli.output import console, known, save
 from autopar.errors import ConstraintError
 from autopar.mesh import Mesh
 from autopar.options import Options
+from autopar.problem_text import to_json
 from autopar.show import show_plan
 from cost_models.hardware import detect
 from cost_models.hardware import load as load_hardware
@@ -63,7 +64,7 @@ def command(
     )  # fmt: skip
     save(made.plan.to_json() + "\n", output)
     if problem:
-        save(made.priced.problem.to_json() + "\n", problem)
+        save(to_json(made.priced.problem) + "\n", problem)
     console().print(show_plan(made.plan, made.graph), f"\nwrote {output}", sep="\n")
 
 

@@ -11,7 +11,7 @@ import typer
 from autopar.cli.output import console
 from autopar.errors import PlanError
 from autopar.options import nbytes
-from autopar.problem import Problem
+from autopar.problem_text import from_json
 from autopar.show import solution
 from autopar.solve import solve, solve_ilp
 
@@ -26,7 +26,7 @@ def command(
         text = problem.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"Cannot read {problem}: {error}.") from None
-    asked = Problem.from_json(text)
+    asked = from_json(text)
     started = time.perf_counter()
     found = (solve_ilp if ilp else solve)(asked, nbytes(memory))
     took_s = time.perf_counter() - started

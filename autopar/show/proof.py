@@ -8,4 +8,4 @@ def proof(cost_s: float, bound_s: float) -> str:
     gap = cost_s - bound_s
     if gap <= 1e-9 * max(cost_s, 1e-12):
         return "optimal"
-    return f"within {gap / cost_s:.2%} of optimal"
+    return f"within {max(gap / abs(cost_s), 1e-4):.2%} of optimal"

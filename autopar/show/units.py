@@ -12,7 +12,7 @@ from autopar.placement import Sharding
 def seconds(value: float) -> str:
     """``41.2 ms``."""
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if value * factor >= 1:
+        if abs(value) * factor >= 1:
             return f"{value * factor:.1f} {unit}"
     return f"{value * 1e6:.1f} µs" if value else "0 s"
 

@@ -11,6 +11,9 @@ and Jordan 2008, 4.1):
 
 The linear relaxation comes first: on graphs of small treewidth it is often integral, and then optimal.
 Only where it is not, the binaries are branched on.
+
+The solvers calculate in float64 with tolerances of 1e-6 of the largest cost; the bound is lowered by
+as much, so where costs are far apart it says less than elimination's, which is exact.
 """
 
 from __future__ import annotations
@@ -21,10 +24,12 @@ from collections.abc import Sequence
 import numpy as np
 from ortools.linear_solver.python import model_builder as mb
 
-from autopar.errors import InfeasibleError, InternalError
+from autopar.errors import InfeasibleError, InternalError, PlanError
 from autopar.problem import Array, Assignment, Factor, Problem
 
 RELAXATION, BRANCHING = "glop", "scip"
+TOLERANCE = 1e-6
+"""How far a solver's optimum may be off, relative to the largest cost of the problem."""
 INTEGRAL = 1e-6
 """How far from 0 or 1 a relaxed binary may be and still count as whole."""
 
@@ -95,10 +100,16 @@ class _Program:
         status = solver.solve(self._model)
         if status == mb.SolveStatus.INFEASIBLE:
             raise InfeasibleError("No combination of candidates is allowed, or none fits.")
+        if status in (mb.SolveStatus.MODEL_INVALID, mb.SolveStatus.ABNORMAL):
+            raise PlanError(
+                f"{backend} cannot work with the numbers of this problem ({status.name}): they are too "
+                "large, or too far apart."
+            )
         if status not in (mb.SolveStatus.OPTIMAL, mb.SolveStatus.FEASIBLE):
             return None, -math.inf
         values = [[solver.value(x) for x in row] for row in self._x]
         bound = solver.best_objective_bound if backend == BRANCHING else solver.objective_value
+        bound -= TOLERANCE
         if any(max(row) < 1.0 - INTEGRAL for row in values):
             return None, bound * self._unit
         return tuple(int(np.argmax(row)) for row in values), bound * self._unit

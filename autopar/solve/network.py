@@ -40,6 +40,7 @@ class Network:
     @classmethod
     def of(cls, problem: Problem) -> Network:
         """Round a problem to ticks; `PlanError` where costs are too large to be counted exactly."""
+        _check_size(problem)
         shared = Shared()
         tables = [
             Table((index,), shared.ticks(v.seconds), shared.nbytes(v.nbytes))
@@ -48,22 +49,7 @@ class Network:
         for factor in problem.factors:
             nbytes = np.zeros(factor.seconds.shape) if factor.nbytes is None else factor.nbytes
             tables.append(Table(factor.scope, shared.ticks(factor.seconds), shared.nbytes(nbytes)))
-        network = cls(tuple(variable.size for variable in problem.variables), tuple(tables))
-        network.check()
-        return network
-
-    def check(self) -> None:
-        """Raise `PlanError` unless the largest possible sum is exact."""
-        largest = {
-            id(table.ticks): float(np.abs(finite).max(initial=0.0))
-            for table in self.tables
-            for finite in [table.ticks[np.isfinite(table.ticks)]]
-        }
-        if sum(largest[id(table.ticks)] for table in self.tables) > MOST:
-            raise PlanError(
-                f"The costs of this problem add up to more than {MOST * TICK_S:.0f} seconds, which "
-                "cannot be counted exactly. Use a larger unit."
-            )
+        return cls(tuple(variable.size for variable in problem.variables), tuple(tables))
 
     def ticks(self, states: Sequence[int]) -> float:
         """The objective of one assignment."""
@@ -100,6 +86,17 @@ class Network:
             for table in self.tables
         )
         return Network(tuple(len(states) for states in kept), tables)
+
+
+def _check_size(problem: Problem) -> None:
+    """Raise `PlanError` unless the largest possible sum is exact."""
+    tables = (*(v.seconds for v in problem.variables), *(f.seconds for f in problem.factors))
+    largest = {id(t): float(np.abs(t[np.isfinite(t)]).max(initial=0.0)) for t in tables}
+    if sum(largest[id(table)] for table in tables) > MOST * TICK_S:
+        raise PlanError(
+            f"The costs of this problem may add up to more than {MOST * TICK_S:.0f} seconds, which "
+            "cannot be counted exactly. Use a larger unit."
+        )
 
 
 @dataclass

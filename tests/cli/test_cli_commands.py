@@ -142,7 +142,8 @@ def test_solve(tmp_path: Path) -> None:
     by_elimination, by_program = ok("solve", problem), ok("solve", problem, "--ilp")
     assert "optimal" in by_elimination
     assert by_elimination.splitlines()[0].split(",")[0] == by_program.splitlines()[0].split(",")[0]
-    assert run("solve", problem, "--memory", "1").exit_code == 1
+    for limit in ("1", "1.2.3", ".", "1e400"):
+        assert run("solve", problem, "--memory", limit).exit_code == 1
     problem.write_text('{"variables": 3}')
     assert run("solve", problem).exit_code == 1
 
