@@ -21,7 +21,7 @@ from autopar.solve.dominance import Reduced, reduced, undecided
 from autopar.solve.elimination import Elimination, eliminate
 from autopar.solve.frontier import TooManyPoints, cheapest_within
 from autopar.solve.marginals import marginals
-from autopar.solve.network import TICK_S, Network
+from autopar.solve.network import Network
 
 LEAST_BYTES = math.inf
 """The price at which nothing but bytes counts."""
@@ -76,9 +76,9 @@ def best_with_each_state(problem: Problem, variable: int) -> tuple[float, ...]:
             "tensors, or use fewer mesh axes."
         )
     if variable not in left.undecided:
-        return (found.bound * TICK_S,)
+        return (found.bound * network.tick_s,)
     ticks = marginals(found, network.sizes).of_states[left.undecided.index(variable)]
-    return tuple(float(cost) * TICK_S for cost in ticks)
+    return tuple(float(cost) * network.tick_s for cost in ticks)
 
 
 def _between(network: Network, fast: Point, small: Point) -> list[Point]:
@@ -172,7 +172,9 @@ def _closed(network: Network, limit: float, walk: _Walk) -> Point | None:
 def _answer(problem: Problem, left: Reduced, states: tuple[int, ...], bound: float) -> Assignment:
     whole = left.whole(states)
     seconds = problem.seconds(whole)
-    return Assignment(whole, seconds, problem.nbytes(whole), min(seconds, bound * TICK_S))
+    return Assignment(
+        whole, seconds, problem.nbytes(whole), min(seconds, bound * left.network.tick_s)
+    )
 
 
 def readable(nbytes: float) -> str:

@@ -1,24 +1,25 @@
 """A `Problem` made ready for solving: whole numbers of ticks, and equal tables only once.
 
-Seconds are counted in picoseconds.  Sums of whole numbers below 2^53 are exact in float64, whatever
-their order, so solvers agree to the last digit and a tie is a tie.  Arrays of equal content are one
-object: what was computed for one layer of a model is found again for the next (see `elimination`).
+Seconds are counted in picoseconds, or coarser where there are very many.  Sums of whole numbers below
+2^53 are exact in float64, whatever their order, so solvers agree to the last digit and a tie is a tie.
+Arrays of equal content are one object: what was computed for one layer of a model is found again for
+the next (see `elimination`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.errors import PlanError
 from autopar.problem import Array, Problem
 
-TICK_S = 1e-12
+FINEST_S = 1e-12
 MOST = float(2**53)
-"""Ticks that float64 counts exactly: two and a half hours."""
+"""Ticks that float64 counts exactly: two and a half hours of picoseconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +37,13 @@ class Network:
 
     sizes: tuple[int, ...]
     tables: tuple[Table, ...]
+    tick_s: float
 
     @classmethod
     def of(cls, problem: Problem) -> Network:
-        """Round a problem to ticks; `PlanError` where costs are too large to be counted exactly."""
-        _check_size(problem)
-        shared = Shared()
+        """Round a problem to ticks."""
+        tick_s = _tick_s(problem)
+        shared = Shared(tick_s)
         tables = [
             Table((index,), shared.ticks(v.seconds), shared.nbytes(v.nbytes))
             for index, v in enumerate(problem.variables)
@@ -49,7 +51,7 @@ class Network:
         for factor in problem.factors:
             nbytes = np.zeros(factor.seconds.shape) if factor.nbytes is None else factor.nbytes
             tables.append(Table(factor.scope, shared.ticks(factor.seconds), shared.nbytes(nbytes)))
-        return cls(tuple(variable.size for variable in problem.variables), tuple(tables))
+        return cls(tuple(variable.size for variable in problem.variables), tuple(tables), tick_s)
 
     def ticks(self, states: Sequence[int]) -> float:
         """The objective of one assignment."""
@@ -63,7 +65,7 @@ class Network:
         """The network over the other variables; these have one state each and leave constants."""
         left = [index for index in range(len(self.sizes)) if index not in set(decided)]
         number = {index: place for place, index in enumerate(left)}
-        shared = Shared()
+        shared = Shared(self.tick_s)
         tables = tuple(
             Table(
                 tuple(number[i] for i in table.scope if i in number),
@@ -72,11 +74,11 @@ class Network:
             )
             for table in self.tables
         )
-        return Network(tuple(self.sizes[index] for index in left), tables)
+        return Network(tuple(self.sizes[index] for index in left), tables, self.tick_s)
 
     def restricted(self, kept: Sequence[NDArray[np.intp]]) -> Network:
         """The network over these states of each variable."""
-        shared = Shared()
+        shared = Shared(self.tick_s)
         tables = tuple(
             Table(
                 table.scope,
@@ -85,31 +87,31 @@ class Network:
             )
             for table in self.tables
         )
-        return Network(tuple(len(states) for states in kept), tables)
+        return Network(tuple(len(states) for states in kept), tables, self.tick_s)
 
 
-def _check_size(problem: Problem) -> None:
-    """Raise `PlanError` unless the largest possible sum is exact."""
+def _tick_s(problem: Problem) -> float:
+    """A picosecond, or the least multiple of it in which the largest possible sum is exact."""
     tables = (*(v.seconds for v in problem.variables), *(f.seconds for f in problem.factors))
     largest = {id(t): float(np.abs(t[np.isfinite(t)]).max(initial=0.0)) for t in tables}
-    if sum(largest[id(table)] for table in tables) > MOST * TICK_S:
-        raise PlanError(
-            f"The costs of this problem may add up to more than {MOST * TICK_S:.0f} seconds, which "
-            "cannot be counted exactly. Use a larger unit."
-        )
+    whole = sum(largest[id(table)] for table in tables) / (MOST * FINEST_S)
+    return FINEST_S * 2.0 ** max(0, math.ceil(math.log2(max(whole, 1.0))))
 
 
 @dataclass
 class Shared:
     """Gives equal arrays as one object."""
 
+    tick_s: float
     _by_content: dict[object, Array] = field(default_factory=dict)
     _by_origin: dict[object, Array] = field(default_factory=dict)
     _alive: list[object] = field(default_factory=list)
 
     def ticks(self, seconds: Array) -> Array:
         """Seconds as whole ticks."""
-        return self._once(("ticks", id(seconds)), (seconds,), lambda: np.rint(seconds / TICK_S))
+        return self._once(
+            ("ticks", id(seconds)), (seconds,), lambda: np.rint(seconds / self.tick_s)
+        )
 
     def nbytes(self, nbytes: Array) -> Array:
         """Bytes as whole numbers, rounded up."""
