@@ -3,15 +3,18 @@
 The first failure is written to the store.  A thread on every rank looks for it and, when another rank
 has failed, gives the main thread a moment to fail by itself (its collective is usually cut off),
 then ends the process with the first rank's message.
+
+The thread is stopped before the interpreter ends.  A thread that comes back from the store into an
+interpreter that is going down is ended by Python from inside C++, and takes the process with it.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
 import threading
-import time
 import traceback
 from types import TracebackType
 from typing import Any
@@ -22,6 +25,8 @@ from autopar.runtime import _torch
 
 KEY = "autopar/failed"
 POLL_S, GRACE_S = 0.5, 3.0
+STOP_S = 10.0
+"""How long the end of the process waits for the thread's last question to the store."""
 
 
 class _Watch:
@@ -30,18 +35,28 @@ class _Watch:
     def __init__(self) -> None:
         self._store: Any = None
         self._rank = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread()
 
     def start(self) -> None:
         """Watch the default group; a second call for the same group changes nothing."""
         store = _torch.store()
         if store is self._store:
             return
-        first = self._store is None
-        self._store, self._rank = store, dist.get_rank()
-        threading.Thread(target=self._look, args=(store,), daemon=True).start()
-        if first:
+        if self._store is None:
             self._report = sys.excepthook
             sys.excepthook = self._failed
+            atexit.register(self.stop)
+        else:
+            self.stop()
+        self._store, self._rank, self._over = store, dist.get_rank(), threading.Event()
+        self._thread = threading.Thread(target=self._look, args=(store, self._over), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait until it has left the store."""
+        self._over.set()
+        self._thread.join(STOP_S)
 
     def _failed(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -65,9 +80,8 @@ class _Watch:
         found: dict[str, Any] = json.loads(first)
         return None if found["rank"] == self._rank else found
 
-    def _look(self, store: Any) -> None:
-        while store is self._store:
-            time.sleep(POLL_S)
+    def _look(self, store: Any, over: threading.Event) -> None:
+        while not over.wait(POLL_S):
             try:
                 if not store.check([KEY]):
                     continue
@@ -75,8 +89,7 @@ class _Watch:
             except Exception:
                 # The store's host has left; collectives end by themselves when peers leave.
                 return
-            if found["rank"] != self._rank:
-                time.sleep(GRACE_S)
+            if found["rank"] != self._rank and not over.wait(GRACE_S):
                 _say(found)
                 sys.stderr.flush()
                 os._exit(1)

@@ -66,3 +66,14 @@ def test_without_a_launcher(failing: int) -> None:
             assert "ValueError: broken on purpose" in text
         else:
             assert f"rank {failing} failed first: ValueError: broken on purpose" in text
+
+
+def test_the_watch_ends_before_the_interpreter() -> None:
+    """A thread inside the store when the interpreter goes down aborts the process; half of the time."""
+    command = [sys.executable, str(SCRIPT.parent / "ending.py")]
+    processes = [
+        subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+        for _ in range(5)
+    ]
+    errors = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
+    assert all(process.returncode == 0 for process in processes), errors
