@@ -126,11 +126,8 @@ def compile_model(
     **options: Any,
 ) -> Compilation:
     """`plan`, with every stage's output: graph, problem, plan and source."""
-    chosen = Options.of(**options)
-    inputs = example_inputs if example_inputs is not None else offered_inputs(model)
-    bare = without_weights(model, chosen.precision.compute)
-    compiler = Compiler(bare, as_mesh(mesh), as_hardware(hardware), chosen)
-    return compiler.compile(compiler.graph(inputs))
+    compiler, graph = _captured_by(model, mesh, example_inputs, hardware, Options.of(**options))
+    return compiler.compile(graph)
 
 
 def plan_frontier(
@@ -145,11 +142,22 @@ def plan_frontier(
 
     They are the corners of the lower convex hull of (bytes, seconds) of all plans.
     """
-    chosen = Options.of(**options)
+    compiler, graph = _captured_by(model, mesh, example_inputs, hardware, Options.of(**options))
+    return tuple(made.plan for made in compiler.frontier(graph))
+
+
+def _captured_by(
+    model: nn.Module,
+    mesh: MeshLike,
+    example_inputs: ExampleInputs | None,
+    hardware: str | Hardware | None,
+    options: Options,
+) -> tuple[Compiler, Graph]:
+    """A compiler that needs no processes and no weights, and the graph that it captured."""
     inputs = example_inputs if example_inputs is not None else offered_inputs(model)
-    bare = without_weights(model, chosen.precision.compute)
-    compiler = Compiler(bare, as_mesh(mesh), as_hardware(hardware), chosen)
-    return tuple(made.plan for made in compiler.frontier(compiler.graph(inputs)))
+    bare = without_weights(model, options.precision.compute)
+    compiler = Compiler(bare, as_mesh(mesh), as_hardware(hardware), options)
+    return compiler, compiler.graph(inputs)
 
 
 def captured_for(

@@ -3,7 +3,8 @@
     python benchmarks/solver.py -o benchmarks/solver.json              # every model and mesh
     python benchmarks/solver.py --models llama-3-8b --meshes 8x8       # some
 
-Each case runs in a process of its own; `total` is from its start to the finished plan, imports included.
+Each case runs in a process of its own; `total` is the life of that process: imports, planning, and a
+second elimination that only counts states and tables.
 No weights, no devices: prices are those of the h100 datasheet profile.
 """
 

@@ -107,6 +107,15 @@ def test_no_processes() -> None:
         autopar.parallelize(model, (2, 2), inputs, loss=loss)
 
 
+@pytest.mark.parametrize("share", [0.9, 0.7])
+def test_a_memory_limit_counts_the_largest_operator_too(share: float) -> None:
+    free = plan()
+    limit = share * free.estimate.memory_nbytes
+    limited = plan(memory_limit=limit)
+    assert limited.estimate.memory_nbytes <= limit
+    assert limited.bound_s <= limited.objective_s
+
+
 @pytest.mark.parametrize(
     "damage",
     [

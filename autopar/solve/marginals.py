@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.problem import Array
-from autopar.solve.elimination import Bucket, Elimination, Message, aligned
+from autopar.solve.elimination import Bucket, Elimination, aligned
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,25 +42,19 @@ def marginals(found: Elimination, sizes: Sequence[int]) -> Marginals:
     for place, bucket in enumerate(found.buckets):
         for message in bucket.sent:
             waiting.setdefault(receiver.get(id(message), -1), []).append(place)
-    sums_to = _constants(found)
     for place in reversed(range(len(found.buckets))):
         bucket = found.buckets[place]
         if not bucket.groups:
             continue
         scope, joint = _joint(bucket, sizes)
         message = bucket.sent[0]
-        rest = outside[place] if message.scope else np.array(sums_to - float(message.table))
+        rest = outside[place] if message.scope else np.array(found.bound - float(message.table))
         whole = joint + aligned(rest, message.scope, scope)
         of_states[bucket.variable] = _least_over(whole, scope, (bucket.variable,))
         for sender in waiting.get(place, ()):
             sent = found.buckets[sender].sent[0]
             outside[sender] = _without(_least_over(whole, scope, sent.scope), sent.table)
     return Marginals(tuple(of_states), tuple(outside))
-
-
-def _constants(found: Elimination) -> float:
-    """Everything that all roots and constants add up to."""
-    return found.bound
 
 
 def _joint(bucket: Bucket, sizes: Sequence[int]) -> tuple[tuple[int, ...], Array]:
@@ -83,6 +77,3 @@ def _without(whole: Array, part: Array) -> Array:
     with np.errstate(invalid="ignore"):
         rest = whole - part
     return np.where(np.isposinf(part), np.inf, rest)
-
-
-__all__ = ["Marginals", "Message", "marginals"]
