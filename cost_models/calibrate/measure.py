@@ -55,7 +55,7 @@ QUICK = Effort(
 class Measured:
     """Seconds by size; the operators' are those of a forward and its backward.
 
-    Operators take the mean of all ranks, collectives what the slowest takes.
+    From the first rank's start to the last one's end.
     """
 
     tiny_s: float
@@ -109,12 +109,14 @@ def combined(several: Sequence[Measured], pick: Pick, pick_elementwise: Pick) ->
 
 
 def sustained_seconds(
-    actions: Mapping[int, Action], effort: Effort, of_ranks: Literal["mean", "slowest"] = "mean"
+    actions: Mapping[int, Action], effort: Effort, of_rows: Literal["fastest", "median"] = "fastest"
 ) -> dict[int, float]:
     """Seconds of one call of each action in a row of them, of several rows.
 
-    Operators take the fastest row of all ranks' mean, as only other programs can slow a row down;
-    collectives the median row of the slowest rank, as luck is part of how ranks find each other.
+    A row lasts from the first rank's start to the last one's end, by the host's clock: where ranks
+    outnumber cores, each by its own clock would not see the time that it waits to be started.
+    Operators take the fastest row, as only other programs can slow a row down; collectives the median
+    row, as luck is part of how ranks find each other.
 
     All ranks start a row together, and a row is long enough to feel that other ranks want the same
     cores.  The rows of different actions alternate, so that a busy moment of the machine spoils one
@@ -125,14 +127,18 @@ def sustained_seconds(
     for row in rows:
         for column, (key, action) in enumerate(actions.items()):
             dist.barrier()
-            row[column] = _row_seconds(action, calls[key]) / calls[key]
-    if of_ranks == "mean":
-        dist.all_reduce(rows)
-        seconds = rows.amin(0) / dist.get_world_size()
-    else:
-        dist.all_reduce(rows, op=dist.ReduceOp.MAX)
-        seconds = rows.median(0).values
+            row[column] = _common_seconds(action, calls[key]) / calls[key]
+    seconds = rows.amin(0) if of_rows == "fastest" else rows.median(0).values
     return dict(zip(actions, seconds.tolist(), strict=True))
+
+
+def _common_seconds(action: Action, calls: int) -> float:
+    """A row of calls on all ranks at once, the same on all of them."""
+    start = time.monotonic()
+    _row_seconds(action, calls)
+    ends = torch.tensor([-start, time.monotonic()], dtype=torch.float64)
+    dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+    return float(ends.sum())
 
 
 def _calls_in_a_row(action: Action, row_s: float) -> int:
@@ -244,7 +250,7 @@ def _in_group(group: Any, ranks: int, effort: Effort) -> dict[tuple[str, int], d
             nbytes: _collective(kind, torch.rand(nbytes // 4 // ranks * ranks), ranks, group)
             for nbytes in effort.message_nbytes
         }
-        found[kind, ranks] = sustained_seconds(calls, effort, of_ranks="slowest")
+        found[kind, ranks] = sustained_seconds(calls, effort, of_rows="median")
     return found
 
 
