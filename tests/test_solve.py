@@ -38,17 +38,22 @@ def problems(draw: st.DrawFn) -> Problem:
     """Up to six variables, tables over one to four of them, some entries forbidden."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=6))
+    overlap = draw(st.booleans())
     variables = tuple(
-        Variable(f"v{i}", table(rng, (n,), 0.05), rng.integers(0, 9, n) * 1.0)
+        Variable(
+            f"v{i}", table(rng, (n,), 0.05), rng.integers(0, 9, n) * 1.0,
+            rng.integers(-8, 9, n) / 4 if overlap else None,
+        )
         for i, n in enumerate(sizes)
-    )
+    )  # fmt: skip
     factors = []
     for _ in range(draw(st.integers(0, 7))):
         width = min(len(sizes), draw(st.integers(1, 4)))
         scope = tuple(int(i) for i in rng.permutation(len(sizes))[:width])
         shape = tuple(sizes[i] for i in scope)
         nbytes = rng.integers(0, 4, shape) * 1.0 if rng.random() < 0.5 else None
-        factors.append(Factor(scope, table(rng, shape, 0.1), nbytes))
+        uncovered = rng.integers(-4, 5, shape) / 4 if overlap and rng.random() < 0.3 else None
+        factors.append(Factor(scope, table(rng, shape, 0.1), nbytes, uncovered))
     return Problem(variables, tuple(factors))
 
 
@@ -84,6 +89,11 @@ def repeated(draw: st.DrawFn) -> Problem:
     return Problem(tuple(variables), tuple(factors))
 
 
+def hides(problem: Problem) -> bool:
+    """Whether some communication may run beside compute: then some answers are bounds."""
+    return Network.of(problem).hides
+
+
 anything = st.one_of(problems(), repeated())
 
 
@@ -95,8 +105,12 @@ def check_equal(problem: Problem, limit: float | None) -> Assignment | None:
             solve(problem, limit)
         return None
     found = solve(problem, limit)
-    assert found.seconds == pytest.approx(expected.seconds, **ROUGHLY)
-    assert found.bound_s == pytest.approx(expected.seconds, **ROUGHLY)
+    if hides(problem) and found.nbytes < solve(problem).nbytes:
+        # Two multipliers at once: a bound, not always an optimum.
+        assert found.bound_s <= expected.seconds + 1e-9 <= found.seconds + 2e-9
+    else:
+        assert found.seconds == pytest.approx(expected.seconds, **ROUGHLY)
+        assert found.bound_s == pytest.approx(expected.seconds, **ROUGHLY)
     assert found.seconds == problem.seconds(found.states)
     assert found.nbytes == problem.nbytes(found.states)
     return found
@@ -196,7 +210,11 @@ def test_every_corner_of_the_hull_is_the_best_within_its_bytes(problem: Problem)
     for corner in corners:
         expected = brute_force(problem, corner.nbytes)
         assert expected is not None
-        assert corner.seconds == pytest.approx(expected.seconds, **ROUGHLY)
+        assert corner.bound_s <= expected.seconds + 1e-9
+        if hides(problem):
+            assert corner.seconds >= expected.seconds
+        else:
+            assert corner.seconds == pytest.approx(expected.seconds, **ROUGHLY)
 
 
 @settings(max_examples=100, deadline=None)
@@ -210,7 +228,12 @@ def test_the_best_with_each_state(problem: Problem) -> None:
             fixed = replace(variable, seconds=np.where(others, np.inf, variable.seconds))
             before, after = problem.variables[:index], problem.variables[index + 1 :]
             expected = brute_force(Problem((*before, fixed, *after), problem.factors))
-            assert np.isinf(found) if expected is None else found == pytest.approx(expected.seconds)
+            if expected is None:
+                assert np.isinf(found)
+            elif hides(problem):
+                assert found <= expected.seconds + 1e-9
+            else:
+                assert found == pytest.approx(expected.seconds)
 
 
 def test_equal_layers_are_eliminated_once(monkeypatch: pytest.MonkeyPatch) -> None:

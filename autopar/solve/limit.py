@@ -11,7 +11,8 @@ sets: the answer is then optimal, or keeps the bound of g.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from autopar.solve.elimination import Elimination, eliminate
 from autopar.solve.frontier import TooManyPoints, cheapest_within
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network
+from autopar.solve.overlap import Balanced, balanced, halves
 
 LEAST_BYTES = math.inf
 """The price at which nothing but bytes counts."""
@@ -42,33 +44,66 @@ def solve(problem: Problem, limit: float | None = None) -> Assignment:
     Raises `InfeasibleError` where nothing is allowed, or nothing fits: it names the least that would.
     """
     left = reduced(Network.of(problem))
-    network = left.network
-    best, bound = _within(network, math.inf if limit is None else limit, eliminate(network))
-    return _answer(problem, left, best.states, bound)
+    found = _free(left.network)
+    if limit is not None and left.network.nbytes(found.states) > limit:
+        found = balanced(left.network, lambda network: _best_within(network, limit))
+    return _answer(problem, left, found.states, found.bound)
+
+
+def _free(network: Network) -> Balanced:
+    """The optimum without a limit."""
+    found = balanced(network, lambda exposed: _best_within(exposed, math.inf))
+    if found.bound < _paid(network, found.states):
+        return _closed_halves(network, found)
+    return found
 
 
 def hull(problem: Problem) -> tuple[Assignment, ...]:
     """The lower convex hull of (bytes, seconds) of all assignments, from the fastest to the smallest.
 
-    Each is optimal within its own bytes.
+    Each is optimal within its own bytes, where nothing hides.  Otherwise they are what is best of
+    three hulls: with everything hidden, with nothing hidden, and at the share of the fastest.
     """
     left = reduced(Network.of(problem))
-    network = left.network
+    networks = _exposed(left.network)
+    answers = [answer for network in networks for answer in _hull(problem, left, network)]
+    kept: list[Assignment] = []
+    for answer in sorted(answers, key=lambda one: (one.seconds, one.nbytes)):
+        if not kept or answer.nbytes < kept[-1].nbytes:
+            kept.append(answer)
+    return tuple(kept)
+
+
+def _exposed(network: Network) -> list[Network]:
+    """The networks of seconds that no assignment undercuts: lower bounds, the higher the better."""
+    if not network.hides:
+        return [network]
+    share = balanced(network, lambda exposed: _best_within(exposed, math.inf)).share
+    return [network.exposing(share) for share in sorted({0.0, share, 1.0})]
+
+
+def _hull(problem: Problem, left: Reduced, network: Network) -> Iterator[Assignment]:
     free, smallest = eliminate(network), _point(network, LEAST_BYTES)
     fast = Point(free.states, network.ticks(free.states), network.nbytes(free.states))
     small, _ = _within(network, smallest.nbytes, free)
     points = [fast, *_between(network, fast, small), small]
     unique = {(point.ticks, point.nbytes): point for point in points}
-    return tuple(_answer(problem, left, point.states, point.ticks) for point in unique.values())
+    for point in unique.values():
+        yield _answer(problem, left, point.states, point.ticks)
 
 
 def best_with_each_state(problem: Problem, variable: int) -> tuple[float, ...]:
     """Seconds of the best assignment for each state of one variable; all others are free.
 
+    Where communication hides, they are lower bounds: the highest of a few.
     Raises `InfeasibleError` where nothing is allowed, and where tables would grow too large to tell.
     """
     left = undecided(Network.of(problem))
-    network = left.network
+    bounds = [_with_each_state(network, left, variable) for network in _exposed(left.network)]
+    return tuple(max(ticks) * left.network.tick_s for ticks in zip(*bounds, strict=True))
+
+
+def _with_each_state(network: Network, left: Reduced, variable: int) -> tuple[float, ...]:
     found = eliminate(network)
     if not found.is_exact:
         raise InfeasibleError(
@@ -76,9 +111,8 @@ def best_with_each_state(problem: Problem, variable: int) -> tuple[float, ...]:
             "tensors, or use fewer mesh axes."
         )
     if variable not in left.undecided:
-        return (found.bound * network.tick_s,)
-    ticks = marginals(found, network.sizes).of_states[left.undecided.index(variable)]
-    return tuple(float(cost) * network.tick_s for cost in ticks)
+        return (found.bound,)
+    return tuple(marginals(found, network.sizes).of_states[left.undecided.index(variable)].tolist())
 
 
 def _between(network: Network, fast: Point, small: Point) -> list[Point]:
@@ -91,6 +125,28 @@ def _between(network: Network, fast: Point, small: Point) -> list[Point]:
         return []
     before, after = _between(network, fast, corner), _between(network, corner, small)
     return [*before, corner, *after]
+
+
+def _paid(network: Network, states: tuple[int, ...]) -> float:
+    return network.ticks(states) + max(0.0, network.uncovered(states))
+
+
+def _closed_halves(network: Network, found: Balanced) -> Balanced:
+    """The best of both halves, and the lower of their bounds, where that says more."""
+    states, bound = found.states, math.inf
+    for half, limit in halves(network):
+        try:
+            these, at_least = _best_within(half, limit)
+        except InfeasibleError:
+            continue
+        states = min(states, these, key=lambda one: _paid(network, one))
+        bound = min(bound, at_least)
+    return replace(found, states=states, bound=min(max(found.bound, bound), _paid(network, states)))
+
+
+def _best_within(network: Network, limit: float) -> tuple[tuple[int, ...], float]:
+    best, bound = _within(network, limit, eliminate(network))
+    return best.states, bound
 
 
 def _within(network: Network, limit: float, free: Elimination) -> tuple[Point, float]:
