@@ -19,6 +19,7 @@ from autopar.problem_text import from_json, to_json
 from autopar.solve import best_with_each_state, hull, solve, solve_ilp
 from autopar.solve.dominance import reduced
 from autopar.solve.elimination import eliminate
+from autopar.solve.limit import CLOSE
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network
 from cost_models.hardware import load as load_hardware
@@ -334,5 +335,7 @@ def test_real_graphs(name: str, shape: tuple[int, ...]) -> None:
     limit = 0.8 * found.nbytes
     within = solve(problem, limit)
     assert within.nbytes <= limit
-    assert solve_ilp(problem, limit).seconds == pytest.approx(within.seconds, rel=1e-6)
+    referee = solve_ilp(problem, limit).seconds
+    assert within.bound_s <= referee * (1 + 1e-6)
+    assert within.seconds <= referee * (1 + CLOSE)
     assert within.bound_s == pytest.approx(within.seconds, rel=1e-6)

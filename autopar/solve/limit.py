@@ -3,9 +3,10 @@
 For a price p >= 0 per byte,  g(p) = min_x ticks(x) + p * (bytes(x) - limit)  is a lower bound on every
 assignment within the limit (weak duality).  g is concave and piecewise linear; its maximum is found
 exactly by walking along the lower convex hull of all (bytes, ticks), from the two assignments that
-enclose the limit to the segment that crosses it.  States whose best assignment at that price costs
-more than what is known already are dropped (reduced-cost fixing), and the rest is searched with Pareto
-sets: the answer is then optimal, or keeps the bound of g.
+enclose the limit to the segment that crosses it; the best mixture of its ends is near the optimum.
+States whose best assignment at that price costs more than what is known already are dropped
+(reduced-cost fixing), and the rest is searched with Pareto sets: the answer is then optimal, or keeps
+the bound of g.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ import numpy as np
 
 from autopar.errors import InfeasibleError
 from autopar.problem import Assignment, Problem
+from autopar.solve.crossover import mixtures
 from autopar.solve.dominance import Reduced, reduced, undecided
 from autopar.solve.elimination import Elimination, eliminate
-from autopar.solve.frontier import TooManyPoints, cheapest_within
+from autopar.solve.frontier import MAX_COMBINATIONS, TooManyPoints, cheapest_within
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network
 from autopar.solve.overlap import Balanced, balanced, halves
 
+CLOSE = 5e-4
+"""A gap, relative to the cost, that hardly matters: closing it is worth little."""
 LEAST_BYTES = math.inf
 """The price at which nothing but bytes counts."""
 
@@ -46,14 +50,14 @@ def solve(problem: Problem, limit: float | None = None) -> Assignment:
     left = reduced(Network.of(problem))
     found = _free(left.network)
     if limit is not None and left.network.nbytes(found.states) > limit:
-        found = balanced(left.network, lambda network: _best_within(network, limit))
+        found = balanced(left.network, limit, lambda network: _best_within(network, limit))
     return _answer(problem, left, found.states, found.bound)
 
 
 def _free(network: Network) -> Balanced:
     """The optimum without a limit."""
-    found = balanced(network, lambda exposed: _best_within(exposed, math.inf))
-    if found.bound < _paid(network, found.states):
+    found = balanced(network, math.inf, lambda exposed: _best_within(exposed, math.inf))
+    if found.bound < (1.0 - CLOSE) * _paid(network, found.states):
         return _closed_halves(network, found)
     return found
 
@@ -78,7 +82,7 @@ def _exposed(network: Network) -> list[Network]:
     """The networks of seconds that no assignment undercuts: lower bounds, the higher the better."""
     if not network.hides:
         return [network]
-    share = balanced(network, lambda exposed: _best_within(exposed, math.inf)).share
+    share = balanced(network, math.inf, lambda exposed: _best_within(exposed, math.inf)).share
     return [network.exposing(share) for share in sorted({0.0, share, 1.0})]
 
 
@@ -200,6 +204,10 @@ class _Walk:
                 inside = here
             else:
                 outside = here
+        for states in mixtures(network, outside.states, inside.states):
+            here = Point(states, network.ticks(states), network.nbytes(states))
+            if here.nbytes <= limit and here.ticks < self.best.ticks:
+                self.best = here
 
 
 def _closed(network: Network, limit: float, walk: _Walk) -> Point | None:
@@ -213,8 +221,10 @@ def _closed(network: Network, limit: float, walk: _Walk) -> Point | None:
         return walk.best
     smaller = reduced(network.restricted(hopeful))
     order = eliminate(smaller.network, walk.price)
+    is_close = walk.bound >= (1.0 - CLOSE) * walk.best.ticks
+    effort = MAX_COMBINATIONS // 16 if is_close else MAX_COMBINATIONS
     try:
-        states = cheapest_within(smaller.network, limit, walk.best.ticks, walk.price, order)
+        states = cheapest_within(smaller.network, limit, walk.best.ticks, walk.price, order, effort)
     except TooManyPoints:
         return None
     if states is None:

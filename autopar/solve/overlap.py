@@ -16,10 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from autopar.problem import Array
+from autopar.solve.crossover import mixtures
 from autopar.solve.network import Network, Shared
 
 Best = Callable[[Network], tuple[tuple[int, ...], float]]
-"""A solver of networks in which nothing is covered: states, and a lower bound in ticks."""
+"""A solver of networks in which nothing is covered: states within the limit, and a bound in ticks."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,12 @@ class Balanced:
     share: float
 
 
-def balanced(network: Network, best: Best) -> Balanced:
-    """The best assignment that `best` finds at any share, and the highest bound that it proves."""
+def balanced(network: Network, limit: float, best: Best) -> Balanced:
+    """The best assignment within `limit` bytes that `best` finds at any share, mixtures of its
+    neighbours included, and the highest bound that it proves."""
     if not network.hides:
         return Balanced(*best(network), 1.0)
-    walk = _Walk(network, best)
+    walk = _Walk(network, limit, best)
     hidden = walk.at(0.0)
     if hidden.uncovered > 0 and (shown := walk.at(1.0)).uncovered < 0:
         walk.between(hidden, shown)
@@ -66,6 +68,7 @@ def _rationed(network: Network, amounts: list[Array]) -> tuple[Network, float]:
 
 @dataclass(frozen=True)
 class _Point:
+    states: tuple[int, ...]
     ticks: float
     uncovered: float
 
@@ -73,20 +76,23 @@ class _Point:
 class _Walk:
     """The best assignment and the highest bound that were met."""
 
-    def __init__(self, network: Network, best: Best) -> None:
-        self._network, self._best = network, best
+    def __init__(self, network: Network, limit: float, best: Best) -> None:
+        self._network, self._limit, self._best = network, limit, best
         self.states: tuple[int, ...] = ()
         self.ticks, self.bound, self.share = math.inf, -math.inf, 0.0
 
     def at(self, share: float) -> _Point:
         """The best assignment when uncovered ticks are paid at this share."""
         states, bound = self._best(self._network.exposing(share))
-        here = _Point(self._network.ticks(states), self._network.uncovered(states))
-        paid = here.ticks + max(0.0, here.uncovered)
-        if paid < self.ticks:
-            self.states, self.ticks = states, paid
         if bound > self.bound:
             self.bound, self.share = bound, share
+        return self._seen(states)
+
+    def _seen(self, states: tuple[int, ...]) -> _Point:
+        here = _Point(states, self._network.ticks(states), self._network.uncovered(states))
+        paid = here.ticks + max(0.0, here.uncovered)
+        if paid < self.ticks and self._network.nbytes(states) <= self._limit:
+            self.states, self.ticks = states, paid
         return here
 
     def between(self, hidden: _Point, shown: _Point) -> None:
@@ -104,3 +110,5 @@ class _Walk:
                 hidden = here
             else:
                 shown = here
+        for states in mixtures(self._network, hidden.states, shown.states):
+            self._seen(states)
