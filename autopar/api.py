@@ -70,9 +70,10 @@ def parallelize(
     `memory_limit` is per device, in bytes or as ``"40GiB"``.  `constraints` map patterns over names
     to types (see `autopar.constraints`), `preset` names a file of them.  `recompute` ("none",
     "selective", "full") says what every block does in the backward; None leaves it to the solver,
-    which lets blocks forget what they made only where the memory limit asks for it.  With ``input="local"``
-    every rank passes its own part of the batch.  `source` is an emitted file that was edited by
-    hand.  Batches of other shapes are planned when they come, or refused with ``replan=False``.
+    which lets blocks forget what they made only where the memory limit asks for it.  With
+    ``input="local"`` every rank passes its own part of the batch.  `source` is an emitted file that
+    was edited by hand.  Batches of other shapes are planned when they come, or refused with
+    ``replan=False``.
 
     Raises `InputError` and its kinds for what does not fit, `CaptureError` for a model that cannot
     be captured as it is, `InfeasibleError` where nothing meets the constraints.

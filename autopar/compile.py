@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 from autopar import rules
-from autopar.blocks import MODES, Recompute
+from autopar.blocks import MODES, Recompute, blocks
 from autopar.constraints import Constraint
 from autopar.emit import emit
-from autopar.errors import InfeasibleError
+from autopar.errors import InfeasibleError, OverLimitError
 from autopar.graph import ITEMSIZE, Graph, Node, Saved
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
@@ -25,7 +26,7 @@ from autopar.pricing.parameters import Storage, storages
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
 from autopar.problem import Assignment
-from autopar.solve import hull, readable, solve
+from autopar.solve import Ready, hull, readable
 from cost_models.hardware import Hardware
 
 T = TypeVar("T")
@@ -73,6 +74,11 @@ class Posed:
     saved: Mapping[str, Saved]
     priced: Priced
 
+    @cached_property
+    def ready(self) -> Ready:
+        """The problem, prepared for one or several limits."""
+        return Ready.of(self.priced.problem)
+
     def compilation(self, answer: Assignment) -> Compilation:
         """What an answer means: the plan and its source."""
         plan = assemble(
@@ -117,33 +123,54 @@ def compile_graph(
     """The best plan, within the memory limit where one is set.
 
     Blocks may be recomputed where the limit binds.
-
-    The solver counts what rests and what is kept.  What is alive besides, while the largest operator
-    runs, is known of a plan only: a plan that exceeds the limit by it is made again with less.
     """
-    posed = pose(graph, mesh, hardware, settings, saved)
+    plain = pose(graph, mesh, hardware, settings, saved)
     limit = settings.memory_limit
-    made = posed.compilation(solve(posed.priced.problem))
+    made = plain.compilation(plain.ready.solve())
     if limit is None or made.plan.estimate.memory_nbytes <= limit:
         return made
-    if settings.recompute is None:
-        posed = pose(graph, mesh, hardware, settings, saved, MODES)
-    first = solve(posed.priced.problem, limit)
-    made = posed.compilation(first)
-    allowed = limit
+    spaces = [plain]
+    if settings.recompute is None and blocks(graph):
+        spaces.append(pose(graph, mesh, hardware, settings, saved, MODES))
+    found, refusals = [], []
+    for posed in spaces:
+        try:
+            found.append(_within(posed, limit))
+        except InfeasibleError as error:
+            refusals.append(error)
+    if not found:
+        raise refusals[-1]
+    best = min((each.plan for each in found), key=lambda plan: plan.objective_s)
+    bound_s = min(each.plan.bound_s for each in found)
+    chosen = next(each for each in found if each.plan is best)
+    return replace(chosen, plan=replace(best, bound_s=bound_s))
+
+
+def _within(posed: Posed, limit: float) -> Compilation:
+    """The best plan within the limit.
+
+    The solver counts what rests and what is kept.  What is alive besides is known of a plan only, but
+    for the least of it: a plan that exceeds the limit is made again with less.
+    """
+    allowed = limit - posed.priced.least_working
+    first = answer = _solved(posed, allowed, limit)
+    made = posed.compilation(answer)
     while (excess := made.plan.estimate.memory_nbytes - limit) > 0:
         allowed -= excess
-        made = posed.compilation(replace(_within(posed, limit, allowed), bound_s=first.bound_s))
+        answer = _solved(posed, allowed, limit)
+        made = posed.compilation(replace(answer, bound_s=first.bound_s))
     return made
 
 
-def _within(posed: Posed, limit: float, allowed: float) -> Assignment:
+def _solved(posed: Posed, allowed: float, limit: float) -> Assignment:
     try:
-        return solve(posed.priced.problem, allowed)
-    except InfeasibleError as error:
+        return posed.ready.solve(allowed)
+    except OverLimitError as error:
+        beside = limit - allowed
         raise InfeasibleError(
-            f"{error} Of the limit of {readable(limit)}, {readable(limit - allowed)} are needed while "
-            "the largest operator runs."
+            f"No plan fits {readable(limit)} per device: the smallest needs "
+            f"{readable(error.least_nbytes + beside)}, {readable(beside)} of it while the largest "
+            "operator runs. Use more devices, a smaller batch, or a higher limit."
         ) from None
 
 

@@ -8,6 +8,7 @@ AutoparError
 ├── CaptureError          the model cannot be captured without changing what it computes
 ├── RuleError             an operator's rule is malformed or missing
 ├── InfeasibleError       no plan meets the constraints
+│   └── OverLimitError    none fits into the memory
 ├── PlanError             a plan file is corrupt, foreign, or does not belong to this model
 ├── SourceError           an emitted (perhaps edited) file does not fit its plan
 ├── RankMismatchError     ranks disagree about model, plan or batch
@@ -48,6 +49,14 @@ class RuleError(AutoparError):
 
 class InfeasibleError(AutoparError):
     """No plan meets the constraints; the message names the one that binds."""
+
+
+class OverLimitError(InfeasibleError):
+    """No assignment fits into the limit; carries the bytes of the smallest."""
+
+    def __init__(self, message: str, least_nbytes: float) -> None:
+        super().__init__(message)
+        self.least_nbytes = least_nbytes
 
 
 class PlanError(AutoparError):

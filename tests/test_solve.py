@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autopar.blocks import MODES, Recompute
 from autopar.compile import Settings, pose
 from autopar.errors import InfeasibleError, PlanError
 from autopar.mesh import Mesh
@@ -110,8 +111,9 @@ def check_equal(problem: Problem, limit: float | None) -> Assignment | None:
         # Two multipliers at once: a bound, not always an optimum.
         assert found.bound_s <= expected.seconds + 1e-9 <= found.seconds + 2e-9
     else:
-        assert found.seconds == pytest.approx(expected.seconds, **ROUGHLY)
-        assert found.bound_s == pytest.approx(expected.seconds, **ROUGHLY)
+        slack = 1.0 + (CLOSE if limit is not None else 1e-9)
+        assert expected.seconds - 1e-9 <= found.seconds <= slack * expected.seconds + 1e-9
+        assert expected.seconds / slack - 1e-9 <= found.bound_s <= expected.seconds + 1e-9
     assert found.seconds == problem.seconds(found.states)
     assert found.nbytes == problem.nbytes(found.states)
     return found
@@ -321,12 +323,18 @@ def test_large_costs_are_counted_in_larger_ticks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("mlp", (2, 2)), ("gpt2", (2,)), ("llama", (2,)), ("cnn", (2,))]
-)
-def test_real_graphs(name: str, shape: tuple[int, ...]) -> None:
+    ("name", "shape", "modes"),
+    [
+        ("mlp", (2, 2), None), ("gpt2", (2,), None), ("llama", (2,), None), ("cnn", (2,), None),
+        ("gpt2", (2,), MODES),
+    ],
+)  # fmt: skip
+def test_real_graphs(
+    name: str, shape: tuple[int, ...], modes: tuple[Recompute, ...] | None
+) -> None:
     """Reduced and shared, or neither, or as an integer program: one optimum, with and without limit."""
     case = parity.reference(name)
-    posed = pose(case.graph, Mesh.of(*shape), load_hardware("h100"), Settings(), case.saved)
+    posed = pose(case.graph, Mesh.of(*shape), load_hardware("h100"), Settings(), case.saved, modes)
     problem = posed.priced.problem
     found = solve(problem)
     plain = eliminate(Network.of(from_json(to_json(problem))))
@@ -338,4 +346,4 @@ def test_real_graphs(name: str, shape: tuple[int, ...]) -> None:
     referee = solve_ilp(problem, limit).seconds
     assert within.bound_s <= referee * (1 + 1e-6)
     assert within.seconds <= referee * (1 + CLOSE)
-    assert within.bound_s == pytest.approx(within.seconds, rel=1e-6)
+    assert within.bound_s == pytest.approx(within.seconds, rel=CLOSE)

@@ -12,6 +12,7 @@ solver knows equal tables.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -22,7 +23,7 @@ from autopar.blocks import Block, Recompute, blocks, is_dear
 from autopar.graph import Graph, Node, Saved, Tensor
 from autopar.placement import I, N, P, Sharding
 from autopar.plan import OpSharding
-from autopar.pricing.operators import local_nbytes, operator_seconds
+from autopar.pricing.operators import local_nbytes, operator_seconds, split, working_nbytes
 from autopar.pricing.parameters import Storage, storage_nbytes, storage_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Closure, Routes
@@ -61,6 +62,9 @@ class Priced:
     problem: Problem
     names: tuple[str, ...]
     candidates: Candidates
+    least_working: float
+    """Bytes, on one rank, that are alive beside what the problem counts, under any plan; where blocks
+    may be recomputed, under any plan that recomputes one."""
 
     def decisions(self, assignment: Assignment) -> Decisions:
         """Read an assignment back."""
@@ -96,7 +100,7 @@ def build(
     for name in graph.tensors:
         builder.add_conversions(name)
     problem = Problem(tuple(builder.variables), tuple(builder.factors))
-    return Priced(problem, names, candidates)
+    return Priced(problem, names, candidates, builder.least_working)
 
 
 def required(tensor: Tensor, graph: Graph, made: Sharding) -> Sharding | None:
@@ -151,6 +155,13 @@ class _Builder:
         self._kept: set[str] = set()
         self._block_of: dict[str, int] = {}
         """By operator that a recomputation would run again: the variable of its block."""
+        self._least_working = 0.0
+        self._least_again: defaultdict[int, float] = defaultdict(float)
+
+    @property
+    def least_working(self) -> float:
+        """What the largest operator needs at least, or the smallest block while it runs again."""
+        return max(self._least_working, min(self._least_again.values(), default=0.0))
 
     def add_block(self, block: Block) -> None:
         """A variable for what the block does in the backward."""
@@ -170,8 +181,12 @@ class _Builder:
             self.variables.append(Variable(node.name, seconds, nbytes, uncovered))
             return
         self.variables.append(Variable(node.name, seconds, self._zeros(nbytes), uncovered))
-        scope = (self._index[node.name], self._block_of[node.name])
-        self.factors.append(Factor(scope, *self._recompute_costs(node, nbytes)))
+        block = self._block_of[node.name]
+        spent, kept = self._recompute_costs(node, nbytes)
+        self.factors.append(Factor((self._index[node.name], block), spent, kept))
+        modes = self.candidates.recompute
+        dropped = [nbytes - row for row, mode in zip(kept.T, modes, strict=True) if mode != "none"]
+        self._least_again[block] += float(np.min(dropped))
 
     def _recompute_costs(self, node: Node, nbytes: Array) -> tuple[Array, Array]:
         """Of each candidate and mode: the forward's seconds again, and the bytes that are kept."""
@@ -200,7 +215,13 @@ class _Builder:
 
     def _result_nbytes(self, node: Node, option: OpSharding) -> int:
         forms = zip(node.outputs, option.outputs, strict=True)
-        return sum(local_nbytes(tensor, form, self.prices.mesh) for tensor, form in forms)
+        results = sum(local_nbytes(tensor, form, self.prices.mesh) for tensor, form in forms)
+        return results + self._extra_nbytes(node, option)
+
+    def _extra_nbytes(self, node: Node, option: OpSharding) -> int:
+        """What the operator keeps besides operands and results: a mask, statistics."""
+        extra = self.saved.get(node.name, Saved()).extra_nbytes
+        return extra // split(option, self.prices.mesh)
 
     def _parameter_costs(self, node: Node) -> Costs:
         tensor = node.outputs[0]
@@ -226,7 +247,8 @@ class _Builder:
         def priced() -> Costs:
             spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
             nbytes = [
-                sum(
+                self._extra_nbytes(node, o)
+                + sum(
                     local_nbytes(tensors[i], (*o.inputs, *o.outputs)[i], self.prices.mesh)
                     for i in kept
                 )
@@ -239,8 +261,15 @@ class _Builder:
                 -covers,
             )
 
+        def working() -> int:
+            mesh = self.prices.mesh
+            return min(working_nbytes(node, o, self.graph, mesh) for o in options)
+
+        rule = rule_of(node, self.graph)
+        least = self._once(working, "working", options, rule)
+        self._least_working = max(self._least_working, least)
         # Equal nodes have one rule: the same operator and arguments on tensors that look alike.
-        return self._once(priced, "operator", options, rule_of(node, self.graph), also=kept)
+        return self._once(priced, "operator", options, rule, also=kept)
 
     def _newly_kept(self, node: Node) -> tuple[int, ...]:
         """Operands and outputs that this node is the first to keep for the backward."""

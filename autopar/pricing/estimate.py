@@ -23,7 +23,7 @@ from autopar.plan import (
     reduction_dtype,
 )
 from autopar.pricing.keeps import Keeps
-from autopar.pricing.operators import local_nbytes, operator_seconds
+from autopar.pricing.operators import local_nbytes, operator_seconds, working_nbytes
 from autopar.pricing.parameters import Storage, StorageBytes, storage_nbytes
 from autopar.pricing.prices import BUCKET_NBYTES, Prices, regathered
 from autopar.pricing.recomputed import Again, again
@@ -258,23 +258,13 @@ def _largest_working(
 ) -> int:
     """The largest operator, with what is recomputed of its block while it goes back."""
     of_block = keeps.recomputed_nbytes()
+    mesh = prices.mesh
     block = {node.name: path for path, nodes in keeps.again.nodes.items() for node in nodes}
     return max(
-        (_working(graph, c, prices) + of_block.get(block.get(c.node, ""), 0) for c in choices),
+        (
+            working_nbytes(graph.node[c.node], c.sharding, graph, mesh)
+            + of_block.get(block.get(c.node, ""), 0)
+            for c in choices
+        ),
         default=0,
     )
-
-
-def _working(graph: Graph, choice: Choice, prices: Prices) -> int:
-    """Outputs and operand gradients of one operator: what is alive besides what is kept."""
-    node = graph.node[choice.node]
-    if node.is_leaf:
-        return 0
-    operands = zip(node.operands, choice.sharding.inputs, strict=True)
-    gradients = sum(
-        local_nbytes(graph.tensors[name], form, prices.mesh)
-        for name, form in operands
-        if graph.tensors[name].differentiable
-    )
-    outputs = zip(node.outputs, choice.sharding.outputs, strict=True)
-    return gradients + sum(local_nbytes(tensor, form, prices.mesh) for tensor, form in outputs)

@@ -4,9 +4,9 @@ For a price p >= 0 per byte,  g(p) = min_x ticks(x) + p * (bytes(x) - limit)  is
 assignment within the limit (weak duality).  g is concave and piecewise linear; its maximum is found
 exactly by walking along the lower convex hull of all (bytes, ticks), from the two assignments that
 enclose the limit to the segment that crosses it; the best mixture of its ends is near the optimum.
-States whose best assignment at that price costs more than what is known already are dropped
-(reduced-cost fixing), and the rest is searched with Pareto sets: the answer is then optimal, or keeps
-the bound of g.
+Where a gap is left, states whose best assignment at that price costs more than what is known already
+are dropped (reduced-cost fixing), and the rest is searched with Pareto sets: the answer is then optimal,
+or keeps the bound of g.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from autopar.errors import InfeasibleError
+from autopar.errors import InfeasibleError, OverLimitError
 from autopar.problem import Assignment, Problem
 from autopar.solve.crossover import mixtures
 from autopar.solve.dominance import Reduced, reduced, undecided
 from autopar.solve.elimination import Elimination, eliminate
-from autopar.solve.frontier import MAX_COMBINATIONS, TooManyPoints, cheapest_within
+from autopar.solve.frontier import TooManyPoints, cheapest_within
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network
 from autopar.solve.overlap import Balanced, balanced, halves
 
 CLOSE = 5e-4
-"""A gap, relative to the cost, that hardly matters: closing it is worth little."""
+"""A gap, relative to the cost, that is reported and not closed."""
 LEAST_BYTES = math.inf
 """The price at which nothing but bytes counts."""
 
@@ -47,19 +48,7 @@ def solve(problem: Problem, limit: float | None = None) -> Assignment:
 
     Raises `InfeasibleError` where nothing is allowed, or nothing fits: it names the least that would.
     """
-    left = reduced(Network.of(problem))
-    found = _free(left.network)
-    if limit is not None and left.network.nbytes(found.states) > limit:
-        found = balanced(left.network, limit, lambda network: _best_within(network, limit))
-    return _answer(problem, left, found.states, found.bound)
-
-
-def _free(network: Network) -> Balanced:
-    """The optimum without a limit."""
-    found = balanced(network, math.inf, lambda exposed: _best_within(exposed, math.inf))
-    if found.bound < (1.0 - CLOSE) * _paid(network, found.states):
-        return _closed_halves(network, found)
-    return found
+    return Ready.of(problem).solve(limit)
 
 
 def hull(problem: Problem) -> tuple[Assignment, ...]:
@@ -68,14 +57,49 @@ def hull(problem: Problem) -> tuple[Assignment, ...]:
     Each is optimal within its own bytes, where nothing hides.  Otherwise they are what is best of
     three hulls: with everything hidden, with nothing hidden, and at the share of the fastest.
     """
-    left = reduced(Network.of(problem))
-    networks = _exposed(left.network)
-    answers = [answer for network in networks for answer in _hull(problem, left, network)]
+    ready = Ready.of(problem)
+    networks = _exposed(ready.left.network)
+    answers = [ready.answer(*point) for network in networks for point in _hull(network)]
     kept: list[Assignment] = []
     for answer in sorted(answers, key=lambda one: (one.seconds, one.nbytes)):
         if not kept or answer.nbytes < kept[-1].nbytes:
             kept.append(answer)
     return tuple(kept)
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A problem without dominated states: what several limits have in common is done once."""
+
+    problem: Problem
+    left: Reduced
+
+    @classmethod
+    def of(cls, problem: Problem) -> Ready:
+        """Count ticks, drop what is dominated."""
+        return cls(problem, reduced(Network.of(problem)))
+
+    def solve(self, limit: float | None = None) -> Assignment:
+        """See `solve`."""
+        network, found = self.left.network, self._free
+        if limit is not None and network.nbytes(found.states) > limit:
+            found = balanced(network, limit, lambda exposed: _best_within(exposed, limit))
+        return self.answer(found.states, found.bound)
+
+    @cached_property
+    def _free(self) -> Balanced:
+        network = self.left.network
+        found = balanced(network, math.inf, lambda exposed: _best_within(exposed, math.inf))
+        if found.bound < (1.0 - CLOSE) * _paid(network, found.states):
+            return _closed_halves(network, found)
+        return found
+
+    def answer(self, states: tuple[int, ...], bound: float) -> Assignment:
+        """States and a bound of the network in terms of the problem."""
+        whole = self.left.whole(states)
+        seconds = self.problem.seconds(whole)
+        bound_s = min(seconds, bound * self.left.network.tick_s)
+        return Assignment(whole, seconds, self.problem.nbytes(whole), bound_s)
 
 
 def _exposed(network: Network) -> list[Network]:
@@ -86,14 +110,15 @@ def _exposed(network: Network) -> list[Network]:
     return [network.exposing(share) for share in sorted({0.0, share, 1.0})]
 
 
-def _hull(problem: Problem, left: Reduced, network: Network) -> Iterator[Assignment]:
+def _hull(network: Network) -> Iterator[tuple[tuple[int, ...], float]]:
+    """States and ticks of the corners."""
     free, smallest = eliminate(network), _point(network, LEAST_BYTES)
     fast = Point(free.states, network.ticks(free.states), network.nbytes(free.states))
     small, _ = _within(network, smallest.nbytes, free)
     points = [fast, *_between(network, fast, small), small]
     unique = {(point.ticks, point.nbytes): point for point in points}
     for point in unique.values():
-        yield _answer(problem, left, point.states, point.ticks)
+        yield point.states, point.ticks
 
 
 def best_with_each_state(problem: Problem, variable: int) -> tuple[float, ...]:
@@ -159,7 +184,7 @@ def _within(network: Network, limit: float, free: Elimination) -> tuple[Point, f
     if fast.nbytes <= limit:
         return fast, free.bound
     walk = _Walk(network, limit, fast, free)
-    if walk.bound < walk.best.ticks:
+    if walk.bound < (1.0 - CLOSE) * walk.best.ticks:
         closed = _closed(network, limit, walk)
         if closed is not None:
             return closed, closed.ticks
@@ -182,9 +207,9 @@ class _Walk:
     def __init__(self, network: Network, limit: float, outside: Point, free: Elimination) -> None:
         inside = _point(network, LEAST_BYTES)
         if inside.nbytes > limit:
-            raise InfeasibleError(
-                f"No plan fits {readable(limit)} per device: the smallest needs "
-                f"{readable(inside.nbytes)}. Use more devices, a smaller batch, or a higher limit."
+            raise OverLimitError(
+                f"No assignment fits {readable(limit)}: the smallest needs {readable(inside.nbytes)}.",
+                inside.nbytes,
             )
         self.best, self.bound = inside, free.bound
         self.price, self.found = 0.0, free
@@ -221,10 +246,8 @@ def _closed(network: Network, limit: float, walk: _Walk) -> Point | None:
         return walk.best
     smaller = reduced(network.restricted(hopeful))
     order = eliminate(smaller.network, walk.price)
-    is_close = walk.bound >= (1.0 - CLOSE) * walk.best.ticks
-    effort = MAX_COMBINATIONS // 16 if is_close else MAX_COMBINATIONS
     try:
-        states = cheapest_within(smaller.network, limit, walk.best.ticks, walk.price, order, effort)
+        states = cheapest_within(smaller.network, limit, walk.best.ticks, walk.price, order)
     except TooManyPoints:
         return None
     if states is None:
@@ -233,14 +256,6 @@ def _closed(network: Network, limit: float, walk: _Walk) -> Point | None:
         int(kept[state]) for kept, state in zip(hopeful, smaller.whole(states), strict=True)
     )
     return Point(back, network.ticks(back), network.nbytes(back))
-
-
-def _answer(problem: Problem, left: Reduced, states: tuple[int, ...], bound: float) -> Assignment:
-    whole = left.whole(states)
-    seconds = problem.seconds(whole)
-    return Assignment(
-        whole, seconds, problem.nbytes(whole), min(seconds, bound * left.network.tick_s)
-    )
 
 
 def readable(nbytes: float) -> str:

@@ -438,6 +438,25 @@ def dropout(mesh: tuple[int, ...], constraints: dict[str, str] | None, preset: s
     return found
 
 
+def recomputed_dropout(mesh: tuple[int, ...], preset: str) -> dict[str, list[float]]:
+    """Loss and some gradients of a step with dropout, by what blocks do in the backward."""
+    found = {}
+    for mode in ("none", "selective", "full"):
+        torch.manual_seed(0)
+        model, batch, _ = models.gpt2(resid_pdrop=0.2, attn_pdrop=0.2)
+        parallel = autopar.parallelize(model, mesh, batch, preset=preset, recompute=mode)
+        assert len(parallel.plan.recompute) == (0 if mode == "none" else 2)
+        assert ("recompute" in parallel.source) == (mode != "none")
+        loss = parallel.train_step(microbatches=2, **batch)
+        norm = parallel.clip_grad_norm_(1e9)
+        found[mode] = [loss.item(), norm.item()]
+        for name in ("transformer.h.0.mlp.c_fc.weight", "transformer.wte.weight"):
+            gradient = dict(parallel.named_parameters())[name].grad
+            assert isinstance(gradient, DTensor)
+            found[mode] += gradient.full_tensor().flatten()[:50].tolist()
+    return found
+
+
 class Scalars(torch.nn.Module):
     """A parameter without dims, a tensor made in forward, a frozen layer."""
 

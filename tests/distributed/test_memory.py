@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 import torch
 
 from autopar import presets
+from autopar.blocks import Recompute
 from autopar.compile import Settings, compile_graph
 from autopar.emit import emit
 from autopar.mesh import Mesh
@@ -20,7 +22,7 @@ SLACK = 0.15
 """Small tensors (counts, masks, the loss) that the estimate leaves out, relative to the whole."""
 
 
-def work(name: str, regather: bool) -> tuple[parity.Work, int]:
+def work(name: str, regather: bool, recompute: Recompute | None = None) -> tuple[parity.Work, int]:
     """The fsdp preset with weights gathered again or kept, and the predicted activation bytes."""
     case = parity.reference(name)
     mesh = Mesh.of(2)
@@ -30,6 +32,7 @@ def work(name: str, regather: bool) -> tuple[parity.Work, int]:
         preset="fsdp",
         constraints=presets.load("fsdp", mesh),
         regather=regather,
+        recompute=recompute,
     )
     plan = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved).plan
     made = parity.Work(name, str(regather), plan.to_json(), emit(plan, case.graph, localize))
@@ -68,6 +71,16 @@ def test_regathered_weights_are_not_held(pool: Pool) -> None:
         p.numel() * 8 for n, p in parity.reference("gpt2").model.named_parameters() if p.dim() > 1
     )
     assert saved >= 0.6 * weights, (saved, weights)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_recomputed_blocks_hold_what_is_predicted(pool: Pool, name: str) -> None:
+    modes: tuple[Recompute, ...] = ("none", "selective", "full")
+    works = [work(name, regather=True, recompute=mode) for mode in modes]
+    held = [pool.run(2, live_after_forward, made)[0][0] for made, _ in works]
+    for bytes_held, (_, predicted) in zip(held, works, strict=True):
+        assert abs(bytes_held - predicted) <= SLACK * predicted, (held, [p for _, p in works])
+    assert held[2] < 0.9 * held[1] < 0.8 * held[0]
 
 
 def test_the_tracker_counts() -> None:

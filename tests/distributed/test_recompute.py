@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from autopar.blocks import Recompute
 from tests import parity
+from tests.distributed import jobs
 from tests.distributed.test_parity import MESHES, run
 from tests.pool import Pool
 
@@ -21,6 +24,14 @@ def test_every_block(pool: Pool, name: str, mode: Recompute) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_random_plans_of_random_blocks(pool: Pool, name: str) -> None:
     run(pool, [parity.random_work(name, s, 3000 + i, True) for i in range(2) for s in MESHES])
+
+
+@pytest.mark.parametrize("preset", ["ddp", "fsdp_megatron"])
+def test_dropout_draws_the_same_numbers_again(pool: Pool, preset: str) -> None:
+    mesh = (2,) if preset == "ddp" else (2, 2)
+    for found in pool.run(math.prod(mesh), jobs.recomputed_dropout, mesh, preset):
+        assert found["selective"] == pytest.approx(found["none"], rel=1e-5, abs=1e-8)
+        assert found["full"] == pytest.approx(found["none"], rel=1e-5, abs=1e-8)
 
 
 @pytest.mark.slow
