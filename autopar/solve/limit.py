@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.errors import InfeasibleError
-from autopar.problem import Assignment, Problem
+from autopar.problem import Assignment, Problem, Proof
 from autopar.solve.dominance import Reduced, reduced, undecided
 from autopar.solve.elimination import Elimination, eliminate
 from autopar.solve.frontier import TooManyPoints, cheapest_within
@@ -43,23 +43,26 @@ def solve(problem: Problem, limit: float | None = None) -> Assignment:
     """
     left = reduced(Network.of(problem))
     network = left.network
-    best, bound = _within(network, math.inf if limit is None else limit, eliminate(network))
-    return _answer(problem, left, best.states, bound)
+    within = math.inf if limit is None else limit
+    best, bound, proof = _within(network, within, eliminate(network))
+    return _answer(problem, left, best.states, bound, proof)
 
 
 def hull(problem: Problem) -> tuple[Assignment, ...]:
     """The lower convex hull of (bytes, seconds) of all assignments, from the fastest to the smallest.
 
-    Each is optimal within its own bytes.
+    Each is optimal within its own bytes; its bound is of all within them.
     """
     left = reduced(Network.of(problem))
     network = left.network
     free, smallest = eliminate(network), _point(network, LEAST_BYTES)
     fast = Point(free.states, network.ticks(free.states), network.nbytes(free.states))
-    small, _ = _within(network, smallest.nbytes, free)
-    points = [fast, *_between(network, fast, small), small]
-    unique = {(point.ticks, point.nbytes): point for point in points}
-    return tuple(_answer(problem, left, point.states, point.ticks) for point in unique.values())
+    small, bound, _ = _within(network, smallest.nbytes, free)
+    corners = [(fast, free.bound), *_between(network, fast, small), (small, bound)]
+    unique = {(point.ticks, point.nbytes): (point, bound) for point, bound in corners}
+    return tuple(
+        _answer(problem, left, point.states, bound, "hull") for point, bound in unique.values()
+    )
 
 
 def best_with_each_state(problem: Problem, variable: int) -> tuple[float, ...]:
@@ -81,29 +84,33 @@ def best_with_each_state(problem: Problem, variable: int) -> tuple[float, ...]:
     return tuple(float(cost) * network.tick_s for cost in ticks)
 
 
-def _between(network: Network, fast: Point, small: Point) -> list[Point]:
-    """Corners of the hull strictly between two of its points (dichotomic search; Cohon 1978)."""
+def _between(network: Network, fast: Point, small: Point) -> list[tuple[Point, float]]:
+    """Corners of the hull strictly between two of its points (dichotomic search; Cohon 1978).
+
+    With each comes a lower bound on all assignments within its bytes.
+    """
     if fast.nbytes <= small.nbytes or fast.ticks >= small.ticks:
         return []
     price = (small.ticks - fast.ticks) / (fast.nbytes - small.nbytes)
-    corner = _point(network, price)
+    found = eliminate(network, price)
+    corner = Point(found.states, network.ticks(found.states), network.nbytes(found.states))
     if corner.ticks + price * corner.nbytes >= fast.ticks + price * fast.nbytes - _slack(network):
         return []
     before, after = _between(network, fast, corner), _between(network, corner, small)
-    return [*before, corner, *after]
+    return [*before, (corner, found.bound - price * corner.nbytes), *after]
 
 
-def _within(network: Network, limit: float, free: Elimination) -> tuple[Point, float]:
-    """The best assignment found within the limit, and a lower bound on all of them."""
+def _within(network: Network, limit: float, free: Elimination) -> tuple[Point, float, Proof]:
+    """The best assignment found within the limit, and a proven lower bound on all of them."""
     fast = Point(free.states, network.ticks(free.states), network.nbytes(free.states))
     if fast.nbytes <= limit:
-        return fast, free.bound
+        return fast, free.bound, "elimination" if free.is_exact else "mini-buckets"
     walk = _Walk(network, limit, fast, free)
     if walk.bound < walk.best.ticks:
         closed = _closed(network, limit, walk)
         if closed is not None:
-            return closed, closed.ticks
-    return walk.best, min(walk.bound, walk.best.ticks)
+            return closed, closed.ticks, "pareto"
+    return walk.best, min(walk.bound, walk.best.ticks), "lagrange"
 
 
 def _point(network: Network, price: float) -> Point:
@@ -157,6 +164,8 @@ def _closed(network: Network, limit: float, walk: _Walk) -> Point | None:
         return walk.best
     smaller = reduced(network.restricted(hopeful))
     order = eliminate(smaller.network, walk.price)
+    if not order.is_exact:
+        return None
     try:
         states = cheapest_within(smaller.network, limit, walk.best.ticks, walk.price, order)
     except TooManyPoints:
@@ -169,11 +178,15 @@ def _closed(network: Network, limit: float, walk: _Walk) -> Point | None:
     return Point(back, network.ticks(back), network.nbytes(back))
 
 
-def _answer(problem: Problem, left: Reduced, states: tuple[int, ...], bound: float) -> Assignment:
+def _answer(
+    problem: Problem, left: Reduced, states: tuple[int, ...], bound: float, proof: Proof
+) -> Assignment:
     whole = left.whole(states)
     seconds = problem.seconds(whole)
+    bound_s = min(seconds, bound * left.network.tick_s)
+    sizes = left.network.sizes
     return Assignment(
-        whole, seconds, problem.nbytes(whole), min(seconds, bound * left.network.tick_s)
+        whole, seconds, problem.nbytes(whole), bound_s, proof, (len(sizes), sum(sizes))
     )
 
 
