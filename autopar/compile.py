@@ -18,13 +18,14 @@ from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
 from autopar.plan import Conversion, OpSharding, Plan
 from autopar.pricing.assemble import assemble
-from autopar.pricing.build import Candidates, Priced, build
+from autopar.pricing.build import Candidates, Decisions, Priced, build
 from autopar.pricing.narrow import narrow, speaks
 from autopar.pricing.parameters import Storage, storages
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
 from autopar.problem import Assignment
-from autopar.solve import hull, readable, solve
+from autopar.record import Asked, Search
+from autopar.solve import completed, hull, readable, solve
 from cost_models.hardware import Hardware
 
 T = TypeVar("T")
@@ -58,6 +59,17 @@ class Settings:
     first: bool = True
     """Whether constraints that speak of nothing in this graph are mistakes."""
 
+    @property
+    def asked(self) -> Asked:
+        """What a plan records of this, so that its problem can be posed again."""
+        return Asked(
+            memory_limit=self.memory_limit,
+            constraints=tuple(c for c in self.constraints if not c.optional),
+            states=self.states,
+            batch=self.batch,
+            kept=not self.first,
+        )
+
 
 @dataclass(frozen=True)
 class Posed:
@@ -72,19 +84,34 @@ class Posed:
 
     def compilation(self, answer: Assignment) -> Compilation:
         """What an answer means: the plan and its source."""
-        plan = assemble(
+        decisions = self.priced.decisions(answer)
+        objective_s = self.answer(decisions).seconds
+        plan = replace(
+            self.assembled(decisions),
+            objective_s=objective_s,
+            bound_s=min(answer.bound_s, objective_s),
+            proof=answer.proof,
+            asked=self.settings.asked,
+            search=Search(*self.priced.candidates.count(), *answer.left),
+        )
+        return Compilation(self.graph, self.priced, plan, emit(plan, self.graph, rules.localize))
+
+    def assembled(self, decisions: Decisions) -> Plan:
+        """The plan that follows from decisions, whoever made them."""
+        return assemble(
             self.graph,
-            self.priced.decisions(answer),
+            decisions,
             self.prices,
             self.routes,
             saved=self.saved,
             optimizer=self.settings.optimizer,
             preset=self.settings.preset,
-            objective_s=answer.seconds,
-            bound_s=answer.bound_s,
             precision=self.settings.precision,
         )
-        return Compilation(self.graph, self.priced, plan, emit(plan, self.graph, rules.localize))
+
+    def answer(self, decisions: Decisions) -> Assignment:
+        """The fastest assignment that has these decisions: what is left are forms of shared tensors."""
+        return completed(self.priced.problem, self.priced.states(decisions))
 
 
 def pose(
@@ -116,7 +143,8 @@ def compile_graph(
     allowed = limit
     while (excess := made.plan.estimate.memory_nbytes - limit) > 0:
         allowed -= excess
-        made = posed.compilation(replace(_within(posed, limit, allowed), bound_s=first.bound_s))
+        again = _within(posed, limit, allowed)
+        made = posed.compilation(replace(again, bound_s=first.bound_s, proof=first.proof))
     return made
 
 
@@ -137,7 +165,7 @@ def frontier(
 
     Left out is what another beats in both, once overlap and the largest operator are counted.
     """
-    posed = pose(graph, mesh, hardware, settings, saved)
+    posed = pose(graph, mesh, hardware, replace(settings, memory_limit=None), saved)
     every = map(posed.compilation, hull(posed.priced.problem))
     kept: list[Compilation] = []
     for made in sorted(every, key=lambda made: made.plan.estimate.step_s):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 
@@ -15,6 +16,8 @@ from autopar.pricing.keeps import Keeps
 from autopar.pricing.parameters import Storage, gather_steps
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
+from autopar.pricing.shares import shares
+from cost_models.hardware import digest
 
 
 def assemble(
@@ -26,11 +29,9 @@ def assemble(
     saved: Mapping[str, Saved],
     optimizer: str,
     preset: str = "",
-    objective_s: float = 0.0,
-    bound_s: float = 0.0,
     precision: str = "float32",
 ) -> Plan:
-    """The plan that these decisions make, with its predicted step."""
+    """The plan that these decisions make, with its predicted step; what a solver proved is not in it."""
     parameters = tuple(_parameters(graph, decisions, routes))
     choices = tuple(
         Choice(node.name, _sharding(graph, decisions, node.name)) for node in graph.nodes
@@ -49,13 +50,19 @@ def assemble(
         parameters=parameters,
         conversions=conversions,
         estimate=estimate(graph, choices, parameters, conversions, prices, saved, precision),
-        objective_s=objective_s,
-        bound_s=bound_s,
-        versions=tuple((name, version(name)) for name in ("autopar", "torch", "spmd_types")),
+        shares=shares(graph, choices, parameters, prices.mesh),
+        hardware_digest=digest(prices.hardware),
+        versions=versions(),
         precision=precision,
     )
     plan.check(graph)
     return plan
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """What makes plans here."""
+    packages = ((name, version(name)) for name in ("autopar", "torch", "spmd_types"))
+    return (*packages, ("python", platform.python_version()))
 
 
 def _sharding(graph: Graph, decisions: Decisions, name: str) -> OpSharding:
@@ -75,6 +82,7 @@ def _parameters(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator[
             storage.leaf,
             tuple(Conversion(tensor.name, s.axis, s.source, s.target) for s in steps),
             tensor.shape,
+            storage.regather,
         )
 
 

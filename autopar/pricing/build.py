@@ -37,6 +37,12 @@ class Candidates:
     operators: Mapping[str, tuple[OpSharding, ...]]
     parameters: Mapping[str, tuple[Storage, ...]]
 
+    def count(self) -> tuple[int, int]:
+        """How many there are, of all operators and parameters, and of the one that has the most."""
+        chosen = {**self.operators, **self.parameters}
+        sizes = [len(options) for options in chosen.values()]
+        return sum(sizes), max(sizes, default=0)
+
 
 @dataclass(frozen=True)
 class Decisions:
@@ -64,6 +70,15 @@ class Priced:
             else:
                 operators[name] = self.candidates.operators[name][state]
         return Decisions(operators, parameters)
+
+    def states(self, decisions: Decisions) -> tuple[int, ...]:
+        """The states of the first variables that mean these decisions."""
+        return tuple(
+            self.candidates.parameters[name].index(decisions.parameters[name])
+            if name in self.candidates.parameters
+            else self.candidates.operators[name].index(decisions.operators[name])
+            for name in self.names
+        )
 
 
 def build(
