@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -365,6 +365,50 @@ def test_a_decision_that_the_users_constraint_forbids(limited: Made) -> None:
     constraint = {"subject": "stored", "pattern": "up.weight", "allowed": [[other]], "axis": "x"}
     failed = limited.refused(put("asked", "constraints", value=[constraint]))
     assert failed.name == "constraints" and "parameter up.weight rests" in failed.what
+
+
+INFORMATIVE = ("versions", "optimizer", "precision")
+"""Entries that no figure of this plan depends on."""
+
+
+def test_every_entry_counts(forced: Made) -> None:
+    """Any entry of the JSON changed in any of several ways: refused, and never by a crash."""
+    content = json.loads(forced.plan.to_json())
+    accepted = []
+    for path, value in _entries(content):
+        for other in _others(value):
+            try:
+                found = forced.after(put(*path, value=other))
+            except AutoparError:
+                continue
+            if all(check.ok for check in found.values()) and path[0] not in INFORMATIVE:
+                accepted.append((path, value, other))
+    assert not accepted
+
+
+def _entries(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    """(path, value) of every leaf and every list."""
+    if not isinstance(value, dict):
+        yield path, value
+    if isinstance(value, (dict, list)):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _entries(part, (*path, key))
+
+
+def _others(value: Any) -> Iterator[Any]:
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, (int, float)):
+        yield from (value + 1, 1.5 * value + 3, -value - 1)
+    elif isinstance(value, list):
+        yield from (value[:-1], [*value, *value[-1:]]) if value else ([1],)
+    elif isinstance(value, str):
+        first, comma, last = value.strip("[]").partition(", ")
+        kinds = ("R", "I", "P", "N", "S(0)", "S(1)") if comma else ()
+        changed = (f"[{a}, {b}]" for kind in kinds for a, b in ((kind, last), (first, kind)))
+        yield from {"", f"{value}x", "[R]", *changed} - {value}
+    else:
+        yield from (5.0, "x")
 
 
 def _chosen(made: Made, node: str) -> tuple[int, dict[str, Any]]:
