@@ -156,7 +156,7 @@ class Plan:
     conversions: tuple[Conversion, ...]
     estimate: Estimate
     objective_s: float = 0.0
-    """What the solver minimised: as `estimate`, but without overlap, and each bucket priced apart."""
+    """What the solver minimised: as `estimate`, but each bucket and each shared form priced apart."""
     bound_s: float = 0.0
     """A proven lower bound on the objective of every plan that was allowed."""
     proof: Proof = "none"

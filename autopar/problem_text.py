@@ -25,12 +25,14 @@ class _Variable(_Strict):
     name: str
     seconds: Annotated[list[Cost], Field(min_length=1)]
     nbytes: Annotated[list[float], Field(min_length=1)]
+    uncovered: list[float] | None = None
 
 
 class _Factor(_Strict):
     scope: Annotated[list[int], Field(min_length=1)]
     seconds: list[object]
     nbytes: list[object] | None = None
+    uncovered: list[object] | None = None
 
 
 class _Problem(_Strict):
@@ -43,14 +45,20 @@ def to_json(problem: Problem) -> str:
     return json.dumps(
         {
             "variables": [
-                {"name": v.name, "seconds": _plain(v.seconds), "nbytes": _plain(v.nbytes)}
+                {
+                    "name": v.name,
+                    "seconds": _plain(v.seconds),
+                    "nbytes": _plain(v.nbytes),
+                    "uncovered": _plain(v.uncovered),
+                }
                 for v in problem.variables
             ],
             "factors": [
                 {
                     "scope": list(f.scope),
                     "seconds": _plain(f.seconds),
-                    "nbytes": None if f.nbytes is None else _plain(f.nbytes),
+                    "nbytes": _plain(f.nbytes),
+                    "uncovered": _plain(f.uncovered),
                 }
                 for f in problem.factors
             ],
@@ -67,11 +75,12 @@ def from_json(text: str) -> Problem:
         place = ".".join(map(str, first["loc"])) or "the file"
         raise PlanError(f"This is not a problem: {place}: {first['msg']}.") from None
     problem = Problem(
-        tuple(Variable(v.name, _array(v.seconds), _array(list(v.nbytes))) for v in data.variables),
         tuple(
-            Factor(
-                tuple(f.scope), _array(f.seconds), None if f.nbytes is None else _array(f.nbytes)
-            )
+            Variable(v.name, _array(v.seconds), _array(v.nbytes), _or_none(v.uncovered))
+            for v in data.variables
+        ),
+        tuple(
+            Factor(tuple(f.scope), _array(f.seconds), _or_none(f.nbytes), _or_none(f.uncovered))
             for f in data.factors
         ),
     )
@@ -79,11 +88,17 @@ def from_json(text: str) -> Problem:
     return problem
 
 
-def _plain(array: Array) -> object:
+def _plain(array: Array | None) -> object:
+    if array is None:
+        return None
     boxed = array.astype(object)
     boxed[np.isposinf(array)] = None
     plain: object = boxed.tolist()
     return plain
+
+
+def _or_none(values: object) -> Array | None:
+    return None if values is None else _array(values)
 
 
 def _array(values: object) -> Array:

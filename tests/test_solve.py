@@ -20,6 +20,7 @@ from autopar.problem_text import from_json, to_json
 from autopar.solve import best_with_each_state, completed, hull, solve, solve_ilp
 from autopar.solve.dominance import reduced
 from autopar.solve.elimination import eliminate
+from autopar.solve.limit import CLOSE
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network
 from cost_models.hardware import load as load_hardware
@@ -39,17 +40,22 @@ def problems(draw: st.DrawFn) -> Problem:
     """Up to six variables, tables over one to four of them, some entries forbidden."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=6))
+    overlap = draw(st.booleans())
     variables = tuple(
-        Variable(f"v{i}", table(rng, (n,), 0.05), rng.integers(0, 9, n) * 1.0)
+        Variable(
+            f"v{i}", table(rng, (n,), 0.05), rng.integers(0, 9, n) * 1.0,
+            rng.integers(-8, 9, n) / 4 if overlap else None,
+        )
         for i, n in enumerate(sizes)
-    )
+    )  # fmt: skip
     factors = []
     for _ in range(draw(st.integers(0, 7))):
         width = min(len(sizes), draw(st.integers(1, 4)))
         scope = tuple(int(i) for i in rng.permutation(len(sizes))[:width])
         shape = tuple(sizes[i] for i in scope)
         nbytes = rng.integers(0, 4, shape) * 1.0 if rng.random() < 0.5 else None
-        factors.append(Factor(scope, table(rng, shape, 0.1), nbytes))
+        uncovered = rng.integers(-4, 5, shape) / 4 if overlap and rng.random() < 0.3 else None
+        factors.append(Factor(scope, table(rng, shape, 0.1), nbytes, uncovered))
     return Problem(variables, tuple(factors))
 
 
@@ -85,6 +91,11 @@ def repeated(draw: st.DrawFn) -> Problem:
     return Problem(tuple(variables), tuple(factors))
 
 
+def hides(problem: Problem) -> bool:
+    """Whether some communication may run beside compute: then some answers are bounds."""
+    return Network.of(problem).hides
+
+
 anything = st.one_of(problems(), repeated())
 
 
@@ -96,10 +107,14 @@ def check_equal(problem: Problem, limit: float | None) -> Assignment | None:
             solve(problem, limit)
         return None
     found = solve(problem, limit)
-    assert found.seconds == pytest.approx(expected.seconds, **ROUGHLY)
-    assert found.bound_s == pytest.approx(expected.seconds, **ROUGHLY)
     assert found.proof in ("elimination", "lagrange", "pareto")
-    assert found.proof == "elimination" or limit is not None
+    assert found.proof == "elimination" or limit is not None or hides(problem)
+    if hides(problem) and found.nbytes < solve(problem).nbytes:
+        # Two multipliers at once: a bound, not always an optimum.
+        assert found.bound_s <= expected.seconds + 1e-9 <= found.seconds + 2e-9
+    else:
+        assert found.seconds == pytest.approx(expected.seconds, **ROUGHLY)
+        assert found.bound_s == pytest.approx(expected.seconds, **ROUGHLY)
     assert found.seconds == problem.seconds(found.states)
     assert found.nbytes == problem.nbytes(found.states)
     return found
@@ -233,10 +248,13 @@ def test_every_corner_of_the_hull_is_the_best_within_its_bytes(problem: Problem)
     for corner in corners:
         expected = brute_force(problem, corner.nbytes)
         assert expected is not None
-        assert corner.seconds == pytest.approx(expected.seconds, **ROUGHLY)
-        assert corner.bound_s <= expected.seconds + 1e-9
-        assert corner.bound_s == pytest.approx(corner.seconds, **ROUGHLY)
         assert corner.proof == "hull"
+        assert corner.bound_s <= expected.seconds + 1e-9
+        if hides(problem):
+            assert corner.seconds >= expected.seconds
+        else:
+            assert corner.seconds == pytest.approx(expected.seconds, **ROUGHLY)
+            assert corner.bound_s == pytest.approx(corner.seconds, **ROUGHLY)
 
 
 @settings(max_examples=100, deadline=None)
@@ -250,7 +268,12 @@ def test_the_best_with_each_state(problem: Problem) -> None:
             fixed = replace(variable, seconds=np.where(others, np.inf, variable.seconds))
             before, after = problem.variables[:index], problem.variables[index + 1 :]
             expected = brute_force(Problem((*before, fixed, *after), problem.factors))
-            assert np.isinf(found) if expected is None else found == pytest.approx(expected.seconds)
+            if expected is None:
+                assert np.isinf(found)
+            elif hides(problem):
+                assert found <= expected.seconds + 1e-9
+            else:
+                assert found == pytest.approx(expected.seconds)
 
 
 def test_equal_layers_are_eliminated_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,5 +374,7 @@ def test_real_graphs(name: str, shape: tuple[int, ...]) -> None:
     limit = 0.8 * found.nbytes
     within = solve(problem, limit)
     assert within.nbytes <= limit
-    assert solve_ilp(problem, limit).seconds == pytest.approx(within.seconds, rel=1e-6)
+    referee = solve_ilp(problem, limit).seconds
+    assert within.bound_s <= referee * (1 + 1e-6)
+    assert within.seconds <= referee * (1 + CLOSE)
     assert within.bound_s == pytest.approx(within.seconds, rel=1e-6)

@@ -27,6 +27,8 @@ from autopar.problem import Array, Assignment, Factor, Problem, Variable
 from autopar.rules import rule_of
 
 Forms = tuple[Sharding, ...]
+Costs = tuple[Array, Array, Array]
+"""Of each state: seconds, bytes, uncovered seconds."""
 T = TypeVar("T")
 
 
@@ -152,32 +154,33 @@ class _Builder:
 
     def add_node(self, node: Node) -> None:
         """A variable for the node's sharding, or for the parameter's storage."""
-        if node.op == "parameter":
-            seconds, nbytes = self._parameter_costs(node)
-        else:
-            seconds, nbytes = self._operator_costs(node)
+        priced = self._parameter_costs if node.op == "parameter" else self._operator_costs
         self._index[node.name] = len(self.variables)
-        self.variables.append(Variable(node.name, seconds, nbytes))
+        self.variables.append(Variable(node.name, *priced(node)))
 
-    def _parameter_costs(self, node: Node) -> tuple[Array, Array]:
+    def _parameter_costs(self, node: Node) -> Costs:
         tensor = node.outputs[0]
         options = self.candidates.parameters[node.name]
 
-        def priced() -> tuple[Array, Array]:
-            seconds = [storage_seconds(tensor, o, self.routes, self.prices) for o in options]
+        def priced() -> Costs:
+            spent = [storage_seconds(tensor, o, self.routes, self.prices) for o in options]
             nbytes = [storage_nbytes(tensor, o, self.prices).total for o in options]
-            return np.array(seconds), np.array(nbytes, dtype=float)
+            return (
+                np.array([each.visible_s for each in spent]),
+                np.array(nbytes, dtype=float),
+                np.array([each.hideable_s for each in spent]),
+            )
 
         return self._once(priced, "storages", options, also=_looks(tensor))
 
-    def _operator_costs(self, node: Node) -> tuple[Array, Array]:
+    def _operator_costs(self, node: Node) -> Costs:
         options = self.candidates.operators[node.name]
         operands = tuple(self.graph.tensors[name] for name in node.operands)
         tensors = (*operands, *node.outputs)
         kept = self._newly_kept(node)
 
-        def priced() -> tuple[Array, Array]:
-            seconds = [operator_seconds(node, o, self.graph, self.prices) for o in options]
+        def priced() -> Costs:
+            spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
             nbytes = [
                 sum(
                     local_nbytes(tensors[i], (*o.inputs, *o.outputs)[i], self.prices.mesh)
@@ -185,7 +188,12 @@ class _Builder:
                 )
                 for o in options
             ]
-            return np.array(seconds), np.array(nbytes, dtype=float)
+            covers = np.array([each.backward_s for each in spent]) * self.prices.hidden_share
+            return (
+                np.array([each.total_s for each in spent]),
+                np.array(nbytes, dtype=float),
+                -covers,
+            )
 
         # Equal nodes have one rule: the same operator and arguments on tensors that look alike.
         return self._once(priced, "operator", options, rule_of(node, self.graph), also=kept)

@@ -137,25 +137,18 @@ def estimate(
     """The predicted step of one microbatch on one rank."""
     issued = _traffic(graph, choices, parameters, conversions, prices.mesh, precision)
     flows = (*_flows(issued.step, "step", prices), *_flows(issued.microbatch, "microbatch", prices))
-    compute_s = sum(
-        operator_seconds(graph.node[c.node], c.sharding, graph, prices) for c in choices
-    ) + update_seconds(graph, parameters, prices)
-    variants_s = sum(
-        prices.collective(part)
-        for c in choices
-        for part in variant_traffic(
-            c.sharding.variant, graph.node[c.node], c.sharding, graph, prices.mesh
-        )
-    )
-    hideable_s = sum(flow.seconds for flow in flows if flow.scope == "step")
-    hidden_s = min(hideable_s, prices.hidden_share * compute_s)
-    visible_s = sum(flow.seconds for flow in flows) - hidden_s
+    spent = [operator_seconds(graph.node[c.node], c.sharding, graph, prices) for c in choices]
+    backward_s = sum(each.backward_s for each in spent)
+    compute_s = sum(each.forward_s for each in spent) + backward_s
+    compute_s += update_seconds(graph, parameters, prices)
+    hideable_s = _hideable_seconds(graph, parameters, flows, prices, precision)
+    hidden_s = min(hideable_s, prices.hidden_share * backward_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     bytes_of = [_storage_bytes(leaf[p.name], p, prices) for p in parameters]
     keeps = Keeps(graph, {c.node: c.sharding for c in choices}, conversions, prices.mesh, saved)
     return Estimate(
-        compute_s=compute_s - variants_s,
-        exposed_s=visible_s,
+        compute_s=compute_s,
+        exposed_s=sum(flow.seconds for flow in flows) - hidden_s,
         hidden_s=hidden_s,
         flows=flows,
         parameter_nbytes=sum(b.parameter for b in bytes_of),
@@ -164,6 +157,35 @@ def estimate(
         activation_nbytes=keeps.nbytes(),
         working_nbytes=max((_working(graph, c, prices) for c in choices), default=0),
     )
+
+
+def _hideable_seconds(
+    graph: Graph,
+    parameters: tuple[ParameterPlan, ...],
+    flows: tuple[Flow, ...],
+    prices: Prices,
+    precision: str,
+) -> float:
+    """Of what is sent once a step, the seconds of every gradient's first collective."""
+    nbytes: Counter[tuple[str, str]] = Counter()
+    for parameter in parameters:
+        for part in _first_reduction(parameter, graph, prices.mesh, precision):
+            nbytes[prices.mesh.names[part.axis], part.collective] += part.nbytes
+    return sum(
+        flow.seconds * min(1.0, nbytes[flow.axis, flow.collective] / flow.nbytes)
+        for flow in flows
+        if flow.scope == "step" and flow.direction == "backward" and flow.nbytes
+    )
+
+
+def _first_reduction(
+    parameter: ParameterPlan, graph: Graph, mesh: Mesh, precision: str
+) -> list[Traffic]:
+    for conversion in reversed(parameter.steps):
+        issued = _issued(conversion, graph, mesh, precision)
+        if backward := [part for part in issued if part.direction == "backward"]:
+            return backward
+    return []
 
 
 def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from autopar.graph import Graph, Node, Tensor, short
 from autopar.mesh import Mesh
@@ -51,13 +52,31 @@ def split(sharding: OpSharding, mesh: Mesh) -> int:
     return math.prod(mesh.sizes[a] for a in axes)
 
 
-def operator_seconds(node: Node, sharding: OpSharding, graph: Graph, prices: Prices) -> float:
-    """Forward and backward of one operator on one rank, its variant's collectives included."""
+@dataclass(frozen=True, slots=True)
+class OperatorSeconds:
+    """Compute of one operator on one rank, and the collectives of its local implementation."""
+
+    forward_s: float
+    backward_s: float
+    collectives_s: float
+
+    @property
+    def total_s(self) -> float:
+        """A training step's share of it."""
+        return self.forward_s + self.backward_s + self.collectives_s
+
+
+NOTHING = OperatorSeconds(0.0, 0.0, 0.0)
+
+
+def operator_seconds(
+    node: Node, sharding: OpSharding, graph: Graph, prices: Prices
+) -> OperatorSeconds:
+    """What a training step spends on one operator on one rank."""
     if node.is_leaf:
-        return 0.0
+        return NOTHING
     mesh = prices.mesh
     operands = [graph.tensors[name] for name in node.operands]
-    differentiable = any(tensor.differentiable for tensor in node.outputs)
     dtype = node.outputs[0].dtype
     work = flops(node, graph) / split(sharding, mesh)
     moved = 0
@@ -66,12 +85,14 @@ def operator_seconds(node: Node, sharding: OpSharding, graph: Graph, prices: Pri
             local_nbytes(tensor, form, mesh)
             for tensor, form in _pairs(operands, node.outputs, sharding)
         )
-    seconds = prices.operator(work, moved, dtype)
-    if differentiable:
+    backward_s = 0.0
+    if any(tensor.differentiable for tensor in node.outputs):
         gradients = sum(tensor.differentiable for tensor in operands)
-        seconds += prices.operator(work * gradients, 2 * moved, dtype)
+        backward_s = prices.operator(work * gradients, 2 * moved, dtype)
     traffic = variant_traffic(sharding.variant, node, sharding, graph, mesh)
-    return seconds + sum(prices.collective(part) for part in traffic)
+    return OperatorSeconds(
+        prices.operator(work, moved, dtype), backward_s, sum(map(prices.collective, traffic))
+    )
 
 
 def _pairs(

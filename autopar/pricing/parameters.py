@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from autopar.conversion import Step
+from autopar.conversion import Step, Traffic
 from autopar.graph import Tensor
 from autopar.mesh import Mesh
 from autopar.placement import I, N, S, Sharding
@@ -91,17 +91,39 @@ def _chain(stored: Sharding, leaf: Sharding, order: tuple[int, ...]) -> Iterator
         here = there
 
 
-def storage_seconds(tensor: Tensor, storage: Storage, routes: Routes, prices: Prices) -> float:
-    """Seconds per step of gathering the weight, reducing its gradient in buckets, and updating it."""
+@dataclass(frozen=True, slots=True)
+class StorageSeconds:
+    """Seconds per step of one parameter: those that are always paid, and those that may hide."""
+
+    visible_s: float
+    hideable_s: float
+
+
+def storage_seconds(
+    tensor: Tensor, storage: Storage, routes: Routes, prices: Prices
+) -> StorageSeconds:
+    """Gathering the weight, reducing its gradient in buckets, and updating it.
+
+    The gradient's first collective runs beside the backward; those after it wait for its end.
+    """
     mesh = prices.mesh
     update = 0.0
     if tensor.differentiable:
         update = prices.update(local_nbytes(tensor, storage.stored, mesh))
-    return update + sum(
-        prices.in_buckets(part.axis, part.collective, part.nbytes)
-        for step in gather_steps(tensor, storage, routes)
-        for part in step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
-    )
+    steps = gather_steps(tensor, storage, routes)
+    issued = [part for step in steps for part in prices.reduced(step, tensor)]
+    first = next((s for s in reversed(steps) if _backward(prices.reduced(s, tensor))), None)
+    hideable = () if first is None else _backward(prices.reduced(first, tensor))
+    every_s, hideable_s = _bucket_seconds(issued, prices), _bucket_seconds(hideable, prices)
+    return StorageSeconds(update + every_s - hideable_s, hideable_s)
+
+
+def _backward(traffic: Iterable[Traffic]) -> tuple[Traffic, ...]:
+    return tuple(part for part in traffic if part.direction == "backward")
+
+
+def _bucket_seconds(traffic: Iterable[Traffic], prices: Prices) -> float:
+    return sum(prices.in_buckets(part.axis, part.collective, part.nbytes) for part in traffic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autopar.conversion import Collective, Step, Traffic
@@ -64,7 +65,7 @@ class Prices:
 
     @property
     def hidden_share(self) -> float:
-        """How much communication the runtime can hide, as a share of compute time."""
+        """How much of the gradients' reduction can hide, as a share of the backward's compute time."""
         return self.device.overlap
 
     def update(self, nbytes: float) -> float:
@@ -85,10 +86,17 @@ class Prices:
         mesh = self.mesh
         if mesh.sizes[step.axis] == 1:
             return 0.0
-        traffic = step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
         return self._copies(step, tensor) + sum(
-            self.in_buckets(part.axis, part.collective, part.nbytes) for part in traffic
+            self.in_buckets(part.axis, part.collective, part.nbytes)
+            for part in self.reduced(step, tensor)
         )
+
+    def reduced(self, step: Step, tensor: Tensor) -> Iterator[Traffic]:
+        """The collectives of a parameter's step; gradients are summed in the master's precision."""
+        wider = max(1, self.master_itemsize // tensor.itemsize)
+        for part in step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable):
+            is_sum = part.direction == "backward" and part.collective != "all_gather"
+            yield replace(part, nbytes=part.nbytes * wider) if is_sum else part
 
     def again(self, step: Step, tensor: Tensor) -> float:
         """Seconds more if a weight's gather is repeated in the backward instead of being kept."""

@@ -58,11 +58,12 @@ class Bucket:
         self.waiting.discard(id(slot))
 
     def launch(self) -> None:
-        """Start the first collective; the others follow in `finish`."""
+        """Start the first collective, past hops that only slice; the others follow in `finish`."""
         self._current = self._sums()
         self._left = list(reversed(self.hops))
         self._work: dist.Work | None = None
-        self._advance()
+        while self._left and self._work is None:
+            self._advance()
 
     def finish(self) -> None:
         """Wait, do the hops that are left, and give every slot its gradient."""

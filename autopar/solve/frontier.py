@@ -19,7 +19,7 @@ from autopar.solve.elimination import Elimination
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network, Table
 
-MAX_COMBINATIONS = 1 << 21
+MAX_COMBINATIONS = 1 << 17
 """Points that may be looked at; beyond that the caller keeps what it has, with its bound."""
 
 
@@ -48,28 +48,36 @@ class _Sent:
 
 
 def cheapest_within(
-    network: Network, limit: float, best: float, price: float, order: Elimination
+    network: Network,
+    limit: float,
+    best: float,
+    price: float,
+    order: Elimination,
+    effort: int = MAX_COMBINATIONS,
 ) -> tuple[int, ...] | None:
     """The states of fewest ticks within `limit` bytes, if they cost less than `best`; else None.
 
-    `order` is an exact elimination of the same network at `price`.  Raises `TooManyPoints`.
+    `order` is an exact elimination of the same network at `price`.  Raises `TooManyPoints` when more
+    than `effort` were looked at.
     """
     outside = marginals(order, network.sizes).outside
     slack = float(len(network.tables))
     cutoff = best + price * limit + slack
-    run = _Run(network, limit, cutoff, price)
+    run = _Run(network, limit, cutoff, price, effort)
     for place, bucket in enumerate(order.buckets):
         run.eliminate(bucket.variable, outside[place])
     return run.read_back(best)
 
 
 class _Run:
-    def __init__(self, network: Network, limit: float, cutoff: float, price: float) -> None:
+    def __init__(
+        self, network: Network, limit: float, cutoff: float, price: float, effort: int
+    ) -> None:
         self._sizes = network.sizes
         self._limit, self._cutoff, self._price = limit, cutoff, price
         self._sent: list[_Sent] = []
         self._roots: list[_Sent] = []
-        self._left = MAX_COMBINATIONS
+        self._left = effort
         self._tables = list(network.tables)
 
     def eliminate(self, variable: int, outside: Array) -> None:

@@ -8,6 +8,7 @@ and Jordan 2008, 4.1):
     subject to  sum_s x[v, s] = 1
                 sum_{e with s at v} y[e] = x[v, s]        for every table over v
                 sum of bytes <= limit
+                paid >= sum of uncovered seconds,  paid >= 0     (paid is minimised too)
 
 The linear relaxation comes first: on graphs of small treewidth it is often integral, and then optimal.
 Only where it is not, the binaries are branched on.
@@ -25,7 +26,7 @@ import numpy as np
 from ortools.linear_solver.python import model_builder as mb
 
 from autopar.errors import InfeasibleError, InternalError, PlanError
-from autopar.problem import Array, Assignment, Factor, Problem, Proof
+from autopar.problem import Array, Assignment, Factor, Problem, Proof, Variable
 
 RELAXATION, BRANCHING = "glop", "scip"
 TOLERANCE = 1e-6
@@ -57,36 +58,51 @@ class _Program:
         self._model = mb.Model()
         self._cost: list[mb.LinearExprT] = []
         self._nbytes: list[mb.LinearExprT] = []
-        self._x = [self._binaries(v.seconds, v.nbytes, whole) for v in problem.variables]
+        self._uncovered: list[mb.LinearExprT] = []
+        self._most_paid = 0.0
+        self._x = [self._binaries(v, whole) for v in problem.variables]
         for factor in problem.factors:
             self._add(factor)
+        if self._uncovered:
+            paid = self._model.new_num_var(0.0, self._most_paid, None)
+            self._model.add(mb.LinearExpr.sum(self._uncovered) <= paid)
+            self._cost.append(paid)
         self._model.minimize(mb.LinearExpr.sum(self._cost))
         if limit is not None:
             unit = max(limit, 1.0)
             self._model.add(mb.LinearExpr.sum(self._nbytes) * (1 / unit) <= limit / unit)
 
-    def _binaries(self, seconds: Array, nbytes: Array, whole: bool) -> list[mb.Variable]:
+    def _binaries(self, variable: Variable, whole: bool) -> list[mb.Variable]:
         made = [
             self._model.new_var(0.0, 1.0 if math.isfinite(cost) else 0.0, whole, None)
-            for cost in seconds
+            for cost in variable.seconds
         ]
-        self._charge(made, seconds, nbytes)
+        self._charge(made, variable.seconds, variable.nbytes, variable.uncovered)
         self._model.add(mb.LinearExpr.sum(made) == 1.0)
         return made
 
-    def _charge(self, made: Sequence[mb.Variable], seconds: Array, nbytes: Array) -> None:
+    def _charge(
+        self,
+        made: Sequence[mb.Variable],
+        seconds: Array,
+        nbytes: Array | None,
+        uncovered: Array | None,
+    ) -> None:
         finite = np.where(np.isfinite(seconds), seconds, 0.0) / self._unit
         self._cost.append(mb.LinearExpr.weighted_sum(made, finite.tolist()))
-        if nbytes.any():
+        if nbytes is not None and nbytes.any():
             self._nbytes.append(mb.LinearExpr.weighted_sum(made, nbytes.tolist()))
+        if uncovered is not None and uncovered.any():
+            hideable = uncovered / self._unit
+            self._uncovered.append(mb.LinearExpr.weighted_sum(made, hideable.tolist()))
+            self._most_paid += max(0.0, float(hideable.max()))
 
     def _add(self, factor: Factor) -> None:
         entries = np.argwhere(np.isfinite(factor.seconds))
         at = tuple(entries.T)
-        seconds = factor.seconds[at]
-        nbytes = np.zeros(len(entries)) if factor.nbytes is None else factor.nbytes[at]
         made = [self._model.new_num_var(0.0, 1.0, None) for _ in entries]
-        self._charge(made, seconds, nbytes)
+        more = (None if table is None else table[at] for table in (factor.nbytes, factor.uncovered))
+        self._charge(made, factor.seconds[at], *more)
         for place, index in enumerate(factor.scope):
             for state, x in enumerate(self._x[index]):
                 agreeing = [made[i] for i in np.flatnonzero(entries[:, place] == state)]
@@ -118,6 +134,7 @@ class _Program:
 
 def _largest(problem: Problem) -> float:
     """The unit in which solvers see costs: their tolerances are absolute."""
-    tables = (*(v.seconds for v in problem.variables), *(f.seconds for f in problem.factors))
+    seconds = [table.seconds for table in problem.tables]
+    tables = [*seconds, *(t.uncovered for t in problem.tables if t.uncovered is not None)]
     finite = [float(np.abs(table[np.isfinite(table)]).max(initial=0.0)) for table in tables]
     return max([*finite, 1e-30])

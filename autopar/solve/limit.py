@@ -3,26 +3,32 @@
 For a price p >= 0 per byte,  g(p) = min_x ticks(x) + p * (bytes(x) - limit)  is a lower bound on every
 assignment within the limit (weak duality).  g is concave and piecewise linear; its maximum is found
 exactly by walking along the lower convex hull of all (bytes, ticks), from the two assignments that
-enclose the limit to the segment that crosses it.  States whose best assignment at that price costs
-more than what is known already are dropped (reduced-cost fixing), and the rest is searched with Pareto
-sets: the answer is then optimal, or keeps the bound of g.
+enclose the limit to the segment that crosses it; the best mixture of its ends is near the optimum.
+States whose best assignment at that price costs more than what is known already are dropped
+(reduced-cost fixing), and the rest is searched with Pareto sets: the answer is then optimal, or keeps
+the bound of g.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autopar.errors import InfeasibleError
 from autopar.problem import Assignment, Problem, Proof
+from autopar.solve.crossover import mixtures
 from autopar.solve.dominance import Reduced, reduced, undecided
 from autopar.solve.elimination import Elimination, eliminate
-from autopar.solve.frontier import TooManyPoints, cheapest_within
+from autopar.solve.frontier import MAX_COMBINATIONS, TooManyPoints, cheapest_within
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network
+from autopar.solve.overlap import Balanced, balanced, halves
 
+CLOSE = 5e-4
+"""A gap, relative to the cost, that hardly matters: closing it is worth little."""
 LEAST_BYTES = math.inf
 """The price at which nothing but bytes counts."""
 
@@ -42,36 +48,66 @@ def solve(problem: Problem, limit: float | None = None) -> Assignment:
     Raises `InfeasibleError` where nothing is allowed, or nothing fits: it names the least that would.
     """
     left = reduced(Network.of(problem))
-    network = left.network
-    within = math.inf if limit is None else limit
-    best, bound, proof = _within(network, within, eliminate(network))
-    return _answer(problem, left, best.states, bound, proof)
+    found = _free(left.network)
+    if limit is not None and left.network.nbytes(found.states) > limit:
+        found = balanced(left.network, limit, lambda network: _best_within(network, limit))
+    return _answer(problem, left, found.states, found.bound, found.proof)
+
+
+def _free(network: Network) -> Balanced:
+    """The optimum without a limit."""
+    found = balanced(network, math.inf, lambda exposed: _best_within(exposed, math.inf))
+    is_far = found.bound < (1.0 - CLOSE) * _paid(network, found.states)
+    return _closed_halves(network, found) if is_far and found.proof != "mini-buckets" else found
 
 
 def hull(problem: Problem) -> tuple[Assignment, ...]:
     """The lower convex hull of (bytes, seconds) of all assignments, from the fastest to the smallest.
 
-    Each is optimal within its own bytes; its bound is of all within them.
+    Each is optimal within its own bytes, where nothing hides.  Otherwise they are what is best of
+    three hulls: with everything hidden, with nothing hidden, and at the share of the fastest.  The
+    bound of each is of all within its bytes.
     """
     left = reduced(Network.of(problem))
-    network = left.network
+    networks = _exposed(left.network)
+    answers = [answer for network in networks for answer in _hull(problem, left, network)]
+    kept: list[Assignment] = []
+    for answer in sorted(answers, key=lambda one: (one.seconds, one.nbytes)):
+        if not kept or answer.nbytes < kept[-1].nbytes:
+            kept.append(answer)
+    return tuple(kept)
+
+
+def _exposed(network: Network) -> list[Network]:
+    """The networks of seconds that no assignment undercuts: lower bounds, the higher the better."""
+    if not network.hides:
+        return [network]
+    share = balanced(network, math.inf, lambda exposed: _best_within(exposed, math.inf)).share
+    return [network.exposing(share) for share in sorted({0.0, share, 1.0})]
+
+
+def _hull(problem: Problem, left: Reduced, network: Network) -> Iterator[Assignment]:
     free, smallest = eliminate(network), _point(network, LEAST_BYTES)
     fast = Point(free.states, network.ticks(free.states), network.nbytes(free.states))
     small, bound, _ = _within(network, smallest.nbytes, free)
     corners = [(fast, free.bound), *_between(network, fast, small), (small, bound)]
     unique = {(point.ticks, point.nbytes): (point, bound) for point, bound in corners}
-    return tuple(
-        _answer(problem, left, point.states, bound, "hull") for point, bound in unique.values()
-    )
+    for point, bound in unique.values():
+        yield _answer(problem, left, point.states, bound, "hull")
 
 
 def best_with_each_state(problem: Problem, variable: int) -> tuple[float, ...]:
     """Seconds of the best assignment for each state of one variable; all others are free.
 
+    Where communication hides, they are lower bounds: the highest of a few.
     Raises `InfeasibleError` where nothing is allowed, and where tables would grow too large to tell.
     """
     left = undecided(Network.of(problem))
-    network = left.network
+    bounds = [_with_each_state(network, left, variable) for network in _exposed(left.network)]
+    return tuple(max(ticks) * left.network.tick_s for ticks in zip(*bounds, strict=True))
+
+
+def _with_each_state(network: Network, left: Reduced, variable: int) -> tuple[float, ...]:
     found = eliminate(network)
     if not found.is_exact:
         raise InfeasibleError(
@@ -79,9 +115,8 @@ def best_with_each_state(problem: Problem, variable: int) -> tuple[float, ...]:
             "tensors, or use fewer mesh axes."
         )
     if variable not in left.undecided:
-        return (found.bound * network.tick_s,)
-    ticks = marginals(found, network.sizes).of_states[left.undecided.index(variable)]
-    return tuple(float(cost) * network.tick_s for cost in ticks)
+        return (found.bound,)
+    return tuple(marginals(found, network.sizes).of_states[left.undecided.index(variable)].tolist())
 
 
 def _between(network: Network, fast: Point, small: Point) -> list[tuple[Point, float]]:
@@ -98,6 +133,35 @@ def _between(network: Network, fast: Point, small: Point) -> list[tuple[Point, f
         return []
     before, after = _between(network, fast, corner), _between(network, corner, small)
     return [*before, (corner, found.bound - price * corner.nbytes), *after]
+
+
+def _paid(network: Network, states: tuple[int, ...]) -> float:
+    return network.ticks(states) + max(0.0, network.uncovered(states))
+
+
+def _closed_halves(network: Network, found: Balanced) -> Balanced:
+    """The best of both halves, and the lower of their bounds, where that says more."""
+    states, bound, proofs = found.states, math.inf, set[Proof]()
+    for half, limit in halves(network):
+        try:
+            these, at_least, proof = _best_within(half, limit)
+        except InfeasibleError:
+            continue
+        states = min(states, these, key=lambda one: _paid(network, one))
+        bound = min(bound, at_least)
+        proofs.add(proof)
+    says_more = bound > found.bound
+    return replace(
+        found,
+        states=states,
+        bound=min(max(found.bound, bound), _paid(network, states)),
+        proof="pareto" if says_more and proofs <= {"elimination", "pareto"} else "lagrange",
+    )
+
+
+def _best_within(network: Network, limit: float) -> tuple[tuple[int, ...], float, Proof]:
+    best, bound, proof = _within(network, limit, eliminate(network))
+    return best.states, bound, proof
 
 
 def _within(network: Network, limit: float, free: Elimination) -> tuple[Point, float, Proof]:
@@ -151,6 +215,10 @@ class _Walk:
                 inside = here
             else:
                 outside = here
+        for states in mixtures(network, outside.states, inside.states):
+            here = Point(states, network.ticks(states), network.nbytes(states))
+            if here.nbytes <= limit and here.ticks < self.best.ticks:
+                self.best = here
 
 
 def _closed(network: Network, limit: float, walk: _Walk) -> Point | None:
@@ -166,8 +234,10 @@ def _closed(network: Network, limit: float, walk: _Walk) -> Point | None:
     order = eliminate(smaller.network, walk.price)
     if not order.is_exact:
         return None
+    is_close = walk.bound >= (1.0 - CLOSE) * walk.best.ticks
+    effort = MAX_COMBINATIONS // 16 if is_close else MAX_COMBINATIONS
     try:
-        states = cheapest_within(smaller.network, limit, walk.best.ticks, walk.price, order)
+        states = cheapest_within(smaller.network, limit, walk.best.ticks, walk.price, order, effort)
     except TooManyPoints:
         return None
     if states is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,12 @@ MOST = float(2**53)
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Ticks and bytes over the states of some variables."""
+    """Ticks, bytes and uncovered ticks over the states of some variables."""
 
     scope: tuple[int, ...]
     ticks: Array
     nbytes: Array
+    uncovered: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,14 +45,16 @@ class Network:
         """Round a problem to ticks."""
         tick_s = _tick_s(problem)
         shared = Shared(tick_s)
-        tables = [
-            Table((index,), shared.ticks(v.seconds), shared.nbytes(v.nbytes))
-            for index, v in enumerate(problem.variables)
-        ]
-        for factor in problem.factors:
-            nbytes = np.zeros(factor.seconds.shape) if factor.nbytes is None else factor.nbytes
-            tables.append(Table(factor.scope, shared.ticks(factor.seconds), shared.nbytes(nbytes)))
-        return cls(tuple(variable.size for variable in problem.variables), tuple(tables), tick_s)
+        tables = tuple(
+            Table(
+                t.scope,
+                shared.ticks(t.seconds),
+                shared.zeros(t.seconds.shape) if t.nbytes is None else shared.nbytes(t.nbytes),
+                shared.zeros(t.seconds.shape) if t.uncovered is None else shared.ticks(t.uncovered),
+            )
+            for t in problem.tables
+        )
+        return cls(tuple(variable.size for variable in problem.variables), tables, tick_s)
 
     def ticks(self, states: Sequence[int]) -> float:
         """The objective of one assignment."""
@@ -60,6 +63,31 @@ class Network:
     def nbytes(self, states: Sequence[int]) -> float:
         """The bytes of one assignment."""
         return float(sum(t.nbytes[tuple(states[i] for i in t.scope)] for t in self.tables))
+
+    def uncovered(self, states: Sequence[int]) -> float:
+        """The ticks of one assignment's hideable communication that compute does not cover."""
+        return float(sum(t.uncovered[tuple(states[i] for i in t.scope)] for t in self.tables))
+
+    @property
+    def hides(self) -> bool:
+        """Whether anything may be covered at all."""
+        return any(array.any() for array in {id(t): t.uncovered for t in self.tables}.values())
+
+    def exposing(self, share: float) -> Network:
+        """The network in which uncovered ticks are paid at a price between 0 and 1, never less.
+
+        Rounded down, once per table: what is optimal here is a lower bound there.
+        """
+        shared = Shared(self.tick_s)
+        tables = tuple(
+            replace(
+                t,
+                ticks=shared.priced(t.ticks, t.uncovered, share),
+                uncovered=shared.zeros(t.ticks.shape),
+            )
+            for t in self.tables
+        )
+        return replace(self, tables=tables)
 
     def without(self, decided: Sequence[int]) -> Network:
         """The network over the other variables; these have one state each and leave constants."""
@@ -71,6 +99,7 @@ class Network:
                 tuple(number[i] for i in table.scope if i in number),
                 shared.squeezed(table.ticks, [i in number for i in table.scope]),
                 shared.squeezed(table.nbytes, [i in number for i in table.scope]),
+                shared.squeezed(table.uncovered, [i in number for i in table.scope]),
             )
             for table in self.tables
         )
@@ -84,6 +113,7 @@ class Network:
                 table.scope,
                 shared.selected(table.ticks, [kept[i] for i in table.scope]),
                 shared.selected(table.nbytes, [kept[i] for i in table.scope]),
+                shared.selected(table.uncovered, [kept[i] for i in table.scope]),
             )
             for table in self.tables
         )
@@ -92,7 +122,8 @@ class Network:
 
 def _tick_s(problem: Problem) -> float:
     """A picosecond, or the least multiple of it in which the largest possible sum is exact."""
-    tables = (*(v.seconds for v in problem.variables), *(f.seconds for f in problem.factors))
+    seconds = [table.seconds for table in problem.tables]
+    tables = [*seconds, *(t.uncovered for t in problem.tables if t.uncovered is not None)]
     largest = {id(t): float(np.abs(t[np.isfinite(t)]).max(initial=0.0)) for t in tables}
     whole = sum(largest[id(table)] for table in tables) / (MOST * FINEST_S)
     return FINEST_S * 2.0 ** max(0, math.ceil(math.log2(max(whole, 1.0))))
@@ -116,6 +147,17 @@ class Shared:
     def nbytes(self, nbytes: Array) -> Array:
         """Bytes as whole numbers, rounded up."""
         return self._once(("nbytes", id(nbytes)), (nbytes,), lambda: np.ceil(nbytes))
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """One object per shape."""
+        return self._once(("zeros", shape), (), lambda: np.zeros(shape))
+
+    def priced(self, ticks: Array, uncovered: Array, price: float) -> Array:
+        """Ticks and uncovered ticks at a price, rounded down."""
+        if price == 0.0 or not uncovered.any():
+            return ticks
+        key = ("priced", id(ticks), id(uncovered))
+        return self._once(key, (ticks, uncovered), lambda: ticks + np.floor(price * uncovered))
 
     def selected(self, array: Array, kept: Iterable[NDArray[np.intp]]) -> Array:
         """The entries of these states."""
