@@ -59,6 +59,7 @@ def parallelize(
     constraints: Constraints | None = None,
     input: str = "global",
     outputs: Sequence[str] = (),
+    recompute: str | None = None,
     source: str | Path | None = None,
     replan: bool = True,
 ) -> Parallel:
@@ -67,16 +68,19 @@ def parallelize(
     `example_inputs` hold one global batch, as a dict of keyword arguments (targets of `loss` among
     them) or a tuple; left out where the model brings its own.  Rank 0 plans and its weights count.
     `memory_limit` is per device, in bytes or as ``"40GiB"``.  `constraints` map patterns over names
-    to types (see `autopar.constraints`), `preset` names a file of them.  With ``input="local"``
-    every rank passes its own part of the batch.  `source` is an emitted file that was edited by
-    hand.  Batches of other shapes are planned when they come, or refused with ``replan=False``.
+    to types (see `autopar.constraints`), `preset` names a file of them.  `recompute` ("none",
+    "selective", "full") says what every block does in the backward; None leaves it to the solver,
+    which lets blocks forget what they made only where the memory limit asks for it.  With
+    ``input="local"`` every rank passes its own part of the batch.  `source` is an emitted file that
+    was edited by hand.  Batches of other shapes are planned when they come, or refused with
+    ``replan=False``.
 
     Raises `InputError` and its kinds for what does not fit, `CaptureError` for a model that cannot
     be captured as it is, `InfeasibleError` where nothing meets the constraints.
     """
     options = Options.of(
         loss=loss, optimizer=optimizer, precision=precision, memory_limit=memory_limit,
-        preset=preset, constraints=constraints, input=input, outputs=outputs,
+        preset=preset, constraints=constraints, input=input, outputs=outputs, recompute=recompute,
     )  # fmt: skip
     device_mesh = world.device_mesh(mesh if isinstance(mesh, DeviceMesh) else as_mesh(mesh))
     faults.watch()
@@ -184,7 +188,7 @@ def posed_for(plan: Plan, graph: Graph, hardware: Hardware) -> Posed:
         storage=_storage(plan if asked.kept else None),
         first=not asked.kept,
     )
-    return pose(graph, plan.mesh, hardware, settings, saved(graph))
+    return pose(graph, plan.mesh, hardware, settings, saved(graph), asked.recompute)
 
 
 def _captured(
@@ -241,6 +245,7 @@ class Compiler:
             precision=str(options.precision),
             batch=batch,
             storage=_storage(self._first),
+            recompute=options.recompute,
             first=self._first is None,
         )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from autopar import rules
+from autopar.blocks import MODES, Recompute
 from autopar.constraints import Constraint
 from autopar.emit import emit
 from autopar.errors import InfeasibleError
@@ -56,6 +57,8 @@ class Settings:
     """How inputs that have the batch's first dim arrive; None: whole on every rank."""
     storage: Mapping[str, Storage] = field(default_factory=dict)
     """Parameters, by the user's name, whose place is already decided."""
+    recompute: Recompute | None = None
+    """What every block does in the backward; None: nothing again, or what the memory limit asks for."""
     first: bool = True
     """Whether constraints that speak of nothing in this graph are mistakes."""
 
@@ -82,8 +85,8 @@ class Posed:
     saved: Mapping[str, Saved]
     priced: Priced
 
-    def compilation(self, answer: Assignment) -> Compilation:
-        """What an answer means: the plan and its source."""
+    def compilation(self, answer: Assignment, limit: float | None = None) -> Compilation:
+        """What an answer within a limit on bytes means: the plan and its source."""
         decisions = self.priced.decisions(answer)
         objective_s = self.answer(decisions).seconds
         plan = replace(
@@ -91,7 +94,8 @@ class Posed:
             objective_s=objective_s,
             bound_s=min(answer.bound_s, objective_s),
             proof=answer.proof,
-            asked=self.settings.asked,
+            bound_nbytes=limit,
+            asked=replace(self.settings.asked, recompute=self.priced.candidates.recompute),
             search=Search(*self.priced.candidates.count(), *answer.left),
         )
         return Compilation(self.graph, self.priced, plan, emit(plan, self.graph, rules.localize))
@@ -115,13 +119,22 @@ class Posed:
 
 
 def pose(
-    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, saved: Mapping[str, Saved]
+    graph: Graph,
+    mesh: Mesh,
+    hardware: Hardware,
+    settings: Settings,
+    saved: Mapping[str, Saved],
+    recompute: tuple[Recompute, ...] | None = None,
 ) -> Posed:
-    """Rules give candidates, constraints narrow them, prices make a problem."""
+    """Rules give candidates, constraints narrow them, prices make a problem.
+
+    `recompute`: what each block may do in the backward; None: what the settings say.
+    """
     master = ITEMSIZE["float32"] if settings.precision in ("bfloat16", "float16") else 0
     prices = Prices(mesh, hardware, settings.states, master)
     routes = Routes(mesh, prices.step, prices.weight_step)
-    candidates = candidates_of(graph, mesh, settings)
+    modes = recompute or (settings.recompute or "none",)
+    candidates = replace(candidates_of(graph, mesh, settings), recompute=modes)
     priced = build(graph, candidates, prices, routes, saved=saved)
     return Posed(graph, settings, prices, routes, saved, priced)
 
@@ -131,20 +144,26 @@ def compile_graph(
 ) -> Compilation:
     """The best plan, within the memory limit where one is set.
 
+    Blocks may be recomputed where the limit binds.
+
     The solver counts what rests and what is kept.  What is alive besides, while the largest operator
     runs, is known of a plan only: a plan that exceeds the limit by it is made again with less.
     """
     posed = pose(graph, mesh, hardware, settings, saved)
     limit = settings.memory_limit
-    first = solve(posed.priced.problem, limit)
-    made = posed.compilation(first)
-    if limit is None:
+    made = posed.compilation(solve(posed.priced.problem))
+    if limit is None or made.plan.estimate.memory_nbytes <= limit:
         return made
+    if settings.recompute is None:
+        posed = pose(graph, mesh, hardware, settings, saved, MODES)
+    first = solve(posed.priced.problem, limit)
+    made = posed.compilation(first, limit)
     allowed = limit
     while (excess := made.plan.estimate.memory_nbytes - limit) > 0:
         allowed -= excess
         again = _within(posed, limit, allowed)
-        made = posed.compilation(replace(again, bound_s=first.bound_s, proof=first.proof))
+        again = replace(again, bound_s=first.bound_s, proof=first.proof)
+        made = posed.compilation(again, limit)
     return made
 
 
@@ -165,7 +184,8 @@ def frontier(
 
     Left out is what another beats in both, once overlap and the largest operator are counted.
     """
-    posed = pose(graph, mesh, hardware, replace(settings, memory_limit=None), saved)
+    modes = MODES if settings.recompute is None else None
+    posed = pose(graph, mesh, hardware, replace(settings, memory_limit=None), saved, modes)
     every = map(posed.compilation, hull(posed.priced.problem))
     kept: list[Compilation] = []
     for made in sorted(every, key=lambda made: made.plan.estimate.step_s):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from autopar.blocks import MODES, Recompute
 from autopar.constraints import Constraint
 from autopar.errors import InputError
 
@@ -72,6 +73,7 @@ class Options:
     constraints: Constraints | None = None
     input: Literal["global", "local"] = "global"
     outputs: tuple[str, ...] = ()
+    recompute: Recompute | None = None
 
     @classmethod
     def of(
@@ -85,12 +87,18 @@ class Options:
         constraints: Constraints | None = None,
         input: str = "global",
         outputs: Sequence[str] = (),
+        recompute: str | None = None,
     ) -> Options:
         """Read what a user passed."""
         if input not in ("global", "local"):
             raise InputError(f"input={input!r} is unknown: pass 'global' or 'local'.")
         if isinstance(outputs, str):
             raise InputError(f"outputs is a list of names, not {outputs!r}: pass [{outputs!r}].")
+        if recompute is not None and recompute not in MODES:
+            raise InputError(
+                f"recompute={recompute!r} is unknown: pass {', '.join(map(repr, MODES))}, or None to "
+                "let the memory limit decide."
+            )
         return cls(
             loss,
             optimizer if isinstance(optimizer, str) else optimizer.__name__,
@@ -101,6 +109,7 @@ class Options:
             constraints,
             "local" if input == "local" else "global",
             tuple(outputs),
+            recompute,
         )
 
     def __str__(self) -> str:
@@ -108,7 +117,7 @@ class Options:
         return (
             f"optimizer={self.optimizer} precision={self.precision} memory={self.memory_limit} "
             f"preset={self.preset} constraints={self.constraints} input={self.input} "
-            f"outputs={self.outputs}"
+            f"outputs={self.outputs} recompute={self.recompute}"
         )
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from autopar.blocks import Recompute, blocks
 from autopar.conversion import Step, Traffic
 from autopar.errors import PlacementError, PlanError
 from autopar.graph import Graph
@@ -95,6 +96,14 @@ class ParameterPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """What the backward finds of a block: all that was kept, or less, which is computed again."""
+
+    path: str
+    recompute: Recompute
+
+
+@dataclass(frozen=True, slots=True)
 class Flow:
     """Predicted communication of one kind on one axis in one step: bytes on one rank, and seconds."""
 
@@ -161,6 +170,8 @@ class Plan:
     """A proven lower bound on the objective of every plan that was allowed."""
     proof: Proof = "none"
     """How the bound was got; see `autopar.problem.Proof`."""
+    bound_nbytes: float | None = None
+    """The bound is of plans within so many bytes, as the solver counts them; None: of all."""
     asked: Asked = field(default_factory=Asked)
     search: Search = field(default_factory=Search)
     shares: tuple[Share, ...] = ()
@@ -169,6 +180,8 @@ class Plan:
     """Of the profile's figures, which its name may not tell."""
     versions: tuple[tuple[str, str], ...] = ()
     precision: str = "float32"
+    recompute: tuple[BlockPlan, ...] = ()
+    """The blocks that do not keep all they made; of others nothing is said."""
     schema: int = SCHEMA
 
     @cached_property
@@ -181,6 +194,11 @@ class Plan:
         """Each parameter's plan, by the user's name."""
         return {parameter.name: parameter for parameter in self.parameters}
 
+    @cached_property
+    def recompute_of(self) -> dict[str, Recompute]:
+        """What recomputed blocks do, by their path."""
+        return {block.path: block.recompute for block in self.recompute}
+
     def sharding(self, graph: Graph, tensor: str) -> Sharding:
         """The sharding in which a tensor is made."""
         node = graph.producer[tensor]
@@ -191,7 +209,9 @@ class Plan:
     def digest(self) -> str:
         """Twelve hex digits of all decisions; estimates and versions do not count."""
         body = (self.graph_digest, str(self.mesh), self.choices, self.parameters, self.conversions)
-        return hashlib.sha256(repr((body, self.precision)).encode()).hexdigest()[:12]
+        return hashlib.sha256(repr((body, self.precision, self.recompute)).encode()).hexdigest()[
+            :12
+        ]
 
     def to_json(self) -> str:
         """The plan as text."""
@@ -244,6 +264,10 @@ class Plan:
                 self._check_fit(graph, node.path, name, sharding)
         self._check_parameters(graph)
         self._check_conversions(graph)
+        known = {block.path for block in blocks(graph)} if self.recompute else set()
+        for path in self.recompute_of:
+            if path not in known:
+                raise PlanError(f"{graph.name} has no block {path!r} that could be recomputed.")
 
     def _check_fit(self, graph: Graph, where: str, name: str, sharding: Sharding) -> None:
         tensor = graph.tensors[name]
@@ -358,6 +382,6 @@ def total(traffic: Iterable[Traffic]) -> Counter[tuple[int, str, str]]:
 
 _ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
 __all__ = [
-    "Choice", "Conversion", "Estimate", "Flow", "OpSharding", "ParameterPlan", "Plan",
+    "BlockPlan", "Choice", "Conversion", "Estimate", "Flow", "OpSharding", "ParameterPlan", "Plan",
     "reduction_dtype", "total",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autopar.blocks import Recompute
 from autopar.constraints import Constraint
 from autopar.texts import ShardingText
 
@@ -14,7 +15,7 @@ class Asked:
 
     `states` are the tensors of a parameter's size that the optimizer keeps.  `batch` is how inputs
     arrive that hold a rank's own part of the batch; None: they come whole.  `kept` says whether
-    parameters had to stay where an earlier plan had put them.
+    parameters had to stay where an earlier plan had put them, `recompute` what blocks might do.
     """
 
     memory_limit: float | None = None
@@ -24,6 +25,7 @@ class Asked:
     states: float = 2.0
     batch: ShardingText | None = None
     kept: bool = False
+    recompute: tuple[Recompute, ...] = ("none",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from autopar import presets, rules
 from autopar.api import with_outputs
 from autopar.batch import Batch
+from autopar.blocks import Recompute
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.compile import Settings, compile_graph
@@ -92,14 +93,16 @@ class Work:
     source: str
 
 
-def random_work(name: str, shape: tuple[int, ...], seed: int) -> Work:
+def random_work(name: str, shape: tuple[int, ...], seed: int, recomputes: bool = False) -> Work:
     """A random plan of a case."""
     case = reference(name)
-    plan = random_plan(case.graph, Mesh.of(*shape), seed, case.saved)
+    plan = random_plan(case.graph, Mesh.of(*shape), seed, case.saved, recomputes)
     return _work(name, f"random plan {seed} on {plan.mesh}", plan, case.graph)
 
 
-def preset_work(name: str, shape: tuple[int, ...], preset: str | None) -> Work:
+def preset_work(
+    name: str, shape: tuple[int, ...], preset: str | None, recompute: Recompute | None = None
+) -> Work:
     """The plan of a preset, or the solver's own."""
     case = reference(name)
     mesh = Mesh.of(*shape)
@@ -109,9 +112,11 @@ def preset_work(name: str, shape: tuple[int, ...], preset: str | None) -> Work:
         preset=preset or "",
         constraints=presets.load(preset, mesh) if preset else (),
         regather=presets.regathers(preset) if preset else None,
+        recompute=recompute,
     )
     made = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved)
-    return _work(name, f"{preset or 'no preset'} on {mesh}", made.plan, case.graph)
+    label = f"{preset or 'no preset'} on {mesh}, recompute {recompute}"
+    return _work(name, label, made.plan, case.graph)
 
 
 def _work(name: str, label: str, plan: Plan, graph: Graph) -> Work:
@@ -209,7 +214,7 @@ def check_weights(parallel: Parallel, case: Reference) -> None:
 
 def check_traffic(parallel: Parallel, plan: Plan, counted: CountTraffic) -> None:
     """Bytes by axis, kind and direction equal the prediction."""
-    predicted = traffic(plan, parallel.graph)
+    predicted = traffic(plan, parallel.graph, saved(parallel.graph))
     want: Counter[tuple[str, str, str]] = Counter()
     for (axis, kind, direction), nbytes in total(predicted.microbatch).items():
         want[plan.mesh.names[axis], kind, direction] += nbytes

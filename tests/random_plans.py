@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from autopar import rules
+from autopar.blocks import MODES, blocks
 from autopar.compile import Settings, candidates_of
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
@@ -18,6 +19,7 @@ from autopar.pricing.assemble import assemble
 from autopar.pricing.build import Decisions
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.prices import Prices
+from autopar.pricing.recomputed import again
 from autopar.pricing.routes import Routes
 from cost_models.hardware import load
 
@@ -29,8 +31,10 @@ def kinds(sharding: Sharding) -> str:
     return "".join("S" if isinstance(kind, S) else kind.name for kind in sharding)
 
 
-def random_plan(graph: Graph, mesh: Mesh, seed: int, saved: Mapping[str, Saved]) -> Plan:
-    """Any valid plan; the same seed gives the same plan."""
+def random_plan(
+    graph: Graph, mesh: Mesh, seed: int, saved: Mapping[str, Saved], recomputes: bool = False
+) -> Plan:
+    """Any valid plan; the same seed gives the same plan.  With `recomputes`, each block may be again."""
     rng = random.Random(seed)
     # Datasheet prices make every collective worth using; a measured profile may avoid one.
     prices = Prices(mesh, load("h100"))
@@ -44,9 +48,10 @@ def random_plan(graph: Graph, mesh: Mesh, seed: int, saved: Mapping[str, Saved])
         name: _pick(rng, options, lambda o: f"{kinds(o.stored)}>{kinds(o.leaf)}{o.regather}")
         for name, options in sorted(candidates.parameters.items())
     }
+    recompute = {b.path: rng.choice(MODES) for b in blocks(graph)} if recomputes else {}
     plan = assemble(
         graph,
-        Decisions(operators, parameters),
+        Decisions(operators, parameters, recompute),
         prices,
         Routes(mesh, prices.step, prices.weight_step),
         saved=saved,
@@ -68,7 +73,10 @@ def _with_random_regathers(
         else c
         for c in plan.conversions
     )
-    keeps = Keeps(graph, plan.choice, conversions, plan.mesh, saved)
+    run_again = again(
+        graph, plan.choice, conversions, plan.recompute_of, saved, plan.mesh, plan.precision
+    )
+    keeps = Keeps(graph, plan.choice, conversions, plan.mesh, saved, run_again)
     return replace(plan, conversions=keeps.effective())
 
 

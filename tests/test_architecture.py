@@ -18,8 +18,8 @@ LAYERS = (
     ("placement",),
     ("conversion", "graph"),
     (
-        "plan", "problem", "problem_text", "record", "texts", "constraints", "operators", "options",
-        "meta",
+        "blocks", "plan", "problem", "problem_text", "record", "texts", "constraints", "operators",
+        "options", "meta",
     ),
     ("capture", "rules", "presets", "solve", "grouping"),
     ("pricing",),

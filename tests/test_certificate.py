@@ -12,6 +12,7 @@ import pytest
 
 import autopar
 from autopar.api import plan_frontier, posed_for
+from autopar.blocks import MODES
 from autopar.certificate import Check, certify
 from autopar.compile import Compilation, Posed, Settings, compile_graph
 from autopar.errors import AutoparError, ConstraintError, PlanError
@@ -335,9 +336,33 @@ def test_a_proof_of_another_kind(limited: Made) -> None:
 def test_the_memory_limit(limited: Made) -> None:
     lower = limited.after(scale("asked", "memory_limit", by=0.99))
     assert not lower["memory"].ok and "memory_limit is " in lower["memory"].what
-    higher = limited.after(scale("asked", "memory_limit", by=2))
-    assert higher["memory"].ok and not higher["bound"].ok
-    assert not limited.after(put("asked", "memory_limit", value=None))["bound"].ok
+    assert "but memory_limit is " in limited.refused(scale("asked", "memory_limit", by=2)).what
+    assert "memory_limit is None" in limited.refused(put("asked", "memory_limit", value=None)).what
+    assert "memory_limit is " in limited.refused(scale("bound_nbytes", by=0.5)).what
+    freer = limited.refused(put("bound_nbytes", value=None))
+    assert freer.name == "bound" and "what can be proved is" in freer.what
+
+    def both(content: dict[str, Any]) -> None:
+        scale("asked", "memory_limit", by=2)(content)
+        scale("bound_nbytes", by=2)(content)
+
+    assert limited.refused(both).name == "bound"
+
+
+def test_recomputation_is_checked_like_every_decision() -> None:
+    made = compiled("gpt2", "ddp", 0.92)
+    assert made.plan.recompute and made.plan.asked.recompute == MODES
+    found = Made(made, posed_for(made.plan, made.graph, H100))
+    assert all(check.ok for check in found.after(lambda content: None).values())
+    other = "full" if made.plan.recompute[0].recompute == "selective" else "selective"
+    failed = found.after(put("recompute", 0, "recompute", value=other))
+    assert not all(check.ok for check in failed.values())
+    gone = found.after(lambda content: content["recompute"].pop())
+    assert not all(check.ok for check in gone.values())
+    unasked = found.after(put("asked", "recompute", value=["none"]))
+    assert "block transformer.h." in unasked["constraints"].what
+    strange = found.refused(put("recompute", 0, "path", value="transformer.h.9"))
+    assert strange.name == "structure" and "'transformer.h.9'" in strange.what
 
 
 def test_how_much_was_searched(limited: Made) -> None:
@@ -367,7 +392,7 @@ def test_a_decision_that_the_users_constraint_forbids(limited: Made) -> None:
     assert failed.name == "constraints" and "parameter up.weight rests" in failed.what
 
 
-INFORMATIVE = ("versions", "optimizer", "precision")
+INFORMATIVE = ("versions", "optimizer", "precision", "asked.recompute")
 """Entries that no figure of this plan depends on."""
 
 
@@ -381,9 +406,9 @@ def test_every_entry_counts(forced: Made) -> None:
                 found = forced.after(put(*path, value=other))
             except AutoparError:
                 continue
-            if all(check.ok for check in found.values()) and path[0] not in INFORMATIVE:
-                accepted.append((path, value, other))
-    assert not accepted
+            if all(check.ok for check in found.values()):
+                accepted.append((".".join(map(str, path)), value, other))
+    assert not [entry for entry in accepted if not entry[0].startswith(INFORMATIVE)]
 
 
 def _entries(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Any, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from autopar.blocks import blocks
 from autopar.compile import Posed
 from autopar.plan import Plan
 from autopar.pricing.build import Decisions
@@ -28,7 +29,13 @@ class Again:
             for entry in [self.stated.parameter[node.target]]
         }
         choices = self.stated.choice.items()
-        return Decisions({name: c for name, c in choices if name not in parameters}, parameters)
+        operators = {name: choice for name, choice in choices if name not in parameters}
+        modes = {
+            block.path: self.stated.recompute_of.get(block.path, "none")
+            for block in blocks(self.posed.graph)
+            if self.posed.priced.candidates.recompute != ("none",)
+        }
+        return Decisions(operators, parameters, modes)
 
     @cached_property
     def plan(self) -> Plan:

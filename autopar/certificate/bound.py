@@ -23,8 +23,8 @@ def bounds(again: Again, prove: bool) -> Iterator[Check]:
 
 
 def _solved(again: Again) -> Assignment:
-    """The problem within its limit; for a corner of the hull that corner, if it is one."""
-    problem, limit = again.posed.priced.problem, again.stated.asked.memory_limit
+    """The problem within the bytes of which the bound speaks; for a corner of the hull that corner."""
+    problem, limit = again.posed.priced.problem, again.stated.bound_nbytes
     if again.stated.proof == "hull":
         named = again.posed.priced.states(again.decisions)
         corners = (corner for corner in hull(problem) if corner.states[: len(named)] == named)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
+from autopar.blocks import MODES
 from autopar.certificate.again import Again
 from autopar.certificate.check import Check, checked, differs
 from autopar.compile import candidates_of
@@ -41,7 +42,7 @@ def allowed(again: Again) -> Iterator[Check]:
     """Every decision is a candidate by the rules, and by the constraints that the plan names."""
     posed = again.posed
     unbound = replace(posed.settings, constraints=(), regather=None, storage={})
-    free = candidates_of(posed.graph, posed.prices.mesh, unbound)
+    free = replace(candidates_of(posed.graph, posed.prices.mesh, unbound), recompute=MODES)
     count, _ = free.count()
     by_rules = checked(
         "types",
@@ -76,6 +77,9 @@ def _strangers(again: Again, candidates: Candidates, who: str) -> Iterator[str]:
                 f"tensor {node.outputs[0].name} is made by {node.path} as "
                 f"{decisions.operators[node.name]}, which {who} do not allow"
             )
+    for path, mode in again.stated.recompute_of.items():
+        if mode not in candidates.recompute:
+            yield f"block {path} is recomputed ({mode}), which {who} do not allow"
 
 
 def follows(again: Again) -> Iterator[Check]:
@@ -90,6 +94,7 @@ def follows(again: Again) -> Iterator[Check]:
         )
         if a != b
     ]
+    faults += differs("recompute", stated.recompute, needed.recompute)
     faults += differs("whether choices are in order", stated.choices == needed.choices, True)
     yield checked("conversions", f"the {len(needed.conversions)} that the types need", faults)
 

@@ -50,14 +50,15 @@ def _of_shares(shares: tuple[Share, ...]) -> Figures:
 
 
 def _memory(again: Again) -> Check:
-    """Within the limit, by the estimate and by the solver's count."""
+    """Within the limit by the estimate; by the solver's count within that for which it speaks."""
     limit, nbytes = again.stated.asked.memory_limit, again.plan.estimate.memory_nbytes
-    if limit is None:
-        return Check("memory", True, f"{nbytes} bytes; no limit was set")
-    counts = {"a step needs": nbytes, "the solver counts": again.answer.nbytes}
-    faults = [
-        f"memory_limit is {limit:.0f} bytes in the plan, but {who} {count:.0f}"
-        for who, count in counts.items()
-        if not count <= limit
-    ]
-    return checked("memory", f"{nbytes} bytes of {limit:.0f}", faults)
+    bound, counted = again.stated.bound_nbytes, again.answer.nbytes
+    faults = []
+    if limit is not None and not nbytes <= limit:
+        faults.append(f"memory_limit is {limit} bytes in the plan; a step needs {nbytes}")
+    if bound is not None and bound != limit:
+        faults.append(f"bound_nbytes is {bound} in the plan, but memory_limit is {limit}")
+    if bound is not None and not counted <= bound:
+        faults.append(f"bound_nbytes is {bound} in the plan; the solver counts {counted}")
+    of = "no limit was set" if limit is None else f"the limit is {limit:.0f}"
+    return checked("memory", f"{nbytes} bytes; {of}", faults)

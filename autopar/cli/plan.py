@@ -41,6 +41,10 @@ def command(
         str | None, typer.Option(help="float32 or bfloat16; none: as the model.")
     ] = None,
     memory: Annotated[str | None, typer.Option(help="Limit per device, e.g. 40GiB.")] = None,
+    recompute: Annotated[
+        str | None,
+        typer.Option(help="none, selective or full, in every block; none given: as memory asks."),
+    ] = None,
     problem: Annotated[
         Path | None, typer.Option(help="Write what the solver solves, for `autopar solve`.")
     ] = None,
@@ -54,13 +58,14 @@ def command(
         memory_limit=memory,
         preset=known("preset", preset, presets.names()) if preset else None,
         constraints=_constraints(constraint or []),
+        recompute=recompute,
     )
     devices, profile = Mesh.parse(mesh), load_hardware(hardware or detect())
     loaded = load(model, batch, sequence)
     made = compile_model(
         loaded.model, devices, loaded.inputs, hardware=profile, loss=loaded.loss,
         optimizer=asked.optimizer, precision=asked.precision, memory_limit=asked.memory_limit,
-        preset=asked.preset, constraints=asked.constraints,
+        preset=asked.preset, constraints=asked.constraints, recompute=asked.recompute,
     )  # fmt: skip
     save(made.plan.to_json() + "\n", output)
     if problem:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from autopar.emit.program import block_of
+from autopar.blocks import FEWEST, Recompute, block_of
 from autopar.emit.statement import Part, Statement, Value, Weight
 
 
@@ -26,6 +26,7 @@ class Block:
     inputs: tuple[Value | Weight, ...]
     outputs: tuple[Value, ...]
     key: str
+    recompute: Recompute
 
     @property
     def path(self) -> str:
@@ -45,12 +46,15 @@ class Loop:
 
 
 Item = Statement | Loop
-TRIFLE = 8
-"""A block of fewer statements becomes a class only where it is repeated."""
 
 
-def fold(statements: tuple[Statement, ...], results: tuple[Value, ...]) -> tuple[Item, ...]:
+def fold(
+    statements: tuple[Statement, ...],
+    results: tuple[Value, ...],
+    recompute: Mapping[str, Recompute] | None = None,
+) -> tuple[Item, ...]:
     """Statements outside blocks, and loops over equal blocks, in order."""
+    modes = recompute or {}
     pieces = [
         (where, tuple(run))
         for where, run in itertools.groupby(statements, key=lambda s: block_of(s.origin))
@@ -61,7 +65,8 @@ def fold(statements: tuple[Statement, ...], results: tuple[Value, ...]) -> tuple
         if where is None or not _worth_a_class(where[0], pieces):
             items.extend(body)
             continue
-        block = _block(where, body, position, readers)
+        mode = modes.get(f"{where[0]}.{where[1]}", "none")
+        block = _block(where, body, position, readers, mode)
         last = items[-1] if items else None
         longer = _extended(last, block, readers) if isinstance(last, Loop) else None
         if longer is not None:
@@ -77,7 +82,7 @@ def _without_trifles(items: list[Item]) -> Iterator[Item]:
     uses = Counter(loop.blocks[0].key for loop in loops for _ in loop.blocks)
     for item in items:
         block = item.blocks[0] if isinstance(item, Loop) else None
-        if block is not None and uses[block.key] == 1 and len(block.body) < TRIFLE:
+        if block is not None and uses[block.key] == 1 and len(block.body) < FEWEST:
             yield from block.body
         else:
             yield item
@@ -104,7 +109,11 @@ def _readers(pieces: Pieces, results: tuple[Value, ...]) -> Readers:
 
 
 def _block(
-    where: tuple[str, int], body: tuple[Statement, ...], position: int, readers: Readers
+    where: tuple[str, int],
+    body: tuple[Statement, ...],
+    position: int,
+    readers: Readers,
+    recompute: Recompute,
 ) -> Block:
     prefix, index = where
     made = [value for statement in body for value in statement.targets]
@@ -117,8 +126,8 @@ def _block(
             inputs[part] = None
         if isinstance(part, Weight) and not part.path.startswith(home):
             inputs[part] = None
-    key = _key(body, tuple(inputs), outputs, home)
-    return Block(prefix, index, body, tuple(inputs), outputs, key)
+    key = f"{recompute}\n{_key(body, tuple(inputs), outputs, home)}"
+    return Block(prefix, index, body, tuple(inputs), outputs, key, recompute)
 
 
 def _key(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable
 
+from autopar.blocks import is_hub
 from autopar.conversion import collectives
 from autopar.emit.expressions import expression
 from autopar.emit.reshapes import said_plainly
@@ -18,14 +18,6 @@ from autopar.plan import Conversion, OpSharding, Plan, reduction_dtype
 Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
 Localize = Callable[[Node, OpSharding, Graph, Mesh], Local]
 """Rewrites an operator's literal sizes for one rank's shard."""
-
-_CONTAINER = re.compile(r"(?P<prefix>.*?)\.(?P<index>\d+)(?:\.|$)")
-
-
-def block_of(origin: Origin) -> tuple[str, int] | None:
-    """The outermost numbered module that a node belongs to: ``("transformer.h", 3)``."""
-    match = _CONTAINER.match(origin.module)
-    return (match["prefix"], int(match["index"])) if match else None
 
 
 def program(plan: Plan, graph: Graph, localize: Localize) -> tuple[Statement, ...]:
@@ -56,7 +48,7 @@ class _Program:
             self._bound[value] = value
         else:
             self._compute(node, choice)
-        if self._is_hub(node):
+        if is_hub(node, self.graph):
             for tensor in node.outputs:
                 for conversion in self._steps[tensor.name]:
                     self._reach(tensor.name, conversion.target, node.origin)
@@ -65,17 +57,6 @@ class _Program:
         """The forms in which results leave."""
         for name, form in result_forms(self.plan, self.graph):
             self._reach(name, form, Origin())
-
-    def _is_hub(self, node: Node) -> bool:
-        """Made outside all blocks and read inside: converted outside, so that blocks look alike."""
-        if node.op == "parameter" or block_of(node.origin) is not None:
-            return False
-        readers = {
-            block_of(reader.origin)
-            for tensor in node.outputs
-            for reader in self.graph.consumers[tensor.name]
-        }
-        return bool(readers - {None})
 
     def _compute(self, node: Node, choice: OpSharding) -> None:
         bound: dict[str, Value | Weight] = {}

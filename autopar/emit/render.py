@@ -22,7 +22,8 @@ def emit(plan: Plan, graph: Graph, localize: Localize) -> str:
     results = tuple(
         _result_value(plan, graph, name, form) for name, form in result_forms(plan, graph)
     )
-    items = fold(statements, tuple(v for v in results if isinstance(v, Value)))
+    values = tuple(v for v in results if isinstance(v, Value))
+    items = fold(statements, values, plan.recompute_of)
     classes = _classes(items)
     body = [
         *(line for name, block in classes.values() for line in _class(name, block, items)),
@@ -122,6 +123,7 @@ def _class(name: str, block: Block, items: tuple[Item, ...]) -> list[str]:
     signature = ", ".join(["self", *inputs])
     return [
         f"class {name}(Module):  # {', '.join(spans)}",
+        *([] if block.recompute == "none" else [f'    recompute = "{block.recompute}"', ""]),
         f"    def forward({signature}):",
         *(f"        {line}" if line else "" for line in body),
         f"        return {returned}",

@@ -9,12 +9,13 @@ from importlib.metadata import version
 from autopar.conversion import Step
 from autopar.graph import Graph, Saved, Tensor
 from autopar.placement import Sharding
-from autopar.plan import Choice, Conversion, OpSharding, ParameterPlan, Plan
+from autopar.plan import BlockPlan, Choice, Conversion, OpSharding, ParameterPlan, Plan
 from autopar.pricing.build import Decisions, required
 from autopar.pricing.estimate import estimate
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.parameters import Storage, gather_steps
 from autopar.pricing.prices import Prices
+from autopar.pricing.recomputed import again
 from autopar.pricing.routes import Routes
 from autopar.pricing.shares import shares
 from cost_models.hardware import digest
@@ -38,7 +39,9 @@ def assemble(
     )
     shardings = {choice.node: choice.sharding for choice in choices}
     wanted = tuple(_conversions(graph, decisions, routes))
-    conversions = Keeps(graph, shardings, wanted, prices.mesh, saved).effective()
+    recompute = decisions.recompute
+    run_again = again(graph, shardings, wanted, recompute, saved, prices.mesh, precision)
+    conversions = Keeps(graph, shardings, wanted, prices.mesh, saved, run_again).effective()
     plan = Plan(
         model=graph.name,
         graph_digest=graph.digest,
@@ -49,11 +52,16 @@ def assemble(
         choices=choices,
         parameters=parameters,
         conversions=conversions,
-        estimate=estimate(graph, choices, parameters, conversions, prices, saved, precision),
+        estimate=estimate(
+            graph, choices, parameters, conversions, prices, saved, precision, recompute
+        ),
         shares=shares(graph, choices, parameters, prices.mesh),
         hardware_digest=digest(prices.hardware),
         versions=versions(),
         precision=precision,
+        recompute=tuple(
+            BlockPlan(path, mode) for path, mode in recompute.items() if mode != "none"
+        ),
     )
     plan.check(graph)
     return plan

@@ -2,7 +2,9 @@
 
 Variables: one per node (its sharding), one per parameter (its storage), and one per tensor that
 several nodes read: the form in which it is materialised once for all of them, so that q, k and v
-share one all-gather.  Factors: the cost of converting a tensor between two decisions.
+share one all-gather; and one per block that may be recomputed.  Factors: the cost of converting a
+tensor between two decisions, and what recomputation adds to an operator's seconds and saves of its
+bytes.
 
 Equal layers ask the same questions: each is answered once, and its answer is one object, by which the
 solver knows equal tables.
@@ -11,11 +13,12 @@ solver knows equal tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
+from autopar.blocks import Block, Recompute, blocks, is_dear
 from autopar.graph import Graph, Node, Saved, Tensor
 from autopar.placement import I, N, P, Sharding
 from autopar.plan import OpSharding
@@ -38,6 +41,8 @@ class Candidates:
 
     operators: Mapping[str, tuple[OpSharding, ...]]
     parameters: Mapping[str, tuple[Storage, ...]]
+    recompute: tuple[Recompute, ...] = ("none",)
+    """What every block may do."""
 
     def count(self) -> tuple[int, int]:
         """How many there are, of all operators and parameters, and of the one that has the most."""
@@ -48,10 +53,11 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Decisions:
-    """One sharding per operator and one storage per parameter."""
+    """One sharding per operator, one storage per parameter, and what recomputed blocks do."""
 
     operators: Mapping[str, OpSharding]
     parameters: Mapping[str, Storage]
+    recompute: Mapping[str, Recompute] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -66,19 +72,25 @@ class Priced:
         """Read an assignment back."""
         operators: dict[str, OpSharding] = {}
         parameters: dict[str, Storage] = {}
+        recompute: dict[str, Recompute] = {}
         for name, state in zip(self.names, assignment.states, strict=False):
             if name in self.candidates.parameters:
                 parameters[name] = self.candidates.parameters[name][state]
-            else:
+            elif name in self.candidates.operators:
                 operators[name] = self.candidates.operators[name][state]
-        return Decisions(operators, parameters)
+            else:
+                recompute[name] = self.candidates.recompute[state]
+        return Decisions(operators, parameters, recompute)
 
     def states(self, decisions: Decisions) -> tuple[int, ...]:
         """The states of the first variables that mean these decisions."""
+        every = self.candidates
         return tuple(
-            self.candidates.parameters[name].index(decisions.parameters[name])
-            if name in self.candidates.parameters
-            else self.candidates.operators[name].index(decisions.operators[name])
+            every.parameters[name].index(decisions.parameters[name])
+            if name in every.parameters
+            else every.operators[name].index(decisions.operators[name])
+            if name in every.operators
+            else every.recompute.index(decisions.recompute[name])
             for name in self.names
         )
 
@@ -93,12 +105,16 @@ def build(
 ) -> Priced:
     """Price every candidate and every conversion between candidates."""
     builder = _Builder(graph, candidates, prices, routes, saved)
+    if candidates.recompute != ("none",):
+        for block in blocks(graph):
+            builder.add_block(block)
     for node in graph.nodes:
         builder.add_node(node)
+    names = tuple(variable.name for variable in builder.variables)
     for name in graph.tensors:
         builder.add_conversions(name)
     problem = Problem(tuple(builder.variables), tuple(builder.factors))
-    return Priced(problem, tuple(node.name for node in graph.nodes), candidates)
+    return Priced(problem, names, candidates)
 
 
 def required(tensor: Tensor, graph: Graph, made: Sharding) -> Sharding | None:
@@ -151,12 +167,58 @@ class _Builder:
         self._index: dict[str, int] = {}
         self._once = _Once()
         self._kept: set[str] = set()
+        self._block_of: dict[str, int] = {}
+        """By operator that a recomputation would run again: the variable of its block."""
+
+    def add_block(self, block: Block) -> None:
+        """A variable for what the block does in the backward."""
+        index = len(self.variables)
+        zeros = self._once(lambda: np.zeros(len(self.candidates.recompute)), "modes")
+        self.variables.append(Variable(block.path, zeros, zeros))
+        self._block_of |= {node.name: index for node in block.run_again(self.saved)}
 
     def add_node(self, node: Node) -> None:
         """A variable for the node's sharding, or for the parameter's storage."""
-        priced = self._parameter_costs if node.op == "parameter" else self._operator_costs
         self._index[node.name] = len(self.variables)
-        self.variables.append(Variable(node.name, *priced(node)))
+        if node.op == "parameter":
+            self.variables.append(Variable(node.name, *self._parameter_costs(node)))
+            return
+        seconds, nbytes, uncovered = self._operator_costs(node)
+        if node.name not in self._block_of:
+            self.variables.append(Variable(node.name, seconds, nbytes, uncovered))
+            return
+        self.variables.append(Variable(node.name, seconds, self._zeros(nbytes), uncovered))
+        scope = (self._index[node.name], self._block_of[node.name])
+        self.factors.append(Factor(scope, *self._recompute_costs(node, nbytes)))
+
+    def _recompute_costs(self, node: Node, nbytes: Array) -> tuple[Array, Array]:
+        """Of each candidate and mode: the forward's seconds again, and the bytes that are kept."""
+        options = self.candidates.operators[node.name]
+        modes = self.candidates.recompute
+
+        def priced() -> tuple[Array, Array]:
+            spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
+            forward = np.array([each.forward_s for each in spent])
+            results = np.array([self._result_nbytes(node, o) for o in options], dtype=float)
+            seconds, kept = (
+                np.zeros((len(options), len(modes))),
+                np.zeros((len(options), len(modes))),
+            )
+            for place, mode in enumerate(modes):
+                found_again = mode == "selective" and is_dear(node)
+                if mode == "none":
+                    kept[:, place] = nbytes
+                elif found_again:
+                    kept[:, place] = results
+                else:
+                    seconds[:, place] = forward
+            return seconds, kept
+
+        return self._once(priced, "recompute", options, rule_of(node, self.graph), nbytes)
+
+    def _result_nbytes(self, node: Node, option: OpSharding) -> int:
+        forms = zip(node.outputs, option.outputs, strict=True)
+        return sum(local_nbytes(tensor, form, self.prices.mesh) for tensor, form in forms)
 
     def _parameter_costs(self, node: Node) -> Costs:
         tensor = node.outputs[0]
@@ -233,9 +295,12 @@ class _Builder:
         is_fixed = len(set(made)) == 1 and not tensor.differentiable
         shared = len(readers) > 1 and producer.op != "parameter" and not is_fixed
         if shared and self._undecided(made, wanted):
-            source, made = self._materialise(tensor, closure, source, made, wanted)
+            source, made = self._materialise(
+                tensor, closure, source, made, wanted, self._common_block(producer, readers)
+            )
         for (node, _), read in zip(readers, wanted, strict=True):
-            self._convert(source, self._index[node.name], producer, closure, made, read)
+            self._convert(source, node, tensor, closure, made, read)
+        self._hold(tensor, producer)
 
     def _required_forms(self, tensor: Tensor, made: Forms) -> tuple[Sharding | None, ...]:
         results = self.graph.results
@@ -296,6 +361,7 @@ class _Builder:
         source: int,
         made: Forms,
         wanted: list[Forms],
+        block: int | None,
     ) -> tuple[int, Forms]:
         """A variable for the form that all readers share; returns its index and its forms."""
         forms = self._once(
@@ -307,31 +373,93 @@ class _Builder:
         zeros = self._once(lambda: np.zeros(len(forms)), "zeros", forms)
         shared = len(self.variables)
         self.variables.append(Variable(f"form of {tensor.name}", zeros, zeros))
-        self.factors.append(Factor((source, shared), self._table(closure, made, forms)))
+        self._add_table((source, shared), block, tensor, closure, made, forms)
         return shared, forms
 
     def _convert(
         self,
         source: int,
-        reader: int,
-        producer: Node,
+        reader: Node,
+        tensor: Tensor,
         closure: Closure,
         made: Forms,
         forms: Forms,
     ) -> None:
-        if source == reader:
+        ends = (source, self._index[reader.name])
+        if ends[0] == ends[1]:
             return
-        if producer.op == "parameter":
-            seconds, nbytes = self._parameter_table(producer, closure, forms)
-            self.factors.append(Factor((source, reader), seconds, nbytes))
-        else:
-            self.factors.append(Factor((source, reader), self._table(closure, made, forms)))
+        producer = self.graph.producer[tensor.name]
+        block = self._block_of.get(reader.name)
+        if producer.op != "parameter":
+            self._add_table(ends, block, tensor, closure, made, forms)
+            return
+        seconds, nbytes = self._parameter_table(producer, closure, forms, block is not None)
+        scope = ends if block is None else (*ends, block)
+        self.factors.append(Factor(scope, seconds, nbytes))
 
-    def _table(self, closure: Closure, made: Forms, forms: Forms) -> Array:
-        return self._once(lambda: closure.matrix(made, forms), "table", closure, made, forms)
+    def _add_table(
+        self,
+        ends: tuple[int, int],
+        block: int | None,
+        tensor: Tensor,
+        closure: Closure,
+        made: Forms,
+        forms: Forms,
+    ) -> None:
+        """The conversion's seconds; with a block, for each of its modes."""
 
-    def _parameter_table(self, node: Node, closure: Closure, forms: Forms) -> tuple[Array, Array]:
-        """Gathers of a weight at its use: kept they cost bytes, regathered they cost seconds."""
+        def once() -> Array:
+            return closure.matrix(made, forms)
+
+        def each_mode() -> Array:
+            forward = closure.along(lambda step: self.prices.forward(step, tensor))
+            rows = [closure.index[form] for form in made]
+            columns = [closure.index[form] for form in forms]
+            repeated = np.array([mode != "none" for mode in self.candidates.recompute])
+            more: Array = forward[np.ix_(rows, columns)][..., None] * repeated
+            return closure.matrix(made, forms)[..., None] + more
+
+        seconds = self._once(once, "table", closure, made, forms)
+        if block is not None:
+            every = self._once(each_mode, "tables", closure, made, forms)
+            if not np.array_equal(every[..., 0], every[..., -1]):
+                self.factors.append(Factor((*ends, block), every))
+                return
+        self.factors.append(Factor(ends, seconds))
+
+    def _common_block(self, producer: Node, readers: list[tuple[Node, int]]) -> int | None:
+        """The block in which a shared form is made: that of all readers."""
+        found = {self._block_of.get(node.name) for node, _ in readers}
+        return found.pop() if len(found) == 1 else None
+
+    def _hold(self, tensor: Tensor, producer: Node) -> None:
+        """A recomputed block keeps what it reads from outside."""
+        if producer.is_leaf or not tensor.differentiable:
+            return
+        here = self._block_of.get(producer.name)
+        readers = {self._block_of.get(node.name) for node in self.graph.consumers[tensor.name]}
+        for block in sorted(index for index in readers if index is not None and index != here):
+            made = self._made_forms(producer, tensor.name)
+
+            def held(made: Forms = made) -> Array:
+                nbytes = [local_nbytes(tensor, form, self.prices.mesh) for form in made]
+                repeated = [mode != "none" for mode in self.candidates.recompute]
+                return np.outer(nbytes, repeated).astype(float)
+
+            nbytes = self._once(held, "held", made, also=_looks(tensor))
+            scope = (self._index[producer.name], block)
+            self.factors.append(Factor(scope, self._zeros(nbytes), nbytes))
+
+    def _zeros(self, like: Array) -> Array:
+        return self._once(lambda: np.zeros(like.shape), "zeros", like)
+
+    def _parameter_table(
+        self, node: Node, closure: Closure, forms: Forms, in_block: bool
+    ) -> tuple[Array, Array]:
+        """Gathers of a weight at its use: kept they cost bytes, regathered they cost seconds.
+
+        In a block, for each of its modes: one that is recomputed gathers again whatever is chosen.
+        """
         tensor = node.outputs[0]
         options = self.candidates.parameters[node.name]
 
@@ -344,6 +472,15 @@ class _Builder:
             moves = np.array(leaves)[:, None] != np.array(uses)[None, :]
             at = np.ix_(leaves, uses)
             seconds = closure.seconds[at] + np.where(regathers, again[at], 0.0)
-            return seconds, np.where(moves & ~regathers, held[None, :], 0.0)
+            nbytes = np.where(moves & ~regathers, held[None, :], 0.0)
+            if not in_block:
+                return seconds, nbytes
+            modes = self.candidates.recompute
+            repeated = closure.seconds[at] + again[at]
+            return (
+                np.stack([seconds if mode == "none" else repeated for mode in modes], axis=-1),
+                np.stack([nbytes if mode == "none" else 0.0 * nbytes for mode in modes], axis=-1),
+            )
 
-        return self._once(priced, "uses", options, closure, forms, also=_looks(tensor))
+        also = (_looks(tensor), in_block)
+        return self._once(priced, "uses", options, closure, forms, also=also)

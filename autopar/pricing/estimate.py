@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from autopar.blocks import Recompute
 from autopar.conversion import Traffic
 from autopar.graph import ITEMSIZE, Graph, Saved, Tensor
 from autopar.grouping import groups
@@ -25,6 +26,7 @@ from autopar.pricing.keeps import Keeps
 from autopar.pricing.operators import local_nbytes, operator_seconds
 from autopar.pricing.parameters import Storage, StorageBytes, storage_nbytes
 from autopar.pricing.prices import BUCKET_NBYTES, Prices, regathered
+from autopar.pricing.recomputed import Again, again
 from autopar.rules import variant_traffic
 
 Scope = Literal["step", "microbatch"]
@@ -38,10 +40,14 @@ class TrafficOf:
     microbatch: tuple[Traffic, ...]
 
 
-def traffic(plan: Plan, graph: Graph) -> TrafficOf:
+def traffic(plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> TrafficOf:
     """Every collective that the plan will issue.  The run-time count equals it exactly."""
+    shardings = {choice.node: choice.sharding for choice in plan.choices}
+    run_again = again(
+        graph, shardings, plan.conversions, plan.recompute_of, saved, plan.mesh, plan.precision
+    )
     return _traffic(
-        graph, plan.choices, plan.parameters, plan.conversions, plan.mesh, plan.precision
+        graph, plan.choices, plan.parameters, plan.conversions, plan.mesh, plan.precision, run_again
     )
 
 
@@ -52,6 +58,7 @@ def _traffic(
     conversions: tuple[Conversion, ...],
     mesh: Mesh,
     precision: str,
+    run_again: Again,
 ) -> TrafficOf:
     per_step = [
         part
@@ -59,12 +66,20 @@ def _traffic(
         for c in parameter.steps
         for part in _issued(c, graph, mesh, precision)
     ]
-    per_microbatch = _together(graph, choices, conversions, mesh, precision)
+    per_microbatch = _together(graph, choices, conversions, mesh, precision, run_again)
     for choice in choices:
-        per_microbatch += variant_traffic(
+        issued = variant_traffic(
             choice.sharding.variant, graph.node[choice.node], choice.sharding, graph, mesh
         )
+        per_microbatch += issued
+        if choice.node in run_again.computed:
+            per_microbatch += _once_more(issued)
     return TrafficOf(tuple(per_step), tuple(per_microbatch))
+
+
+def _once_more(issued: Iterable[Traffic]) -> list[Traffic]:
+    """What a recomputation sends: the forward's collectives, in the backward."""
+    return [replace(p, direction="backward") for p in issued if p.direction == "forward"]
 
 
 def _together(
@@ -73,6 +88,7 @@ def _together(
     conversions: tuple[Conversion, ...],
     mesh: Mesh,
     precision: str,
+    run_again: Again,
 ) -> list[Traffic]:
     """The collectives of conversions; weights of one block share theirs."""
     backward = _in_backward(graph, choices, conversions)
@@ -88,6 +104,9 @@ def _together(
         for part in _issued(conversion, graph, mesh, precision):
             if part.direction == "forward" or (name, conversion.target) in backward:
                 calls[traveller, part.direction, part.collective].append(part)
+            if place in run_again.conversions:
+                for more in _once_more([part]):
+                    calls[traveller, "again", part.collective].append(more)
     return [replace(parts[0], nbytes=sum(p.nbytes for p in parts)) for parts in calls.values()]
 
 
@@ -133,19 +152,26 @@ def estimate(
     prices: Prices,
     saved: Mapping[str, Saved],
     precision: str,
+    recompute: Mapping[str, Recompute],
 ) -> Estimate:
     """The predicted step of one microbatch on one rank."""
-    issued = _traffic(graph, choices, parameters, conversions, prices.mesh, precision)
+    mesh = prices.mesh
+    shardings = {c.node: c.sharding for c in choices}
+    run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
+    issued = _traffic(graph, choices, parameters, conversions, mesh, precision, run_again)
     flows = (*_flows(issued.step, "step", prices), *_flows(issued.microbatch, "microbatch", prices))
-    spent = [operator_seconds(graph.node[c.node], c.sharding, graph, prices) for c in choices]
-    backward_s = sum(each.backward_s for each in spent)
-    compute_s = sum(each.forward_s for each in spent) + backward_s
+    spent = {
+        c.node: operator_seconds(graph.node[c.node], c.sharding, graph, prices) for c in choices
+    }
+    backward_s = sum(each.backward_s for each in spent.values())
+    backward_s += sum(spent[name].forward_s for name in run_again.computed)
+    compute_s = sum(each.forward_s for each in spent.values()) + backward_s
     compute_s += update_seconds(graph, parameters, prices)
     hideable_s = _hideable_seconds(graph, parameters, flows, prices, precision)
     hidden_s = min(hideable_s, prices.hidden_share * backward_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     bytes_of = [_storage_bytes(leaf[p.name], p, prices) for p in parameters]
-    keeps = Keeps(graph, {c.node: c.sharding for c in choices}, conversions, prices.mesh, saved)
+    keeps = Keeps(graph, shardings, conversions, mesh, saved, run_again)
     return Estimate(
         compute_s=compute_s,
         exposed_s=sum(flow.seconds for flow in flows) - hidden_s,
@@ -155,7 +181,7 @@ def estimate(
         gradient_nbytes=sum(b.gradient for b in bytes_of),
         optimizer_nbytes=sum(b.optimizer for b in bytes_of),
         activation_nbytes=keeps.nbytes(),
-        working_nbytes=max((_working(graph, c, prices) for c in choices), default=0),
+        working_nbytes=_largest_working(graph, choices, prices, keeps),
     )
 
 
@@ -225,6 +251,18 @@ def _buckets(sizes: list[int]) -> list[int]:
     """Parameters travel together: full buckets and what is left."""
     full, rest = divmod(sum(sizes), BUCKET_NBYTES)
     return [BUCKET_NBYTES] * full + [rest] * (rest > 0)
+
+
+def _largest_working(
+    graph: Graph, choices: tuple[Choice, ...], prices: Prices, keeps: Keeps
+) -> int:
+    """The largest operator, with what is recomputed of its block while it goes back."""
+    of_block = keeps.recomputed_nbytes()
+    block = {node.name: path for path, nodes in keeps.again.nodes.items() for node in nodes}
+    return max(
+        (_working(graph, c, prices) + of_block.get(block.get(c.node, ""), 0) for c in choices),
+        default=0,
+    )
 
 
 def _working(graph: Graph, choice: Choice, prices: Prices) -> int:

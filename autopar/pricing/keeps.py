@@ -7,20 +7,19 @@ Views share their operand's storage, and so do conversions that move nothing (I 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autopar.graph import Graph, Saved, short
+from autopar.graph import Graph, Node, Saved, short
 from autopar.mesh import Mesh
-from autopar.placement import S, Sharding
+from autopar.placement import S
 from autopar.plan import Conversion, OpSharding
 from autopar.pricing.operators import VIEWS, local_nbytes, split
+from autopar.pricing.recomputed import NOTHING, Again, Form
 
 SURE_VIEWS = VIEWS - {"view", "reshape", "flatten"}
 """Operators that never copy; a reshape copies where strides ask for it, so nothing is promised of it."""
-Form = tuple[str, Sharding]
-"""A tensor in one of its shardings."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +31,30 @@ class Keeps:
     conversions: tuple[Conversion, ...]
     mesh: Mesh
     saved: Mapping[str, Saved]
+    again: Again = NOTHING
+    """The recomputed blocks, which keep what they read and little else."""
 
     def nbytes(self) -> int:
         """Bytes of all saved storages, parameters at rest excluded."""
+        found = (node for node in self.graph.nodes if node.name not in self.again.computed)
+        return self._nbytes_of(self.saved_storages) + self._extra_nbytes(found)
+
+    def recomputed_nbytes(self) -> dict[str, int]:
+        """By block: what its recomputation makes that was not kept."""
+        kept = self.saved_storages
+        return {
+            path: self._nbytes_of(self._storages_of(nodes) - kept)
+            + self._extra_nbytes(node for node in nodes if node.name in self.again.computed)
+            for path, nodes in self.again.nodes.items()
+        }
+
+    def _nbytes_of(self, storages: Iterable[Form]) -> int:
         gone = {(c.tensor, c.target) for c in self.conversions if c.regather}
         resting = {
             (node.outputs[0].name, self.shardings[node.name].outputs[0])
             for node in self.graph.leaves("parameter")
         }
-        kept = self.saved_storages - gone - resting
-        return sum(self._local_nbytes(form) for form in kept) + self._extra_nbytes()
+        return sum(self._local_nbytes(form) for form in set(storages) - gone - resting)
 
     def effective(self) -> tuple[Conversion, ...]:
         """The conversions, regathered only where somebody needs the result in the backward.
@@ -49,7 +62,7 @@ class Keeps:
         That is an operator that saves it or a view of it, or a regathered gather that starts from it.
         """
         storage = self._storages(SURE_VIEWS)
-        needed = {storage[form] for form in self._saved_forms()}
+        needed = {storage[form] for form in self._saved_forms(self._keeping)}
         checked: list[Conversion] = []
         for conversion in reversed(self.conversions):
             wanted = conversion.regather and (conversion.tensor, conversion.target) in needed
@@ -60,8 +73,18 @@ class Keeps:
 
     @cached_property
     def saved_storages(self) -> frozenset[Form]:
-        """The storage of every tensor that some operator saves."""
-        return frozenset(self.storage[form] for form in self._saved_forms())
+        """The storage of every tensor that an operator saves, or a recomputed block holds."""
+        held = {self.storage[form] for form in self.again.held}
+        return self._storages_of(self._keeping) | held
+
+    @cached_property
+    def _keeping(self) -> tuple[Node, ...]:
+        """The operators outside of what is recomputed."""
+        dropped = self.again.node_names
+        return tuple(node for node in self.graph.nodes if node.name not in dropped)
+
+    def _storages_of(self, nodes: Iterable[Node]) -> frozenset[Form]:
+        return frozenset(self.storage[form] for form in self._saved_forms(nodes))
 
     @cached_property
     def storage(self) -> Mapping[Form, Form]:
@@ -84,8 +107,8 @@ class Keeps:
                     found[target] = found[source] if _moves_nothing(c) else target
         return found
 
-    def _saved_forms(self) -> Iterator[Form]:
-        for node in self.graph.nodes:
+    def _saved_forms(self, nodes: Iterable[Node]) -> Iterator[Form]:
+        for node in nodes:
             saved = self.saved.get(node.name, Saved())
             sharding = self.shardings[node.name]
             yield from ((node.operands[i], sharding.inputs[i]) for i in saved.operands)
@@ -94,10 +117,10 @@ class Keeps:
     def _local_nbytes(self, form: Form) -> int:
         return local_nbytes(self.graph.tensors[form[0]], form[1], self.mesh)
 
-    def _extra_nbytes(self) -> int:
+    def _extra_nbytes(self, nodes: Iterable[Node]) -> int:
         return sum(
             self.saved[node.name].extra_nbytes // split(self.shardings[node.name], self.mesh)
-            for node in self.graph.nodes
+            for node in nodes
             if node.name in self.saved
         )
 

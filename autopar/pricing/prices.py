@@ -98,6 +98,11 @@ class Prices:
             is_sum = part.direction == "backward" and part.collective != "all_gather"
             yield replace(part, nbytes=part.nbytes * wider) if is_sum else part
 
+    def forward(self, step: Step, tensor: Tensor) -> float:
+        """Seconds of the forward half of a conversion, which a recomputation repeats."""
+        traffic = step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable)
+        return sum(self.collective(part) for part in traffic if part.direction == "forward")
+
     def again(self, step: Step, tensor: Tensor) -> float:
         """Seconds more if a weight's gather is repeated in the backward instead of being kept."""
         return sum(

@@ -7,12 +7,12 @@ module looks its names up in that tree: ``self.attn.c_attn.weight``, ``self.h[0]
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 
 from autopar.errors import SourceError
-from autopar.runtime import regather
+from autopar.runtime import recompute, regather
 
 M = TypeVar("M", bound="Module")
 
@@ -65,6 +65,8 @@ class Module:
     """A piece of the emitted model, at a path in the tree of parameters."""
 
     _here: Namespace
+    recompute: ClassVar[Literal["none", "selective", "full"]] = "none"
+    """Whether the backward uses what the forward kept, or runs the block again."""
 
     def __init__(self, parent: Module | Namespace, path: str = "") -> None:
         tree = parent._here if isinstance(parent, Module) else parent
@@ -86,6 +88,8 @@ class Module:
         """The emitted computation."""
         raise SourceError(f"{type(self).__name__} defines no forward.")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any) -> Any:
         with regather.scope():
-            return self.forward(*args, **kwargs)
+            if self.recompute == "none":
+                return self.forward(*args)
+            return recompute.run(self.forward, self.recompute, args)

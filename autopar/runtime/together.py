@@ -61,6 +61,18 @@ _FETCHING: ContextVar[Fetching | None] = ContextVar("fetching", default=None)
 
 
 @contextmanager
+def anew() -> Iterator[None]:
+    """The same groups with nothing fetched: a block runs again."""
+    before = _FETCHING.get()
+    if before is None:
+        yield
+        return
+    leaves = {name: x for (name, hop), x in before.inputs.items() if hop == 0}
+    with fetching(before.group_of, leaves):
+        yield
+
+
+@contextmanager
 def fetching(
     group_of: dict[tuple[str, int], Group], leaves: dict[str, torch.Tensor]
 ) -> Iterator[None]:

@@ -21,7 +21,7 @@ FACTORIES = "tests/cli/factories.py"
 FLAGS = {
     "plan": {
         "model", "--mesh", "--output", "-o", "--hardware", "--preset", "--constraint",
-        "--optimizer", "--precision", "--memory", "--problem", "--batch", "--sequence",
+        "--optimizer", "--precision", "--memory", "--recompute", "--problem", "--batch", "--sequence",
     },
     "show": {"plan", "model", "--batch", "--sequence"},
     "emit": {"plan", "model", "--output", "-o", "--batch", "--sequence"},

@@ -1,0 +1,68 @@
+"""Recomputation: a block forgets what it made, and runs again when the backward asks for it.
+
+Collectives of the block run again as well, up to the last tensor that the backward needs.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from autopar.runtime import together
+
+Forward = Callable[..., Any]
+Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+
+DEAR = (
+    "mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable",
+)  # fmt: skip
+"""What selective recomputation keeps: results of ATen's products, convolutions and attention."""
+_DEAR = frozenset(
+    getattr(torch.ops.aten, name).default for name in DEAR if hasattr(torch.ops.aten, name)
+)
+
+
+def run(forward: Forward, mode: str, args: tuple[Any, ...]) -> Any:
+    """`forward(*args)`, recomputed in the backward as `mode` ("selective", "full") says."""
+    if not torch.is_grad_enabled():
+        return forward(*args)
+    here = contextvars.copy_context()
+    passes = itertools.chain([False], itertools.repeat(True))
+
+    def once(*args: Any) -> Any:
+        # The backward may run in another thread, and always outside of the forward's contexts.
+        return here.copy().run(_again, forward, args) if next(passes) else forward(*args)
+
+    contexts = _selective if mode == "selective" else _nothing
+    return checkpoint(once, *args, use_reentrant=False, context_fn=contexts)
+
+
+def _again(forward: Forward, args: tuple[Any, ...]) -> Any:
+    with together.anew():
+        return forward(*args)
+
+
+def _nothing() -> Contexts:
+    return nullcontext(), nullcontext()
+
+
+def _selective() -> Contexts:
+    contexts: Contexts = create_selective_checkpoint_contexts(_policy)
+    return contexts
+
+
+def _policy(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    kept = operator in _DEAR
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
