@@ -174,17 +174,21 @@ def captured_for(
 
 
 def posed_for(plan: Plan, graph: Graph, hardware: Hardware) -> Posed:
-    """The problem that a plan without constraints of the user's own answers."""
-    options = Options.of(optimizer=plan.optimizer, preset=plan.preset or None)
+    """The problem that a plan answers."""
+    asked = plan.asked
     settings = Settings(
         optimizer=plan.optimizer,
-        states=options.states,
+        states=asked.states,
+        memory_limit=asked.memory_limit,
         preset=plan.preset,
-        constraints=_preset(options.preset, plan.mesh),
+        constraints=(*_preset(plan.preset, plan.mesh), *asked.constraints),
         regather=presets.regathers(plan.preset) if plan.preset else None,
         precision=plan.precision,
+        batch=asked.batch,
+        storage=_storage(plan if asked.kept else None),
+        first=not asked.kept,
     )
-    return pose(graph, plan.mesh, hardware, settings, saved(graph))
+    return pose(graph, plan.mesh, hardware, settings, saved(graph), asked.recompute)
 
 
 def _captured(

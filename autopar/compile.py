@@ -20,13 +20,15 @@ from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
 from autopar.plan import Conversion, OpSharding, Plan
 from autopar.pricing.assemble import assemble
-from autopar.pricing.build import Candidates, Priced, build
+from autopar.pricing.build import build
 from autopar.pricing.narrow import narrow, speaks
 from autopar.pricing.parameters import Storage, storages
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
+from autopar.pricing.space import Candidates, Decisions, Priced
 from autopar.problem import Assignment
-from autopar.solve import Ready, hull, readable
+from autopar.record import Asked, Search
+from autopar.solve import Ready, completed, hull, readable
 from cost_models.hardware import Hardware
 
 T = TypeVar("T")
@@ -62,6 +64,17 @@ class Settings:
     first: bool = True
     """Whether constraints that speak of nothing in this graph are mistakes."""
 
+    @property
+    def asked(self) -> Asked:
+        """What a plan records of this, so that its problem can be posed again."""
+        return Asked(
+            memory_limit=self.memory_limit,
+            constraints=tuple(c for c in self.constraints if not c.optional),
+            states=self.states,
+            batch=self.batch,
+            kept=not self.first,
+        )
+
 
 @dataclass(frozen=True)
 class Posed:
@@ -79,21 +92,37 @@ class Posed:
         """The problem, prepared for one or several limits."""
         return Ready.of(self.priced.problem)
 
-    def compilation(self, answer: Assignment) -> Compilation:
-        """What an answer means: the plan and its source."""
-        plan = assemble(
+    def compilation(self, answer: Assignment, limit: float | None = None) -> Compilation:
+        """What an answer within a limit on bytes means: the plan and its source."""
+        decisions = self.priced.decisions(answer)
+        objective_s = self.answer(decisions).seconds
+        plan = replace(
+            self.assembled(decisions),
+            objective_s=objective_s,
+            bound_s=min(answer.bound_s, objective_s),
+            proof=answer.proof,
+            bound_nbytes=limit,
+            asked=replace(self.settings.asked, recompute=self.priced.candidates.recompute),
+            search=Search(*self.priced.candidates.count(), *answer.left),
+        )
+        return Compilation(self.graph, self.priced, plan, emit(plan, self.graph, rules.localize))
+
+    def assembled(self, decisions: Decisions) -> Plan:
+        """The plan that follows from decisions, whoever made them."""
+        return assemble(
             self.graph,
-            self.priced.decisions(answer),
+            decisions,
             self.prices,
             self.routes,
             saved=self.saved,
             optimizer=self.settings.optimizer,
             preset=self.settings.preset,
-            objective_s=answer.seconds,
-            bound_s=answer.bound_s,
             precision=self.settings.precision,
         )
-        return Compilation(self.graph, self.priced, plan, emit(plan, self.graph, rules.localize))
+
+    def answer(self, decisions: Decisions) -> Assignment:
+        """The fastest assignment that has these decisions: what is left are forms of shared tensors."""
+        return completed(self.priced.problem, self.priced.states(decisions))
 
 
 def pose(
@@ -129,21 +158,9 @@ def compile_graph(
     made = plain.compilation(plain.ready.solve())
     if limit is None or made.plan.estimate.memory_nbytes <= limit:
         return made
-    spaces = [plain]
     if settings.recompute is None and blocks(graph):
-        spaces.append(pose(graph, mesh, hardware, settings, saved, MODES))
-    found, refusals = [], []
-    for posed in spaces:
-        try:
-            found.append(_within(posed, limit))
-        except InfeasibleError as error:
-            refusals.append(error)
-    if not found:
-        raise refusals[-1]
-    best = min((each.plan for each in found), key=lambda plan: plan.objective_s)
-    bound_s = min(each.plan.bound_s for each in found)
-    chosen = next(each for each in found if each.plan is best)
-    return replace(chosen, plan=replace(best, bound_s=bound_s))
+        return _within(pose(graph, mesh, hardware, settings, saved, MODES), limit)
+    return _within(plain, limit)
 
 
 def _within(posed: Posed, limit: float) -> Compilation:
@@ -152,13 +169,14 @@ def _within(posed: Posed, limit: float) -> Compilation:
     The solver counts what rests and what is kept.  What is alive besides is known of a plan only, but
     for the least of it: a plan that exceeds the limit is made again with less.
     """
-    allowed = limit - posed.priced.least_working
+    allowed = least = limit - posed.priced.least_working
     first = answer = _solved(posed, allowed, limit)
-    made = posed.compilation(answer)
+    made = posed.compilation(answer, least)
     while (excess := made.plan.estimate.memory_nbytes - limit) > 0:
         allowed -= excess
         answer = _solved(posed, allowed, limit)
-        made = posed.compilation(replace(answer, bound_s=first.bound_s))
+        proven = replace(answer, bound_s=first.bound_s, proof=first.proof)
+        made = posed.compilation(proven, least)
     return made
 
 
@@ -182,7 +200,7 @@ def frontier(
     Left out is what another beats in both, once overlap and the largest operator are counted.
     """
     modes = MODES if settings.recompute is None else None
-    posed = pose(graph, mesh, hardware, settings, saved, modes)
+    posed = pose(graph, mesh, hardware, replace(settings, memory_limit=None), saved, modes)
     every = map(posed.compilation, hull(posed.priced.problem))
     kept: list[Compilation] = []
     for made in sorted(every, key=lambda made: made.plan.estimate.step_s):

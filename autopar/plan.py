@@ -6,35 +6,26 @@ A plan is JSON with a schema version and the digest of the graph it belongs to; 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from autopar.blocks import Recompute, blocks
 from autopar.conversion import Step, Traffic
 from autopar.errors import PlacementError, PlanError
 from autopar.graph import Graph
-from autopar.mesh import Mesh
 from autopar.placement import P, R, S, Sharding
+from autopar.problem import Proof
+from autopar.record import Asked, Search, Share
+from autopar.texts import MeshText, ShardingText
 
-SCHEMA = 2
-
-
-def _parsed(value: object) -> object:
-    return Sharding.parse(value) if isinstance(value, str) else value
-
-
-ShardingText = Annotated[Sharding, BeforeValidator(_parsed), PlainSerializer(str, return_type=str)]
-MeshText = Annotated[
-    Mesh,
-    BeforeValidator(lambda value: Mesh.parse(value) if isinstance(value, str) else value),
-    PlainSerializer(str, return_type=str),
-]
+SCHEMA = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +83,8 @@ class ParameterPlan:
 
     `stored` (S or I per axis) is what the optimizer and checkpoints see; `leaf` (S, R or I) is what
     forward and backward see.  `steps` lead from stored to leaf, once per training step; their
-    backward is the gradient's reduction.  `shape` is the global one.
+    backward is the gradient's reduction.  `shape` is the global one.  `regather` says what was
+    decided of gathers at its uses; the conversions say where a gather is needed again.
     """
 
     name: str
@@ -100,6 +92,7 @@ class ParameterPlan:
     leaf: ShardingText
     steps: tuple[Conversion, ...] = ()
     shape: tuple[int, ...] = ()
+    regather: bool = field(default=False, repr=False)  # digests are of what is emitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +164,20 @@ class Plan:
     parameters: tuple[ParameterPlan, ...]
     conversions: tuple[Conversion, ...]
     estimate: Estimate
-    objective_s: float
-    """What the solver minimised: as `estimate`, but without overlap, and each bucket priced apart."""
-    bound_s: float
+    objective_s: float = 0.0
+    """What the solver minimised: as `estimate`, but each bucket and each shared form priced apart."""
+    bound_s: float = 0.0
     """A proven lower bound on the objective of every plan that was allowed."""
+    proof: Proof = "none"
+    """How the bound was got; see `autopar.problem.Proof`."""
+    bound_nbytes: float | None = None
+    """The bound is of plans within so many bytes, as the solver counts them; None: of all."""
+    asked: Asked = field(default_factory=Asked)
+    search: Search = field(default_factory=Search)
+    shares: tuple[Share, ...] = ()
+    """By mesh axis."""
+    hardware_digest: str = ""
+    """Of the profile's figures, which its name may not tell."""
     versions: tuple[tuple[str, str], ...] = ()
     precision: str = "float32"
     recompute: tuple[BlockPlan, ...] = ()
@@ -217,6 +220,7 @@ class Plan:
     @classmethod
     def from_json(cls, text: str, source: str = "plan") -> Plan:
         """Read a plan; raise `PlanError` naming `source` and the first thing that is wrong."""
+        _check_schema(text, source)
         try:
             plan = _ADAPTER.validate_json(text)
         except ValidationError as error:
@@ -226,11 +230,6 @@ class Plan:
                 f"{source} is not an autopar plan: {where}: {first['msg']}. "
                 "Make a new one with `autopar plan`."
             ) from None
-        if plan.schema != SCHEMA:
-            raise PlanError(
-                f"{source} has plan schema {plan.schema}; this autopar reads schema {SCHEMA}. "
-                "Make a new one with `autopar plan`."
-            )
         return plan
 
     @classmethod
@@ -255,6 +254,8 @@ class Plan:
             raise PlanError(f"The plan's choices do not match the graph's nodes: {missing[:5]} ...")
         for node in graph.nodes:
             choice = self.choice[node.name]
+            if (len(choice.inputs), len(choice.outputs)) != (len(node.operands), len(node.outputs)):
+                raise PlanError(f"{node.path} reads and makes other tensors than {choice} says.")
             pairs = [
                 *zip(node.operands, choice.inputs, strict=True),
                 *zip((t.name for t in node.outputs), choice.outputs, strict=True),
@@ -344,6 +345,19 @@ class Plan:
     def with_estimate(self, estimate: Estimate) -> Plan:
         """The same decisions with other predictions."""
         return replace(self, estimate=estimate)
+
+
+def _check_schema(text: str, source: str) -> None:
+    """Refuse a plan of another schema before its fields are looked at."""
+    try:
+        schema = json.loads(text)["schema"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return  # what it is instead of a plan is said by whoever reads its fields
+    if schema != SCHEMA:
+        raise PlanError(
+            f"{source} has plan schema {schema}; this autopar reads schema {SCHEMA}. "
+            "Make a new one with `autopar plan`."
+        )
 
 
 def _is_gather(conversion: Conversion) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,30 @@ from autopar.errors import PlanError
 Array = NDArray[np.float64]
 MOST_BYTES = float(2**53)
 """More cannot be counted exactly in float64."""
+
+Proof = Literal[
+    "elimination",
+    "mini-buckets",
+    "lagrange",
+    "pareto",
+    "hull",
+    "lp",
+    "branch",
+    "brute force",
+    "none",
+]
+"""How a lower bound was got.
+
+elimination   the optimum of all assignments
+mini-buckets  the optimum of a relaxation: tables that would grow too large are minimised in parts
+lagrange      weak duality: the optimum with a price per byte, less the price of the limit; or with a
+              share of the communication hidden
+pareto        the optimum within a limit, from all (seconds, bytes) that nothing beats
+hull          `lagrange`, the limit being the assignment's own bytes
+lp, branch    integer programming: the linear relaxation was whole, or was branched on
+brute force   every assignment was looked at
+none          no solver has spoken; costs are not negative
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,12 +136,17 @@ class Problem:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A solver's answer: one state per variable, its cost, and a proven lower bound on any answer."""
+    """A solver's answer: one state per variable, its cost, and a proven lower bound on any answer.
+
+    `left` counts the variables that still had a choice after pruning, and their states.
+    """
 
     states: tuple[int, ...]
     seconds: float
     nbytes: float
     bound_s: float
+    proof: Proof
+    left: tuple[int, int] = (0, 0)
 
 
 def brute_force(problem: Problem, limit: float = np.inf) -> Assignment | None:
@@ -138,7 +168,7 @@ def brute_force(problem: Problem, limit: float = np.inf) -> Assignment | None:
         return None
     states = tuple(map(int, best))
     least = problem.seconds(states)
-    return Assignment(states, least, problem.nbytes(states), least)
+    return Assignment(states, least, problem.nbytes(states), least, "brute force")
 
 
 def _check_costs(what: str, seconds: Array, nbytes: Array | None) -> None:

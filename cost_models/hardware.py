@@ -10,11 +10,11 @@ from pathlib import Path
 
 from cost_models.errors import ProfileError, UnknownHardwareError
 from cost_models.machine import Device, Fit, Hardware, Link, Share
-from cost_models.profile_text import parse, to_text
+from cost_models.profile_text import digest, parse, to_text
 
 __all__ = [
     "Device", "Fit", "Hardware", "Link", "Share",
-    "detect", "load", "names", "parse", "save", "to_text",
+    "detect", "digest", "load", "names", "parse", "save", "to_text",
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -40,6 +41,11 @@ def parse(text: str, source: str) -> Hardware:
 def to_text(hardware: Hardware) -> str:
     """The profile as TOML; `parse` reads it back."""
     return "\n".join(_lines(hardware)) + "\n"
+
+
+def digest(hardware: Hardware) -> str:
+    """Twelve hex digits of all figures."""
+    return hashlib.sha256(to_text(hardware).encode()).hexdigest()[:12]
 
 
 def _hardware(data: Mapping[str, Any]) -> Hardware:

@@ -16,11 +16,11 @@ from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
 from autopar.plan import Plan
 from autopar.pricing.assemble import assemble
-from autopar.pricing.build import Decisions
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import again
 from autopar.pricing.routes import Routes
+from autopar.pricing.space import Decisions
 from cost_models.hardware import load
 
 T = TypeVar("T")

@@ -17,16 +17,19 @@ LAYERS = (
     ("mesh", "batch"),
     ("placement",),
     ("conversion", "graph"),
-    ("plan", "problem", "problem_text", "constraints", "operators", "options", "meta"),
+    (
+        "blocks", "plan", "problem", "problem_text", "record", "texts", "constraints", "operators",
+        "options", "meta",
+    ),
     ("capture", "rules", "presets", "solve", "grouping"),
     ("pricing",),
     ("emit", "runtime"),
     ("compile", "witness"),
-    ("explain",),
+    ("certificate", "explain"),
     ("microbatch", "show"),
     ("api",),
     ("cli",),
-)
+)  # fmt: skip
 """Values at the bottom; a module imports from its own package and from layers below."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 NAMES_ONLY = {"torch.utils.checkpoint._NoopSaveInputs"}

@@ -11,6 +11,7 @@ from torch import nn
 
 import autopar
 from autopar.errors import CaptureError, ConstraintError, InputError, MeshError, PlanError
+from autopar.plan import SCHEMA
 from cost_models.errors import UnknownHardwareError
 from tests import models
 
@@ -122,7 +123,7 @@ def test_a_memory_limit_counts_the_largest_operator_too(share: float) -> None:
         lambda text: text[: len(text) // 2],
         lambda text: "{}",
         lambda text: "not json",
-        lambda text: text.replace('"schema": 2', '"schema": 99'),
+        lambda text: text.replace(f'"schema": {SCHEMA}', '"schema": 2'),
         lambda text: text.replace("[S(0)", "[Q(0)", 1),
         lambda text: text.replace('"mesh": "x=2, y=2"', '"mesh": "x=2, x=2"'),
     ],

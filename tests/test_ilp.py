@@ -24,6 +24,7 @@ def test_equals_brute_force(problem: Problem, share: float | None) -> None:
             solve_ilp(problem, limit)
         return
     found = solve_ilp(problem, limit)
+    assert found.proof in ("lp", "branch")
     assert found.seconds == pytest.approx(expected.seconds, rel=1e-6)
     assert found.bound_s <= expected.seconds * (1 + 1e-6) + 1e-9
     assert found.bound_s == pytest.approx(expected.seconds, rel=1e-4, abs=1e-5)

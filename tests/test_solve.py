@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from autopar.errors import InfeasibleError, PlanError
 from autopar.mesh import Mesh
 from autopar.problem import Array, Assignment, Factor, Problem, Variable, brute_force
 from autopar.problem_text import from_json, to_json
-from autopar.solve import best_with_each_state, hull, solve, solve_ilp
+from autopar.solve import best_with_each_state, completed, hull, solve, solve_ilp
 from autopar.solve.dominance import reduced
 from autopar.solve.elimination import eliminate
 from autopar.solve.limit import CLOSE
@@ -107,6 +108,8 @@ def check_equal(problem: Problem, limit: float | None) -> Assignment | None:
             solve(problem, limit)
         return None
     found = solve(problem, limit)
+    assert found.proof in ("elimination", "lagrange", "pareto")
+    assert found.proof == "elimination" or limit is not None or hides(problem)
     if hides(problem) and found.nbytes < solve(problem).nbytes:
         # Two multipliers at once: a bound, not always an optimum.
         assert found.bound_s <= expected.seconds + 1e-9 <= found.seconds + 2e-9
@@ -200,6 +203,40 @@ def _best(network: Network, states: list[tuple[int, ...]], budget: float) -> flo
 
 
 @settings(max_examples=200, deadline=None)
+@given(anything, st.one_of(st.none(), st.floats(0, 1)), st.integers(1, 8))
+def test_relaxed_answers_are_called_so(problem: Problem, share: float | None, most: int) -> None:
+    """Where tables may not grow, bounds stay below the optimum, and none is called exact."""
+    whole = sum(float(v.nbytes.max()) for v in problem.variables)
+    limit = None if share is None else share * whole
+    expected = brute_force(problem, np.inf if limit is None else limit)
+    small = partial(eliminate, largest=most)
+    if expected is None:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autopar.solve.limit.eliminate", small)
+        try:
+            found = solve(problem, limit)
+        except InfeasibleError:
+            return  # a relaxation may miss the assignments that are allowed, or that fit
+    assert found.bound_s <= expected.seconds + 1e-9
+    if found.proof in ("elimination", "pareto"):
+        assert found.seconds == pytest.approx(expected.seconds, **ROUGHLY)
+
+
+@settings(max_examples=100, deadline=None)
+@given(anything, st.integers(0, 6))
+def test_the_rest_of_an_assignment(problem: Problem, first: int) -> None:
+    best = brute_force(problem)
+    if best is None:
+        return
+    given_states = best.states[: min(first, len(best.states))]
+    found = completed(problem, given_states)
+    assert found.states[: len(given_states)] == given_states
+    assert found.seconds == problem.seconds(found.states)
+    assert found.seconds == pytest.approx(best.seconds, **ROUGHLY)
+
+
+@settings(max_examples=200, deadline=None)
 @given(anything)
 def test_every_corner_of_the_hull_is_the_best_within_its_bytes(problem: Problem) -> None:
     try:
@@ -213,11 +250,13 @@ def test_every_corner_of_the_hull_is_the_best_within_its_bytes(problem: Problem)
     for corner in corners:
         expected = brute_force(problem, corner.nbytes)
         assert expected is not None
+        assert corner.proof == "hull"
         assert corner.bound_s <= expected.seconds + 1e-9
         if hides(problem):
             assert corner.seconds >= expected.seconds
         else:
             assert corner.seconds == pytest.approx(expected.seconds, **ROUGHLY)
+            assert corner.bound_s == pytest.approx(corner.seconds, **ROUGHLY)
 
 
 @settings(max_examples=100, deadline=None)

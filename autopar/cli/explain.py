@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 
 from autopar.api import posed_for
-from autopar.cli.match import graph_of
+from autopar.cli.match import graph_of, hardware_of
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE
 from autopar.cli.output import console
 from autopar.explain import explain
 from autopar.plan import Plan
 from autopar.show import explanation
-from cost_models.hardware import load as load_hardware
 
 
 def command(
@@ -36,5 +35,5 @@ def command(
     """
     decided = Plan.load(plan)
     graph = graph_of(decided, model, batch, sequence)
-    posed = posed_for(decided, graph, load_hardware(hardware or decided.hardware))
+    posed = posed_for(decided, graph, hardware_of(decided, hardware))
     console().print(explanation(explain(decided, posed, target), rows))

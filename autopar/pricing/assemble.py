@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 
@@ -9,13 +10,16 @@ from autopar.conversion import Step
 from autopar.graph import Graph, Saved, Tensor
 from autopar.placement import Sharding
 from autopar.plan import BlockPlan, Choice, Conversion, OpSharding, ParameterPlan, Plan
-from autopar.pricing.build import Decisions, required
+from autopar.pricing.build import required
 from autopar.pricing.estimate import estimate
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.parameters import Storage, gather_steps
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import again
 from autopar.pricing.routes import Routes
+from autopar.pricing.shares import shares
+from autopar.pricing.space import Decisions
+from cost_models.hardware import digest
 
 
 def assemble(
@@ -27,11 +31,9 @@ def assemble(
     saved: Mapping[str, Saved],
     optimizer: str,
     preset: str = "",
-    objective_s: float = 0.0,
-    bound_s: float = 0.0,
     precision: str = "float32",
 ) -> Plan:
-    """The plan that these decisions make, with its predicted step."""
+    """The plan that these decisions make, with its predicted step; what a solver proved is not in it."""
     parameters = tuple(_parameters(graph, decisions, routes))
     choices = tuple(
         Choice(node.name, _sharding(graph, decisions, node.name)) for node in graph.nodes
@@ -54,9 +56,9 @@ def assemble(
         estimate=estimate(
             graph, choices, parameters, conversions, prices, saved, precision, recompute
         ),
-        objective_s=objective_s,
-        bound_s=bound_s,
-        versions=tuple((name, version(name)) for name in ("autopar", "torch", "spmd_types")),
+        shares=shares(graph, choices, parameters, prices.mesh),
+        hardware_digest=digest(prices.hardware),
+        versions=versions(),
         precision=precision,
         recompute=tuple(
             BlockPlan(path, mode) for path, mode in recompute.items() if mode != "none"
@@ -64,6 +66,12 @@ def assemble(
     )
     plan.check(graph)
     return plan
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """What makes plans here."""
+    packages = ((name, version(name)) for name in ("autopar", "torch", "spmd_types"))
+    return (*packages, ("python", platform.python_version()))
 
 
 def _sharding(graph: Graph, decisions: Decisions, name: str) -> OpSharding:
@@ -83,6 +91,7 @@ def _parameters(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator[
             storage.leaf,
             tuple(Conversion(tensor.name, s.axis, s.source, s.target) for s in steps),
             tensor.shape,
+            storage.regather,
         )
 
 

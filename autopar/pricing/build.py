@@ -12,73 +12,22 @@ solver knows equal tables.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Mapping
 
 import numpy as np
 
-from autopar.blocks import Block, Recompute, blocks, is_dear
+from autopar.blocks import Block, blocks
 from autopar.graph import Graph, Node, Saved, Tensor
 from autopar.placement import I, N, P, Sharding
-from autopar.plan import OpSharding
-from autopar.pricing.operators import local_nbytes, operator_seconds, split, working_nbytes
-from autopar.pricing.parameters import Storage, storage_nbytes, storage_seconds
+from autopar.pricing.once import Once, looks
+from autopar.pricing.operators import local_nbytes
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Closure, Routes
-from autopar.problem import Array, Assignment, Factor, Problem, Variable
-from autopar.rules import rule_of
+from autopar.pricing.space import Candidates, Priced
+from autopar.pricing.states import StateCosts
+from autopar.problem import Array, Factor, Problem, Variable
 
 Forms = tuple[Sharding, ...]
-Costs = tuple[Array, Array, Array]
-"""Of each state: seconds, bytes, uncovered seconds."""
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """What may be chosen: shardings per operator, storages per parameter (both by node name)."""
-
-    operators: Mapping[str, tuple[OpSharding, ...]]
-    parameters: Mapping[str, tuple[Storage, ...]]
-    recompute: tuple[Recompute, ...] = ("none",)
-    """What every block may do."""
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """One sharding per operator, one storage per parameter, and what recomputed blocks do."""
-
-    operators: Mapping[str, OpSharding]
-    parameters: Mapping[str, Storage]
-    recompute: Mapping[str, Recompute] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Priced:
-    """The problem, and what the states of its first variables mean."""
-
-    problem: Problem
-    names: tuple[str, ...]
-    candidates: Candidates
-    least_working: float
-    """Bytes, on one rank, that are alive beside what the problem counts, under any plan; where blocks
-    may be recomputed, under any plan that recomputes one."""
-
-    def decisions(self, assignment: Assignment) -> Decisions:
-        """Read an assignment back."""
-        operators: dict[str, OpSharding] = {}
-        parameters: dict[str, Storage] = {}
-        recompute: dict[str, Recompute] = {}
-        for name, state in zip(self.names, assignment.states, strict=False):
-            if name in self.candidates.parameters:
-                parameters[name] = self.candidates.parameters[name][state]
-            elif name in self.candidates.operators:
-                operators[name] = self.candidates.operators[name][state]
-            else:
-                recompute[name] = self.candidates.recompute[state]
-        return Decisions(operators, parameters, recompute)
 
 
 def build(
@@ -117,26 +66,6 @@ def required(tensor: Tensor, graph: Graph, made: Sharding) -> Sharding | None:
     return None
 
 
-class _Once:
-    """Answers by the identities of what was asked about, which is kept alive with its answer."""
-
-    def __init__(self) -> None:
-        self._answers: dict[object, tuple[object, object]] = {}
-
-    def __call__(
-        self, make: Callable[[], T], question: str, *about: object, also: object = ()
-    ) -> T:
-        key = (question, *map(id, about), also)
-        if key not in self._answers:
-            self._answers[key] = (make(), about)
-        answer: T = self._answers[key][0]  # type: ignore[assignment]
-        return answer
-
-
-def _looks(*tensors: Tensor) -> tuple[object, ...]:
-    return tuple((t.shape, t.dtype, t.differentiable) for t in tensors)
-
-
 class _Builder:
     def __init__(
         self,
@@ -151,17 +80,12 @@ class _Builder:
         self.variables: list[Variable] = []
         self.factors: list[Factor] = []
         self._index: dict[str, int] = {}
-        self._once = _Once()
+        self._once = Once()
+        self._costs = StateCosts(graph, candidates, prices, routes, saved, self._once)
         self._kept: set[str] = set()
         self._block_of: dict[str, int] = {}
         """By operator that a recomputation would run again: the variable of its block."""
-        self._least_working = 0.0
-        self._least_again: defaultdict[int, float] = defaultdict(float)
-
-    @property
-    def least_working(self) -> float:
-        """What the largest operator needs at least, or the smallest block while it runs again."""
-        return max(self._least_working, min(self._least_again.values(), default=0.0))
+        self.least_working = 0.0
 
     def add_block(self, block: Block) -> None:
         """A variable for what the block does in the backward."""
@@ -174,102 +98,16 @@ class _Builder:
         """A variable for the node's sharding, or for the parameter's storage."""
         self._index[node.name] = len(self.variables)
         if node.op == "parameter":
-            self.variables.append(Variable(node.name, *self._parameter_costs(node)))
+            self.variables.append(Variable(node.name, *self._costs.of_storages(node)))
             return
-        seconds, nbytes, uncovered = self._operator_costs(node)
+        self.least_working = max(self.least_working, self._costs.least_working(node))
+        seconds, nbytes, uncovered = self._costs.of_operator(node, self._newly_kept(node))
         if node.name not in self._block_of:
             self.variables.append(Variable(node.name, seconds, nbytes, uncovered))
             return
         self.variables.append(Variable(node.name, seconds, self._zeros(nbytes), uncovered))
-        block = self._block_of[node.name]
-        spent, kept = self._recompute_costs(node, nbytes)
-        self.factors.append(Factor((self._index[node.name], block), spent, kept))
-        modes = self.candidates.recompute
-        dropped = [nbytes - row for row, mode in zip(kept.T, modes, strict=True) if mode != "none"]
-        self._least_again[block] += float(np.min(dropped))
-
-    def _recompute_costs(self, node: Node, nbytes: Array) -> tuple[Array, Array]:
-        """Of each candidate and mode: the forward's seconds again, and the bytes that are kept."""
-        options = self.candidates.operators[node.name]
-        modes = self.candidates.recompute
-
-        def priced() -> tuple[Array, Array]:
-            spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
-            forward = np.array([each.forward_s for each in spent])
-            results = np.array([self._result_nbytes(node, o) for o in options], dtype=float)
-            seconds, kept = (
-                np.zeros((len(options), len(modes))),
-                np.zeros((len(options), len(modes))),
-            )
-            for place, mode in enumerate(modes):
-                found_again = mode == "selective" and is_dear(node)
-                if mode == "none":
-                    kept[:, place] = nbytes
-                elif found_again:
-                    kept[:, place] = results
-                else:
-                    seconds[:, place] = forward
-            return seconds, kept
-
-        return self._once(priced, "recompute", options, rule_of(node, self.graph), nbytes)
-
-    def _result_nbytes(self, node: Node, option: OpSharding) -> int:
-        forms = zip(node.outputs, option.outputs, strict=True)
-        results = sum(local_nbytes(tensor, form, self.prices.mesh) for tensor, form in forms)
-        return results + self._extra_nbytes(node, option)
-
-    def _extra_nbytes(self, node: Node, option: OpSharding) -> int:
-        """What the operator keeps besides operands and results: a mask, statistics."""
-        extra = self.saved.get(node.name, Saved()).extra_nbytes
-        return extra // split(option, self.prices.mesh)
-
-    def _parameter_costs(self, node: Node) -> Costs:
-        tensor = node.outputs[0]
-        options = self.candidates.parameters[node.name]
-
-        def priced() -> Costs:
-            spent = [storage_seconds(tensor, o, self.routes, self.prices) for o in options]
-            nbytes = [storage_nbytes(tensor, o, self.prices).total for o in options]
-            return (
-                np.array([each.visible_s for each in spent]),
-                np.array(nbytes, dtype=float),
-                np.array([each.hideable_s for each in spent]),
-            )
-
-        return self._once(priced, "storages", options, also=_looks(tensor))
-
-    def _operator_costs(self, node: Node) -> Costs:
-        options = self.candidates.operators[node.name]
-        operands = tuple(self.graph.tensors[name] for name in node.operands)
-        tensors = (*operands, *node.outputs)
-        kept = self._newly_kept(node)
-
-        def priced() -> Costs:
-            spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
-            nbytes = [
-                self._extra_nbytes(node, o)
-                + sum(
-                    local_nbytes(tensors[i], (*o.inputs, *o.outputs)[i], self.prices.mesh)
-                    for i in kept
-                )
-                for o in options
-            ]
-            covers = np.array([each.backward_s for each in spent]) * self.prices.hidden_share
-            return (
-                np.array([each.total_s for each in spent]),
-                np.array(nbytes, dtype=float),
-                -covers,
-            )
-
-        def working() -> int:
-            mesh = self.prices.mesh
-            return min(working_nbytes(node, o, self.graph, mesh) for o in options)
-
-        rule = rule_of(node, self.graph)
-        least = self._once(working, "working", options, rule)
-        self._least_working = max(self._least_working, least)
-        # Equal nodes have one rule: the same operator and arguments on tensors that look alike.
-        return self._once(priced, "operator", options, rule, also=kept)
+        scope = (self._index[node.name], self._block_of[node.name])
+        self.factors.append(Factor(scope, *self._costs.of_recomputation(node, nbytes)))
 
     def _newly_kept(self, node: Node) -> tuple[int, ...]:
         """Operands and outputs that this node is the first to keep for the backward."""
@@ -334,7 +172,7 @@ class _Builder:
             forms = {*made, *finals, *(form for option in wanted for form in option)}
             return self.routes.closure(tensor, forms, is_weight)
 
-        also = (_looks(tensor), finals, is_weight)
+        also = (looks(tensor), finals, is_weight)
         return self._once(closed, "closure", made, *wanted, also=also)
 
     def _undecided(self, made: Forms, wanted: list[Forms]) -> bool:
@@ -457,7 +295,7 @@ class _Builder:
                 repeated = [mode != "none" for mode in self.candidates.recompute]
                 return np.outer(nbytes, repeated).astype(float)
 
-            nbytes = self._once(held, "held", made, also=_looks(tensor))
+            nbytes = self._once(held, "held", made, also=looks(tensor))
             scope = (self._index[producer.name], block)
             self.factors.append(Factor(scope, self._zeros(nbytes), nbytes))
 
@@ -493,5 +331,5 @@ class _Builder:
                 np.stack([nbytes if mode == "none" else 0.0 * nbytes for mode in modes], axis=-1),
             )
 
-        also = (_looks(tensor), in_block)
+        also = (looks(tensor), in_block)
         return self._once(priced, "uses", options, closure, forms, also=also)

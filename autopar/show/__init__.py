@@ -1,5 +1,6 @@
 """Everything that is shown to people: values in, rich renderables or text out; nothing prints."""
 
+from autopar.show.checks import checks
 from autopar.show.cost import communication, costs, header
 from autopar.show.differences import differences
 from autopar.show.explanation import explanation
@@ -8,13 +9,14 @@ from autopar.show.operators import conversions, operators
 from autopar.show.parameters import parameters
 from autopar.show.plan import show_operators, show_plan
 from autopar.show.proof import proof
+from autopar.show.shares import shares
 from autopar.show.solution import curve, solution
 from autopar.show.table import to_text
 from autopar.show.units import nbytes, seconds
 from autopar.show.verdicts import verdicts
 
 __all__ = [
-    "Block", "Row", "communication", "conversions", "costs", "curve", "differences", "explanation",
-    "fold", "header", "nbytes", "operators", "parameters", "proof", "seconds", "show_operators",
-    "show_plan", "solution", "to_text", "verdicts",
+    "Block", "Row", "checks", "communication", "conversions", "costs", "curve", "differences",
+    "explanation", "fold", "header", "nbytes", "operators", "parameters", "proof", "seconds", "shares",
+    "show_operators", "show_plan", "solution", "to_text", "verdicts",
 ]  # fmt: skip

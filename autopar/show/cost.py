@@ -7,6 +7,7 @@ import itertools
 from rich.table import Table
 
 from autopar.plan import Plan
+from autopar.record import Search
 from autopar.show.proof import proof
 from autopar.show.table import row, table
 from autopar.show.units import nbytes, seconds
@@ -15,19 +16,33 @@ from autopar.show.units import nbytes, seconds
 def header(plan: Plan) -> Table:
     """Model, mesh, hardware, what was asked for, and the digest."""
     made = Table.grid(padding=(0, 2))
+    proved = proof(plan.objective_s, plan.bound_s, plan.proof)
+    limit = plan.asked.memory_limit
     facts = {
         "model": plan.model,
         "mesh": f"{plan.mesh}  ({plan.mesh.world_size} devices)",
         "hardware": plan.hardware,
+        "memory limit": "none" if limit is None else nbytes(limit),
         "preset": plan.preset or "none, the solver chose",
-        "solver": f"{seconds(plan.objective_s)} by its count, {proof(plan.objective_s, plan.bound_s)}",
+        "constraints": "\n".join(map(str, plan.asked.constraints)) or "none",
+        "searched": _searched(plan.search),
+        "solver": f"{seconds(plan.objective_s)} by its count, {proved}",
         "optimizer": plan.optimizer,
         "precision": plan.precision,
         "plan": f"{plan.digest}  of graph {plan.graph_digest}",
+        "made by": ", ".join(f"{name} {version}" for name, version in plan.versions),
     }
     for name, fact in facts.items():
         row(made, name, fact)
     return made
+
+
+def _searched(search: Search) -> str:
+    """The candidates, and what was left of them."""
+    return (
+        f"{search.candidates} candidates, {search.largest} at most; after pruning "
+        f"{search.variables} variables, {search.states} states"
+    )
 
 
 def costs(plan: Plan) -> Table:

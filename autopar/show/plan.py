@@ -9,6 +9,7 @@ from autopar.plan import Plan
 from autopar.show.cost import communication, costs, header
 from autopar.show.operators import conversions, operators
 from autopar.show.parameters import parameters
+from autopar.show.shares import shares
 
 LEGEND = (
     "types: S(d) split along dim d (of=k: in k equal blocks), R replicated, I invariant,\n"
@@ -19,8 +20,9 @@ LEGEND = (
 def show_plan(plan: Plan, graph: Graph | None = None) -> RenderableType:
     """The plan in short; repeated blocks are folded.  With the graph, names and uses are exact."""
     return Group(
-        header(plan), "", costs(plan), "", parameters(plan, graph), "", communication(plan)
-    )
+        header(plan), "", costs(plan), "", shares(plan), "", parameters(plan, graph), "",
+        communication(plan),
+    )  # fmt: skip
 
 
 def show_operators(plan: Plan, graph: Graph | None = None) -> RenderableType:

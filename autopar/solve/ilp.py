@@ -26,7 +26,7 @@ import numpy as np
 from ortools.linear_solver.python import model_builder as mb
 
 from autopar.errors import InfeasibleError, InternalError, PlanError
-from autopar.problem import Array, Assignment, Factor, Problem, Variable
+from autopar.problem import Array, Assignment, Factor, Problem, Proof, Variable
 
 RELAXATION, BRANCHING = "glop", "scip"
 TOLERANCE = 1e-6
@@ -42,12 +42,13 @@ def solve_ilp(problem: Problem, limit: float | None = None, seconds: float = 60.
     """
     relaxed = _Program(problem, limit, whole=False)
     states, bound = relaxed.solve(RELAXATION, seconds)
+    proof: Proof = "branch" if states is None else "lp"
     if states is None:
         states, bound = _Program(problem, limit, whole=True).solve(BRANCHING, seconds)
     if states is None:
         raise InfeasibleError(f"The integer program found no assignment within {seconds:g} s.")
     cost = problem.seconds(states)
-    return Assignment(states, cost, problem.nbytes(states), min(bound, cost))
+    return Assignment(states, cost, problem.nbytes(states), min(bound, cost), proof)
 
 
 class _Program:

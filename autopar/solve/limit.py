@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from autopar.errors import InfeasibleError, OverLimitError
-from autopar.problem import Assignment, Problem
+from autopar.problem import Assignment, Problem, Proof
 from autopar.solve.crossover import mixtures
 from autopar.solve.dominance import Reduced, reduced, undecided
 from autopar.solve.elimination import Elimination, eliminate
@@ -55,11 +55,16 @@ def hull(problem: Problem) -> tuple[Assignment, ...]:
     """The lower convex hull of (bytes, seconds) of all assignments, from the fastest to the smallest.
 
     Each is optimal within its own bytes, where nothing hides.  Otherwise they are what is best of
-    three hulls: with everything hidden, with nothing hidden, and at the share of the fastest.
+    three hulls: with everything hidden, with nothing hidden, and at the share of the fastest.  The
+    bound of each is of all within its bytes.
     """
     ready = Ready.of(problem)
     networks = _exposed(ready.left.network)
-    answers = [ready.answer(*point) for network in networks for point in _hull(network)]
+    answers = [
+        ready.answer(states, bound, "hull")
+        for network in networks
+        for states, bound in _hull(network)
+    ]
     kept: list[Assignment] = []
     for answer in sorted(answers, key=lambda one: (one.seconds, one.nbytes)):
         if not kept or answer.nbytes < kept[-1].nbytes:
@@ -84,22 +89,23 @@ class Ready:
         network, found = self.left.network, self._free
         if limit is not None and network.nbytes(found.states) > limit:
             found = balanced(network, limit, lambda exposed: _best_within(exposed, limit))
-        return self.answer(found.states, found.bound)
+        return self.answer(found.states, found.bound, found.proof)
 
     @cached_property
     def _free(self) -> Balanced:
         network = self.left.network
         found = balanced(network, math.inf, lambda exposed: _best_within(exposed, math.inf))
-        if found.bound < (1.0 - CLOSE) * _paid(network, found.states):
-            return _closed_halves(network, found)
-        return found
+        is_far = found.bound < (1.0 - CLOSE) * _paid(network, found.states)
+        may_close = is_far and found.proof != "mini-buckets"
+        return _closed_halves(network, found) if may_close else found
 
-    def answer(self, states: tuple[int, ...], bound: float) -> Assignment:
+    def answer(self, states: tuple[int, ...], bound: float, proof: Proof) -> Assignment:
         """States and a bound of the network in terms of the problem."""
         whole = self.left.whole(states)
-        seconds = self.problem.seconds(whole)
+        seconds, nbytes = self.problem.seconds(whole), self.problem.nbytes(whole)
         bound_s = min(seconds, bound * self.left.network.tick_s)
-        return Assignment(whole, seconds, self.problem.nbytes(whole), bound_s)
+        sizes = self.left.network.sizes
+        return Assignment(whole, seconds, nbytes, bound_s, proof, (len(sizes), sum(sizes)))
 
 
 def _exposed(network: Network) -> list[Network]:
@@ -111,14 +117,14 @@ def _exposed(network: Network) -> list[Network]:
 
 
 def _hull(network: Network) -> Iterator[tuple[tuple[int, ...], float]]:
-    """States and ticks of the corners."""
+    """States of the corners, and lower bounds on all assignments within their bytes."""
     free, smallest = eliminate(network), _point(network, LEAST_BYTES)
     fast = Point(free.states, network.ticks(free.states), network.nbytes(free.states))
-    small, _ = _within(network, smallest.nbytes, free)
-    points = [fast, *_between(network, fast, small), small]
-    unique = {(point.ticks, point.nbytes): point for point in points}
-    for point in unique.values():
-        yield point.states, point.ticks
+    small, bound, _ = _within(network, smallest.nbytes, free)
+    corners = [(fast, free.bound), *_between(network, fast, small), (small, bound)]
+    unique = {(point.ticks, point.nbytes): (point, bound) for point, bound in corners}
+    for point, bound in unique.values():
+        yield point.states, bound
 
 
 def best_with_each_state(problem: Problem, variable: int) -> tuple[float, ...]:
@@ -144,16 +150,20 @@ def _with_each_state(network: Network, left: Reduced, variable: int) -> tuple[fl
     return tuple(marginals(found, network.sizes).of_states[left.undecided.index(variable)].tolist())
 
 
-def _between(network: Network, fast: Point, small: Point) -> list[Point]:
-    """Corners of the hull strictly between two of its points (dichotomic search; Cohon 1978)."""
+def _between(network: Network, fast: Point, small: Point) -> list[tuple[Point, float]]:
+    """Corners of the hull strictly between two of its points (dichotomic search; Cohon 1978).
+
+    With each comes a lower bound on all assignments within its bytes.
+    """
     if fast.nbytes <= small.nbytes or fast.ticks >= small.ticks:
         return []
     price = (small.ticks - fast.ticks) / (fast.nbytes - small.nbytes)
-    corner = _point(network, price)
+    found = eliminate(network, price)
+    corner = Point(found.states, network.ticks(found.states), network.nbytes(found.states))
     if corner.ticks + price * corner.nbytes >= fast.ticks + price * fast.nbytes - _slack(network):
         return []
     before, after = _between(network, fast, corner), _between(network, corner, small)
-    return [*before, corner, *after]
+    return [*before, (corner, found.bound - price * corner.nbytes), *after]
 
 
 def _paid(network: Network, states: tuple[int, ...]) -> float:
@@ -162,33 +172,40 @@ def _paid(network: Network, states: tuple[int, ...]) -> float:
 
 def _closed_halves(network: Network, found: Balanced) -> Balanced:
     """The best of both halves, and the lower of their bounds, where that says more."""
-    states, bound = found.states, math.inf
+    states, bound, proofs = found.states, math.inf, set[Proof]()
     for half, limit in halves(network):
         try:
-            these, at_least = _best_within(half, limit)
+            these, at_least, proof = _best_within(half, limit)
         except InfeasibleError:
             continue
         states = min(states, these, key=lambda one: _paid(network, one))
         bound = min(bound, at_least)
-    return replace(found, states=states, bound=min(max(found.bound, bound), _paid(network, states)))
+        proofs.add(proof)
+    says_more = bound > found.bound
+    return replace(
+        found,
+        states=states,
+        bound=min(max(found.bound, bound), _paid(network, states)),
+        proof="pareto" if says_more and proofs <= {"elimination", "pareto"} else "lagrange",
+    )
 
 
-def _best_within(network: Network, limit: float) -> tuple[tuple[int, ...], float]:
-    best, bound = _within(network, limit, eliminate(network))
-    return best.states, bound
+def _best_within(network: Network, limit: float) -> tuple[tuple[int, ...], float, Proof]:
+    best, bound, proof = _within(network, limit, eliminate(network))
+    return best.states, bound, proof
 
 
-def _within(network: Network, limit: float, free: Elimination) -> tuple[Point, float]:
-    """The best assignment found within the limit, and a lower bound on all of them."""
+def _within(network: Network, limit: float, free: Elimination) -> tuple[Point, float, Proof]:
+    """The best assignment found within the limit, and a proven lower bound on all of them."""
     fast = Point(free.states, network.ticks(free.states), network.nbytes(free.states))
     if fast.nbytes <= limit:
-        return fast, free.bound
+        return fast, free.bound, "elimination" if free.is_exact else "mini-buckets"
     walk = _Walk(network, limit, fast, free)
     if walk.bound < (1.0 - CLOSE) * walk.best.ticks:
         closed = _closed(network, limit, walk)
         if closed is not None:
-            return closed, closed.ticks
-    return walk.best, min(walk.bound, walk.best.ticks)
+            return closed, closed.ticks, "pareto"
+    return walk.best, min(walk.bound, walk.best.ticks), "lagrange"
 
 
 def _point(network: Network, price: float) -> Point:
@@ -246,6 +263,8 @@ def _closed(network: Network, limit: float, walk: _Walk) -> Point | None:
         return walk.best
     smaller = reduced(network.restricted(hopeful))
     order = eliminate(smaller.network, walk.price)
+    if not order.is_exact:
+        return None
     try:
         states = cheapest_within(smaller.network, limit, walk.best.ticks, walk.price, order)
     except TooManyPoints:

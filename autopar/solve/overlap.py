@@ -15,20 +15,22 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from autopar.problem import Array
+from autopar.problem import Array, Proof
 from autopar.solve.crossover import mixtures
 from autopar.solve.network import Network, Shared
 
-Best = Callable[[Network], tuple[tuple[int, ...], float]]
-"""A solver of networks in which nothing is covered: states within the limit, and a bound in ticks."""
+Best = Callable[[Network], tuple[tuple[int, ...], float, Proof]]
+"""A solver of networks in which nothing is covered: states within the limit, a bound in ticks, and how
+it was got."""
 
 
 @dataclass(frozen=True)
 class Balanced:
-    """States, a lower bound on every assignment in ticks, and the share at which it was found."""
+    """States, a lower bound on every assignment in ticks, how and at which share it was got."""
 
     states: tuple[int, ...]
     bound: float
+    proof: Proof
     share: float
 
 
@@ -41,7 +43,7 @@ def balanced(network: Network, limit: float, best: Best) -> Balanced:
     hidden = walk.at(0.0)
     if hidden.uncovered > 0 and (shown := walk.at(1.0)).uncovered < 0:
         walk.between(hidden, shown)
-    return Balanced(walk.states, min(walk.bound, walk.ticks), walk.share)
+    return Balanced(walk.states, min(walk.bound, walk.ticks), walk.proof, walk.share)
 
 
 def halves(network: Network) -> tuple[tuple[Network, float], tuple[Network, float]]:
@@ -80,12 +82,19 @@ class _Walk:
         self._network, self._limit, self._best = network, limit, best
         self.states: tuple[int, ...] = ()
         self.ticks, self.bound, self.share = math.inf, -math.inf, 0.0
+        self._by: Proof = "none"
+
+    @property
+    def proof(self) -> Proof:
+        """At the ends of the walk a bound that is met is the optimum; elsewhere duality is weak."""
+        is_met = self.share in (0.0, 1.0) and self.bound >= self.ticks
+        return self._by if is_met or self._by == "mini-buckets" else "lagrange"
 
     def at(self, share: float) -> _Point:
         """The best assignment when uncovered ticks are paid at this share."""
-        states, bound = self._best(self._network.exposing(share))
+        states, bound, proof = self._best(self._network.exposing(share))
         if bound > self.bound:
-            self.bound, self.share = bound, share
+            self.bound, self.share, self._by = bound, share, proof
         return self._seen(states)
 
     def _seen(self, states: tuple[int, ...]) -> _Point:

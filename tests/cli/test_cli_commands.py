@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from typer.testing import CliRunner, Result
 import autopar
 from autopar.cli import app
 from autopar.plan import Plan
-from cost_models.hardware import load
+from cost_models.hardware import load, to_text
 
 FACTORIES = "tests/cli/factories.py"
 FLAGS = {
@@ -28,7 +29,7 @@ FLAGS = {
     "explain": {"plan", "model", "target", "--hardware", "--rows", "--batch", "--sequence"},
     "frontier": {"model", "--mesh", "--hardware", "--output", "-o", "--batch", "--sequence"},
     "solve": {"problem", "--memory", "--ilp"},
-    "verify": {"plan", "model", "--batch", "--sequence"},
+    "verify": {"plan", "model", "--hardware", "--bound", "--batch", "--sequence"},
     "hardware": {"name"},
     "presets": set(),
     "calibrate": {"--output", "-o", "--quick"},
@@ -129,6 +130,8 @@ def test_frontier(tmp_path: Path) -> None:
     text = ok("frontier", f"{FACTORIES}:good", "--mesh", "2", "--hardware", "h100", "-o", tmp_path)
     plans = [Plan.load(path).estimate for path in tmp_path.glob("*.json")]
     assert f"wrote {len(plans)} plans" in text and len(plans) > 1
+    for path in tmp_path.glob("*.json"):
+        assert "optimal (for its memory, by the convex hull)" in ok("show", path)
     ordered = sorted(plans, key=lambda e: e.step_s)
     memory = [estimate.memory_nbytes for estimate in ordered]
     assert memory == sorted(memory, reverse=True)
@@ -141,7 +144,8 @@ def test_solve(tmp_path: Path) -> None:
         "--problem", problem,
     )  # fmt: skip
     by_elimination, by_program = ok("solve", problem), ok("solve", problem, "--ilp")
-    assert "optimal" in by_elimination
+    assert "optimal (by elimination)" in by_elimination
+    assert "optimal (by linear programming)" in by_program
     assert by_elimination.splitlines()[0].split(",")[0] == by_program.splitlines()[0].split(",")[0]
     for limit in ("1", "1.2.3", ".", "1e400"):
         assert run("solve", problem, "--memory", limit).exit_code == 1
@@ -152,7 +156,35 @@ def test_solve(tmp_path: Path) -> None:
 def test_verify(plan_file: Path) -> None:
     text = ok("verify", plan_file, f"{FACTORIES}:good")
     assert "agrees" in text and "cannot say: a partial operand of F.linear" in text
+    assert "proved again (elimination)" in text and "FAILS" not in text
+    assert "not proved again" in ok("verify", plan_file, f"{FACTORIES}:good", "--no-bound")
     assert run("verify", plan_file, f"{FACTORIES}:small").exit_code == 1
+
+
+def test_verify_refuses_what_it_cannot_compute_again(plan_file: Path, tmp_path: Path) -> None:
+    content = json.loads(plan_file.read_text())
+    content["bound_s"] /= 2
+    content["versions"][0][1] = "0.0.1"
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(content))
+    refused = run("verify", path, f"{FACTORIES}:good")
+    assert refused.exit_code == 1 and "bound        FAILS" in refused.stdout
+    assert "The plan is refused" in refused.stderr and "- bound: bound_s is " in refused.stderr
+    assert "It was made with autopar 0.0.1, here is " in refused.stderr
+    assert "bound_s is " not in ok("verify", path, f"{FACTORIES}:good", "--no-bound")
+
+
+def test_verify_with_a_profile_of_the_users(tmp_path: Path) -> None:
+    profile, path = tmp_path / "mine.toml", tmp_path / "plan.json"
+    h100 = load("h100")
+    profile.write_text(to_text(replace(h100, device=replace(h100.device, name="mine"))))
+    ok("plan", f"{FACTORIES}:good", "--mesh", "2", "--hardware", profile, "-o", path)
+    unknown = run("verify", path, f"{FACTORIES}:good")
+    assert unknown.exit_code == 1 and "priced for 'mine'" in unknown.stderr
+    assert "--hardware" in unknown.stderr
+    assert "FAILS" not in ok("verify", path, f"{FACTORIES}:good", "--hardware", profile)
+    other = run("verify", path, f"{FACTORIES}:good", "--hardware", "a100")
+    assert other.exit_code == 1 and "hardware is mine in the plan" in other.stderr
 
 
 def test_emitted_file_is_python(plan_file: Path, tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autopar.constraints import Constraint
 from autopar.mesh import Mesh
 from autopar.placement import Sharding
 from autopar.plan import Choice, Conversion, Estimate, Flow, OpSharding, ParameterPlan, Plan
+from autopar.record import Asked, Search, Share
 
 LAYERS = 6
 
@@ -25,7 +27,12 @@ def plan() -> Plan:
         conversions=tuple(_conversions()),
         estimate=_estimate(),
         objective_s=0.0412,
-        bound_s=0.0412,
+        bound_s=0.0411,
+        proof="lagrange",
+        asked=Asked(40 * 2**30, (Constraint.of("stored", "scale", "I", "x"),)),
+        search=Search(1234, 56, 7, 89),
+        shares=(Share("x", 0.99, 0.875, 0.125), Share("y", 0.75, 0.5, 0.5)),
+        versions=(("autopar", "0.1.0"), ("torch", "2.11.0"), ("python", "3.11.7")),
     )
 
 

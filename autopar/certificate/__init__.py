@@ -1,0 +1,38 @@
+"""A plan checked from nothing: every figure and every claim in it is computed again from the model.
+
+The checks come in four steps, and each needs what the one before it found to be right:
+
+    the model and the prices are the plan's      graph, hardware, structure
+    every decision was allowed                   types, constraints
+    what follows from decisions is what is said  conversions
+    figures, and the bound                       estimate, shares, memory, objective, search, bound
+
+A bound is not believed: the problem is posed and solved again.
+"""
+
+from __future__ import annotations
+
+from autopar.certificate.again import Again
+from autopar.certificate.bound import bounds
+from autopar.certificate.check import Check
+from autopar.certificate.decisions import allowed, belongs, follows
+from autopar.certificate.figures import figures
+from autopar.compile import Posed
+from autopar.plan import Plan
+
+__all__ = ["Check", "certify"]
+
+
+def certify(plan: Plan, posed: Posed, bound: bool = True) -> tuple[Check, ...]:
+    """All checks of a plan, up to the step in which one fails.
+
+    `posed` is the problem that the plan answers.  Without `bound` nothing is solved: then the bound
+    is only compared with the objective.
+    """
+    again = Again(plan, posed)
+    checks: list[Check] = []
+    for step in (belongs, allowed, follows, figures):
+        checks += step(again)
+        if not all(check.ok for check in checks):
+            return tuple(checks)
+    return (*checks, *bounds(again, bound))

@@ -1,0 +1,36 @@
+"""One check of a plan, and how two figures are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+EQUAL = 1e-9
+"""Relative difference of seconds that were computed twice in the same way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at: what was found, or what is wrong."""
+
+    name: str
+    ok: bool
+    what: str
+
+
+def checked(name: str, holds: str, faults: Iterable[str]) -> Check:
+    """The first fault and how many more there are; what holds, where there is none."""
+    found = list(faults)
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return Check(name, not found, f"{found[0]}{more}" if found else holds)
+
+
+def differs(what: str, stated: object, found: object) -> Iterator[str]:
+    """A fault, unless both are equal: seconds up to rounding, all else exactly."""
+    if isinstance(stated, float) and isinstance(found, float):
+        equal = math.isclose(stated, found, rel_tol=EQUAL)
+    else:
+        equal = stated == found
+    if not equal:
+        yield f"{what} is {stated} in the plan; computed again it is {found}"

@@ -1,0 +1,106 @@
+"""Does the plan belong here, was every decision allowed, and does the rest follow from them?"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from autopar.blocks import MODES
+from autopar.certificate.again import Again
+from autopar.certificate.check import Check, checked, differs
+from autopar.compile import candidates_of
+from autopar.errors import PlanError
+from autopar.plan import Conversion
+from autopar.pricing.space import Candidates
+from cost_models.hardware import digest
+
+
+def belongs(again: Again) -> Iterator[Check]:
+    """Model and profile are those of the plan, and the plan is one."""
+    plan, graph, profile = again.stated, again.posed.graph, again.posed.prices.hardware
+    faults = [
+        *differs("model", plan.model, graph.name),
+        *differs("graph_digest", plan.graph_digest, graph.digest),
+    ]
+    yield checked("graph", f"{graph.name}, {graph.digest}", faults)
+    name, figures = profile.device.name, digest(profile)
+    faults = [
+        *differs("hardware", plan.hardware, name),
+        *differs("hardware_digest", plan.hardware_digest, figures),
+    ]
+    yield checked("hardware", f"{name}, {figures}", faults)
+    try:
+        plan.check(graph)
+    except PlanError as error:
+        yield Check("structure", False, str(error))
+    else:
+        yield Check("structure", True, "sizes divide, and every form that is read is made")
+
+
+def allowed(again: Again) -> Iterator[Check]:
+    """Every decision is a candidate by the rules, and by the constraints that the plan names."""
+    posed = again.posed
+    unbound = replace(posed.settings, constraints=(), regather=None, storage={})
+    free = replace(candidates_of(posed.graph, posed.prices.mesh, unbound), recompute=MODES)
+    count, _ = free.count()
+    by_rules = checked(
+        "types",
+        f"all are among the {count} candidates of the rules",
+        _strangers(again, free, "the rules"),
+    )
+    yield by_rules
+    if not by_rules.ok:
+        return
+    constraints = len(posed.settings.constraints)
+    yield checked(
+        "constraints",
+        f"all {constraints} are met" if constraints else "none were set",
+        _strangers(again, posed.priced.candidates, "the plan's own constraints"),
+    )
+
+
+def _strangers(again: Again, candidates: Candidates, who: str) -> Iterator[str]:
+    """Decisions that are no candidates."""
+    decisions = again.decisions
+    for node in again.posed.graph.nodes:
+        if node.name in decisions.parameters:
+            storage = decisions.parameters[node.name]
+            if storage not in candidates.parameters[node.name]:
+                gathers = ", gathered again" if storage.regather else ""
+                yield (
+                    f"parameter {node.target} rests {storage.stored}, enters {storage.leaf}{gathers}, "
+                    f"which {who} do not allow"
+                )
+        elif decisions.operators[node.name] not in candidates.operators[node.name]:
+            yield (
+                f"tensor {node.outputs[0].name} is made by {node.path} as "
+                f"{decisions.operators[node.name]}, which {who} do not allow"
+            )
+    for path, mode in again.stated.recompute_of.items():
+        if mode not in candidates.recompute:
+            yield f"block {path} is recomputed ({mode}), which {who} do not allow"
+
+
+def follows(again: Again) -> Iterator[Check]:
+    """Parameters' steps and all conversions are those that the decisions need, in their order."""
+    stated, needed = again.stated, again.plan
+    pairs = itertools.zip_longest(stated.parameters, needed.parameters)
+    faults = [f"the plan has {a}, needed is {b}" for a, b in pairs if a != b]
+    faults += [
+        f"conversion {place}: the plan has {_spelled(a)}, needed is {_spelled(b)}"
+        for place, (a, b) in enumerate(
+            itertools.zip_longest(stated.conversions, needed.conversions)
+        )
+        if a != b
+    ]
+    faults += differs("recompute", stated.recompute, needed.recompute)
+    faults += differs("whether choices are in order", stated.choices == needed.choices, True)
+    yield checked("conversions", f"the {len(needed.conversions)} that the types need", faults)
+
+
+def _spelled(conversion: Conversion | None) -> str:
+    if conversion is None:
+        return "nothing"
+    gathers = ", gathered again" if conversion.regather else ""
+    return f"{conversion.tensor} {conversion.source} -> {conversion.target}{gathers}"

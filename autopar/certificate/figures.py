@@ -1,0 +1,64 @@
+"""Are the plan's predictions, its shares, its memory and its objective what its decisions give?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+
+from autopar.certificate.again import Again
+from autopar.certificate.check import Check, checked, differs
+from autopar.plan import Estimate
+from autopar.record import Share
+
+Figures = dict[str, object]
+"""By name."""
+
+
+def figures(again: Again) -> Iterator[Check]:
+    """Every figure that follows from the decisions."""
+    stated, found = again.stated, again.plan
+    for name, mine, theirs in (
+        ("estimate", _of_estimate(stated.estimate), _of_estimate(found.estimate)),
+        ("shares", _of_shares(stated.shares), _of_shares(found.shares)),
+    ):
+        yield checked(name, f"{len(theirs)} figures", _unequal(mine, theirs))
+    yield _memory(again)
+    seconds = again.answer.seconds
+    faults = differs("objective_s", stated.objective_s, seconds)
+    yield checked("objective", f"{seconds:g} s", faults)
+
+
+def _unequal(stated: Mapping[str, object], found: Mapping[str, object]) -> Iterator[str]:
+    for name in dict.fromkeys((*stated, *found)):
+        yield from differs(name, stated.get(name, "missing"), found.get(name, "missing"))
+
+
+def _of_estimate(estimate: Estimate) -> Figures:
+    named = {f.name: getattr(estimate, f.name) for f in fields(estimate) if f.name != "flows"}
+    for place, flow in enumerate(estimate.flows):
+        what = f"flow {place} ({flow.collective} on {flow.axis}, {flow.direction}, {flow.scope})"
+        named |= {f"{what} {key}": getattr(flow, key) for key in ("calls", "nbytes", "seconds")}
+    return named
+
+
+def _of_shares(shares: tuple[Share, ...]) -> Figures:
+    return {
+        f"share {place} ({share.axis}) {key}": getattr(share, key)
+        for place, share in enumerate(shares)
+        for key in ("flops", "stored", "used")
+    }
+
+
+def _memory(again: Again) -> Check:
+    """Within the limit by the estimate; by the solver's count within that for which it speaks."""
+    limit, nbytes = again.stated.asked.memory_limit, again.plan.estimate.memory_nbytes
+    bound, counted = again.stated.bound_nbytes, again.answer.nbytes
+    faults = []
+    if limit is not None and not nbytes <= limit:
+        faults.append(f"memory_limit is {limit} bytes in the plan; a step needs {nbytes}")
+    if bound is not None and bound != limit:
+        faults.append(f"bound_nbytes is {bound} in the plan, but memory_limit is {limit}")
+    if bound is not None and not counted <= bound:
+        faults.append(f"bound_nbytes is {bound} in the plan; the solver counts {counted}")
+    of = "no limit was set" if limit is None else f"the limit is {limit:.0f}"
+    return checked("memory", f"{nbytes} bytes; {of}", faults)

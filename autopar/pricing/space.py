@@ -1,0 +1,73 @@
+"""What may be chosen and what was: candidates, decisions, and how a problem's states mean them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autopar.blocks import Recompute
+from autopar.plan import OpSharding
+from autopar.pricing.parameters import Storage
+from autopar.problem import Assignment, Problem
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What may be chosen: shardings per operator, storages per parameter (both by node name)."""
+
+    operators: Mapping[str, tuple[OpSharding, ...]]
+    parameters: Mapping[str, tuple[Storage, ...]]
+    recompute: tuple[Recompute, ...] = ("none",)
+    """What every block may do."""
+
+    def count(self) -> tuple[int, int]:
+        """How many there are, of all operators and parameters, and of the one that has the most."""
+        chosen = {**self.operators, **self.parameters}
+        sizes = [len(options) for options in chosen.values()]
+        return sum(sizes), max(sizes, default=0)
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """One sharding per operator, one storage per parameter, and what recomputed blocks do."""
+
+    operators: Mapping[str, OpSharding]
+    parameters: Mapping[str, Storage]
+    recompute: Mapping[str, Recompute] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Priced:
+    """The problem, and what the states of its first variables mean."""
+
+    problem: Problem
+    names: tuple[str, ...]
+    candidates: Candidates
+    least_working: float
+    """Bytes, on one rank, that are alive beside what the problem counts, under any plan."""
+
+    def decisions(self, assignment: Assignment) -> Decisions:
+        """Read an assignment back."""
+        operators: dict[str, OpSharding] = {}
+        parameters: dict[str, Storage] = {}
+        recompute: dict[str, Recompute] = {}
+        for name, state in zip(self.names, assignment.states, strict=False):
+            if name in self.candidates.parameters:
+                parameters[name] = self.candidates.parameters[name][state]
+            elif name in self.candidates.operators:
+                operators[name] = self.candidates.operators[name][state]
+            else:
+                recompute[name] = self.candidates.recompute[state]
+        return Decisions(operators, parameters, recompute)
+
+    def states(self, decisions: Decisions) -> tuple[int, ...]:
+        """The states of the first variables that mean these decisions."""
+        every = self.candidates
+        return tuple(
+            every.parameters[name].index(decisions.parameters[name])
+            if name in every.parameters
+            else every.operators[name].index(decisions.operators[name])
+            if name in every.operators
+            else every.recompute.index(decisions.recompute[name])
+            for name in self.names
+        )

@@ -1,0 +1,119 @@
+"""What every state of an operator, a parameter or a recomputed block costs: arrays over the states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from autopar.blocks import is_dear
+from autopar.graph import Graph, Node, Saved
+from autopar.plan import OpSharding
+from autopar.pricing.once import Once, looks
+from autopar.pricing.operators import local_nbytes, operator_seconds, split, working_nbytes
+from autopar.pricing.parameters import storage_nbytes, storage_seconds
+from autopar.pricing.prices import Prices
+from autopar.pricing.routes import Routes
+from autopar.pricing.space import Candidates
+from autopar.problem import Array
+from autopar.rules import rule_of
+
+Costs = tuple[Array, Array, Array]
+"""Seconds, bytes, uncovered seconds."""
+
+
+class StateCosts:
+    """Costs of the candidates of one graph; equal nodes share theirs."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        candidates: Candidates,
+        prices: Prices,
+        routes: Routes,
+        saved: Mapping[str, Saved],
+        once: Once,
+    ) -> None:
+        self.graph, self.candidates, self.prices, self.routes = graph, candidates, prices, routes
+        self.saved, self._once = saved, once
+
+    def of_storages(self, node: Node) -> Costs:
+        """A parameter's ways to rest: per step, and for as long as training runs."""
+        tensor = node.outputs[0]
+        options = self.candidates.parameters[node.name]
+
+        def priced() -> Costs:
+            spent = [storage_seconds(tensor, o, self.routes, self.prices) for o in options]
+            nbytes = [storage_nbytes(tensor, o, self.prices).total for o in options]
+            return (
+                np.array([each.visible_s for each in spent]),
+                np.array(nbytes, dtype=float),
+                np.array([each.hideable_s for each in spent]),
+            )
+
+        return self._once(priced, "storages", options, also=looks(tensor))
+
+    def of_operator(self, node: Node, kept: tuple[int, ...]) -> Costs:
+        """Forward and backward, and the bytes of the operands and outputs at the places `kept`."""
+        options = self.candidates.operators[node.name]
+        operands = tuple(self.graph.tensors[name] for name in node.operands)
+        tensors = (*operands, *node.outputs)
+        mesh = self.prices.mesh
+
+        def priced() -> Costs:
+            spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
+            nbytes = [
+                self._extra_nbytes(node, o)
+                + sum(local_nbytes(tensors[i], (*o.inputs, *o.outputs)[i], mesh) for i in kept)
+                for o in options
+            ]
+            covers = np.array([each.backward_s for each in spent]) * self.prices.hidden_share
+            seconds = np.array([each.total_s for each in spent])
+            return seconds, np.array(nbytes, dtype=float), -covers
+
+        # Equal nodes have one rule: the same operator and arguments on tensors that look alike.
+        return self._once(priced, "operator", options, rule_of(node, self.graph), also=kept)
+
+    def of_recomputation(self, node: Node, nbytes: Array) -> Costs:
+        """Of each candidate and mode of its block: the forward's seconds again, and what is kept.
+
+        `nbytes` is what the candidates keep where nothing is recomputed.
+        """
+        options = self.candidates.operators[node.name]
+        modes = self.candidates.recompute
+
+        def priced() -> Costs:
+            spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
+            forward = np.array([each.forward_s for each in spent])
+            results = np.array([self._result_nbytes(node, o) for o in options], dtype=float)
+            seconds, kept = np.zeros((2, len(options), len(modes)))
+            for place, mode in enumerate(modes):
+                if mode == "none":
+                    kept[:, place] = nbytes
+                elif mode == "selective" and is_dear(node):
+                    kept[:, place] = results
+                else:
+                    seconds[:, place] = forward
+            return seconds, kept, -self.prices.hidden_share * seconds
+
+        return self._once(priced, "recompute", options, rule_of(node, self.graph), nbytes)
+
+    def least_working(self, node: Node) -> int:
+        """Bytes that are alive while the operator runs, under the best of its candidates for that."""
+        options = self.candidates.operators[node.name]
+
+        def least() -> int:
+            mesh = self.prices.mesh
+            return min(working_nbytes(node, o, self.graph, mesh) for o in options)
+
+        return self._once(least, "working", options, rule_of(node, self.graph))
+
+    def _result_nbytes(self, node: Node, option: OpSharding) -> int:
+        forms = zip(node.outputs, option.outputs, strict=True)
+        results = sum(local_nbytes(tensor, form, self.prices.mesh) for tensor, form in forms)
+        return results + self._extra_nbytes(node, option)
+
+    def _extra_nbytes(self, node: Node, option: OpSharding) -> int:
+        """What the operator keeps besides operands and results: a mask, statistics."""
+        extra = self.saved.get(node.name, Saved()).extra_nbytes
+        return extra // split(option, self.prices.mesh)

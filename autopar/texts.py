@@ -1,0 +1,21 @@
+"""Shardings and meshes as the text that they print, inside JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer
+
+from autopar.mesh import Mesh
+from autopar.placement import Sharding
+
+ShardingText = Annotated[
+    Sharding,
+    BeforeValidator(lambda value: Sharding.parse(value) if isinstance(value, str) else value),
+    PlainSerializer(str, return_type=str),
+]
+MeshText = Annotated[
+    Mesh,
+    BeforeValidator(lambda value: Mesh.parse(value) if isinstance(value, str) else value),
+    PlainSerializer(str, return_type=str),
+]
