@@ -22,9 +22,10 @@ LAYERS = (
     ("pricing",),
     ("emit", "runtime"),
     ("compile", "witness"),
-    ("explain",),
+    ("explain", "landscape"),
     ("microbatch", "show"),
     ("api",),
+    ("sweep",),
     ("cli",),
 )
 """Values at the bottom; a module imports from its own package and from layers below."""
