@@ -39,8 +39,8 @@ def test_every_point_is_there(points: Iterable[Point]) -> None:
 
 def test_points_are_what_plan_gives(points: Iterable[Point]) -> None:
     model, inputs, loss = CASES["mlp"]()
-    met = 0
-    for point in points:
+    chosen = [p for p in points if p.batch == BATCHES[1] or p.limit_nbytes == MEMORIES[0]]
+    for point in chosen:
         batch = {k: v[:1].expand(point.batch, *v.shape[1:]) for k, v in inputs.items()}
         asked = {"loss": loss, "hardware": "cpu", "memory_limit": point.limit_nbytes}
         if point.made is None:
@@ -49,11 +49,10 @@ def test_points_are_what_plan_gives(points: Iterable[Point]) -> None:
             with pytest.raises(InfeasibleError):
                 autopar.plan(model, (2, 2), batch, **asked)
             continue
-        met += 1
         expected = autopar.plan(model, (2, 2), batch, **asked)
         assert point.made.plan.estimate == expected.estimate
         assert point.made.plan.estimate.memory_nbytes <= point.limit_nbytes
-    assert 2 <= met < len(tuple(points))
+    assert {point.made is None for point in chosen} == {False, True}
 
 
 def test_less_memory_is_never_faster(points: Iterable[Point]) -> None:

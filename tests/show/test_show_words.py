@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from autopar.compile import Compilation
 from autopar.constraints import Constraint
 from autopar.mesh import Mesh
 from autopar.show import words
-from tests.models import CASES
+from tests import models
 
 FSDP = "data parallel (FSDP, regathered)"
 EXPECTED = {
@@ -24,10 +25,15 @@ EXPECTED = {
     "fsdp_megatron": (FSDP, "tensor parallel"),
 }
 
+SMALL: dict[str, Any] = {
+    **models.CASES,
+    **{name: partial(models.CASES[name], layers=1) for name in ("gpt2", "llama", "bert")},
+}
+
 
 @cache
 def under(name: str, preset: str, shape: tuple[int, ...] = (2, 2)) -> Compilation:
-    model, inputs, loss = CASES[name]()
+    model, inputs, loss = SMALL[name]()
     return compile_model(model, shape, inputs, loss=loss, hardware="h100", preset=preset)
 
 
@@ -54,7 +60,7 @@ def test_merged_dims_and_tied_weights(name: str, preset: str) -> None:
 
 def constrained(pairs: dict[str, str], shape: tuple[int, ...] = (2,)) -> tuple[str, ...]:
     """The MLP with a type for everything of a subject."""
-    model, inputs, loss = CASES["mlp"]()
+    model, inputs, loss = models.mlp()
     asked = tuple(Constraint.of(s, "*", types) for s, types in pairs.items())  # type: ignore[arg-type]
     made = compile_model(model, shape, inputs, loss=loss, hardware="h100", constraints=asked)
     return words(made.plan, made.graph)
@@ -73,7 +79,7 @@ def test_an_axis_of_one_device() -> None:
 
 def test_mixtures_come_with_their_shares() -> None:
     """One of two large weights rests whole; one of three products is split by its weight."""
-    model, inputs, loss = CASES["mlp"]()
+    model, inputs, loss = models.mlp()
     mesh = Mesh.of(2)
     whole = Constraint("stored", "up.*", (("I",),))
     zero = tuple(c for c in presets.load("zero2", mesh) if c.subject != "stored")
