@@ -25,9 +25,10 @@ LAYERS = (
     ("pricing",),
     ("emit", "runtime"),
     ("compile", "witness"),
-    ("certificate", "explain"),
+    ("certificate", "explain", "landscape"),
     ("microbatch", "show"),
     ("api",),
+    ("sweep",),
     ("cli",),
 )  # fmt: skip
 """Values at the bottom; a module imports from its own package and from layers below."""

@@ -15,6 +15,7 @@ from autopar.cli import (
     explain,
     frontier,
     hardware,
+    map,
     plan,
     presets,
     show,
@@ -50,6 +51,7 @@ app.command("show")(show.command)
 app.command("emit")(emit.command)
 app.command("explain")(explain.command)
 app.command("frontier")(frontier.command)
+app.command("map")(map.command)
 app.command("solve")(solve.command)
 app.command("verify")(verify.command)
 app.command("hardware")(hardware.command)

@@ -5,6 +5,7 @@ from autopar.show.cost import communication, costs, header
 from autopar.show.differences import differences
 from autopar.show.explanation import explanation
 from autopar.show.fold import Block, Row, fold
+from autopar.show.landscape import landscape_grid, landscape_table
 from autopar.show.operators import conversions, operators
 from autopar.show.parameters import parameters
 from autopar.show.plan import show_operators, show_plan
@@ -14,9 +15,11 @@ from autopar.show.solution import curve, solution
 from autopar.show.table import to_text
 from autopar.show.units import nbytes, seconds
 from autopar.show.verdicts import verdicts
+from autopar.show.words import words
 
 __all__ = [
     "Block", "Row", "checks", "communication", "conversions", "costs", "curve", "differences",
-    "explanation", "fold", "header", "nbytes", "operators", "parameters", "proof", "seconds", "shares",
-    "show_operators", "show_plan", "solution", "to_text", "verdicts",
+    "explanation", "fold", "header", "landscape_grid", "landscape_table", "nbytes", "operators",
+    "parameters", "proof", "seconds", "shares", "show_operators", "show_plan", "solution", "to_text",
+    "verdicts", "words",
 ]  # fmt: skip

@@ -28,6 +28,10 @@ FLAGS = {
     "emit": {"plan", "model", "--output", "-o", "--batch", "--sequence"},
     "explain": {"plan", "model", "target", "--hardware", "--rows", "--batch", "--sequence"},
     "frontier": {"model", "--mesh", "--hardware", "--output", "-o", "--batch", "--sequence"},
+    "map": {
+        "model", "--mesh", "--batches", "--memories", "--hardware", "--optimizer", "--precision",
+        "--output", "-o", "--sequence",
+    },
     "solve": {"problem", "--memory", "--ilp"},
     "verify": {"plan", "model", "--hardware", "--bound", "--batch", "--sequence"},
     "hardware": {"name"},
@@ -135,6 +139,27 @@ def test_frontier(tmp_path: Path) -> None:
     ordered = sorted(plans, key=lambda e: e.step_s)
     memory = [estimate.memory_nbytes for estimate in ordered]
     assert memory == sorted(memory, reverse=True)
+
+
+def test_map(tmp_path: Path) -> None:
+    page = tmp_path / "map.md"
+    asked = ("--mesh", "2", "--hardware", "cpu", "--batches", "1024,8", "-o", page)
+    text = ok("map", f"{FACTORIES}:good", *asked, "--memories", "1GiB,200KiB")
+    assert "data parallel" in text and f"wrote {page}" in text
+    command = f"    autopar map {FACTORIES}:good --mesh 2 --hardware cpu --batches 1024,8"
+    assert command in page.read_text()
+    page.write_text(f"Before.\n\n{page.read_text()}\nAfter.\n")
+    ok("map", f"{FACTORIES}:good", *asked, "--memories", "1GiB")
+    lines = page.read_text().splitlines()
+    assert (lines[0], lines[-1]) == ("Before.", "After.")
+    assert "| batch | 1.0 GiB |" in lines and "200KiB" not in page.read_text()
+
+
+def test_map_of_a_configuration(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(LLAMA))
+    asked = ("--mesh", 2, "--hardware", "h100", "--batches", 4, "--memories", "1KiB")
+    assert "nothing fits" in ok("map", f"hf:{config}", *asked, "--sequence", 8)
 
 
 def test_solve(tmp_path: Path) -> None:

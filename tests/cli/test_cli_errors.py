@@ -97,6 +97,38 @@ def test_options(words: tuple[str, ...], expected: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        (("--batches", "8,x"), "Cannot read the batches '8,x': write whole numbers, as 8,32"),
+        (("--batches", "0"), "Cannot read the batches '0'"),
+        (("--batches", "8,,32"), "Cannot read the batches"),
+        (("--memories", "40GiB,"), "Cannot read the memory limit ''"),
+        (("--memories", "much"), "Cannot read the memory limit 'much'"),
+        (("--precision", "float8"), "precision='float8' is unknown"),
+        (("--optimizer", "AdmaW"), "AdmaW"),
+        (("--mesh", "2y2"), "Cannot read the mesh '2y2'"),
+        (("--hardware", "h10"), "Did you mean 'h100'?"),
+        (("--sequence", "8"), "--batch and --sequence are for hf: models"),
+        (("-o", "README.md"), "README.md exists and has no place for a map"),
+    ],
+)
+def test_map(words: tuple[str, ...], expected: str) -> None:
+    given = {"--mesh": "2", "--hardware": "h100", "--batches": "8", "--memories": "1GiB"}
+    rest = [word for pair in (given | {words[0]: words[1]}).items() for word in pair]
+    assert expected in fails("map", GOOD, *rest)
+
+
+def test_map_needs_a_model(tmp_path: Path) -> None:
+    asked = ("--mesh", "2", "--hardware", "h100", "--batches", "8", "--memories", "1GiB")
+    assert "There is no file nowhere.py" in fails("map", "nowhere.py:good", *asked)
+    assert "brings no example inputs" in fails("map", f"{FACTORIES}:bare", *asked)
+    assert "Missing argument" in fails("map", *asked, code=2)
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}')
+    assert "--sequence N" in fails("map", f"hf:{config}", *asked)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
         (("pln",), "No such command 'pln'. Did you mean 'plan'"),
         (("plan", GOOD), "--mesh"),
         (("plan", GOOD, "--mesh", "2", "-o", "."), "is a directory"),

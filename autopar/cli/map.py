@@ -1,0 +1,99 @@
+"""``autopar map MODEL --mesh 8x8 --batches 8,32 --memories 40GiB,80GiB``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autopar.cli.models import MODEL_HELP, SEQUENCE, load
+from autopar.cli.output import console, save
+from autopar.errors import InputError
+from autopar.landscape import Point
+from autopar.mesh import Mesh
+from autopar.options import Options, nbytes
+from autopar.show import landscape_grid, landscape_table
+from autopar.sweep import plan_landscape
+from cost_models.hardware import detect
+from cost_models.hardware import load as load_hardware
+
+BEGIN, END = "<!-- written by autopar map, anew each time -->", "<!-- until here -->"
+"""What stands between these lines of a page belongs to the command, the rest to its author."""
+
+
+def command(
+    model: Annotated[str, typer.Argument(help=f"{MODEL_HELP}.")],
+    mesh: Annotated[str, typer.Option(help="Such as 8x8, or node=8,gpu=8.")],
+    batches: Annotated[str, typer.Option(help="Global batches, such as 8,32,128.")],
+    memories: Annotated[str, typer.Option(help="Limits per device, such as 40GiB,80GiB.")],
+    hardware: Annotated[
+        str | None, typer.Option(help="Profile name or TOML file; none: this machine's.")
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help="Class name in torch.optim.")] = "AdamW",
+    precision: Annotated[
+        str | None, typer.Option(help="float32 or bfloat16; none: as the model.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", dir_okay=False, help="Markdown page to write the map into."),
+    ] = None,
+    sequence: SEQUENCE = None,
+) -> None:
+    """How the best plan changes with batch and memory: a map of plans, each in words.
+
+    The example inputs of a factory are resized to each batch.  Of a page that exists, only what this
+    command wrote before is replaced.
+    """
+    sizes, limits = _batches(batches), _memories(memories)
+    Options.of(optimizer=optimizer, precision=precision)
+    page = _page(output) if output else ""
+    devices, profile = Mesh.parse(mesh), load_hardware(hardware or detect())
+    loaded = load(model, sizes[0] if model.startswith("hf:") else None, sequence)
+    points: list[Point] = []
+    for point in plan_landscape(
+        loaded.model, devices, loaded.inputs, batches=sizes, memories=limits, hardware=profile,
+        loss=loaded.loss, optimizer=optimizer, precision=precision,
+    ):  # fmt: skip
+        points.append(point)
+        console(stderr=True).print(f"{len(points)} of {len(sizes) * len(limits)} plans")
+    console().print(landscape_table(points))
+    if output:
+        asked = {"mesh": mesh, "hardware": hardware, "batches": batches, "memories": memories,
+                 "sequence": sequence, "precision": precision,
+                 "optimizer": "" if optimizer == "AdamW" else optimizer}  # fmt: skip
+        flags = " ".join(f"--{name} {value}" for name, value in asked.items() if value)
+        written = f"    autopar map {model} {flags} -o {output}\n\n{landscape_grid(points)}"
+        save(_with_map(page, written), output)
+        console().print(f"\nwrote {output}")
+
+
+def _batches(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise InputError(f"Cannot read the batches {text!r}: write whole numbers, as 8,32,128.")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _memories(text: str) -> tuple[float, ...]:
+    return tuple(sorted({limit for part in text.split(",") if (limit := nbytes(part)) is not None}))
+
+
+def _page(path: Path) -> str:
+    """The page as it is; a page that has no place for the map is somebody else's."""
+    try:
+        text = path.read_text() if path.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"Cannot read {path}: {error}.") from None
+    if text and not (BEGIN in text and END in text.partition(BEGIN)[2]):
+        raise InputError(
+            f"{path} exists and has no place for a map: name another file, or write these two lines "
+            f"where the map should stand:\n{BEGIN}\n{END}"
+        )
+    return text
+
+
+def _with_map(page: str, written: str) -> str:
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2] if page else "\n"
+    return f"{before}{BEGIN}\n\n{written}\n{END}{after}"

@@ -1,0 +1,91 @@
+"""Plans in words: presets are called what the field calls them."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import pytest
+
+from autopar import compile_model, presets
+from autopar.compile import Compilation
+from autopar.constraints import Constraint
+from autopar.mesh import Mesh
+from autopar.show import words
+from tests import models
+
+FSDP = "data parallel (FSDP, regathered)"
+EXPECTED = {
+    "ddp": ("data parallel", "data parallel"),
+    "zero2": ("data parallel (ZeRO)", "data parallel (ZeRO)"),
+    "fsdp": (FSDP, FSDP),
+    "hsdp": ("data parallel", FSDP),
+    "megatron": ("data parallel", "tensor parallel"),
+    "megatron_sp": ("data parallel", "tensor + sequence parallel"),
+    "fsdp_megatron": (FSDP, "tensor parallel"),
+}
+
+SMALL: dict[str, Any] = {
+    **models.CASES,
+    **{name: partial(models.CASES[name], layers=1) for name in ("gpt2", "llama", "bert")},
+}
+
+
+@cache
+def under(name: str, preset: str, shape: tuple[int, ...] = (2, 2)) -> Compilation:
+    model, inputs, loss = SMALL[name]()
+    return compile_model(model, shape, inputs, loss=loss, hardware="h100", preset=preset)
+
+
+def test_every_preset_is_expected() -> None:
+    assert EXPECTED.keys() == set(presets.names())
+
+
+@pytest.mark.parametrize("preset", EXPECTED)
+@pytest.mark.parametrize("name", ["llama", "cnn"])
+def test_presets(name: str, preset: str) -> None:
+    made = under(name, preset)
+    no_sequence = name == "cnn" and preset == "megatron_sp"
+    expected = EXPECTED["megatron" if no_sequence else preset]
+    assert words(made.plan, made.graph) == expected
+
+
+@pytest.mark.parametrize("preset", ["fsdp", "megatron_sp"])
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_merged_dims_and_tied_weights(name: str, preset: str) -> None:
+    """GPT-2 computes on batch x sequence as one dim, and its embedding is its head."""
+    made = under(name, preset)
+    assert words(made.plan, made.graph) == EXPECTED[preset]
+
+
+def constrained(pairs: dict[str, str], shape: tuple[int, ...] = (2,)) -> tuple[str, ...]:
+    """The MLP with a type for everything of a subject."""
+    model, inputs, loss = models.mlp()
+    asked = tuple(Constraint.of(s, "*", types) for s, types in pairs.items())  # type: ignore[arg-type]
+    made = compile_model(model, shape, inputs, loss=loss, hardware="h100", constraints=asked)
+    return words(made.plan, made.graph)
+
+
+def test_whole() -> None:
+    everything = {"stored": "I", "leaf": "I", "used": "I", "tensor": "I | N"}
+    assert constrained(everything) == ("replicated",)
+    assert constrained({**everything, "stored": "S, else I"}) == ("replicated (ZeRO)",)
+
+
+def test_an_axis_of_one_device() -> None:
+    made = under("mlp", "ddp", (1, 2))
+    assert words(made.plan, made.graph) == ("one device", "data parallel")
+
+
+def test_mixtures_come_with_their_shares() -> None:
+    """One of two large weights rests whole; one of three products is split by its weight."""
+    model, inputs, loss = models.mlp()
+    mesh = Mesh.of(2)
+    whole = Constraint("stored", "up.*", (("I",),))
+    zero = tuple(c for c in presets.load("zero2", mesh) if c.subject != "stored")
+    others = Constraint("stored", "[!u]*", (("S",), ("I",)))
+    made = compile_model(
+        model, mesh, inputs, loss=loss, hardware="h100", constraints=(*zero, whole, others)
+    )
+    (phrase,) = words(made.plan, made.graph)
+    assert phrase == "data parallel (53% ZeRO, 47% whole)", phrase
