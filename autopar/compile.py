@@ -14,7 +14,7 @@ from autopar import rules
 from autopar.blocks import MODES, Recompute, blocks
 from autopar.constraints import Constraint
 from autopar.emit import emit
-from autopar.errors import InfeasibleError, OverLimitError
+from autopar.errors import OverLimitError
 from autopar.graph import ITEMSIZE, Graph, Node, Saved
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
@@ -185,10 +185,12 @@ def _solved(posed: Posed, allowed: float, limit: float) -> Assignment:
         return posed.ready.solve(allowed)
     except OverLimitError as error:
         beside = limit - allowed
-        raise InfeasibleError(
-            f"No plan fits {readable(limit)} per device: the smallest needs "
-            f"{readable(error.least_nbytes + beside)}, {readable(beside)} of it while the largest "
-            "operator runs. Use more devices, a smaller batch, or a higher limit."
+        least = error.least_nbytes + beside
+        raise OverLimitError(
+            f"No plan fits {readable(limit)} per device: the smallest needs {readable(least)}, "
+            f"{readable(beside)} of it while the largest operator runs. Use more devices, a smaller "
+            "batch, or a higher limit.",
+            least,
         ) from None
 
 

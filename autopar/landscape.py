@@ -5,20 +5,15 @@ Graphs in, one `Point` after the other out; every plan is one that `compile` mak
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.capture.saved import saved
-from autopar.compile import Compilation, Settings, compile_graph, pose
-from autopar.errors import InfeasibleError
-from autopar.graph import Graph, Saved
+from autopar.compile import Compilation, Settings, compile_graph
+from autopar.errors import OverLimitError
+from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.problem import Array, Problem
-from autopar.solve import solve
 from cost_models.hardware import Hardware
-
-PRICES = (1e6, 1e8, 1e10, 1e12)
-"""Bytes that a second is worth where the smallest plan is looked for."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +24,7 @@ class Point:
     limit_nbytes: float
     made: Compilation | None
     smallest_nbytes: float | None = None
-    """Where nothing fits: the peak of the smallest plan that was found."""
+    """Where nothing fits: what the smallest plan needs at least."""
 
 
 def landscape(
@@ -52,34 +47,10 @@ def landscape(
             if smallest is None and not _fits(made, limit):
                 try:
                     made = compile_graph(graph, mesh, hardware, asked, kept)
-                except InfeasibleError:
-                    made, smallest = None, _smallest(graph, mesh, hardware, settings, kept)
+                except OverLimitError as error:
+                    made, smallest = None, error.least_nbytes
             yield Point(batch, limit, made, smallest)
 
 
 def _fits(made: Compilation | None, limit: float) -> bool:
     return made is not None and made.plan.estimate.memory_nbytes <= limit
-
-
-def _smallest(
-    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, kept: Mapping[str, Saved]
-) -> float:
-    """Peak bytes of the smallest plan found: bytes are minimised in place of seconds.
-
-    Seconds still count a little, at one price or another: the solver does not count what is alive
-    while an operator runs, and the fast way to run it is the one that splits it.
-    """
-    posed = pose(graph, mesh, hardware, settings, kept)
-    made = (posed.compilation(solve(_weighed(posed.priced.problem, p))) for p in PRICES)
-    return float(min(one.plan.estimate.memory_nbytes for one in made))
-
-
-def _weighed(problem: Problem, price: float) -> Problem:
-    """The problem whose costs are bytes, plus `price` bytes per second."""
-
-    def cost(seconds: Array, nbytes: Array | None) -> Array:
-        return price * seconds + (0.0 if nbytes is None else nbytes)
-
-    variables = tuple(replace(v, seconds=cost(v.seconds, v.nbytes)) for v in problem.variables)
-    factors = tuple(replace(f, seconds=cost(f.seconds, f.nbytes)) for f in problem.factors)
-    return Problem(variables, factors)

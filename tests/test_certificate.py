@@ -343,8 +343,8 @@ def test_the_memory_limit(limited: Made) -> None:
     assert freer.name == "bound" and "what can be proved is" in freer.what
 
     def both(content: dict[str, Any]) -> None:
+        content["bound_nbytes"] += content["asked"]["memory_limit"]
         scale("asked", "memory_limit", by=2)(content)
-        scale("bound_nbytes", by=2)(content)
 
     assert limited.refused(both).name == "bound"
 

@@ -56,8 +56,12 @@ def _memory(again: Again) -> Check:
     faults = []
     if limit is not None and not nbytes <= limit:
         faults.append(f"memory_limit is {limit} bytes in the plan; a step needs {nbytes}")
-    if bound is not None and bound != limit:
-        faults.append(f"bound_nbytes is {bound} in the plan, but memory_limit is {limit}")
+    beside = again.posed.priced.least_working
+    if bound is not None and (limit is None or bound != limit - beside):
+        faults.append(
+            f"bound_nbytes is {bound} in the plan, but memory_limit is {limit}, of which the largest "
+            f"operator takes at least {beside}"
+        )
     if bound is not None and not counted <= bound:
         faults.append(f"bound_nbytes is {bound} in the plan; the solver counts {counted}")
     of = "no limit was set" if limit is None else f"the limit is {limit:.0f}"
