@@ -49,7 +49,7 @@ def _cells(point: Point) -> tuple[str, str, str, str]:
     return (
         seconds(plan.estimate.step_s),
         nbytes(plan.estimate.memory_nbytes),
-        proof(plan.objective_s, plan.bound_s, plan.proof),
+        proof(plan.objective_s, plan.bound_s, plan.proof).split(" (")[0],
         "\n".join(_by_axis(point)),
     )
 
