@@ -18,6 +18,8 @@ AutoparError
 
 from __future__ import annotations
 
+import math
+
 
 class AutoparError(Exception):
     """Base of every error that autopar raises on purpose."""
@@ -54,7 +56,7 @@ class InfeasibleError(AutoparError):
 class OverLimitError(InfeasibleError):
     """No assignment fits into the limit; carries the bytes of the smallest."""
 
-    def __init__(self, message: str, least_nbytes: float) -> None:
+    def __init__(self, message: str, least_nbytes: float = math.nan) -> None:
         super().__init__(message)
         self.least_nbytes = least_nbytes
 

@@ -67,9 +67,18 @@ def noisy(problem: Problem, seed: int, alike: bool) -> Problem:
             known[id(costs)] = np.where(np.isfinite(costs), costs * factors, costs)
         return known[id(costs)]
 
+    def of(uncovered: Array | None) -> Array | None:
+        return None if uncovered is None else shaken(uncovered)
+
     return Problem(
-        tuple(replace(v, seconds=shaken(v.seconds)) for v in problem.variables),
-        tuple(replace(f, seconds=shaken(f.seconds)) for f in problem.factors),
+        tuple(
+            replace(v, seconds=shaken(v.seconds), uncovered=of(v.uncovered))
+            for v in problem.variables
+        ),
+        tuple(
+            replace(f, seconds=shaken(f.seconds), uncovered=of(f.uncovered))
+            for f in problem.factors
+        ),
     )
 
 
@@ -133,7 +142,12 @@ def twice(problem: Problem) -> Problem:
         return costs[np.ix_(*(again[index] for index in scope))]
 
     variables = tuple(
-        replace(v, seconds=grown(v.seconds, (i,)), nbytes=grown(v.nbytes, (i,)))
+        replace(
+            v,
+            seconds=grown(v.seconds, (i,)),
+            nbytes=grown(v.nbytes, (i,)),
+            uncovered=None if v.uncovered is None else grown(v.uncovered, (i,)),
+        )
         for i, v in enumerate(problem.variables)
     )
     factors = tuple(
@@ -141,6 +155,7 @@ def twice(problem: Problem) -> Problem:
             f,
             seconds=grown(f.seconds, f.scope),
             nbytes=None if f.nbytes is None else grown(f.nbytes, f.scope),
+            uncovered=None if f.uncovered is None else grown(f.uncovered, f.scope),
         )
         for f in problem.factors
     )

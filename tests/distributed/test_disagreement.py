@@ -15,7 +15,7 @@ CASES = [
     (jobs.different_examples, "RankMismatchError", "the example inputs"),
     (jobs.different_batches, "RankMismatchError", "the batch of the first step"),
     (jobs.different_options, "RankMismatchError", "the options"),
-    (jobs.first_rank_cannot_plan, "InfeasibleError", "fits 1000 bytes"),
+    (jobs.first_rank_cannot_plan, "OverLimitError", "fits 1000 bytes"),
     (jobs.missing_input, "CaptureError", "target"),
 ]
 
