@@ -53,17 +53,34 @@ def assert_sound(plan: Plan, graph: Graph) -> None:
     assert list(found) == NAMES
 
 
-@pytest.mark.parametrize("name", ["mlp", "gpt2", "llama"])
+ASKED: tuple[tuple[str | None, float | None], ...] = (
+    (None, None), (None, 0.7), ("fsdp_megatron", None), ("megatron_sp", 1.0),
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("preset", "limit"), [(None, None), (None, 0.7), ("fsdp_megatron", None), ("megatron_sp", 1.0)]
+    ("name", "asked"),
+    [*(("mlp", asked) for asked in ASKED), ("gpt2", ASKED[2]), ("llama", ASKED[0])],
 )
-def test_sound_plans(name: str, preset: str | None, limit: float | None) -> None:
+def test_sound_plans(name: str, asked: tuple[str | None, float | None]) -> None:
+    check_sound(name, *asked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_every_sound_plan(name: str, asked: tuple[str | None, float | None]) -> None:
+    check_sound(name, *asked)
+
+
+def check_sound(name: str, preset: str | None, limit: float | None) -> None:
     made = compiled(name, preset, limit)
     assert_sound(made.plan, made.graph)
     assert made.plan.proof in ("elimination", "lagrange", "pareto")
     assert made.plan.search.candidates >= made.plan.search.largest > 1
 
 
+@pytest.mark.slow
 def test_corners_of_the_frontier() -> None:
     model, inputs, loss = models.mlp()
     plans = plan_frontier(model, (2, 2), inputs, loss=loss, hardware=H100)
@@ -396,6 +413,7 @@ INFORMATIVE = ("versions", "optimizer", "precision", "asked.recompute")
 """Entries that no figure of this plan depends on."""
 
 
+@pytest.mark.slow
 def test_every_entry_counts(forced: Made) -> None:
     """Any entry of the JSON changed in any of several ways: refused, and never by a crash."""
     content = json.loads(forced.plan.to_json())

@@ -364,7 +364,7 @@ def test_large_costs_are_counted_in_larger_ticks() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "modes"),
     [
-        ("mlp", (2, 2), None), ("gpt2", (2,), None), ("llama", (2,), None), ("cnn", (2,), None),
+        pytest.param("mlp", (2, 2), None, marks=pytest.mark.slow), ("gpt2", (2,), None), ("llama", (2,), None), ("cnn", (2,), None),
         ("gpt2", (2,), MODES),
     ],
 )  # fmt: skip
