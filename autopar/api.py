@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,33 +13,22 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from autopar import presets
-from autopar.batch import Batch, mapped
-from autopar.capture import ExampleInputs, capture
-from autopar.capture.saved import saved
+from autopar.batch import Batch
+from autopar.capture import ExampleInputs
 from autopar.compile import (
     Compilation,
-    Posed,
-    Settings,
-    arriving,
-    batch_form,
-    compile_graph,
-    frontier,
-    pose,
 )
-from autopar.constraints import Constraint, from_user
-from autopar.errors import InputError, MeshError, SourceError
+from autopar.compiler import Compiler, captured
+from autopar.errors import InfeasibleError, InputError, MeshError
 from autopar.graph import Graph
 from autopar.mesh import DEFAULT_NAMES, Mesh
 from autopar.meta import without_weights
-from autopar.microbatch import part
 from autopar.options import Constraints, Loss, Options, Precision
-from autopar.placement import Sharding
 from autopar.plan import Plan
-from autopar.pricing.parameters import Storage
+from autopar.record import View
 from autopar.runtime import agreement, faults, world
 from autopar.runtime.parallel import Parallel
-from autopar.runtime.program import Program, cache_directory, load, write
+from autopar.views import views
 from cost_models.hardware import Hardware, detect
 from cost_models.hardware import load as load_hardware
 
@@ -65,6 +55,8 @@ def parallelize(
 ) -> Parallel:
     """The model as a distributed training step; call it on every rank, under ``torchrun``.
 
+    `mesh` is a shape such as ``(2, 4)``, a `Mesh` or a `DeviceMesh`; or a number of devices, then the
+    best shape is searched as well.
     `example_inputs` hold one global batch, as a dict of keyword arguments (targets of `loss` among
     them) or a tuple; left out where the model brings its own.  Rank 0 plans and its weights count.
     `memory_limit` is per device, in bytes or as ``"40GiB"``.  `constraints` map patterns over names
@@ -82,6 +74,10 @@ def parallelize(
         loss=loss, optimizer=optimizer, precision=precision, memory_limit=memory_limit,
         preset=preset, constraints=constraints, input=input, outputs=outputs, recompute=recompute,
     )  # fmt: skip
+    if isinstance(mesh, int):
+        world.join(mesh)
+        faults.watch()
+        mesh = _agreed_view(model, mesh, example_inputs, hardware, options)
     device_mesh = world.device_mesh(mesh if isinstance(mesh, DeviceMesh) else as_mesh(mesh))
     faults.watch()
     compiler = Compiler(
@@ -116,6 +112,7 @@ def plan(
 ) -> Plan:
     """What `parallelize` would decide, without processes and without weights.
 
+    A number of devices for `mesh` is searched: every mesh of one or two axes that they make.
     The model may be on the meta device.  `options` are the keyword arguments of `parallelize`.
     """
     return compile_model(model, mesh, example_inputs, hardware=hardware, **options).plan
@@ -130,7 +127,10 @@ def compile_model(
     **options: Any,
 ) -> Compilation:
     """`plan`, with every stage's output: graph, problem, plan and source."""
-    compiler, graph = _captured_by(model, mesh, example_inputs, hardware, Options.of(**options))
+    chosen = Options.of(**options)
+    if isinstance(mesh, int):
+        return _best_view(model, mesh, example_inputs, hardware, chosen)
+    compiler, graph = _captured_by(model, mesh, example_inputs, hardware, chosen)
     return compiler.compile(graph)
 
 
@@ -148,6 +148,53 @@ def plan_frontier(
     """
     compiler, graph = _captured_by(model, mesh, example_inputs, hardware, Options.of(**options))
     return tuple(made.plan for made in compiler.frontier(graph))
+
+
+def _agreed_view(
+    model: nn.Module,
+    devices: int,
+    example_inputs: ExampleInputs | None,
+    hardware: str | Hardware | None,
+    options: Options,
+) -> Mesh:
+    """The mesh that rank 0 finds best."""
+
+    def choose() -> tuple[str, ...]:
+        return (str(_best_view(model, devices, example_inputs, hardware, options).plan.mesh),)
+
+    (text,) = agreement.from_first_rank(choose)
+    return Mesh.parse(text)
+
+
+def _best_view(
+    model: nn.Module,
+    devices: int,
+    example_inputs: ExampleInputs | None,
+    hardware: str | Hardware | None,
+    options: Options,
+) -> Compilation:
+    """The best plan over all meshes that so many devices can be seen as.
+
+    Constraints and presets speak of axes: with them the devices stay one axis.
+    """
+    speaks = options.preset is not None or bool(options.constraints)
+    meshes = views(devices, 1) if speaks else views(devices)
+    profile = as_hardware(hardware)
+    compiler, graph = _captured_by(model, meshes[0], example_inputs, profile, options)
+    made, refusals = {}, {}
+    for mesh in meshes:
+        try:
+            made[mesh] = compiler.on(mesh).compile(graph)
+        except InfeasibleError as error:
+            refusals[mesh] = error
+    if not made:
+        raise refusals[meshes[-1]]
+    best = min(made.values(), key=lambda compilation: compilation.plan.objective_s)
+    compared = tuple(
+        View(str(mesh), made[mesh].plan.objective_s if mesh in made else math.inf)
+        for mesh in meshes
+    )
+    return replace(best, plan=replace(best.plan, views=compared if len(meshes) > 1 else ()))
 
 
 def _captured_by(
@@ -170,133 +217,7 @@ def captured_for(
     """The model's graph, captured the way it was when the plan was made."""
     options = replace(Options(loss=loss), precision=Precision.parse(plan.precision))
     inputs = example_inputs if example_inputs is not None else offered_inputs(model)
-    return _captured(without_weights(model, options.precision.compute), inputs, options)
-
-
-def posed_for(plan: Plan, graph: Graph, hardware: Hardware) -> Posed:
-    """The problem that a plan answers."""
-    asked = plan.asked
-    settings = Settings(
-        optimizer=plan.optimizer,
-        states=asked.states,
-        memory_limit=asked.memory_limit,
-        preset=plan.preset,
-        constraints=(*_preset(plan.preset, plan.mesh), *asked.constraints),
-        regather=presets.regathers(plan.preset) if plan.preset else None,
-        precision=plan.precision,
-        batch=asked.batch,
-        storage=_storage(plan if asked.kept else None),
-        first=not asked.kept,
-    )
-    return pose(graph, plan.mesh, hardware, settings, saved(graph), asked.recompute)
-
-
-def _captured(
-    model: nn.Module, inputs: ExampleInputs, options: Options, training: bool = True
-) -> Graph:
-    found = capture(
-        model,
-        _cast(inputs, options.precision.compute),
-        loss=options.loss,
-        train=training,
-        autocast=options.precision.autocast,
-    )
-    # Evaluation moves the same tensors; only their letters (I, R) tell shards from copies.
-    return with_outputs(found if training else found.with_gradients(), options.outputs)
-
-
-class Compiler:
-    """Everything that stays the same while batches of different shapes are compiled."""
-
-    def __init__(self, model: nn.Module, mesh: Mesh, hardware: Hardware, options: Options) -> None:
-        self._model, self._mesh, self._hardware, self._options = model, mesh, hardware, options
-        self._first: Plan | None = None
-        self._batch: Sharding | None = None
-
-    def graph(self, inputs: ExampleInputs, training: bool = True) -> Graph:
-        """The captured forward pass, with the outputs that were asked for."""
-        return _captured(self._model, inputs, self._options, training)
-
-    def compile(self, graph: Graph) -> Compilation:
-        """Candidates, prices, solution, plan and source of a captured graph.
-
-        Where every rank brings its own part, the batch arrives divided the way the best plan for a
-        whole batch divides it.
-        """
-        if self._options.input == "global":
-            return self._compile(graph, None)
-        return self._compile(
-            graph, self._batch or batch_form(self._compile(graph, None).plan, graph)
-        )
-
-    def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
-        return compile_graph(graph, self._mesh, self._hardware, self._settings(batch), saved(graph))
-
-    def _settings(self, batch: Sharding | None) -> Settings:
-        options = self._options
-        chosen = (*_preset(options.preset, self._mesh), *_constraints(options, self._mesh))
-        return Settings(
-            optimizer=options.optimizer,
-            states=options.states,
-            memory_limit=options.memory_limit,
-            preset=options.preset or "",
-            constraints=chosen,
-            regather=presets.regathers(options.preset) if options.preset else None,
-            precision=str(options.precision),
-            batch=batch,
-            storage=_storage(self._first),
-            recompute=options.recompute,
-            first=self._first is None,
-        )
-
-    def frontier(self, graph: Graph) -> tuple[Compilation, ...]:
-        """The plans of the time-memory curve, from the fastest to the smallest."""
-        return frontier(graph, self._mesh, self._hardware, self._settings(None), saved(graph))
-
-    def program(
-        self, inputs: ExampleInputs, training: bool = True, edited: Path | None = None
-    ) -> Program:
-        """Rank 0's plan and source, loaded on every rank."""
-        return self.program_of(self.graph(inputs, training), edited)
-
-    def program_of(self, graph: Graph, edited: Path | None = None) -> Program:
-        """The program of a captured graph."""
-        options = self._options
-        agreement.same(
-            "the model, the mesh or the options", f"{graph.digest} {self._mesh} {options}"
-        )
-        plan_text, source = agreement.from_first_rank(lambda: self._decide(graph, edited))
-        plan = Plan.from_json(plan_text, "the plan of rank 0")
-        plan.check(graph)
-        if self._first is None:
-            self._first = plan
-            self._batch = arriving(plan, graph)
-        path = edited or cache_directory() / f"{graph.name}_{plan.digest}.py"
-        if edited is None:
-            write(source, path)
-        return load(plan, graph, source, path)
-
-    def _decide(self, graph: Graph, edited: Path | None) -> tuple[str, str]:
-        made = self.compile(graph)
-        return made.plan.to_json(), made.source if edited is None else _read(edited)
-
-    def for_batch(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
-    ) -> Program:
-        """The program of a batch that no earlier one serves."""
-        if args and kwargs:
-            raise InputError(
-                "Pass the batch as keyword arguments, or as positional ones, not both."
-            )
-        return self.program(kwargs or args, training)
-
-    def for_microbatches(
-        self, whole: Mapping[str, Any], microbatch: Mapping[str, Any], pieces: int
-    ) -> tuple[Program | None, Program]:
-        """Programs that count the whole batch's denominators, and that run one microbatch."""
-        parted = part(self.graph(whole), self.graph(microbatch), pieces)
-        counts = None if parted.counts is None else self.program_of(parted.counts)
-        return counts, self.program_of(parted.microbatch)
+    return captured(without_weights(model, options.precision.compute), inputs, options)
 
 
 def as_mesh(mesh: MeshLike) -> Mesh:
@@ -343,51 +264,3 @@ def as_call(inputs: ExampleInputs) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     if isinstance(inputs, Mapping):
         return (), inputs
     return tuple(inputs), {}
-
-
-def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:
-    """The graph with only the outputs that were asked for (all of them where there is no loss)."""
-    available = dict(graph.outputs)
-    for name in wanted:
-        if name not in available:
-            raise InputError(f"{graph.name} has no output {name!r}; it has {', '.join(available)}.")
-    if graph.loss is None and not wanted:
-        return graph
-    kept = tuple((path, tensor) for path, tensor in graph.outputs if path in wanted)
-    return replace(graph, outputs=kept)
-
-
-def _cast(inputs: ExampleInputs, dtype: torch.dtype | None) -> ExampleInputs:
-    """Floating tensors of the batch in the compute dtype."""
-    if dtype is None:
-        return inputs
-
-    def cast(value: Any, _: str) -> Any:
-        floating = isinstance(value, torch.Tensor) and value.is_floating_point()
-        return value.to(dtype) if floating else value
-
-    changed: ExampleInputs = mapped(inputs, "", cast)
-    return changed
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"Cannot read source={str(path)!r}: {error}.") from None
-
-
-def _storage(first: Plan | None) -> Mapping[str, Storage]:
-    """Later programs keep the parameters where the first plan put them."""
-    if first is None:
-        return {}
-    return {p.name: Storage(p.stored, p.leaf, False) for p in first.parameters}
-
-
-def _constraints(options: Options, mesh: Mesh) -> tuple[Constraint, ...]:
-    given = options.constraints
-    return given if isinstance(given, tuple) else from_user(given, mesh)
-
-
-def _preset(name: str | None, mesh: Mesh) -> tuple[Constraint, ...]:
-    return presets.load(name, mesh) if name else ()

@@ -22,7 +22,7 @@ from autopar.errors import PlacementError, PlanError
 from autopar.graph import Graph
 from autopar.placement import P, R, S, Sharding
 from autopar.problem import Proof
-from autopar.record import Asked, Search, Share
+from autopar.record import Asked, Search, Share, View
 from autopar.texts import MeshText, ShardingText
 
 SCHEMA = 3
@@ -176,6 +176,8 @@ class Plan:
     search: Search = field(default_factory=Search)
     shares: tuple[Share, ...] = ()
     """By mesh axis."""
+    views: tuple[View, ...] = ()
+    """The meshes that were compared, where only the devices were given."""
     hardware_digest: str = ""
     """Of the profile's figures, which its name may not tell."""
     versions: tuple[tuple[str, str], ...] = ()

@@ -43,6 +43,17 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """A mesh that the devices might have been seen as, and the best plan's seconds there.
+
+    `objective_s` is infinite where nothing fits into the memory.
+    """
+
+    mesh: str
+    objective_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """How much of the model a mesh axis really splits, as shares between 0 and 1.
 

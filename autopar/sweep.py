@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from autopar.api import Compiler, MeshLike, as_hardware, as_mesh, offered_inputs
+from autopar.api import MeshLike, as_hardware, as_mesh, offered_inputs
 from autopar.batch import leaves_of, mapped
 from autopar.compile import Settings
+from autopar.compiler import Compiler
 from autopar.errors import InputError
 from autopar.landscape import Point, landscape
 from autopar.meta import without_weights

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from autopar.api import with_outputs
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.compile import Compilation, Posed, Settings, pose
+from autopar.compiler import with_outputs
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.placement import S

@@ -21,12 +21,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from autopar import presets, rules
-from autopar.api import with_outputs
 from autopar.batch import Batch
 from autopar.blocks import Recompute
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.compile import Settings, compile_graph
+from autopar.compiler import with_outputs
 from autopar.emit import emit
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = (
     ("errors",),
     ("mesh", "batch"),
+    ("views",),
     ("placement",),
     ("conversion", "graph"),
     (
@@ -27,6 +28,7 @@ LAYERS = (
     ("compile", "witness"),
     ("certificate", "explain", "landscape"),
     ("microbatch", "show"),
+    ("compiler",),
     ("api",),
     ("sweep",),
     ("cli",),

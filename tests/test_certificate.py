@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import autopar
-from autopar.api import plan_frontier, posed_for
+from autopar.api import plan_frontier
 from autopar.blocks import MODES
 from autopar.certificate import Check, certify
 from autopar.compile import Compilation, Posed, Settings, compile_graph
+from autopar.compiler import posed_for
 from autopar.errors import AutoparError, ConstraintError, PlanError
 from autopar.graph import Graph
 from autopar.mesh import Mesh

@@ -122,14 +122,14 @@ def check_equal(problem: Problem, limit: float | None) -> Assignment | None:
     return found
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(anything)
 def test_without_a_limit(problem: Problem) -> None:
     problem.check()
     check_equal(problem, None)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(anything, st.floats(0, 1))
 def test_with_a_limit(problem: Problem, share: float) -> None:
     limit = share * sum(float(v.nbytes.max()) for v in problem.variables)
@@ -137,7 +137,7 @@ def test_with_a_limit(problem: Problem, share: float) -> None:
     assert found is None or found.nbytes <= limit
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(anything, st.floats(0, 1e12))
 def test_any_price_of_a_byte(problem: Problem, price: float) -> None:
     network = Network.of(problem)
@@ -153,7 +153,7 @@ def test_any_price_of_a_byte(problem: Problem, price: float) -> None:
     assert found.bound <= min(costs) <= found.bound + len(network.tables)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(anything, st.floats(0, 1e12))
 def test_marginals(problem: Problem, price: float) -> None:
     network = reduced(Network.of(problem)).network
@@ -173,7 +173,7 @@ def test_marginals(problem: Problem, price: float) -> None:
         assert np.all(got[finite] >= want[finite] - len(network.tables))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(anything, st.integers(1, 8))
 def test_tables_that_may_not_grow_give_a_true_bound(problem: Problem, largest: int) -> None:
     expected = brute_force(problem)
@@ -202,7 +202,7 @@ def _best(network: Network, states: list[tuple[int, ...]], budget: float) -> flo
     return min((network.ticks(s) for s in states if network.nbytes(s) <= budget), default=np.inf)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(anything, st.one_of(st.none(), st.floats(0, 1)), st.integers(1, 8))
 def test_relaxed_answers_are_called_so(problem: Problem, share: float | None, most: int) -> None:
     """Where tables may not grow, bounds stay below the optimum, and none is called exact."""
@@ -236,7 +236,7 @@ def test_the_rest_of_an_assignment(problem: Problem, first: int) -> None:
     assert found.seconds == pytest.approx(best.seconds, **ROUGHLY)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(anything)
 def test_every_corner_of_the_hull_is_the_best_within_its_bytes(problem: Problem) -> None:
     try:
@@ -364,7 +364,8 @@ def test_large_costs_are_counted_in_larger_ticks() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "modes"),
     [
-        pytest.param("mlp", (2, 2), None, marks=pytest.mark.slow), ("gpt2", (2,), None), ("llama", (2,), None), ("cnn", (2,), None),
+        pytest.param("mlp", (2, 2), None, marks=pytest.mark.slow),
+        ("gpt2", (2,), None), ("llama", (2,), None), ("cnn", (2,), None),
         ("gpt2", (2,), MODES),
     ],
 )  # fmt: skip

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.api import with_outputs
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.compile import Posed, Settings, pose
+from autopar.compiler import with_outputs
 from autopar.errors import InfeasibleError
 from autopar.graph import Graph
 from autopar.mesh import Mesh

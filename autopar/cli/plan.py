@@ -11,7 +11,7 @@ from autopar import presets
 from autopar.api import compile_model
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, load
 from autopar.cli.output import console, known, save
-from autopar.errors import ConstraintError
+from autopar.errors import ConstraintError, MeshError
 from autopar.mesh import Mesh
 from autopar.options import Options
 from autopar.problem_text import to_json
@@ -22,10 +22,13 @@ from cost_models.hardware import load as load_hardware
 
 def command(
     model: Annotated[str, typer.Argument(help=f"{MODEL_HELP}.")],
-    mesh: Annotated[str, typer.Option(help="Such as 2x2, or node=2,gpu=8.")],
     output: Annotated[
         Path, typer.Option("-o", "--output", dir_okay=False, help="Plan file to write.")
     ],
+    mesh: Annotated[str | None, typer.Option(help="Such as 2x2, or node=2,gpu=8.")] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="In place of --mesh: the best mesh of so many is searched.")
+    ] = None,
     hardware: Annotated[
         str | None, typer.Option(help="Profile name or TOML file; none: this machine's.")
     ] = None,
@@ -60,10 +63,10 @@ def command(
         constraints=_constraints(constraint or []),
         recompute=recompute,
     )
-    devices, profile = Mesh.parse(mesh), load_hardware(hardware or detect())
+    shape, profile = _shape(mesh, devices), load_hardware(hardware or detect())
     loaded = load(model, batch, sequence)
     made = compile_model(
-        loaded.model, devices, loaded.inputs, hardware=profile, loss=loaded.loss,
+        loaded.model, shape, loaded.inputs, hardware=profile, loss=loaded.loss,
         optimizer=asked.optimizer, precision=asked.precision, memory_limit=asked.memory_limit,
         preset=asked.preset, constraints=asked.constraints, recompute=asked.recompute,
     )  # fmt: skip
@@ -71,6 +74,12 @@ def command(
     if problem:
         save(to_json(made.priced.problem) + "\n", problem)
     console().print(show_plan(made.plan, made.graph), f"\nwrote {output}", sep="\n")
+
+
+def _shape(mesh: str | None, devices: int | None) -> Mesh | int:
+    if (mesh is None) == (devices is None):
+        raise MeshError("Pass --mesh, such as 2x4, or --devices, such as 8: one of the two.")
+    return Mesh.parse(mesh) if mesh is not None else devices or 0
 
 
 def _constraints(texts: list[str]) -> dict[str, str | dict[str, str]]:

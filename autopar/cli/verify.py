@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from autopar.api import posed_for
 from autopar.certificate import Check, certify
 from autopar.cli.match import captured_like, hardware_of
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE
 from autopar.cli.output import console
+from autopar.compiler import posed_for
 from autopar.errors import PlanError
 from autopar.plan import Plan
 from autopar.pricing.assemble import versions

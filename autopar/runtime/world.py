@@ -20,21 +20,27 @@ def device_mesh(mesh: Mesh | DeviceMesh) -> DeviceMesh:
     """The mesh over all processes of this launch; names are those of the mesh, or x, y, z, w."""
     if isinstance(mesh, DeviceMesh):
         return _named(mesh)
-    join()
-    size = dist.get_world_size()
-    if mesh.world_size != size:
-        raise MeshError(
-            f"The mesh ({mesh}) has {mesh.world_size} devices, but {size} processes were started. "
-            f"Start with torchrun --nproc-per-node {mesh.world_size}, or pass a mesh of {size}."
-        )
+    join(mesh.world_size)
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     return init_device_mesh(device, mesh.sizes, mesh_dim_names=mesh.names)
 
 
-def join() -> None:
-    """Initialise the default group from torchrun's environment, unless it is there."""
-    if dist.is_initialized():
-        return
+def join(devices: int) -> None:
+    """Initialise the default group from torchrun's environment, unless it is there.
+
+    Raises `MeshError` unless there is one process per device.
+    """
+    if not dist.is_initialized():
+        _initialise()
+    size = dist.get_world_size()
+    if devices != size:
+        raise MeshError(
+            f"The mesh has {devices} devices, but {size} processes were started. Start with torchrun "
+            f"--nproc-per-node {devices}, or pass a mesh of {size}."
+        )
+
+
+def _initialise() -> None:
     if "RANK" not in os.environ:
         raise MeshError(
             "There are no processes to run on. Start the script with torchrun, e.g. "

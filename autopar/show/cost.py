@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 from rich.table import Table
 
@@ -21,6 +22,7 @@ def header(plan: Plan) -> Table:
     facts = {
         "model": plan.model,
         "mesh": f"{plan.mesh}  ({plan.mesh.world_size} devices)",
+        "compared with": _others(plan),
         "hardware": plan.hardware,
         "memory limit": "none" if limit is None else nbytes(limit),
         "preset": plan.preset or "none, the solver chose",
@@ -33,7 +35,8 @@ def header(plan: Plan) -> Table:
         "made by": ", ".join(f"{name} {version}" for name, version in plan.versions),
     }
     for name, fact in facts.items():
-        row(made, name, fact)
+        if fact:
+            row(made, name, fact)
     return made
 
 
@@ -42,6 +45,15 @@ def _searched(search: Search) -> str:
     return (
         f"{search.candidates} candidates, {search.largest} at most; after pruning "
         f"{search.variables} variables, {search.states} states"
+    )
+
+
+def _others(plan: Plan) -> str:
+    """The other meshes that the devices might have been, and what they would cost."""
+    return "; ".join(
+        f"{view.mesh}: {seconds(view.objective_s) if math.isfinite(view.objective_s) else 'too small'}"
+        for view in plan.views
+        if view.mesh != str(plan.mesh)
     )
 
 

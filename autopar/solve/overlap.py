@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from autopar.errors import InfeasibleError
 from autopar.problem import Array, Proof
 from autopar.solve.crossover import mixtures
 from autopar.solve.network import Network, Shared
@@ -43,6 +44,11 @@ def balanced(network: Network, limit: float, best: Best) -> Balanced:
     hidden = walk.at(0.0)
     if hidden.uncovered > 0 and (shown := walk.at(1.0)).uncovered < 0:
         walk.between(hidden, shown)
+    if math.isinf(walk.ticks):
+        raise InfeasibleError(
+            "The tables of this problem are too large, and no allowed assignment was found without "
+            "them. Constrain some tensors, or use fewer mesh axes."
+        )
     return Balanced(walk.states, min(walk.bound, walk.ticks), walk.proof, walk.share)
 
 

@@ -20,7 +20,7 @@ from cost_models.hardware import load, to_text
 FACTORIES = "tests/cli/factories.py"
 FLAGS = {
     "plan": {
-        "model", "--mesh", "--output", "-o", "--hardware", "--preset", "--constraint",
+        "model", "--mesh", "--devices", "--output", "-o", "--hardware", "--preset", "--constraint",
         "--optimizer", "--precision", "--memory", "--recompute", "--problem", "--batch",
         "--sequence",
     },

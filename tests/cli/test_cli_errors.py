@@ -130,7 +130,7 @@ def test_map_needs_a_model(tmp_path: Path) -> None:
     ("words", "expected"),
     [
         (("pln",), "No such command 'pln'. Did you mean 'plan'"),
-        (("plan", GOOD), "--mesh"),
+        (("plan", GOOD), "--output"),
         (("plan", GOOD, "--mesh", "2", "-o", "."), "is a directory"),
         (
             ("plan", "hf:c.json", "--mesh", "2", "-o", "p", "--batch", "0"),
@@ -218,3 +218,8 @@ def test_a_plan_of_another_model_says_what_differs(plan_file: Path, tmp_path: Pa
         assert "the plan is for MLP, the model is CNN" in message
         assert "parameters that the model lacks: head.bias" not in message
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("given", [(), ("--mesh", "2", "--devices", "2")])
+def test_a_mesh_or_devices(given: tuple[str, ...], tmp_path: Path) -> None:
+    assert "one of the two" in fails("plan", GOOD, *given, "-o", tmp_path / "p.json")

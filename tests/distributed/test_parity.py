@@ -15,7 +15,7 @@ from tests.pool import Pool
 
 MESHES = ((2,), (4,), (2, 2))
 PRESETS = (None, "ddp", "zero2", "fsdp", "hsdp", "megatron", "megatron_sp", "fsdp_megatron")
-EVERYDAY, ALL = 3, 100
+EVERYDAY, ALL = 2, 100
 """How many random plans are tried per model: every day, and in the slow run."""
 
 

@@ -1,0 +1,220 @@
+"""A model on its way to plans and programs: what stays the same while batches of other shapes come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar import presets
+from autopar.batch import mapped
+from autopar.capture import ExampleInputs, capture
+from autopar.capture.saved import saved
+from autopar.compile import (
+    Compilation,
+    Posed,
+    Settings,
+    arriving,
+    batch_form,
+    compile_graph,
+    frontier,
+    pose,
+)
+from autopar.constraints import Constraint, from_user
+from autopar.errors import InputError, SourceError
+from autopar.graph import Graph
+from autopar.mesh import Mesh
+from autopar.microbatch import part
+from autopar.options import Options
+from autopar.placement import Sharding
+from autopar.plan import Plan
+from autopar.pricing.parameters import Storage
+from autopar.runtime import agreement
+from autopar.runtime.program import Program, cache_directory, load, write
+from cost_models.hardware import Hardware
+
+
+def captured(
+    model: nn.Module, inputs: ExampleInputs, options: Options, training: bool = True
+) -> Graph:
+    """The captured forward pass, with the outputs that were asked for."""
+    found = capture(
+        model,
+        _cast(inputs, options.precision.compute),
+        loss=options.loss,
+        train=training,
+        autocast=options.precision.autocast,
+    )
+    # Evaluation moves the same tensors; only their letters (I, R) tell shards from copies.
+    return with_outputs(found if training else found.with_gradients(), options.outputs)
+
+
+class Compiler:
+    """Everything that stays the same while batches of different shapes are compiled."""
+
+    def __init__(self, model: nn.Module, mesh: Mesh, hardware: Hardware, options: Options) -> None:
+        self._model, self._mesh, self._hardware, self._options = model, mesh, hardware, options
+        self._first: Plan | None = None
+        self._batch: Sharding | None = None
+
+    def on(self, mesh: Mesh) -> Compiler:
+        """The same on another mesh."""
+        return Compiler(self._model, mesh, self._hardware, self._options)
+
+    def graph(self, inputs: ExampleInputs, training: bool = True) -> Graph:
+        """The captured forward pass."""
+        return captured(self._model, inputs, self._options, training)
+
+    def compile(self, graph: Graph) -> Compilation:
+        """Candidates, prices, solution, plan and source of a captured graph.
+
+        Where every rank brings its own part, the batch arrives divided the way the best plan for a
+        whole batch divides it.
+        """
+        if self._options.input == "global":
+            return self._compile(graph, None)
+        return self._compile(
+            graph, self._batch or batch_form(self._compile(graph, None).plan, graph)
+        )
+
+    def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
+        return compile_graph(graph, self._mesh, self._hardware, self._settings(batch), saved(graph))
+
+    def _settings(self, batch: Sharding | None) -> Settings:
+        options = self._options
+        chosen = (
+            *preset_constraints(options.preset, self._mesh),
+            *_constraints(options, self._mesh),
+        )
+        return Settings(
+            optimizer=options.optimizer,
+            states=options.states,
+            memory_limit=options.memory_limit,
+            preset=options.preset or "",
+            constraints=chosen,
+            regather=presets.regathers(options.preset) if options.preset else None,
+            precision=str(options.precision),
+            batch=batch,
+            storage=storage_of(self._first),
+            recompute=options.recompute,
+            first=self._first is None,
+        )
+
+    def frontier(self, graph: Graph) -> tuple[Compilation, ...]:
+        """The plans of the time-memory curve, from the fastest to the smallest."""
+        return frontier(graph, self._mesh, self._hardware, self._settings(None), saved(graph))
+
+    def program(
+        self, inputs: ExampleInputs, training: bool = True, edited: Path | None = None
+    ) -> Program:
+        """Rank 0's plan and source, loaded on every rank."""
+        return self.program_of(self.graph(inputs, training), edited)
+
+    def program_of(self, graph: Graph, edited: Path | None = None) -> Program:
+        """The program of a captured graph."""
+        options = self._options
+        agreement.same(
+            "the model, the mesh or the options", f"{graph.digest} {self._mesh} {options}"
+        )
+        plan_text, source = agreement.from_first_rank(lambda: self._decide(graph, edited))
+        plan = Plan.from_json(plan_text, "the plan of rank 0")
+        plan.check(graph)
+        if self._first is None:
+            self._first = plan
+            self._batch = arriving(plan, graph)
+        path = edited or cache_directory() / f"{graph.name}_{plan.digest}.py"
+        if edited is None:
+            write(source, path)
+        return load(plan, graph, source, path)
+
+    def _decide(self, graph: Graph, edited: Path | None) -> tuple[str, str]:
+        made = self.compile(graph)
+        return made.plan.to_json(), made.source if edited is None else _read(edited)
+
+    def for_batch(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
+    ) -> Program:
+        """The program of a batch that no earlier one serves."""
+        if args and kwargs:
+            raise InputError(
+                "Pass the batch as keyword arguments, or as positional ones, not both."
+            )
+        return self.program(kwargs or args, training)
+
+    def for_microbatches(
+        self, whole: Mapping[str, Any], microbatch: Mapping[str, Any], pieces: int
+    ) -> tuple[Program | None, Program]:
+        """Programs that count the whole batch's denominators, and that run one microbatch."""
+        parted = part(self.graph(whole), self.graph(microbatch), pieces)
+        counts = None if parted.counts is None else self.program_of(parted.counts)
+        return counts, self.program_of(parted.microbatch)
+
+
+def posed_for(plan: Plan, graph: Graph, hardware: Hardware) -> Posed:
+    """The problem that a plan answers."""
+    asked = plan.asked
+    settings = Settings(
+        optimizer=plan.optimizer,
+        states=asked.states,
+        memory_limit=asked.memory_limit,
+        preset=plan.preset,
+        constraints=(*preset_constraints(plan.preset, plan.mesh), *asked.constraints),
+        regather=presets.regathers(plan.preset) if plan.preset else None,
+        precision=plan.precision,
+        batch=asked.batch,
+        storage=storage_of(plan if asked.kept else None),
+        first=not asked.kept,
+    )
+    return pose(graph, plan.mesh, hardware, settings, saved(graph), asked.recompute)
+
+
+def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:
+    """The graph with only the outputs that were asked for (all of them where there is no loss)."""
+    available = dict(graph.outputs)
+    for name in wanted:
+        if name not in available:
+            raise InputError(f"{graph.name} has no output {name!r}; it has {', '.join(available)}.")
+    if graph.loss is None and not wanted:
+        return graph
+    kept = tuple((path, tensor) for path, tensor in graph.outputs if path in wanted)
+    return replace(graph, outputs=kept)
+
+
+def _cast(inputs: ExampleInputs, dtype: torch.dtype | None) -> ExampleInputs:
+    """Floating tensors of the batch in the compute dtype."""
+    if dtype is None:
+        return inputs
+
+    def cast(value: Any, _: str) -> Any:
+        floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(dtype) if floating else value
+
+    changed: ExampleInputs = mapped(inputs, "", cast)
+    return changed
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"Cannot read source={str(path)!r}: {error}.") from None
+
+
+def storage_of(first: Plan | None) -> Mapping[str, Storage]:
+    """Later programs keep the parameters where the first plan put them."""
+    if first is None:
+        return {}
+    return {p.name: Storage(p.stored, p.leaf, False) for p in first.parameters}
+
+
+def _constraints(options: Options, mesh: Mesh) -> tuple[Constraint, ...]:
+    given = options.constraints
+    return given if isinstance(given, tuple) else from_user(given, mesh)
+
+
+def preset_constraints(name: str | None, mesh: Mesh) -> tuple[Constraint, ...]:
+    return presets.load(name, mesh) if name else ()

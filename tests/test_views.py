@@ -1,0 +1,53 @@
+"""Given only devices, every mesh that they make is compared."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import autopar
+from autopar.errors import MeshError, OverLimitError
+from autopar.views import views
+from tests import models
+
+
+def test_all_meshes_of_some_devices() -> None:
+    assert [mesh.sizes for mesh in views(8)] == [(8,), (2, 4), (4, 2)]
+    assert [mesh.sizes for mesh in views(8, 3)] == [(8,), (2, 4), (4, 2), (2, 2, 2)]
+    assert [mesh.sizes for mesh in views(7)] == [(7,)]
+    assert [mesh.sizes for mesh in views(1)] == [(1,)]
+    assert len(views(64)) == 6 and all(mesh.world_size == 64 for mesh in views(64, 3))
+    with pytest.raises(MeshError, match="0 devices"):
+        views(0)
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt2"])
+def test_the_best_mesh_wins(name: str) -> None:
+    model, inputs, loss = models.ALL[name]()
+    found = autopar.plan(model, 8, inputs, loss=loss, hardware="h100")
+    assert [view.mesh for view in found.views] == ["x=8", "x=2, y=4", "x=4, y=2"]
+    for view in found.views:
+        alone = autopar.plan(model, view.mesh, inputs, loss=loss, hardware="h100")
+        assert alone.objective_s == pytest.approx(view.objective_s)
+    assert found.objective_s == min(view.objective_s for view in found.views)
+    assert {str(found.mesh): found.objective_s}.items() <= {
+        view.mesh: view.objective_s for view in found.views
+    }.items()
+
+
+def test_presets_speak_of_axes() -> None:
+    model, inputs, loss = models.mlp()
+    found = autopar.plan(model, 8, inputs, loss=loss, hardware="h100", preset="ddp")
+    assert found.mesh.sizes == (8,) and found.views == ()
+
+
+def test_meshes_on_which_nothing_fits() -> None:
+    model, inputs, loss = models.mlp()
+    free = autopar.plan(model, 4, inputs, loss=loss, hardware="h100")
+    limit = 0.4 * free.estimate.memory_nbytes
+    found = autopar.plan(model, 4, inputs, loss=loss, hardware="h100", memory_limit=limit)
+    assert found.estimate.memory_nbytes <= limit
+    assert math.isfinite(found.objective_s) and len(found.views) == 2
+    with pytest.raises(OverLimitError, match="No plan fits"):
+        autopar.plan(model, 4, inputs, loss=loss, hardware="h100", memory_limit=1000)
