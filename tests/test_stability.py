@@ -93,8 +93,8 @@ def worst_of(problem: Problem, limit: float | None, seeds: range, alike: bool) -
     ("name", "shape", "alike"),
     [
         ("gpt2", (2, 2), True),
-        ("llama", (2, 4), True),
-        ("bert", (2, 4), False),
+        pytest.param("llama", (2, 4), True, marks=pytest.mark.slow),
+        pytest.param("bert", (2, 4), False, marks=pytest.mark.slow),
         ("mlp", (2, 4), True),
         ("cnn", (2, 4), False),
     ],

@@ -53,7 +53,7 @@ def test_random_plans(name: str, seed: int) -> None:
     assert kinds(witness(plan, case.graph))["agrees"]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), "llama"])
 @pytest.mark.parametrize("letter", [R, I, P, S(0)], ids=str)
 def test_a_wrong_type_is_contradicted(name: str, letter: Type) -> None:
     """Every result that the checker agrees with, called something else on the last axis."""

@@ -15,7 +15,11 @@ from tests.pool import Pool
 
 @pytest.mark.parametrize(
     ("name", "mesh", "preset"),
-    [("gpt2", (2, 2), None), ("mlp", (2,), "zero2"), ("bert", (2, 2), "fsdp_megatron")],
+    [
+        ("gpt2", (2, 2), None),
+        ("mlp", (2,), "zero2"),
+        pytest.param("bert", (2, 2), "fsdp_megatron", marks=pytest.mark.slow),
+    ],
 )
 def test_adamw(pool: Pool, name: str, mesh: tuple[int, ...], preset: str | None) -> None:
     pool.run(len(mesh) * 2, jobs.adamw, name, mesh, preset)
@@ -81,7 +85,7 @@ def test_checkpoint_on_another_mesh_and_in_plain_pytorch(pool: Pool, tmp_path: P
     ("name", "preset", "local"),
     [
         ("gpt2", None, False),
-        ("bert", "fsdp", False),
+        pytest.param("bert", "fsdp", False, marks=pytest.mark.slow),
         ("mlp", "ddp", True),
         ("llama", "zero2", False),
     ],

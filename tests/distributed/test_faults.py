@@ -24,7 +24,7 @@ def environment(**more: str) -> dict[str, str]:
 @pytest.mark.parametrize("how", ["raise", "kill"])
 def test_under_torchrun(how: str) -> None:
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3",
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
         str(SCRIPT), how, "1",
     ]  # fmt: skip
     started = time.monotonic()
@@ -37,7 +37,8 @@ def test_under_torchrun(how: str) -> None:
     assert "local_rank: 1" in done.stderr
 
 
-@pytest.mark.parametrize("failing", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", [1, 2])
 def test_without_a_launcher(failing: int) -> None:
     """Nobody cleans up here: the other ranks end by themselves and say why."""
     with socket.socket() as free:
@@ -73,7 +74,7 @@ def test_the_watch_ends_before_the_interpreter() -> None:
     command = [sys.executable, str(SCRIPT.parent / "ending.py")]
     processes = [
         subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
-        for _ in range(3)
+        for _ in range(2)
     ]
     errors = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
     assert all(process.returncode == 0 for process in processes), errors

@@ -73,7 +73,7 @@ def test_regathered_weights_are_not_held(pool: Pool) -> None:
     assert saved >= 0.6 * weights, (saved, weights)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), "llama"])
 def test_recomputed_blocks_hold_what_is_predicted(pool: Pool, name: str) -> None:
     modes: tuple[Recompute, ...] = ("none", "selective", "full")
     works = [work(name, regather=True, recompute=mode) for mode in modes]

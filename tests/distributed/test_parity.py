@@ -15,11 +15,13 @@ from tests.pool import Pool
 
 MESHES = ((2,), (4,), (2, 2))
 PRESETS = (None, "ddp", "zero2", "fsdp", "hsdp", "megatron", "megatron_sp", "fsdp_megatron")
+EVERY_DAY = [pytest.param(n, marks=pytest.mark.slow) if n == "bert" else n for n in models.ALL]
+"""BERT's ways through the algebra are those of the others: it is left to the slow run."""
 EVERYDAY, ALL = 2, 100
 """How many random plans are tried per model: every day, and in the slow run."""
 
 
-@pytest.mark.parametrize("name", models.ALL)
+@pytest.mark.parametrize("name", EVERY_DAY)
 def test_presets(pool: Pool, name: str) -> None:
     """Every preset on one mesh, rotating over meshes; the slow run does the full product."""
     works = [
@@ -38,7 +40,7 @@ def test_presets_on_every_mesh(pool: Pool, name: str, shape: tuple[int, ...]) ->
     run(pool, [parity.preset_work(name, shape, preset) for preset in PRESETS])
 
 
-@pytest.mark.parametrize("name", models.ALL)
+@pytest.mark.parametrize("name", EVERY_DAY)
 def test_random_plans(pool: Pool, name: str) -> None:
     """A few random plans on every mesh."""
     run(pool, [parity.random_work(name, s, 1000 + i) for i in range(EVERYDAY) for s in MESHES])

@@ -14,7 +14,12 @@ from tests.pool import Pool
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"), [("gpt2", "selective"), ("llama", "full"), ("bert", "selective")]
+    ("name", "mode"),
+    [
+        ("gpt2", "selective"),
+        ("llama", "full"),
+        pytest.param("bert", "selective", marks=pytest.mark.slow),
+    ],
 )
 def test_every_block(pool: Pool, name: str, mode: Recompute) -> None:
     """The solver's plan and two presets in which all blocks do the same."""

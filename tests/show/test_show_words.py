@@ -42,7 +42,7 @@ def test_every_preset_is_expected() -> None:
 
 
 @pytest.mark.parametrize("preset", EXPECTED)
-@pytest.mark.parametrize("name", ["llama", "cnn"])
+@pytest.mark.parametrize("name", [pytest.param("llama", marks=pytest.mark.slow), "cnn"])
 def test_presets(name: str, preset: str) -> None:
     made = under(name, preset)
     no_sequence = name == "cnn" and preset == "megatron_sp"
