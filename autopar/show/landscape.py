@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.table import Table
 
+from autopar.blocks import blocks
+from autopar.graph import Graph
 from autopar.landscape import Point
+from autopar.plan import Plan
 from autopar.show.proof import proof
 from autopar.show.table import row, table
 from autopar.show.units import nbytes, seconds
@@ -67,7 +71,15 @@ def _by_axis(point: Point) -> tuple[str, ...]:
     assert point.made is not None
     plan = point.made.plan
     phrases = words(plan, point.made.graph)
-    return tuple(f"{axis}: {text}" for axis, text in zip(plan.mesh.names, phrases, strict=True))
+    said = (f"{axis}: {text}" for axis, text in zip(plan.mesh.names, phrases, strict=True))
+    return (*said, *_recomputed(plan, point.made.graph))
+
+
+def _recomputed(plan: Plan, graph: Graph) -> tuple[str, ...]:
+    """How many blocks do what in the backward, where some run again."""
+    modes = Counter(plan.recompute_of.values())
+    counts = [f"{modes[mode]} {mode}" for mode in ("full", "selective") if modes[mode]]
+    return (f"recompute: {', '.join(counts)} of {len(blocks(graph))} blocks",) if counts else ()
 
 
 def _too_small(point: Point) -> str:
