@@ -15,8 +15,10 @@ from tests.pool import Pool
 
 MESHES = ((2,), (4,), (2, 2))
 PRESETS = (None, "ddp", "zero2", "fsdp", "hsdp", "megatron", "megatron_sp", "fsdp_megatron")
-EVERY_DAY = [pytest.param(n, marks=pytest.mark.slow) if n == "bert" else n for n in models.ALL]
-"""BERT's ways through the algebra are those of the others: it is left to the slow run."""
+EVERY_DAY = [
+    pytest.param(n, marks=pytest.mark.slow) if n in ("bert", "cnn") else n for n in models.ALL
+]
+"""BERT's and the CNN's ways through the algebra are those of the others: left to the slow run."""
 EVERYDAY, ALL = 2, 100
 """How many random plans are tried per model: every day, and in the slow run."""
 
