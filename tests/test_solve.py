@@ -365,7 +365,8 @@ def test_large_costs_are_counted_in_larger_ticks() -> None:
     ("name", "shape", "modes"),
     [
         pytest.param("mlp", (2, 2), None, marks=pytest.mark.slow),
-        ("gpt2", (2,), None), ("llama", (2,), None), ("cnn", (2,), None),
+        pytest.param("llama", (2,), None, marks=pytest.mark.slow),
+        ("gpt2", (2,), None), ("cnn", (2,), None),
         pytest.param("gpt2", (2,), MODES, marks=pytest.mark.slow),
     ],
 )  # fmt: skip

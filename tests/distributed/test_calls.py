@@ -102,7 +102,15 @@ def test_refused_microbatches(pool: Pool) -> None:
     assert "8 cannot be cut into 3" in first
 
 
-@pytest.mark.parametrize("preset", ["ddp", "zero2", "fsdp", "fsdp_megatron"])
+@pytest.mark.parametrize(
+    "preset",
+    [
+        pytest.param("ddp", marks=pytest.mark.slow),
+        "zero2",
+        pytest.param("fsdp", marks=pytest.mark.slow),
+        "fsdp_megatron",
+    ],
+)
 def test_bfloat16(pool: Pool, preset: str) -> None:
     pool.run(4, jobs.bfloat16, (2, 2), preset)
 
