@@ -122,14 +122,14 @@ def check_equal(problem: Problem, limit: float | None) -> Assignment | None:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(anything)
 def test_without_a_limit(problem: Problem) -> None:
     problem.check()
     check_equal(problem, None)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(anything, st.floats(0, 1))
 def test_with_a_limit(problem: Problem, share: float) -> None:
     limit = share * sum(float(v.nbytes.max()) for v in problem.variables)

@@ -92,7 +92,7 @@ def worst_of(problem: Problem, limit: float | None, seeds: range, alike: bool) -
 @pytest.mark.parametrize(
     ("name", "shape", "alike"),
     [
-        ("gpt2", (2, 2), True),
+        pytest.param("gpt2", (2, 2), True, marks=pytest.mark.slow),
         pytest.param("llama", (2, 4), True, marks=pytest.mark.slow),
         pytest.param("bert", (2, 4), False, marks=pytest.mark.slow),
         ("mlp", (2, 4), True),

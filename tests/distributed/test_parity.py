@@ -44,7 +44,7 @@ def test_presets_on_every_mesh(pool: Pool, name: str, shape: tuple[int, ...]) ->
     run(pool, [parity.preset_work(name, shape, preset) for preset in PRESETS])
 
 
-@pytest.mark.parametrize("name", EVERY_DAY)
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), *EVERY_DAY[1:]])
 def test_random_plans(pool: Pool, name: str) -> None:
     """A few random plans on every mesh."""
     run(pool, [parity.random_work(name, s, 1000 + i) for i in range(EVERYDAY) for s in MESHES])
