@@ -32,6 +32,9 @@ from autopar.solve import Ready, completed, hull, readable
 from cost_models.hardware import Hardware
 
 T = TypeVar("T")
+BISECTIONS = 4
+NEAR = 2e-3
+"""A gap, relative to the bound, that is not worth another search."""
 
 
 @dataclass(frozen=True)
@@ -167,17 +170,32 @@ def _within(posed: Posed, limit: float) -> Compilation:
     """The best plan within the limit.
 
     The solver counts what rests and what is kept.  What is alive besides is known of a plan only, but
-    for the least of it: a plan that exceeds the limit is made again with less.
+    for the least of it.  A plan that exceeds the limit is made again with less; then, what the solver
+    may use is sought between what was too much and what was enough.
     """
-    allowed = least = limit - posed.priced.least_working
-    first = answer = _solved(posed, allowed, limit)
-    made = posed.compilation(answer, least)
+    too_much = allowed = least = limit - posed.priced.least_working
+    first = _solved(posed, allowed, limit)
+    made = posed.compilation(first, least)
     while (excess := made.plan.estimate.memory_nbytes - limit) > 0:
-        allowed -= excess
-        answer = _solved(posed, allowed, limit)
-        proven = replace(answer, bound_s=first.bound_s, proof=first.proof)
-        made = posed.compilation(proven, least)
+        too_much, allowed = allowed, allowed - excess
+        made = posed.compilation(_proven(posed, allowed, limit, first), least)
+    enough = allowed
+    for _ in range(BISECTIONS):
+        if enough == least or made.plan.objective_s <= (1.0 + NEAR) * first.bound_s:
+            break
+        allowed = (enough + too_much) / 2
+        other = posed.compilation(_proven(posed, allowed, limit, first), least)
+        if other.plan.estimate.memory_nbytes > limit:
+            too_much = allowed
+        else:
+            enough = allowed
+            made = min(made, other, key=lambda each: each.plan.objective_s)
     return made
+
+
+def _proven(posed: Posed, allowed: float, limit: float, first: Assignment) -> Assignment:
+    """An answer within what the solver may use, with the bound of all that could."""
+    return replace(_solved(posed, allowed, limit), bound_s=first.bound_s, proof=first.proof)
 
 
 def _solved(posed: Posed, allowed: float, limit: float) -> Assignment:

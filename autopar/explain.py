@@ -31,28 +31,35 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All candidates of one operator or parameter, the cheapest first."""
+    """All candidates of one operator or parameter, the cheapest first.
+
+    Where memory is limited or communication may hide, the seconds are lower bounds (`is_exact` false).
+    """
 
     name: str
     path: str
     alternatives: tuple[Alternative, ...]
+    is_exact: bool
 
 
 def explain(plan: Plan, posed: Posed, target: str) -> Explanation:
     """Every alternative to what the plan chose for `target`: a tensor, an operator or a parameter.
 
     `target` is a name as `autopar show` prints it, or a pattern that matches one thing only; of equal
-    layers any index will do.  `posed` is the plan's problem; a memory limit is not considered.
+    layers any index will do.  `posed` is the plan's problem.
     """
     node = _found(posed, target)
-    costs = best_with_each_state(posed.priced.problem, posed.priced.names.index(node.name))
+    problem, index = posed.priced.problem, posed.priced.names.index(node.name)
+    costs = best_with_each_state(problem, index, plan.bound_nbytes)
     least: dict[str, float] = {}
     for types, seconds in zip(_candidates(posed, node), costs, strict=True):
         least[types] = min(least.get(types, float("inf")), seconds)
     chosen = _chosen(plan, node)
     alternatives = (Alternative(types, s, types == chosen) for types, s in least.items())
     ordered = sorted(alternatives, key=lambda a: (a.seconds, not a.is_chosen))
-    return Explanation(node.outputs[0].name, node.path, tuple(ordered))
+    hides = any(t.uncovered is not None and t.uncovered.any() for t in problem.tables)
+    is_exact = plan.bound_nbytes is None and not hides
+    return Explanation(node.outputs[0].name, node.path, tuple(ordered), is_exact)
 
 
 def _found(posed: Posed, target: str) -> Node:

@@ -1,7 +1,10 @@
 """The solver's problem as plain arrays: no torch, no meshes, no names of parallelisms.
 
 Choose one state per variable so that the sum of all unary costs and all factor tables is least, and
-the sum of all bytes stays within a limit.  It can be written by hand, saved and brute-forced.
+the sums of bytes stay within limits.  It can be written by hand, saved and brute-forced.
+
+Some bytes rest for as long as training runs; others are *kept* from a forward to its backward, once for
+every microbatch in flight.
 
 Some communication runs beside compute.  It counts as *uncovered* seconds, the compute that can hide it
 as negative ones; of their sum only what is above zero is paid.
@@ -9,6 +12,7 @@ as negative ones; of their sum only what is above zero is paid.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -51,13 +55,15 @@ none          no solver has spoken; costs are not negative
 class Variable:
     """A decision with `len(seconds)` states; each state costs seconds and bytes.
 
-    `uncovered`: seconds that hide behind other states' negative ones (None: zeros).
+    `uncovered`: seconds that hide behind other states' negative ones; `kept`: bytes per microbatch in
+    flight (None: zeros).
     """
 
     name: str
     seconds: Array
     nbytes: Array
     uncovered: Array | None = None
+    kept: Array | None = None
 
     @property
     def size(self) -> int:
@@ -73,15 +79,42 @@ class Factor:
     seconds: Array
     nbytes: Array | None = None
     uncovered: Array | None = None
+    kept: Array | None = None
 
     def at(self, states: Sequence[int]) -> tuple[int, ...]:
         """The place in the tables of an assignment of all variables."""
         return tuple(states[index] for index in self.scope)
 
 
+@dataclass(frozen=True)
+class Limit:
+    """sum of nbytes + in_flight * sum of kept <= nbytes."""
+
+    nbytes: float
+    in_flight: float = 1.0
+
+
+Limits = float | Limit | Sequence[Limit] | None
+"""What may be given for limits: a number of bytes is one limit with one microbatch in flight."""
+
+
+def limits_of(given: Limits) -> tuple[Limit, ...]:
+    """All limits; `PlanError` where one is not a number or counts backwards."""
+    if isinstance(given, Sequence):
+        limits = tuple(given)
+    elif given is None or isinstance(given, Limit):
+        limits = () if given is None else (given,)
+    else:
+        limits = (Limit(given),)
+    for limit in limits:
+        if math.isnan(limit.nbytes) or not 0.0 <= limit.in_flight < math.inf:
+            raise PlanError(f"{limit} is no limit: it needs a number of bytes and in_flight >= 0.")
+    return limits
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """min  sum seconds[x] + max(0, sum uncovered[x])   subject to   sum bytes[x] <= limit.
+    """min  sum seconds[x] + max(0, sum uncovered[x])   subject to every `Limit`.
 
     Each sum runs over all variables, at their states, and all factors, at those of their scope.
     """
@@ -100,6 +133,7 @@ class Problem:
             if variable.nbytes.shape != variable.seconds.shape:
                 raise PlanError(f"{what} needs equally many seconds and bytes.")
             _check_costs(what, variable.seconds, variable.nbytes)
+            _check_kept(what, variable.kept, variable.seconds.shape)
             _check_uncovered(what, variable.uncovered, variable.seconds.shape)
         for factor in self.factors:
             what = f"Factor {factor.scope}"
@@ -111,13 +145,14 @@ class Problem:
             if factor.nbytes is not None and factor.nbytes.shape != shape:
                 raise PlanError(f"{what} has bytes {factor.nbytes.shape}, not {shape}.")
             _check_costs(what, factor.seconds, factor.nbytes)
+            _check_kept(what, factor.kept, factor.seconds.shape)
             _check_uncovered(what, factor.uncovered, factor.seconds.shape)
 
     @property
     def tables(self) -> Iterator[Factor]:
         """Everything that is added up: variables as factors over themselves, and the factors."""
         for index, v in enumerate(self.variables):
-            yield Factor((index,), v.seconds, v.nbytes, v.uncovered)
+            yield Factor((index,), v.seconds, v.nbytes, v.uncovered, v.kept)
         yield from self.factors
 
     def seconds(self, states: tuple[int, ...]) -> float:
@@ -129,9 +164,11 @@ class Problem:
         """Seconds of hideable communication beyond the compute that can hide it; negative: spare."""
         return float(sum(t.uncovered[t.at(states)] for t in self.tables if t.uncovered is not None))
 
-    def nbytes(self, states: tuple[int, ...]) -> float:
-        """The bytes of one assignment."""
-        return float(sum(t.nbytes[t.at(states)] for t in self.tables if t.nbytes is not None))
+    def nbytes(self, states: tuple[int, ...], in_flight: float = 1.0) -> float:
+        """The bytes of one assignment, with so many microbatches in flight."""
+        resting = sum(t.nbytes[t.at(states)] for t in self.tables if t.nbytes is not None)
+        kept = sum(t.kept[t.at(states)] for t in self.tables if t.kept is not None)
+        return float(resting + in_flight * kept)
 
 
 @dataclass(frozen=True)
@@ -149,22 +186,22 @@ class Assignment:
     left: tuple[int, int] = (0, 0)
 
 
-def brute_force(problem: Problem, limit: float = np.inf) -> Assignment | None:
+def brute_force(problem: Problem, limits: Limits = None) -> Assignment | None:
     """The optimum by adding up every table over all states: the referee on small problems."""
     sizes = [variable.size for variable in problem.variables]
-    seconds, nbytes, uncovered = np.zeros(sizes), np.zeros(sizes), np.zeros(sizes)
+    seconds, nbytes, uncovered, kept = (np.zeros(sizes) for _ in range(4))
     for factor in problem.tables:
         order = np.argsort(factor.scope)
         shape = [size if i in factor.scope else 1 for i, size in enumerate(sizes)]
-        seconds += factor.seconds.transpose(order).reshape(shape)
-        if factor.nbytes is not None:
-            nbytes += factor.nbytes.transpose(order).reshape(shape)
-        if factor.uncovered is not None:
-            uncovered += factor.uncovered.transpose(order).reshape(shape)
+        parts = (factor.seconds, factor.nbytes, factor.uncovered, factor.kept)
+        for total, part in zip((seconds, nbytes, uncovered, kept), parts, strict=True):
+            if part is not None:
+                total += part.transpose(order).reshape(shape)
     seconds += np.maximum(uncovered, 0.0)
-    allowed = np.where(nbytes <= limit, seconds, np.inf)
-    best = np.unravel_index(int(allowed.argmin()), allowed.shape)
-    if not np.isfinite(allowed[best]):
+    for limit in limits_of(limits):
+        seconds[nbytes + limit.in_flight * kept > limit.nbytes] = np.inf
+    best = np.unravel_index(int(seconds.argmin()), seconds.shape)
+    if not np.isfinite(seconds[best]):
         return None
     states = tuple(map(int, best))
     least = problem.seconds(states)
@@ -176,6 +213,15 @@ def _check_costs(what: str, seconds: Array, nbytes: Array | None) -> None:
         raise PlanError(f"{what} has a cost that is not a number.")
     if nbytes is not None and not np.all((nbytes >= 0) & (nbytes <= MOST_BYTES)):
         raise PlanError(f"{what} has bytes that are not between 0 and 2^53.")
+
+
+def _check_kept(what: str, kept: Array | None, shape: tuple[int, ...]) -> None:
+    if kept is None:
+        return
+    if kept.shape != shape:
+        raise PlanError(f"{what} has kept bytes {kept.shape}, not {shape}.")
+    if not np.all((kept >= 0) & (kept <= MOST_BYTES)):
+        raise PlanError(f"{what} has kept bytes that are not between 0 and 2^53.")
 
 
 def _check_uncovered(what: str, uncovered: Array | None, shape: tuple[int, ...]) -> None:

@@ -26,6 +26,7 @@ class _Variable(_Strict):
     seconds: Annotated[list[Cost], Field(min_length=1)]
     nbytes: Annotated[list[float], Field(min_length=1)]
     uncovered: list[float] | None = None
+    kept: list[float] | None = None
 
 
 class _Factor(_Strict):
@@ -33,6 +34,7 @@ class _Factor(_Strict):
     seconds: list[object]
     nbytes: list[object] | None = None
     uncovered: list[object] | None = None
+    kept: list[object] | None = None
 
 
 class _Problem(_Strict):
@@ -41,29 +43,19 @@ class _Problem(_Strict):
 
 
 def to_json(problem: Problem) -> str:
-    """The problem as text; infinities are written as null."""
+    """The problem as text; infinities are written as null, and zeros that may be left out are."""
     return json.dumps(
         {
-            "variables": [
-                {
-                    "name": v.name,
-                    "seconds": _plain(v.seconds),
-                    "nbytes": _plain(v.nbytes),
-                    "uncovered": _plain(v.uncovered),
-                }
-                for v in problem.variables
-            ],
-            "factors": [
-                {
-                    "scope": list(f.scope),
-                    "seconds": _plain(f.seconds),
-                    "nbytes": _plain(f.nbytes),
-                    "uncovered": _plain(f.uncovered),
-                }
-                for f in problem.factors
-            ],
+            "variables": [{"name": v.name, **_tables(v)} for v in problem.variables],
+            "factors": [{"scope": list(f.scope), **_tables(f)} for f in problem.factors],
         }
     )
+
+
+def _tables(of: Variable | Factor) -> dict[str, object]:
+    """The tables that are there, by name."""
+    every = {name: getattr(of, name) for name in ("seconds", "nbytes", "uncovered", "kept")}
+    return {name: _plain(table) for name, table in every.items() if table is not None}
 
 
 def from_json(text: str) -> Problem:
@@ -76,11 +68,19 @@ def from_json(text: str) -> Problem:
         raise PlanError(f"This is not a problem: {place}: {first['msg']}.") from None
     problem = Problem(
         tuple(
-            Variable(v.name, _array(v.seconds), _array(v.nbytes), _or_none(v.uncovered))
+            Variable(
+                v.name, _array(v.seconds), _array(v.nbytes), _or_none(v.uncovered), _or_none(v.kept)
+            )
             for v in data.variables
         ),
         tuple(
-            Factor(tuple(f.scope), _array(f.seconds), _or_none(f.nbytes), _or_none(f.uncovered))
+            Factor(
+                tuple(f.scope),
+                _array(f.seconds),
+                _or_none(f.nbytes),
+                _or_none(f.uncovered),
+                _or_none(f.kept),
+            )
             for f in data.factors
         ),
     )
@@ -88,9 +88,7 @@ def from_json(text: str) -> Problem:
     return problem
 
 
-def _plain(array: Array | None) -> object:
-    if array is None:
-        return None
+def _plain(array: Array) -> object:
     boxed = array.astype(object)
     boxed[np.isposinf(array)] = None
     plain: object = boxed.tolist()

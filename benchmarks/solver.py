@@ -108,8 +108,8 @@ def case(model: str, mesh_text: str, memory: float | None) -> dict[str, Any]:
     from autopar.mesh import Mesh
     from autopar.solve import solve
     from autopar.solve.dominance import reduced
-    from autopar.solve.elimination import eliminate
     from autopar.solve.network import Network
+    from autopar.solve.order import ordered
     from cost_models.hardware import load
 
     name, settings, sequence = MODELS[model]
@@ -135,7 +135,7 @@ def case(model: str, mesh_text: str, memory: float | None) -> dict[str, Any]:
     made = posed.compilation(answer)
     total_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     network = reduced(Network.of(posed.priced.problem)).network
-    found = eliminate(network)
+    order = ordered(network)
     candidates = posed.priced.candidates
     return {
         "model": model,
@@ -145,8 +145,8 @@ def case(model: str, mesh_text: str, memory: float | None) -> dict[str, Any]:
             map(len, (*candidates.operators.values(), *candidates.parameters.values()))
         ),
         "states left": sum(network.sizes),
-        "width": found.width,
-        "largest table": found.largest_table,
+        "width": order.width,
+        "largest table": order.largest_table,
         "capture": capture_s,
         "pricing": pricing_s,
         "solve": solve_s,

@@ -9,7 +9,8 @@ import pytest
 
 from autopar.problem import brute_force
 from autopar.problem_text import from_json
-from autopar.solve import best_with_each_state, solve, solve_ilp
+from autopar.solve import best_with_each_state, solve
+from autopar.solve.ilp import solve_ilp
 
 PAGE = (Path(__file__).parent.parent / "docs" / "solver.md").read_text()
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from autopar.errors import InfeasibleError
 from autopar.problem import Problem, brute_force
-from autopar.solve import solve, solve_ilp
+from autopar.solve import solve
+from autopar.solve.ilp import solve_ilp
 from tests.test_solve import anything
 
 

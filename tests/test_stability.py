@@ -144,6 +144,7 @@ def twice(problem: Problem) -> Problem:
             seconds=grown(v.seconds, (i,)),
             nbytes=grown(v.nbytes, (i,)),
             uncovered=None if v.uncovered is None else grown(v.uncovered, (i,)),
+            kept=None if v.kept is None else grown(v.kept, (i,)),
         )
         for i, v in enumerate(problem.variables)
     )
@@ -153,6 +154,7 @@ def twice(problem: Problem) -> Problem:
             seconds=grown(f.seconds, f.scope),
             nbytes=None if f.nbytes is None else grown(f.nbytes, f.scope),
             uncovered=None if f.uncovered is None else grown(f.uncovered, f.scope),
+            kept=None if f.kept is None else grown(f.kept, f.scope),
         )
         for f in problem.factors
     )

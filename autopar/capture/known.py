@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ class KnownValues(_torch.FakeTensorMode):
     ) -> Any:
         """Run an operator on shapes, then on values where all of them are known."""
         kwargs = kwargs or {}
-        fakes = [leaf for leaf in _torch.tree_flatten((args, kwargs))[0] if _torch.is_fake(leaf)]
+        fakes = list(_fakes((*args, *kwargs.values())))
         constants = [fake.constant for fake in fakes]
         if all(constant is None or constant.numel() == 1 for constant in constants) and fakes:
             return super().dispatch(func, types, args, kwargs)
@@ -67,6 +67,15 @@ class KnownValues(_torch.FakeTensorMode):
             if _torch.is_fake(fake):
                 fake.constant = value
                 self.fake_tensor_converter.add_constant_storage_mapping(fake)
+
+
+def _fakes(values: Iterable[Any]) -> Iterator[Any]:
+    """The traced tensors among arguments, which are nested in lists at most."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _fakes(value)
+        elif _torch.is_fake(value):
+            yield value
 
 
 def _follows(func: Any, constants: list[torch.Tensor | None], result: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -76,5 +77,9 @@ def options(
 
 
 def main() -> None:
-    """The console script."""
+    """The console script.
+
+    Graphs and tables live until the process ends: looking for garbage among them only takes time.
+    """
+    gc.disable()
     app(prog_name="autopar")

@@ -31,7 +31,7 @@ def command(
 ) -> None:
     """What the step would cost with every other type of one tensor, all else decided anew.
 
-    A memory limit that the plan was made with is not considered.
+    Where memory is limited or communication may hide behind compute, figures are lower bounds.
     """
     decided = Plan.load(plan)
     graph = graph_of(decided, model, batch, sequence)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,10 @@ import typer
 from autopar.cli.output import console
 from autopar.errors import PlanError
 from autopar.options import nbytes
+from autopar.problem import Assignment, Problem
 from autopar.problem_text import from_json
 from autopar.show import solution
-from autopar.solve import solve, solve_ilp
+from autopar.solve import solve
 
 
 def command(
@@ -28,6 +30,13 @@ def command(
         raise PlanError(f"Cannot read {problem}: {error}.") from None
     asked = from_json(text)
     started = time.perf_counter()
-    found = (solve_ilp if ilp else solve)(asked, nbytes(memory))
+    found = (_program() if ilp else solve)(asked, nbytes(memory))
     took_s = time.perf_counter() - started
     console().print(solution(asked, found, took_s))
+
+
+def _program() -> Callable[[Problem, float | None], Assignment]:
+    # OR-Tools' modelling layer takes a quarter of a second to load: not for every command.
+    from autopar.solve.ilp import solve_ilp
+
+    return solve_ilp

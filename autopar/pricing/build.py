@@ -101,13 +101,15 @@ class _Builder:
             self.variables.append(Variable(node.name, *self._costs.of_storages(node)))
             return
         self.least_working = max(self.least_working, self._costs.least_working(node))
-        seconds, nbytes, uncovered = self._costs.of_operator(node, self._newly_kept(node))
+        seconds, kept, uncovered = self._costs.of_operator(node, self._newly_kept(node))
+        nothing = self._zeros(seconds)
         if node.name not in self._block_of:
-            self.variables.append(Variable(node.name, seconds, nbytes, uncovered))
+            self.variables.append(Variable(node.name, seconds, nothing, uncovered, kept))
             return
-        self.variables.append(Variable(node.name, seconds, self._zeros(nbytes), uncovered))
+        self.variables.append(Variable(node.name, seconds, nothing, uncovered))
         scope = (self._index[node.name], self._block_of[node.name])
-        self.factors.append(Factor(scope, *self._costs.of_recomputation(node, nbytes)))
+        again, kept, covers = self._costs.of_recomputation(node, kept)
+        self.factors.append(Factor(scope, again, None, covers, kept))
 
     def _newly_kept(self, node: Node) -> tuple[int, ...]:
         """Operands and outputs that this node is the first to keep for the backward."""
@@ -295,9 +297,9 @@ class _Builder:
                 repeated = [mode != "none" for mode in self.candidates.recompute]
                 return np.outer(nbytes, repeated).astype(float)
 
-            nbytes = self._once(held, "held", made, also=looks(tensor))
+            kept = self._once(held, "held", made, also=looks(tensor))
             scope = (self._index[producer.name], block)
-            self.factors.append(Factor(scope, self._zeros(nbytes), nbytes))
+            self.factors.append(Factor(scope, self._zeros(kept), kept=kept))
 
     def _zeros(self, like: Array) -> Array:
         return self._once(lambda: np.zeros(like.shape), "zeros", like)

@@ -14,7 +14,9 @@ from autopar.show.units import seconds
 def explanation(found: Explanation, rows: int) -> Table:
     """The cheapest alternatives and the chosen one, with what they cost more than the best plan."""
     best = found.alternatives[0].seconds
-    made = table(f"{found.name}  ({found.path})", "types", "more", "", right=("more",))
+    more_than_best = "more" if found.is_exact else "more, at least"
+    title = f"{found.name}  ({found.path})"
+    made = table(title, "types", more_than_best, "", right=(more_than_best,))
     for place, alternative in enumerate(found.alternatives):
         if place < rows or alternative.is_chosen:
             more = alternative.seconds - best

@@ -1,7 +1,12 @@
-"""Problem -> Assignment.  One solver per file; all take a `Problem` and give an `Assignment`."""
+"""Problem -> Assignment.  One concept per file; all take a `Problem` and give an `Assignment`.
 
+`ilp.solve_ilp` is imported from its own file, as OR-Tools' modelling layer takes a while to load.
+"""
+
+from autopar.solve.alternatives import best_with_each_state
 from autopar.solve.completion import completed
-from autopar.solve.ilp import solve_ilp
-from autopar.solve.limit import Ready, best_with_each_state, hull, readable, solve
+from autopar.solve.dual import readable
+from autopar.solve.hull import hull
+from autopar.solve.ready import Ready, solve
 
-__all__ = ["Ready", "best_with_each_state", "completed", "hull", "readable", "solve", "solve_ilp"]
+__all__ = ["Ready", "best_with_each_state", "completed", "hull", "readable", "solve"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from autopar.problem import Assignment, Factor, Problem, Variable
-from autopar.solve.limit import solve
+from autopar.solve.ready import solve
 
 
 def completed(problem: Problem, states: Sequence[int]) -> Assignment:
@@ -47,4 +47,5 @@ def _restricted(factor: Factor, states: Sequence[int]) -> Factor:
         factor.seconds[at],
         None if factor.nbytes is None else factor.nbytes[at],
         None if factor.uncovered is None else factor.uncovered[at],
+        None if factor.kept is None else factor.kept[at],
     )

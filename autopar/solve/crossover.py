@@ -1,4 +1,4 @@
-"""Mixtures of two assignments: what differs between them is exchanged piece by piece.
+"""Mixtures of assignments: what differs between two of them is exchanged piece by piece.
 
 Variables in which the two differ, and which share a table, belong together; each connected piece can
 be taken from either assignment, and changes the sums by amounts that do not depend on the others.  Two
@@ -8,27 +8,64 @@ in that); the best that lies between them is a mixture.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
+import numpy as np
 
+from autopar.problem import Array
 from autopar.solve.network import Network, Table
+from autopar.solve.rows import Goal
+
+ROUNDS = 3
+"""A piece that did not fit may fit once others are exchanged."""
+States = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Piece:
-    """Variables that are exchanged together, and what that adds to the first assignment's sums."""
+    """Variables that are exchanged together, and what that adds to the sums."""
 
     variables: tuple[int, ...]
-    ticks: float
-    nbytes: float
-    uncovered: float
+    change: Array
 
 
-def pieces(network: Network, first: tuple[int, ...], second: tuple[int, ...]) -> list[Piece]:
+def improved(
+    network: Network, first: States, ends: Sequence[States], goal: Goal, prices: Array
+) -> tuple[States, Array]:
+    """The first assignment with every piece of the ends that brings it nearer to the goal, greedily.
+
+    Nearer is: less over the limits, then less cost.  Pieces that save most at `prices` come first.
+    """
+    states, sums = first, network.sums(first)
+    for _ in range(ROUNDS):
+        before = states
+        for end in ends:
+            states, sums = _exchanged(network, (states, sums), end, goal, prices)
+        if states == before:
+            break
+    return states, sums
+
+
+def _exchanged(
+    network: Network, start: tuple[States, Array], end: States, goal: Goal, prices: Array
+) -> tuple[States, Array]:
+    first, sums = start
+    states, here = list(first), (goal.over(sums), goal.soft(sums))
+    found = pieces(network, first, end)
+    for piece in sorted(found, key=lambda piece: float(np.dot(prices, piece.change))):
+        changed = sums + piece.change
+        there = (goal.over(changed), goal.soft(changed))
+        if there < here:
+            sums, here = changed, there
+            for index in piece.variables:
+                states[index] = end[index]
+    return tuple(states), sums
+
+
+def pieces(network: Network, first: States, second: States) -> list[Piece]:
     """The connected pieces of the difference, in the order of their first variables."""
     differing = {i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b}
     joined = nx.Graph()
@@ -40,49 +77,13 @@ def pieces(network: Network, first: tuple[int, ...], second: tuple[int, ...]) ->
         if inside:
             touching[inside[0]].append(table)
     parts = sorted(tuple(sorted(part)) for part in nx.connected_components(joined))
-    return [_piece(part, [t for i in part for t in touching[i]], first, second) for part in parts]
+    return [_piece(part, (t for i in part for t in touching[i]), first, second) for part in parts]
 
 
-def _piece(
-    part: tuple[int, ...], tables: list[Table], first: tuple[int, ...], second: tuple[int, ...]
-) -> Piece:
-    ticks = nbytes = uncovered = 0.0
+def _piece(part: tuple[int, ...], tables: Iterable[Table], first: States, second: States) -> Piece:
+    change, exchanged = np.zeros(4), set(part)
     for table in tables:
         before = tuple(first[index] for index in table.scope)
-        after = tuple((second if index in part else first)[index] for index in table.scope)
-        ticks += float(table.ticks[after] - table.ticks[before])
-        nbytes += float(table.nbytes[after] - table.nbytes[before])
-        uncovered += float(table.uncovered[after] - table.uncovered[before])
-    return Piece(part, ticks, nbytes, uncovered)
-
-
-def exchanged(
-    first: tuple[int, ...], second: tuple[int, ...], taken: list[Piece]
-) -> tuple[int, ...]:
-    """The first assignment with these pieces of the second."""
-    states = list(first)
-    for piece in taken:
-        for index in piece.variables:
-            states[index] = second[index]
-    return tuple(states)
-
-
-def mixtures(
-    network: Network, first: tuple[int, ...], second: tuple[int, ...]
-) -> Iterator[tuple[int, ...]]:
-    """From the first assignment to the second: ever more pieces, the best savers per tick first.
-
-    Saved are bytes, or uncovered ticks where bytes are the same.
-    """
-    found = pieces(network, first, second)
-    saves_bytes = sum(piece.nbytes for piece in found) != 0
-
-    def per_tick(piece: Piece) -> float:
-        saved = -piece.nbytes if saves_bytes else -piece.uncovered
-        if piece.ticks <= 0:
-            return math.inf if saved >= 0 else -math.inf
-        return saved / piece.ticks
-
-    ordered = sorted(found, key=per_tick, reverse=True)
-    for count in range(1, len(ordered)):
-        yield exchanged(first, second, ordered[:count])
+        after = tuple((second if index in exchanged else first)[index] for index in table.scope)
+        change += [array[after] - array[before] for array in table.arrays]
+    return Piece(part, change)

@@ -4,9 +4,9 @@ State i of a variable is *dominated* by j if, whatever all other variables do, j
 
     u[j] - u[i]  +  sum over its tables of  max over the others' states of (T[j] - T[i])   <=   0
 
-in ticks, in bytes, and in ticks with all uncovered ones.  Of states that dominate each other the first
-is kept.  Removing dominated states is safe for every limit on bytes, every price of a byte, and however
-much is covered.
+in ticks, in bytes of either kind, and in ticks with all uncovered ones.  Of states that dominate each
+other the first is kept.  Removing dominated states is safe for every limit on bytes, every price of a
+byte, and however much is covered.
 """
 
 from __future__ import annotations
@@ -89,9 +89,7 @@ class _Round:
         size = self._network.sizes[index]
         key = (
             size,
-            *sorted(
-                (id(t.ticks), id(t.nbytes), id(t.uncovered), place) for t, place in self._of[index]
-            ),
+            *sorted((*map(id, t.arrays), place) for t, place in self._of[index]),
         )
         if key not in self._kept:
             self._kept[key] = self._undominated(size, self._of[index])
@@ -100,12 +98,12 @@ class _Round:
     def _undominated(self, size: int, tables: list[tuple[Table, int]]) -> States:
         if size == 1:
             return np.arange(1)
-        more_ticks, more_bytes, more_uncovered = np.zeros((3, size, size))
+        more = np.zeros((4, size, size))
         for table, place in tables:
-            more_ticks = more_ticks + self._worst_of(table.ticks, place)
-            more_bytes = more_bytes + self._worst_of(table.nbytes, place)
-            more_uncovered = more_uncovered + self._worst_of(table.uncovered, place)
-        dominated_by = (more_ticks <= 0) & (more_bytes <= 0) & (more_ticks + more_uncovered <= 0)
+            for total, array in zip(more, table.arrays, strict=True):
+                total += self._worst_of(array, place)
+        ticks, nbytes, kept, uncovered = more
+        dominated_by = (ticks <= 0) & (nbytes <= 0) & (kept <= 0) & (ticks + uncovered <= 0)
         first = np.arange(size)
         equal_and_later = dominated_by & dominated_by.T & (first[None, :] > first[:, None])
         np.fill_diagonal(dominated_by, False)

@@ -7,7 +7,7 @@ and Jordan 2008, 4.1):
     minimise    sum u[v, s] x[v, s] + sum t[e] y[e]
     subject to  sum_s x[v, s] = 1
                 sum_{e with s at v} y[e] = x[v, s]        for every table over v
-                sum of bytes <= limit
+                sum of bytes + in_flight * sum of kept bytes <= limit     for every limit
                 paid >= sum of uncovered seconds,  paid >= 0     (paid is minimised too)
 
 The linear relaxation comes first: on graphs of small treewidth it is often integral, and then optimal.
@@ -26,7 +26,17 @@ import numpy as np
 from ortools.linear_solver.python import model_builder as mb
 
 from autopar.errors import InfeasibleError, InternalError, PlanError
-from autopar.problem import Array, Assignment, Factor, Problem, Proof, Variable
+from autopar.problem import (
+    Array,
+    Assignment,
+    Factor,
+    Limit,
+    Limits,
+    Problem,
+    Proof,
+    Variable,
+    limits_of,
+)
 
 RELAXATION, BRANCHING = "glop", "scip"
 TOLERANCE = 1e-6
@@ -35,16 +45,16 @@ INTEGRAL = 1e-6
 """How far from 0 or 1 a relaxed binary may be and still count as whole."""
 
 
-def solve_ilp(problem: Problem, limit: float | None = None, seconds: float = 60.0) -> Assignment:
+def solve_ilp(problem: Problem, limits: Limits = None, seconds: float = 60.0) -> Assignment:
     """The best assignment that the branching finds within `seconds`, with its own lower bound.
 
     Raises `InfeasibleError` where nothing is allowed or fits, or nothing was found in time.
     """
-    relaxed = _Program(problem, limit, whole=False)
+    relaxed = _Program(problem, limits_of(limits), whole=False)
     states, bound = relaxed.solve(RELAXATION, seconds)
     proof: Proof = "branch" if states is None else "lp"
     if states is None:
-        states, bound = _Program(problem, limit, whole=True).solve(BRANCHING, seconds)
+        states, bound = _Program(problem, limits_of(limits), whole=True).solve(BRANCHING, seconds)
     if states is None:
         raise InfeasibleError(f"The integer program found no assignment within {seconds:g} s.")
     cost = problem.seconds(states)
@@ -52,12 +62,13 @@ def solve_ilp(problem: Problem, limit: float | None = None, seconds: float = 60.
 
 
 class _Program:
-    def __init__(self, problem: Problem, limit: float | None, whole: bool) -> None:
+    def __init__(self, problem: Problem, limits: Sequence[Limit], whole: bool) -> None:
         self._problem = problem
         self._unit = _largest(problem)
         self._model = mb.Model()
         self._cost: list[mb.LinearExprT] = []
         self._nbytes: list[mb.LinearExprT] = []
+        self._kept: list[mb.LinearExprT] = []
         self._uncovered: list[mb.LinearExprT] = []
         self._most_paid = 0.0
         self._x = [self._binaries(v, whole) for v in problem.variables]
@@ -68,16 +79,18 @@ class _Program:
             self._model.add(mb.LinearExpr.sum(self._uncovered) <= paid)
             self._cost.append(paid)
         self._model.minimize(mb.LinearExpr.sum(self._cost))
-        if limit is not None:
-            unit = max(limit, 1.0)
-            self._model.add(mb.LinearExpr.sum(self._nbytes) * (1 / unit) <= limit / unit)
+        for limit in limits:
+            unit = max(abs(limit.nbytes), 1.0)
+            resting, kept = mb.LinearExpr.sum(self._nbytes), mb.LinearExpr.sum(self._kept)
+            used = resting * (1 / unit) + kept * (limit.in_flight / unit)
+            self._model.add(used <= limit.nbytes / unit)
 
     def _binaries(self, variable: Variable, whole: bool) -> list[mb.Variable]:
         made = [
             self._model.new_var(0.0, 1.0 if math.isfinite(cost) else 0.0, whole, None)
             for cost in variable.seconds
         ]
-        self._charge(made, variable.seconds, variable.nbytes, variable.uncovered)
+        self._charge(made, variable.seconds, variable.nbytes, variable.kept, variable.uncovered)
         self._model.add(mb.LinearExpr.sum(made) == 1.0)
         return made
 
@@ -86,12 +99,15 @@ class _Program:
         made: Sequence[mb.Variable],
         seconds: Array,
         nbytes: Array | None,
+        kept: Array | None,
         uncovered: Array | None,
     ) -> None:
         finite = np.where(np.isfinite(seconds), seconds, 0.0) / self._unit
         self._cost.append(mb.LinearExpr.weighted_sum(made, finite.tolist()))
         if nbytes is not None and nbytes.any():
             self._nbytes.append(mb.LinearExpr.weighted_sum(made, nbytes.tolist()))
+        if kept is not None and kept.any():
+            self._kept.append(mb.LinearExpr.weighted_sum(made, kept.tolist()))
         if uncovered is not None and uncovered.any():
             hideable = uncovered / self._unit
             self._uncovered.append(mb.LinearExpr.weighted_sum(made, hideable.tolist()))
@@ -101,7 +117,8 @@ class _Program:
         entries = np.argwhere(np.isfinite(factor.seconds))
         at = tuple(entries.T)
         made = [self._model.new_num_var(0.0, 1.0, None) for _ in entries]
-        more = (None if table is None else table[at] for table in (factor.nbytes, factor.uncovered))
+        others = (factor.nbytes, factor.kept, factor.uncovered)
+        more = (None if table is None else table[at] for table in others)
         self._charge(made, factor.seconds[at], *more)
         for place, index in enumerate(factor.scope):
             for state, x in enumerate(self._x[index]):

@@ -8,18 +8,19 @@ junction tree; Lauritzen and Spiegelhalter 1988, in the min-sum semiring).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 
 from autopar.problem import Array
-from autopar.solve.elimination import Bucket, Elimination, aligned
+from autopar.solve.elimination import Elimination, aligned
+from autopar.solve.order import Bucket
 
 
 @dataclass(frozen=True, eq=False)
 class Marginals:
-    """Ticks (with priced bytes) of the best assignment that has one state, and of the rest of one."""
+    """Priced ticks of the best assignment that has one state, and of the rest of one."""
 
     of_states: tuple[Array, ...]
     """By variable: the cost of the best assignment for each of its states."""
@@ -27,42 +28,53 @@ class Marginals:
     """By bucket: over the scope of its message, the least cost of everything behind that message."""
 
 
-def marginals(found: Elimination, sizes: Sequence[int]) -> Marginals:
-    """Exact where the elimination is; `found` must have one group per bucket."""
-    assert found.is_exact
-    receiver = {
-        id(message): place
-        for place, bucket in enumerate(found.buckets)
-        for group in bucket.groups
-        for message in group
-    }
-    of_states = [np.full(size, found.bound) for size in sizes]
-    outside: list[Array] = [np.zeros(())] * len(found.buckets)
-    waiting: dict[int, list[int]] = {}
-    for place, bucket in enumerate(found.buckets):
-        for message in bucket.sent:
-            waiting.setdefault(receiver.get(id(message), -1), []).append(place)
-    for place in reversed(range(len(found.buckets))):
-        bucket = found.buckets[place]
+def marginals(found: Elimination) -> Marginals:
+    """Exact where the elimination is; its order must have one group per bucket."""
+    order = found.order
+    assert order.is_exact
+    of_states = [np.full(size, found.bound) for size in order.network.sizes]
+    outside: list[Array] = [np.zeros(())] * len(order.buckets)
+    senders = _senders(found)
+    for place in reversed(range(len(order.buckets))):
+        bucket = order.buckets[place]
         if not bucket.groups:
             continue
-        scope, joint = _joint(bucket, sizes)
-        message = bucket.sent[0]
-        rest = outside[place] if message.scope else np.array(found.bound - float(message.table))
+        scope, joint = _joint(found, bucket)
+        message = order.messages[bucket.sent[0]]
+        value = found.values[message.content]
+        rest = outside[place] if message.scope else np.array(found.bound - float(value))
         whole = joint + aligned(rest, message.scope, scope)
         of_states[bucket.variable] = _least_over(whole, scope, (bucket.variable,))
-        for sender in waiting.get(place, ()):
-            sent = found.buckets[sender].sent[0]
-            outside[sender] = _without(_least_over(whole, scope, sent.scope), sent.table)
+        for sender in senders[place]:
+            sent = order.messages[order.buckets[sender].sent[0]]
+            least = _least_over(whole, scope, sent.scope)
+            outside[sender] = _without(least, found.values[sent.content])
     return Marginals(tuple(of_states), tuple(outside))
 
 
-def _joint(bucket: Bucket, sizes: Sequence[int]) -> tuple[tuple[int, ...], Array]:
+def _senders(found: Elimination) -> dict[int, list[int]]:
+    """By bucket: the buckets whose messages it received."""
+    receiver = {
+        number: place
+        for place, bucket in enumerate(found.order.buckets)
+        for group in bucket.groups
+        for number in group
+    }
+    senders: defaultdict[int, list[int]] = defaultdict(list)
+    for place, bucket in enumerate(found.order.buckets):
+        for number in bucket.sent:
+            if number in receiver:
+                senders[receiver[number]].append(place)
+    return senders
+
+
+def _joint(found: Elimination, bucket: Bucket) -> tuple[tuple[int, ...], Array]:
     (group,) = bucket.groups
-    scope = tuple(sorted({index for message in group for index in message.scope}))
-    total = np.zeros([sizes[index] for index in scope])
-    for message in group:
-        total = total + aligned(message.table, message.scope, scope)
+    messages = [found.order.messages[number] for number in group]
+    scope = tuple(sorted({index for message in messages for index in message.scope}))
+    total = np.zeros([found.order.network.sizes[index] for index in scope])
+    for message in messages:
+        total = total + aligned(found.values[message.content], message.scope, scope)
     return scope, total
 
 

@@ -9,27 +9,33 @@ the next (see `elimination`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.problem import Array, Problem
+from autopar.problem import Array, Factor, Problem
 
 FINEST_S = 1e-12
 MOST = float(2**53)
 """Ticks that float64 counts exactly: two and a half hours of picoseconds."""
+UNCOVERED = 3
+"""Place of the uncovered ticks among a table's arrays."""
+Arrays = tuple[Array, Array, Array, Array]
+Prices = tuple[float, float, float, float]
+"""Of a tick, a byte that rests, a byte that is kept, and an uncovered tick; see `Table.arrays`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Ticks, bytes and uncovered ticks over the states of some variables."""
+    """What is added up over the states of some variables.
+
+    `arrays`: ticks, bytes that rest, bytes that are kept per microbatch, uncovered ticks.
+    """
 
     scope: tuple[int, ...]
-    ticks: Array
-    nbytes: Array
-    uncovered: Array
+    arrays: Arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,61 +51,33 @@ class Network:
         """Round a problem to ticks."""
         tick_s = _tick_s(problem)
         shared = Shared(tick_s)
-        tables = tuple(
-            Table(
-                t.scope,
-                shared.ticks(t.seconds),
-                shared.zeros(t.seconds.shape) if t.nbytes is None else shared.nbytes(t.nbytes),
-                shared.zeros(t.seconds.shape) if t.uncovered is None else shared.ticks(t.uncovered),
-            )
-            for t in problem.tables
-        )
+        tables = tuple(Table(t.scope, shared.rounded(t)) for t in problem.tables)
         return cls(tuple(variable.size for variable in problem.variables), tables, tick_s)
 
-    def ticks(self, states: Sequence[int]) -> float:
-        """The objective of one assignment."""
-        return float(sum(t.ticks[tuple(states[i] for i in t.scope)] for t in self.tables))
-
-    def nbytes(self, states: Sequence[int]) -> float:
-        """The bytes of one assignment."""
-        return float(sum(t.nbytes[tuple(states[i] for i in t.scope)] for t in self.tables))
-
-    def uncovered(self, states: Sequence[int]) -> float:
-        """The ticks of one assignment's hideable communication that compute does not cover."""
-        return float(sum(t.uncovered[tuple(states[i] for i in t.scope)] for t in self.tables))
+    def sums(self, states: Sequence[int]) -> Array:
+        """Ticks, resting bytes, kept bytes and uncovered ticks of one assignment."""
+        total = np.zeros(4)
+        for scope, arrays in ((t.scope, t.arrays) for t in self.tables):
+            at = tuple(states[index] for index in scope)
+            total += [array[at] for array in arrays]
+        return total
 
     @property
     def hides(self) -> bool:
         """Whether anything may be covered at all."""
-        return any(array.any() for array in {id(t): t.uncovered for t in self.tables}.values())
-
-    def exposing(self, share: float) -> Network:
-        """The network in which uncovered ticks are paid at a price between 0 and 1, never less.
-
-        Rounded down, once per table: what is optimal here is a lower bound there.
-        """
-        shared = Shared(self.tick_s)
-        tables = tuple(
-            replace(
-                t,
-                ticks=shared.priced(t.ticks, t.uncovered, share),
-                uncovered=shared.zeros(t.ticks.shape),
-            )
-            for t in self.tables
-        )
-        return replace(self, tables=tables)
+        uncovered = {id(t.arrays[UNCOVERED]): t.arrays[UNCOVERED] for t in self.tables}
+        return any(array.any() for array in uncovered.values())
 
     def without(self, decided: Sequence[int]) -> Network:
         """The network over the other variables; these have one state each and leave constants."""
-        left = [index for index in range(len(self.sizes)) if index not in set(decided)]
+        gone = set(decided)
+        left = [index for index in range(len(self.sizes)) if index not in gone]
         number = {index: place for place, index in enumerate(left)}
         shared = Shared(self.tick_s)
         tables = tuple(
             Table(
                 tuple(number[i] for i in table.scope if i in number),
-                shared.squeezed(table.ticks, [i in number for i in table.scope]),
-                shared.squeezed(table.nbytes, [i in number for i in table.scope]),
-                shared.squeezed(table.uncovered, [i in number for i in table.scope]),
+                shared.squeezed(table.arrays, [i in number for i in table.scope]),
             )
             for table in self.tables
         )
@@ -109,12 +87,7 @@ class Network:
         """The network over these states of each variable."""
         shared = Shared(self.tick_s)
         tables = tuple(
-            Table(
-                table.scope,
-                shared.selected(table.ticks, [kept[i] for i in table.scope]),
-                shared.selected(table.nbytes, [kept[i] for i in table.scope]),
-                shared.selected(table.uncovered, [kept[i] for i in table.scope]),
-            )
+            Table(table.scope, shared.selected(table.arrays, [kept[i] for i in table.scope]))
             for table in self.tables
         )
         return Network(tuple(len(states) for states in kept), tables, self.tick_s)
@@ -138,41 +111,51 @@ class Shared:
     _by_origin: dict[object, Array] = field(default_factory=dict)
     _alive: list[object] = field(default_factory=list)
 
-    def ticks(self, seconds: Array) -> Array:
-        """Seconds as whole ticks."""
+    def rounded(self, factor: Factor) -> Arrays:
+        """Seconds as whole ticks, bytes as whole numbers, rounded up."""
+        shape = factor.seconds.shape
+        return (
+            self._ticks(factor.seconds, shape),
+            self._whole(factor.nbytes, shape),
+            self._whole(factor.kept, shape),
+            self._ticks(factor.uncovered, shape),
+        )
+
+    def selected(self, arrays: Arrays, kept: Iterable[NDArray[np.intp]]) -> Arrays:
+        """The entries of these states."""
+        states = tuple(kept)
+        if arrays[0].shape == tuple(map(len, states)):
+            return arrays
+        at = np.ix_(*states)
+        key = ("selected", *map(id, states))
+        return _four(
+            self._once((*key, id(array)), (array, *states), lambda array=array: array[at])
+            for array in arrays
+        )
+
+    def squeezed(self, arrays: Arrays, is_left: Sequence[bool]) -> Arrays:
+        """Without the dims (of size one) that are not left."""
+        if all(is_left):
+            return arrays
+        gone = tuple(place for place, stays in enumerate(is_left) if not stays)
+        return _four(
+            self._once(("squeezed", id(a), gone), (a,), lambda a=a: a.squeeze(gone)) for a in arrays
+        )
+
+    def _ticks(self, seconds: Array | None, shape: tuple[int, ...]) -> Array:
+        if seconds is None:
+            return self._zeros(shape)
         return self._once(
             ("ticks", id(seconds)), (seconds,), lambda: np.rint(seconds / self.tick_s)
         )
 
-    def nbytes(self, nbytes: Array) -> Array:
-        """Bytes as whole numbers, rounded up."""
+    def _whole(self, nbytes: Array | None, shape: tuple[int, ...]) -> Array:
+        if nbytes is None:
+            return self._zeros(shape)
         return self._once(("nbytes", id(nbytes)), (nbytes,), lambda: np.ceil(nbytes))
 
-    def zeros(self, shape: tuple[int, ...]) -> Array:
-        """One object per shape."""
+    def _zeros(self, shape: tuple[int, ...]) -> Array:
         return self._once(("zeros", shape), (), lambda: np.zeros(shape))
-
-    def priced(self, ticks: Array, uncovered: Array, price: float) -> Array:
-        """Ticks and uncovered ticks at a price, rounded down."""
-        if price == 0.0 or not uncovered.any():
-            return ticks
-        key = ("priced", id(ticks), id(uncovered))
-        return self._once(key, (ticks, uncovered), lambda: ticks + np.floor(price * uncovered))
-
-    def selected(self, array: Array, kept: Iterable[NDArray[np.intp]]) -> Array:
-        """The entries of these states."""
-        states = tuple(kept)
-        if array.shape == tuple(map(len, states)):
-            return array
-        key = ("selected", id(array), *map(id, states))
-        return self._once(key, (array, *states), lambda: array[np.ix_(*states)])
-
-    def squeezed(self, array: Array, is_left: Sequence[bool]) -> Array:
-        """Without the dims (of size one) that are not left."""
-        if all(is_left):
-            return array
-        gone = tuple(place for place, stays in enumerate(is_left) if not stays)
-        return self._once(("squeezed", id(array), gone), (array,), lambda: array.squeeze(gone))
 
     def _once(self, key: object, origin: tuple[object, ...], make: object) -> Array:
         if key not in self._by_origin:
@@ -182,3 +165,8 @@ class Shared:
             content = (made.shape, made.tobytes())
             self._by_origin[key] = self._by_content.setdefault(content, made)
         return self._by_origin[key]
+
+
+def _four(arrays: Iterator[Array]) -> Arrays:
+    ticks, nbytes, kept, uncovered = arrays
+    return ticks, nbytes, kept, uncovered

@@ -1,8 +1,9 @@
-"""Elimination with Pareto sets: every entry of a message is a set of (ticks, bytes), none beaten.
+"""Elimination with Pareto sets: every entry of a message is a set of sums, none beaten.
 
-The sum over two costs has no single minimum; what may be thrown away is only what another point beats
-in both (the bi-criteria shortest path's labels; Hansen 1980).  Points are also thrown away when even
-the best completion, priced by the Lagrange multiplier, cannot beat the best assignment that is known.
+Ticks, bytes and uncovered ticks have no single minimum; what may be thrown away is only what another
+point beats in all of them (the bi-criteria shortest path's labels; Hansen 1980).  Points are also
+thrown away when even the best completion, priced by the multipliers, cannot beat the best assignment
+that is known.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from autopar.problem import Array
 from autopar.solve.elimination import Elimination
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network, Table
+from autopar.solve.rows import Goal
 
 MAX_COMBINATIONS = 1 << 17
 """Points that may be looked at; beyond that the caller keeps what it has, with its bound."""
@@ -31,8 +33,7 @@ class TooManyPoints(Exception):
 class Points:
     """A Pareto set, and how each point came about: the variable's state and one point per message."""
 
-    ticks: Array
-    nbytes: Array
+    sums: Array
     state: NDArray[np.intp]
     picks: NDArray[np.intp]
 
@@ -47,26 +48,27 @@ class _Sent:
     points: dict[tuple[int, ...], Points]
 
 
-def cheapest_within(
-    network: Network, limit: float, best: float, price: float, order: Elimination
+def cheapest(
+    goal: Goal, best: float, multipliers: tuple[float, ...], found: Elimination
 ) -> tuple[int, ...] | None:
-    """The states of fewest ticks within `limit` bytes, if they cost less than `best`; else None.
+    """The states of least cost within the limits, if they cost less than `best`; else None.
 
-    `order` is an exact elimination of the same network at `price`.  Raises `TooManyPoints`.
+    `found` is an exact elimination at these multipliers.  Raises `TooManyPoints`.
     """
-    outside = marginals(order, network.sizes).outside
+    network = found.order.network
+    outside = marginals(found).outside
     slack = float(len(network.tables))
-    cutoff = best + price * limit + slack
-    run = _Run(network, limit, cutoff, price)
-    for place, bucket in enumerate(order.buckets):
+    cutoff = best + goal.allowance(multipliers) + slack
+    run = _Run(network, goal, np.array(goal.priced(multipliers)), cutoff)
+    for place, bucket in enumerate(found.order.buckets):
         run.eliminate(bucket.variable, outside[place])
     return run.read_back(best)
 
 
 class _Run:
-    def __init__(self, network: Network, limit: float, cutoff: float, price: float) -> None:
-        self._sizes = network.sizes
-        self._limit, self._cutoff, self._price = limit, cutoff, price
+    def __init__(self, network: Network, goal: Goal, prices: Array, cutoff: float) -> None:
+        self._sizes, self._goal = network.sizes, goal
+        self._prices, self._cutoff = prices, cutoff
         self._sent: list[_Sent] = []
         self._roots: list[_Sent] = []
         self._left = MAX_COMBINATIONS
@@ -95,73 +97,97 @@ class _Run:
         found = []
         for state in range(self._sizes[variable]):
             at = {**here, variable: state}
-            ticks = sum(float(t.ticks[tuple(at[i] for i in t.scope)]) for t in tables)
+            sums = sum((_entry(table, at) for table in tables), np.zeros(4))
             sets = [source.points.get(tuple(at[i] for i in source.scope)) for source in sources]
-            if math.isinf(ticks) or any(points is None for points in sets):
+            if math.isinf(sums[0]) or any(points is None for points in sets):
                 continue
-            nbytes = sum(float(t.nbytes[tuple(at[i] for i in t.scope)]) for t in tables)
-            found.append(self._combined(state, ticks, nbytes, [s for s in sets if s is not None]))
+            found.append(self._combined(state, sums, [s for s in sets if s is not None]))
         return found
 
-    def _combined(self, state: int, ticks: float, nbytes: float, sets: list[Points]) -> Points:
-        all_ticks, all_nbytes = np.array([ticks]), np.array([nbytes])
+    def _combined(self, state: int, sums: Array, sets: list[Points]) -> Points:
+        every = sums[None, :]
         picks = np.zeros((1, 0), dtype=np.intp)
         for points in sets:
-            count, more = len(all_ticks), len(points.ticks)
-            self._left -= count * more
-            if self._left < 0:
-                raise TooManyPoints
-            all_ticks = np.add.outer(all_ticks, points.ticks).ravel()
-            all_nbytes = np.add.outer(all_nbytes, points.nbytes).ravel()
+            count, more = len(every), len(points.sums)
+            self._spend(count * more)
+            every = (every[:, None, :] + points.sums[None, :, :]).reshape(-1, 4)
             chosen = np.tile(np.arange(more), count)
             picks = np.column_stack([np.repeat(picks, more, axis=0), chosen])
-        self._left -= 1
+        self._spend(1)
+        return Points(every, np.full(len(every), state), picks)
+
+    def _spend(self, points: int) -> None:
+        self._left -= points
         if self._left < 0:
             raise TooManyPoints
-        return Points(all_ticks, all_nbytes, np.full(len(all_ticks), state), picks)
 
     def _pruned(self, found: list[Points], rest: float) -> Points | None:
         if not found:
             return None
-        ticks = np.concatenate([points.ticks for points in found])
-        nbytes = np.concatenate([points.nbytes for points in found])
-        hopeful = nbytes <= self._limit
+        sums = np.concatenate([points.sums for points in found])
+        loads = [sums[:, 1:] @ row.weights for row in self._goal.rows]
+        hopeful = np.ones(len(sums), dtype=bool)
+        for row, load in zip(self._goal.rows, loads, strict=True):
+            # What is still to come adds no negative bytes.
+            hopeful &= (load <= row.at_most) if row.is_limit else True
         if math.isfinite(rest):
-            hopeful &= ticks + self._price * nbytes + rest <= self._cutoff
-        order = np.lexsort((ticks, nbytes))
-        order = order[hopeful[order]]
-        if not len(order):
+            hopeful &= sums @ self._prices + rest <= self._cutoff
+        if not hopeful.any():
             return None
-        least = np.minimum.accumulate(ticks[order])
-        better = np.concatenate([[True], ticks[order][1:] < least[:-1]])
-        chosen = order[better]
+        cost = sums @ self._goal.prices
+        criteria = [
+            load if row.is_limit else cost + row.dearest * load
+            for row, load in zip(self._goal.rows, loads, strict=True)
+        ]
+        where = np.flatnonzero(hopeful)
+        chosen = where[_unbeaten(np.column_stack([cost, *criteria])[where])]
         state = np.concatenate([points.state for points in found])
         picks = np.concatenate([points.picks for points in found])
-        return Points(ticks[chosen], nbytes[chosen], state[chosen], picks[chosen])
+        return Points(sums[chosen], state[chosen], picks[chosen])
 
     def read_back(self, best: float) -> tuple[int, ...] | None:
-        """The cheapest combination of the roots' points within the limit."""
-        ticks = sum(float(table.ticks) for table in self._tables)
-        nbytes = sum(float(table.nbytes) for table in self._tables)
-        total = self._combined(0, ticks, nbytes, [])
+        """The cheapest combination of the roots' points."""
+        total = self._combined(0, sum((_entry(t, {}) for t in self._tables), np.zeros(4)), [])
         for root in self._roots:
             points = root.points.get(())
             if points is None:
                 return None
-            joined = self._combined(0, 0.0, 0.0, [total, points])
+            joined = self._combined(0, np.zeros(4), [total, points])
             picks = np.column_stack([total.picks[joined.picks[:, 0]], joined.picks[:, 1]])
-            joined = Points(joined.ticks, joined.nbytes, joined.state, picks)
-            kept = self._pruned([joined], -math.inf)
+            kept = self._pruned([Points(joined.sums, joined.state, picks)], -math.inf)
             if kept is None:
                 return None
             total = kept
-        winner = int(np.argmin(total.ticks))
-        if total.ticks[winner] >= best:
+        costs = [self._goal.cost(sums) for sums in total.sums]
+        winner = int(np.argmin(costs))
+        if costs[winner] >= best:
             return None
         states = [0] * len(self._sizes)
         for root, pick in zip(self._roots, total.picks[winner], strict=True):
             _follow(root, int(pick), states)
         return tuple(states)
+
+
+def _entry(table: Table, at: dict[int, int]) -> Array:
+    place = tuple(at[index] for index in table.scope)
+    return np.array([array[place] for array in table.arrays])
+
+
+def _unbeaten(criteria: Array) -> NDArray[np.intp]:
+    """Rows that no other row equals or undercuts in every column; of equal ones the first."""
+    order = np.lexsort(criteria.T[::-1])
+    left = criteria[order]
+    if criteria.shape[1] == 2:
+        least = np.minimum.accumulate(left[:, 1])
+        kept = np.flatnonzero(np.concatenate([[True], left[1:, 1] < least[:-1]])).tolist()
+        return np.asarray(order[kept])
+    kept = []
+    alive = np.ones(len(left), dtype=bool)
+    for place in range(len(left)):
+        if alive[place]:
+            kept.append(place)
+            alive &= (left < left[place]).any(axis=1)
+    return np.asarray(order[kept])
 
 
 def _follow(root: _Sent, pick: int, states: list[int]) -> None:

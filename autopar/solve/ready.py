@@ -1,0 +1,171 @@
+"""The best assignment of a problem, within limits, and a proof of how good it is.
+
+Dominated states go first, then an order of elimination is found; both serve any limits.  Multipliers
+give a bound and a good assignment (`dual`).  Where a gap is left, states whose best assignment at these
+multipliers costs more than what is known already are dropped (reduced-cost fixing), and the rest is
+searched with Pareto sets: the answer is then optimal, or keeps the bound that it has.  Where tables
+had to be minimised in parts, an integer program has its say as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from autopar.errors import InfeasibleError, PlanError
+from autopar.problem import Assignment, Limits, Problem, Proof, limits_of
+from autopar.solve.dominance import Reduced, reduced
+from autopar.solve.dual import CLOSE, Found, Point, best_within
+from autopar.solve.elimination import eliminate
+from autopar.solve.marginals import marginals
+from autopar.solve.network import Network
+from autopar.solve.order import Order, ordered
+from autopar.solve.pareto import TooManyPoints, cheapest
+from autopar.solve.rows import Goal
+
+MOST_ENTRIES = 1 << 20
+"""Entries of all tables of a problem that is worth an integer program."""
+PROGRAM_SECONDS = 60.0
+MOST_HOPEFUL = 8000
+"""States that may still be in the optimum, beyond which Pareto sets only grow."""
+
+
+def solve(problem: Problem, limits: Limits = None) -> Assignment:
+    """The best assignment, within the limits where some are given, with a proven lower bound.
+
+    Raises `InfeasibleError` where nothing is allowed, or nothing fits: it names the least that would.
+    """
+    return Ready.of(problem).solve(limits)
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A problem without dominated states: what several limits have in common is done once."""
+
+    problem: Problem
+    left: Reduced
+
+    @classmethod
+    def of(cls, problem: Problem) -> Ready:
+        """Count ticks, drop what is dominated."""
+        return cls(problem, reduced(Network.of(problem)))
+
+    @cached_property
+    def order(self) -> Order:
+        """In which variables are eliminated, whatever bytes cost."""
+        return ordered(self.left.network)
+
+    def solve(self, limits: Limits = None) -> Assignment:
+        """See `solve`."""
+        goal = Goal.of(self.left.network, limits_of(limits))
+        found = best_within(self.order, goal)
+        if not self.order.is_exact:
+            return self._helped(found, limits)
+        proof: Proof = "elimination" if _is_plain(goal, found) else "lagrange"
+        if found.best is None or found.gap > CLOSE:
+            found = _closed(goal, found)
+            proof = "pareto" if found.gap == 0.0 else proof
+        return self._answer(found, proof)
+
+    def _answer(self, found: Found, proof: Proof) -> Assignment:
+        if found.best is None:
+            raise InfeasibleError(
+                "Each limit can be met, but no assignment was found that meets all. Raise one of them."
+            )
+        return self.answer(found.best, found.bound, proof)
+
+    def _helped(self, found: Found, limits: Limits) -> Assignment:
+        """The better answer, and the higher bound, of mini-buckets and an integer program."""
+        mine = None if found.best is None else self.answer(found.best, found.bound, "mini-buckets")
+        if sum(table.seconds.size for table in self.problem.tables) > MOST_ENTRIES:
+            return mine or self._too_large()
+        # OR-Tools' modelling layer takes a quarter of a second to load, and is seldom needed.
+        from autopar.solve.ilp import solve_ilp
+
+        try:
+            other = solve_ilp(self.problem, limits, PROGRAM_SECONDS)
+        except PlanError:
+            return mine or self._too_large()
+        if mine is None:
+            return other
+        best = min(mine, other, key=lambda answer: answer.seconds)
+        proven = max(mine, other, key=lambda answer: answer.bound_s)
+        bound_s = min(best.seconds, proven.bound_s)
+        return Assignment(best.states, best.seconds, best.nbytes, bound_s, proven.proof, mine.left)
+
+    def _too_large(self) -> Assignment:
+        raise InfeasibleError(
+            "The tables of this problem are too large, and no allowed assignment was found without "
+            "them. Constrain some tensors, or use fewer mesh axes."
+        )
+
+    def answer(self, best: Point, bound: float, proof: Proof) -> Assignment:
+        """A point and a bound of the network in terms of the problem."""
+        whole = self.left.whole(best.states)
+        seconds, nbytes = self.problem.seconds(whole), self.problem.nbytes(whole)
+        bound_s = min(seconds, bound * self.left.network.tick_s)
+        sizes = self.left.network.sizes
+        return Assignment(whole, seconds, nbytes, bound_s, proof, (len(sizes), sum(sizes)))
+
+
+def _is_plain(goal: Goal, found: Found) -> bool:
+    """Whether the answer is the optimum of one elimination: no limit binds, all or nothing hides."""
+    at_ends = all(
+        m == 0.0 or (m == row.dearest and not row.is_limit)
+        for m, row in zip(found.multipliers, goal.rows, strict=True)
+    )
+    return at_ends and found.cost - found.bound <= len(found.elimination.order.network.tables)
+
+
+def _closed(goal: Goal, found: Found) -> Found:
+    """With the bound, and perhaps the better answer, that Pareto sets give where they stay small.
+
+    First only ticks and bytes are followed: what hides is paid at its multiplier.  That is a relaxation,
+    so its optimum is a bound; if it costs here what it costs there, it is the optimum.  Then all is.
+    """
+    for followed in dict.fromkeys((goal.without_cover(found.multipliers), goal)):
+        if followed.rows and (found.best is None or found.gap > CLOSE):
+            found = _followed(followed, goal, found)
+    return found
+
+
+def _followed(relaxed: Goal, goal: Goal, found: Found) -> Found:
+    pairs = zip(found.multipliers, goal.rows, strict=True)
+    states = _cheapest(relaxed, tuple(m for m, row in pairs if row in relaxed.rows), found)
+    if states is None:
+        return found
+    best, cost, bound = found.best, found.cost, found.cost
+    if states:
+        point = Point(states, found.elimination.order.network.sums(states))
+        bound = relaxed.cost(point.sums)
+        if goal.cost(point.sums) < cost:
+            best, cost = point, goal.cost(point.sums)
+    elif best is None:
+        raise InfeasibleError("No assignment meets all limits at once. Raise one of them.")
+    return replace(found, best=best, cost=cost, bound=min(max(bound, found.bound), cost))
+
+
+def _cheapest(goal: Goal, multipliers: tuple[float, ...], found: Found) -> tuple[int, ...] | None:
+    """The states of least cost, () where none costs less than what was found, None: not known."""
+    network = found.elimination.order.network
+    cutoff = found.cost + goal.allowance(multipliers) + len(network.tables)
+    costs = marginals(found.elimination).of_states
+    hopeful = [np.flatnonzero(cost <= cutoff) for cost in costs]
+    if any(len(states) == 0 for states in hopeful):
+        return ()
+    if sum(len(states) for states in hopeful if len(states) > 1) > MOST_HOPEFUL:
+        return None
+    smaller = reduced(network.restricted(hopeful))
+    order = ordered(smaller.network)
+    if not order.is_exact:
+        return None
+    try:
+        states = cheapest(goal, found.cost, multipliers, eliminate(order, goal.priced(multipliers)))
+    except TooManyPoints:
+        return None
+    if states is None:
+        return ()
+    pairs = zip(hopeful, smaller.whole(states), strict=True)
+    return tuple(int(kept[state]) for kept, state in pairs)
