@@ -13,6 +13,7 @@ from torch import nn
 from autopar import presets
 from autopar.batch import mapped
 from autopar.capture import ExampleInputs, capture
+from autopar.capture.passes.dead import drop_dead
 from autopar.capture.saved import saved
 from autopar.compile import (
     Compilation,
@@ -181,7 +182,7 @@ def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:
     if graph.loss is None and not wanted:
         return graph
     kept = tuple((path, tensor) for path, tensor in graph.outputs if path in wanted)
-    return replace(graph, outputs=kept)
+    return drop_dead(replace(graph, outputs=kept))
 
 
 def _cast(inputs: ExampleInputs, dtype: torch.dtype | None) -> ExampleInputs:

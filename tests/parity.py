@@ -37,6 +37,7 @@ from autopar.runtime.parallel import Parallel
 from autopar.runtime.program import load, write
 from cost_models.hardware import load as load_hardware
 from tests import models
+from tests.architectures import ARCHITECTURES
 from tests.capture.compare import eager_loss
 from tests.random_plans import random_plan
 from tests.wide import Wide
@@ -44,6 +45,8 @@ from tests.wide import Wide
 TOLERANCE = 1e-9
 RATE = 0.1
 """Learning rate of the SGD step that weights are compared after."""
+CASES = {**models.ALL, **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES}}
+"""Every model by name."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Reference:
 @cache
 def reference(name: str) -> Reference:
     """Capture, forward, backward and an SGD step in float64."""
-    model, inputs, loss = models.double(models.ALL[name]())
+    model, inputs, loss = models.double(CASES[name]())
     with Wide():
         graph = with_outputs(capture(model, inputs, loss=loss), ())
         eager = copy.deepcopy(model)

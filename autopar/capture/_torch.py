@@ -33,6 +33,8 @@ DATA_DEPENDENT = (
     GuardOnDataDependentSymNode,
 )
 UNSUPPORTED = UnsupportedOperatorException
+REGISTERED = "torch._library.autograd"
+"""The module of the functions behind `register_autograd`."""
 READ_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__get__
 WRITE_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__set__
 SET_GRAD_ENABLED: Callable[..., Any] = torch._C._set_grad_enabled

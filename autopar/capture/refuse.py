@@ -73,7 +73,9 @@ def refuse_custom_backward(where: Whereabouts) -> Iterator[None]:
 
     def seen(cls: type, frame: FrameType | None) -> None:
         name = f"{cls.__module__}.{cls.__qualname__}"
-        if name in HARMLESS or not torch.is_grad_enabled():
+        # An operator with a registered backward stands in the graph whole.
+        known = name in HARMLESS or cls.__module__ == _torch.REGISTERED
+        if known or not torch.is_grad_enabled():
             return
         place = spoken(origin_at(users_frame(frame), where.module))
         if name == REENTRANT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
 from autopar.graph import Arg
@@ -42,7 +43,11 @@ def put_back(view: fx.Node) -> PutBack | None:
     op = str(view.target)
     if not view.args or not isinstance(view.args[0], fx.Node):
         return None
-    shape = tuple(view.args[0].meta["val"].shape)
+    parent = view.args[0].meta.get("val")
+    if not isinstance(parent, torch.Tensor):
+        # One of several outputs, of `topk` say, is a tensor of its own.
+        return None
+    shape = tuple(parent.shape)
     rest: tuple[Any, ...] = tuple(view.args[1:])
     if op in SCATTERED:
         return PutBack(SCATTERED[op], rest, False)

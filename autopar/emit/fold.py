@@ -68,7 +68,7 @@ def fold(
         mode = modes.get(f"{where[0]}.{where[1]}", "none")
         block = _block(where, body, position, readers, mode)
         last = items[-1] if items else None
-        longer = _extended(last, block, readers) if isinstance(last, Loop) else None
+        longer = _extended(last, block, position, readers) if isinstance(last, Loop) else None
         if longer is not None:
             items[-1] = longer
         else:
@@ -152,10 +152,15 @@ def _key(
     return "\n".join([*lines, *(names[value] for value in outputs)])
 
 
-def _extended(loop: Loop, block: Block, readers: Readers) -> Loop | None:
-    """The loop with one more block, if that block continues it."""
+def _extended(loop: Loop, block: Block, position: int, readers: Readers) -> Loop | None:
+    """The loop with one more block, if that block continues it.
+
+    A loop keeps what its last block made: what others read of an earlier one would be lost.
+    """
     before = loop.blocks[-1]
     if (block.prefix, block.index, block.key) != (before.prefix, before.index + 1, before.key):
+        return None
+    if any(readers[value] - {position - 1, position} for value in before.outputs):
         return None
     carried: list[int | None] = []
     for previous, current in zip(before.inputs, block.inputs, strict=True):

@@ -110,15 +110,25 @@ def _together(
     return [replace(parts[0], nbytes=sum(p.nbytes for p in parts)) for parts in calls.values()]
 
 
+def _reached(graph: Graph) -> set[str]:
+    """The tensors that a gradient arrives at: not the values of a `topk` that is asked for places."""
+    found = {name for name in graph.results if graph.tensors[name].differentiable}
+    for node in reversed(graph.nodes):
+        if any(tensor.name in found for tensor in node.outputs):
+            found |= {name for name in node.operands if graph.tensors[name].differentiable}
+    return found
+
+
 def _in_backward(
     graph: Graph, choices: tuple[Choice, ...], conversions: tuple[Conversion, ...]
 ) -> set[tuple[str, Sharding]]:
-    """The forms that get a gradient: read by an operator that has one, or a result."""
+    """The forms that get a gradient: read by an operator that gets one, or a result."""
+    reached = _reached(graph)
     forms = {
         (name, form)
         for choice in choices
         for node in [graph.node[choice.node]]
-        if any(tensor.differentiable for tensor in node.outputs)
+        if any(tensor.name in reached for tensor in node.outputs)
         for name, form in zip(node.operands, choice.sharding.inputs, strict=True)
     }
     results = {name for name in graph.results if graph.tensors[name].differentiable}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -82,6 +83,12 @@ def several_outputs(m: Small, x: torch.Tensor) -> torch.Tensor:
     return (largest * mean * where).sum() + variance.sum() + rows + left.topk(1)[0].sum()
 
 
+def write_to_one_of_several_outputs(m: Small, x: torch.Tensor) -> torch.Tensor:
+    best, places = m.linear(x).softmax(-1).topk(2)
+    best /= best.sum(-1, keepdim=True)
+    return (best * places).pow(2).sum()
+
+
 def constants(m: Small, x: torch.Tensor) -> torch.Tensor:
     scale = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=x.dtype)
     again = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=x.dtype)
@@ -114,11 +121,40 @@ BODIES: tuple[Body, ...] = (
     inference_region,
     checkpointed,
     several_outputs,
+    write_to_one_of_several_outputs,
     constants,
     means,
     shapes_only,
     regrouped,
 )
+
+
+@torch.library.custom_op("autopar_tests::cubed", mutates_args=())
+def cubed(x: torch.Tensor) -> torch.Tensor:
+    return x**3
+
+
+@cubed.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def keep(ctx: Any, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+    ctx.save_for_backward(inputs[0])
+
+
+def halved(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    """Not the derivative: what counts is what was registered."""
+    return gradient * ctx.saved_tensors[0]
+
+
+cubed.register_autograd(halved, setup_context=keep)
+
+
+def test_operator_with_its_own_backward() -> None:
+    model, inputs = small(lambda m, x: cubed(m.linear(x)).sum())
+    graph = captured_equals_eager(model, inputs)
+    assert "autopar_tests.cubed.default" in {node.op for node in graph.nodes}
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)

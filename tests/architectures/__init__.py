@@ -1,0 +1,46 @@
+"""A tiny instance of each architecture, as its library builds it, with its loss, in train mode.
+
+``ARCHITECTURES[name](dropout=0.0)`` gives the model, a batch of keyword arguments, and a loss where the
+model has none of its own; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from tests.architectures import (
+    decoders,
+    encoder_decoders,
+    encoders,
+    experts,
+    other,
+    vision,
+)
+from tests.architectures.sizes import Case
+
+FAMILIES: Mapping[str, tuple[Callable[..., Case], ...]] = MappingProxyType(
+    {
+        "decoder": (
+            decoders.gpt2, decoders.llama, decoders.mistral, decoders.qwen2, decoders.gemma,
+            decoders.opt, decoders.gpt_neox, decoders.falcon, decoders.phi3, decoders.bloom,
+        ),
+        "encoder": (
+            encoders.bert, encoders.roberta, encoders.distilbert, encoders.electra,
+            encoders.electra_unmasked, encoders.albert, encoders.deberta_v2,
+        ),
+        "encoder-decoder": (encoder_decoders.t5, encoder_decoders.bart, encoder_decoders.whisper),
+        "vision": (
+            vision.vit, vision.swin, vision.convnext, vision.resnet, vision.segformer, vision.clip,
+        ),
+        "experts": (
+            experts.mixtral, experts.mixtral_batched, experts.mixtral_looped, experts.gshard,
+        ),
+        "other": (other.unet, other.dlrm, other.lstm, other.denoiser, other.graph_network),
+    }
+)  # fmt: skip
+ARCHITECTURES: Mapping[str, Callable[..., Case]] = MappingProxyType(
+    {make.__name__: make for family in FAMILIES.values() for make in family}
+)
+
+__all__ = ["ARCHITECTURES", "FAMILIES", "Case"]

@@ -1,0 +1,45 @@
+"""A parallel step equals the single-process step, for every architecture that can be captured."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.capture import capture
+from autopar.errors import CaptureError
+from tests import parity
+from tests.architectures import ARCHITECTURES
+from tests.pool import Pool
+
+REFUSED = {
+    "bloom": "autograd.Function GeLUFunction",
+    "electra": "reads the value of a tensor",
+    "mixtral": "Expected inputs of BF16 type",
+    "mixtral_looped": "reads the value of a tensor",
+}
+"""What cannot be captured yet, and why."""
+EVERY_DAY = {"clip", "mixtral_batched"}
+"""Outputs not asked for; a second result that nobody reads; results of every layer, read later."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in EVERY_DAY else pytest.mark.slow)
+        for name in ARCHITECTURES
+        if name not in REFUSED
+    ],
+)
+def test_step(pool: Pool, name: str) -> None:
+    """The solver's plan, presets and random plans on two ranks."""
+    key = f"architectures.{name}"
+    works = [parity.preset_work(key, (2,), preset) for preset in (None, "fsdp", "megatron")]
+    works += [parity.random_work(key, (2,), seed) for seed in range(3)]
+    pool.run(2, parity.check_all, works)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    model, inputs, loss = ARCHITECTURES[name]()
+    with pytest.raises(CaptureError, match=REFUSED[name]):
+        capture(model, inputs, loss=loss)
