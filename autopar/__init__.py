@@ -1,11 +1,11 @@
 """autopar: an auto-parallelism compiler for PyTorch."""
 
 from autopar.api import compile_model, parallelize, plan
-from autopar.compile import Compilation
 from autopar.errors import AutoparError
 from autopar.mesh import Mesh
 from autopar.placement import I, N, P, R, S, Sharding
 from autopar.plan import Plan
+from autopar.posed import Compilation
 from autopar.runtime.parallel import Parallel
 
 __all__ = [

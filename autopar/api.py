@@ -15,9 +15,6 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.batch import Batch
 from autopar.capture import ExampleInputs
-from autopar.compile import (
-    Compilation,
-)
 from autopar.compiler import Compiler, captured
 from autopar.errors import InfeasibleError, InputError, MeshError
 from autopar.graph import Graph
@@ -25,6 +22,7 @@ from autopar.mesh import DEFAULT_NAMES, Mesh
 from autopar.meta import without_weights
 from autopar.options import Constraints, Loss, Options, Precision
 from autopar.plan import Plan
+from autopar.posed import Compilation
 from autopar.record import View
 from autopar.runtime import agreement, faults, world
 from autopar.runtime.parallel import Parallel
@@ -215,7 +213,11 @@ def captured_for(
     plan: Plan, model: nn.Module, example_inputs: ExampleInputs | None, loss: Loss | None
 ) -> Graph:
     """The model's graph, captured the way it was when the plan was made."""
-    options = replace(Options(loss=loss), precision=Precision.parse(plan.precision))
+    options = replace(
+        Options(loss=loss),
+        precision=Precision.parse(plan.precision),
+        outputs=plan.asked.outputs,
+    )
     inputs = example_inputs if example_inputs is not None else offered_inputs(model)
     return captured(without_weights(model, options.precision.compute), inputs, options)
 

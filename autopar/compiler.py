@@ -15,16 +15,7 @@ from autopar.batch import mapped
 from autopar.capture import ExampleInputs, capture
 from autopar.capture.passes.dead import drop_dead
 from autopar.capture.saved import saved
-from autopar.compile import (
-    Compilation,
-    Posed,
-    Settings,
-    arriving,
-    batch_form,
-    compile_graph,
-    frontier,
-    pose,
-)
+from autopar.compile import arriving, batch_form, compile_graph, frontier
 from autopar.constraints import Constraint, from_user
 from autopar.errors import InputError, SourceError
 from autopar.graph import Graph
@@ -33,6 +24,7 @@ from autopar.microbatch import part
 from autopar.options import Options
 from autopar.placement import Sharding
 from autopar.plan import Plan
+from autopar.posed import Compilation, Posed, Settings, pose
 from autopar.pricing.parameters import Storage
 from autopar.runtime import agreement
 from autopar.runtime.program import Program, cache_directory, load, write

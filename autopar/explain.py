@@ -10,10 +10,10 @@ import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autopar.compile import Posed
 from autopar.errors import InputError
 from autopar.graph import Node
 from autopar.plan import Plan
+from autopar.posed import Posed
 from autopar.solve import best_with_each_state
 
 EXAMPLES = 5

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -79,12 +79,26 @@ def groups(
     )
 
 
+def companions(graph: Graph) -> dict[str, int]:
+    """By parameter: how many weights its only block uses, which may travel together with it."""
+    blocks_of = {
+        node.outputs[0].name: _blocks(node.outputs[0].name, graph)
+        for node in graph.leaves("parameter")
+    }
+    users = Counter(blocks for blocks in blocks_of.values())
+    return {name: users[found] if len(found) == 1 else 1 for name, found in blocks_of.items()}
+
+
+def _blocks(tensor: str, graph: Graph) -> frozenset[str]:
+    return frozenset(_block(reader.origin.module) for reader in graph.consumers[tensor])
+
+
 def _hops(
     node: Node, steps: list[Conversion], graph: Graph, mesh: Mesh, precision: str
 ) -> Iterator[tuple[_Key, Member]]:
     """The steps that a weight takes, one after the other, on its way to its only block."""
     tensor = node.outputs[0]
-    blocks = {_block(reader.origin.module) for reader in graph.consumers[tensor.name]}
+    blocks = _blocks(tensor.name, graph)
     in_a_row = all(a.target == b.source for a, b in itertools.pairwise(steps))
     if len(blocks) != 1 or not in_a_row:
         return

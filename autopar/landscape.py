@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.capture.saved import saved
-from autopar.compile import Compilation, Settings, compile_graph
+from autopar.compile import compile_graph
 from autopar.errors import OverLimitError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
+from autopar.posed import Compilation, Settings
 from cost_models.hardware import Hardware
 
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from autopar.compile import batch_inputs
 from autopar.errors import InputError
 from autopar.graph import Arg, Graph, Node, Ref, Tensor, short
 from autopar.mesh import Mesh
 from autopar.placement import N, P, R, S, Type
 from autopar.plan import OpSharding
+from autopar.posed import batch_inputs
 from autopar.rules import candidates
 
 PREFIX = "denominator_"

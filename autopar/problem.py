@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from autopar.errors import PlanError
 
 Array = NDArray[np.float64]
+MOST_SECONDS = 1e100
+"""Sums of more might overflow."""
 MOST_BYTES = float(2**53)
 """More cannot be counted exactly in float64."""
 
@@ -139,8 +141,10 @@ class Problem:
             what = f"Factor {factor.scope}"
             if any(not 0 <= index < len(self.variables) for index in factor.scope):
                 raise PlanError(f"{what} refers to a variable that does not exist.")
+            if len(set(factor.scope)) != len(factor.scope):
+                raise PlanError(f"{what} names a variable twice.")
             shape = tuple(self.variables[index].size for index in factor.scope)
-            if len(set(factor.scope)) != len(factor.scope) or factor.seconds.shape != shape:
+            if factor.seconds.shape != shape:
                 raise PlanError(f"{what} has a table {factor.seconds.shape}, not {shape}.")
             if factor.nbytes is not None and factor.nbytes.shape != shape:
                 raise PlanError(f"{what} has bytes {factor.nbytes.shape}, not {shape}.")
@@ -211,6 +215,8 @@ def brute_force(problem: Problem, limits: Limits = None) -> Assignment | None:
 def _check_costs(what: str, seconds: Array, nbytes: Array | None) -> None:
     if np.any(np.isnan(seconds)) or np.any(np.isneginf(seconds)):
         raise PlanError(f"{what} has a cost that is not a number.")
+    if np.any(np.isfinite(seconds) & (np.abs(seconds) > MOST_SECONDS)):
+        raise PlanError(f"{what} has a cost beyond {MOST_SECONDS:g}: use null to forbid.")
     if nbytes is not None and not np.all((nbytes >= 0) & (nbytes <= MOST_BYTES)):
         raise PlanError(f"{what} has bytes that are not between 0 and 2^53.")
 
@@ -229,5 +235,5 @@ def _check_uncovered(what: str, uncovered: Array | None, shape: tuple[int, ...])
         return
     if uncovered.shape != shape:
         raise PlanError(f"{what} has uncovered seconds {uncovered.shape}, not {shape}.")
-    if not np.all(np.isfinite(uncovered)):
-        raise PlanError(f"{what} has uncovered seconds that are not finite.")
+    if not np.all(np.abs(uncovered) <= MOST_SECONDS):
+        raise PlanError(f"{what} has uncovered seconds that are not finite, or too large.")

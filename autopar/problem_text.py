@@ -24,7 +24,7 @@ class _Strict(BaseModel):
 class _Variable(_Strict):
     name: str
     seconds: Annotated[list[Cost], Field(min_length=1)]
-    nbytes: Annotated[list[float], Field(min_length=1)]
+    nbytes: list[float] | None = None
     uncovered: list[float] | None = None
     kept: list[float] | None = None
 
@@ -39,7 +39,7 @@ class _Factor(_Strict):
 
 class _Problem(_Strict):
     variables: list[_Variable]
-    factors: list[_Factor]
+    factors: list[_Factor] = []
 
 
 def to_json(problem: Problem) -> str:
@@ -69,7 +69,11 @@ def from_json(text: str) -> Problem:
     problem = Problem(
         tuple(
             Variable(
-                v.name, _array(v.seconds), _array(v.nbytes), _or_none(v.uncovered), _or_none(v.kept)
+                v.name,
+                _array(v.seconds),
+                _or_zeros(v.nbytes, len(v.seconds)),
+                _or_none(v.uncovered),
+                _or_none(v.kept),
             )
             for v in data.variables
         ),
@@ -97,6 +101,10 @@ def _plain(array: Array) -> object:
 
 def _or_none(values: object) -> Array | None:
     return None if values is None else _array(values)
+
+
+def _or_zeros(values: list[float] | None, count: int) -> Array:
+    return np.zeros(count) if values is None else _array(values)
 
 
 def _array(values: object) -> Array:

@@ -15,7 +15,8 @@ class Asked:
 
     `states` are the tensors of a parameter's size that the optimizer keeps.  `batch` is how inputs
     arrive that hold a rank's own part of the batch; None: they come whole.  `kept` says whether
-    parameters had to stay where an earlier plan had put them, `recompute` what blocks might do.
+    parameters had to stay where an earlier plan had put them, `recompute` what blocks might do, and
+    `outputs` what the model returns besides its loss.
     """
 
     memory_limit: float | None = None
@@ -26,6 +27,7 @@ class Asked:
     batch: ShardingText | None = None
     kept: bool = False
     recompute: tuple[Recompute, ...] = ("none",)
+    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

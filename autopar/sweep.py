@@ -13,12 +13,12 @@ from torch import nn
 
 from autopar.api import MeshLike, as_hardware, as_mesh, offered_inputs
 from autopar.batch import leaves_of, mapped
-from autopar.compile import Settings
 from autopar.compiler import Compiler
 from autopar.errors import InputError
 from autopar.landscape import Point, landscape
 from autopar.meta import without_weights
 from autopar.options import Options
+from autopar.posed import Settings
 from cost_models.hardware import Hardware
 
 

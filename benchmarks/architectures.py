@@ -33,11 +33,12 @@ import autopar
 from autopar import presets
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compile import Settings, compile_graph
+from autopar.compile import compile_graph
 from autopar.compiler import with_outputs
 from autopar.graph import Graph, Node, short
 from autopar.mesh import Mesh
 from autopar.plan import Plan
+from autopar.posed import Settings
 from autopar.rules import flops, registered, rule_of
 from cost_models.hardware import Hardware, Link, load
 from tests import models, parity

@@ -19,12 +19,12 @@ from torch import nn
 
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compile import Compilation, Posed, Settings, pose
 from autopar.compiler import with_outputs
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.placement import S
 from autopar.plan import OpSharding
+from autopar.posed import Compilation, Posed, Settings, pose
 from autopar.problem import Problem
 from autopar.solve import solve
 from cost_models.hardware import Hardware

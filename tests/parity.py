@@ -25,12 +25,13 @@ from autopar.batch import Batch
 from autopar.blocks import Recompute
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compile import Settings, compile_graph
+from autopar.compile import compile_graph
 from autopar.compiler import with_outputs
 from autopar.emit import emit
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
 from autopar.plan import Plan, total
+from autopar.posed import Settings
 from autopar.pricing.estimate import traffic
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.parallel import Parallel

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from autopar import rules
 from autopar.blocks import MODES, blocks
-from autopar.compile import Settings, candidates_of
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
 from autopar.plan import Plan
+from autopar.posed import Settings, candidates_of
 from autopar.pricing.assemble import assemble
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.prices import Prices

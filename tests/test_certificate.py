@@ -14,13 +14,14 @@ import autopar
 from autopar.api import plan_frontier
 from autopar.blocks import MODES
 from autopar.certificate import Check, certify
-from autopar.compile import Compilation, Posed, Settings, compile_graph
+from autopar.compile import compile_graph
 from autopar.compiler import posed_for
 from autopar.errors import AutoparError, ConstraintError, PlanError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.placement import S
 from autopar.plan import Plan
+from autopar.posed import Compilation, Posed, Settings
 from autopar.pricing.parameters import Storage
 from cost_models.hardware import load
 from tests import models, parity

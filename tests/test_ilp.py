@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.errors import InfeasibleError
-from autopar.problem import Problem, brute_force
+from autopar.problem import Problem, Variable, brute_force
 from autopar.solve import solve
 from autopar.solve.ilp import solve_ilp
 from tests.test_solve import anything
@@ -30,3 +30,12 @@ def test_equals_brute_force(problem: Problem, share: float | None) -> None:
     assert found.bound_s <= expected.seconds * (1 + 1e-6) + 1e-9
     assert found.bound_s == pytest.approx(expected.seconds, rel=1e-4, abs=1e-5)
     assert solve(problem, limit).seconds == pytest.approx(found.seconds, rel=1e-6)
+
+
+def test_limits_are_met_to_the_byte() -> None:
+    """Three billion bytes and one byte less are the same within the solver's tolerance."""
+    large = Variable("v", np.array([1.0, 2.0]), np.array([3e9, 3e9 - 1]))
+    found = solve_ilp(Problem((large,), ()), 3e9 - 1)
+    assert found.states == (1,) and found.bound_s <= 2.0 == found.seconds
+    with pytest.raises(InfeasibleError):
+        solve_ilp(Problem((large,), ()), 3e9 - 2)

@@ -32,7 +32,7 @@ bytes_per_s = 400e9
 latency_s = 8e-6
 [inter_host]
 bytes_per_s = 50e9
-latency_s = 20e-6
+latency_s = 10e-6
 """
 SLOW, FAST = 0, 1
 LAYERS = range(2)

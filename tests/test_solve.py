@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.blocks import MODES, Recompute
-from autopar.compile import Settings, pose
 from autopar.errors import InfeasibleError, PlanError
 from autopar.mesh import Mesh
+from autopar.posed import Settings, pose
 from autopar.problem import Array, Assignment, Factor, Limit, Problem, Variable, brute_force
 from autopar.problem_text import from_json, to_json
 from autopar.solve import best_with_each_state, completed, hull, solve
@@ -368,7 +368,7 @@ GOOD = '{"variables": [{"name": "a", "seconds": [3, 1], "nbytes": [1, 2]}], "fac
         (GOOD % '{"scope": [], "seconds": []}', "factors.0.scope"),
         (GOOD % '{"scope": [0.5], "seconds": [1, 2]}', "factors.0.scope"),
         (GOOD % '{"scope": [1], "seconds": [1, 2]}', "does not exist"),
-        (GOOD % '{"scope": [0, 0], "seconds": [[1, 2], [1, 2]]}', "table"),
+        (GOOD % '{"scope": [0, 0], "seconds": [[1, 2], [1, 2]]}', "twice"),
         (GOOD % '{"scope": [0], "seconds": [1, 2, 3]}', "table"),
         (GOOD % '{"scope": [0], "seconds": ["1", 2]}', "table of numbers"),
         (GOOD % '{"scope": [0], "seconds": [1, [2]]}', "table of numbers"),

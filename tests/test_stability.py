@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compile import Posed, Settings, pose
 from autopar.compiler import with_outputs
 from autopar.errors import InfeasibleError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.plan import Plan
+from autopar.posed import Posed, Settings, pose
 from autopar.problem import Array, Assignment, Problem
 from autopar.solve import solve
 from cost_models.hardware import load

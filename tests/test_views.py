@@ -49,5 +49,5 @@ def test_meshes_on_which_nothing_fits() -> None:
     found = autopar.plan(model, 4, inputs, loss=loss, hardware="h100", memory_limit=limit)
     assert found.estimate.memory_nbytes <= limit
     assert math.isfinite(found.objective_s) and len(found.views) == 2
-    with pytest.raises(OverLimitError, match="No plan fits"):
+    with pytest.raises(OverLimitError, match="No plan was found that fits"):
         autopar.plan(model, 4, inputs, loss=loss, hardware="h100", memory_limit=1000)

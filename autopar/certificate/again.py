@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.blocks import blocks
-from autopar.compile import Posed
 from autopar.plan import Plan
+from autopar.posed import Posed
 from autopar.pricing.parameters import Storage
 from autopar.pricing.space import Decisions
 from autopar.problem import Assignment

@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autopar.blocks import MODES
+from autopar.blocks import MODES, blocks
 from autopar.certificate.again import Again
 from autopar.certificate.check import Check, checked, differs
-from autopar.compile import candidates_of
 from autopar.errors import PlanError
 from autopar.plan import Conversion
+from autopar.posed import candidates_of
 from autopar.pricing.space import Candidates
 from cost_models.hardware import digest
 
@@ -77,9 +77,10 @@ def _strangers(again: Again, candidates: Candidates, who: str) -> Iterator[str]:
                 f"tensor {node.outputs[0].name} is made by {node.path} as "
                 f"{decisions.operators[node.name]}, which {who} do not allow"
             )
-    for path, mode in again.stated.recompute_of.items():
+    for block in blocks(again.posed.graph):
+        mode = again.stated.recompute_of.get(block.path, "none")
         if mode not in candidates.recompute:
-            yield f"block {path} is recomputed ({mode}), which {who} do not allow"
+            yield f"block {block.path} is recomputed ({mode}), which {who} do not allow"
 
 
 def follows(again: Again) -> Iterator[Check]:

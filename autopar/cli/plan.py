@@ -11,7 +11,7 @@ from autopar import presets
 from autopar.api import compile_model
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, load
 from autopar.cli.output import console, known, save
-from autopar.errors import ConstraintError, MeshError
+from autopar.errors import ConstraintError, InputError, MeshError
 from autopar.mesh import Mesh
 from autopar.options import Options
 from autopar.problem_text import to_json
@@ -63,6 +63,8 @@ def command(
         constraints=_constraints(constraint or []),
         recompute=recompute,
     )
+    if problem is not None and problem.resolve() == output.resolve():
+        raise InputError(f"--output and --problem are both {output}: pass two files.")
     shape, profile = _shape(mesh, devices), load_hardware(hardware or detect())
     loaded = load(model, batch, sequence)
     made = compile_model(

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from autopar.conversion import Step
 from autopar.graph import Graph, Saved, Tensor
+from autopar.grouping import companions
 from autopar.placement import Sharding
 from autopar.plan import BlockPlan, Choice, Conversion, OpSharding, ParameterPlan, Plan
 from autopar.pricing.build import required
@@ -96,12 +97,13 @@ def _parameters(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator[
 
 
 def _conversions(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator[Conversion]:
+    together = companions(graph)
     for node in graph.nodes:
         made = _sharding(graph, decisions, node.name).outputs
         storage = decisions.parameters.get(node.name)
         for tensor, form in zip(node.outputs, made, strict=True):
             wanted = _wanted(graph, decisions, tensor, form)
-            for step in conversion_tree(tensor, form, wanted, routes, node.op == "parameter"):
+            for step in conversion_tree(tensor, form, wanted, routes, together.get(tensor.name, 0)):
                 yield Conversion(
                     tensor.name, step.axis, step.source, step.target, _regathers(storage, step)
                 )
@@ -139,10 +141,10 @@ def conversion_tree(
     made: Sharding,
     wanted: tuple[Sharding, ...],
     routes: Routes,
-    is_weight: bool = False,
+    together: float = 0,
 ) -> tuple[Step, ...]:
     """Steps that make every wanted form, each from the cheapest form that is there by then."""
-    closure = routes.closure(tensor, {made, *wanted}, is_weight)
+    closure = routes.closure(tensor, {made, *wanted}, together)
     there = {made: None}
     left = [form for form in wanted if form != made]
     steps: list[Step] = []

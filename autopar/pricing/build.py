@@ -18,6 +18,7 @@ import numpy as np
 
 from autopar.blocks import Block, blocks
 from autopar.graph import Graph, Node, Saved, Tensor
+from autopar.grouping import companions
 from autopar.placement import I, N, P, Sharding
 from autopar.pricing.once import Once, looks
 from autopar.pricing.operators import local_nbytes
@@ -49,7 +50,7 @@ def build(
     for name in graph.tensors:
         builder.add_conversions(name)
     problem = Problem(tuple(builder.variables), tuple(builder.factors))
-    return Priced(problem, names, candidates, builder.least_working)
+    return Priced(problem, names, candidates, builder.working)
 
 
 def required(tensor: Tensor, graph: Graph, made: Sharding) -> Sharding | None:
@@ -82,10 +83,11 @@ class _Builder:
         self._index: dict[str, int] = {}
         self._once = Once()
         self._costs = StateCosts(graph, candidates, prices, routes, saved, self._once)
+        self._together = companions(graph)
         self._kept: set[str] = set()
         self._block_of: dict[str, int] = {}
         """By operator that a recomputation would run again: the variable of its block."""
-        self.least_working = 0.0
+        self.working: dict[str, Array] = {}
 
     def add_block(self, block: Block) -> None:
         """A variable for what the block does in the backward."""
@@ -100,7 +102,7 @@ class _Builder:
         if node.op == "parameter":
             self.variables.append(Variable(node.name, *self._costs.of_storages(node)))
             return
-        self.least_working = max(self.least_working, self._costs.least_working(node))
+        self.working[node.name] = self._costs.working(node)
         seconds, kept, uncovered = self._costs.of_operator(node, self._newly_kept(node))
         nothing = self._zeros(seconds)
         if node.name not in self._block_of:
@@ -167,14 +169,14 @@ class _Builder:
         ends: tuple[Sharding | None, ...],
         wanted: list[Forms],
     ) -> Closure:
-        is_weight = producer.op == "parameter"
+        together = self._together.get(tensor.name, 0)
         finals = tuple(dict.fromkeys(form for form in ends if form is not None))
 
         def closed() -> Closure:
             forms = {*made, *finals, *(form for option in wanted for form in option)}
-            return self.routes.closure(tensor, forms, is_weight)
+            return self.routes.closure(tensor, forms, together)
 
-        also = (looks(tensor), finals, is_weight)
+        also = (looks(tensor), finals, together)
         return self._once(closed, "closure", made, *wanted, also=also)
 
     def _undecided(self, made: Forms, wanted: list[Forms]) -> bool:
@@ -273,7 +275,7 @@ class _Builder:
         seconds = self._once(once, "table", closure, made, forms)
         if block is not None:
             every = self._once(each_mode, "tables", closure, made, forms)
-            if not np.array_equal(every[..., 0], every[..., -1]):
+            if not np.array_equal(every, np.broadcast_to(seconds[..., None], every.shape)):
                 self.factors.append(Factor((*ends, block), every))
                 return
         self.factors.append(Factor(ends, seconds))
@@ -315,7 +317,9 @@ class _Builder:
         options = self.candidates.parameters[node.name]
 
         def priced() -> tuple[Array, Array]:
-            again = closure.along(lambda step: self.prices.again(step, tensor))
+            again = closure.along(
+                lambda step: self.prices.again(step, tensor, self._together[tensor.name])
+            )
             leaves = [closure.index[option.leaf] for option in options]
             uses = [closure.index[form] for form in forms]
             regathers = np.array([option.regather for option in options])[:, None]

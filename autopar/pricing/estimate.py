@@ -174,7 +174,7 @@ def estimate(
         c.node: operator_seconds(graph.node[c.node], c.sharding, graph, prices) for c in choices
     }
     backward_s = sum(each.backward_s for each in spent.values())
-    backward_s += sum(spent[name].forward_s for name in run_again.computed)
+    backward_s += sum(spent[name].forward_s for name in sorted(run_again.computed))
     compute_s = sum(each.forward_s for each in spent.values()) + backward_s
     compute_s += update_seconds(graph, parameters, prices)
     hideable_s = _hideable_seconds(graph, parameters, flows, prices, precision)

@@ -13,7 +13,7 @@ from autopar.mesh import Mesh
 from autopar.placement import I, N, S, Sharding
 from autopar.pricing.operators import local_nbytes
 from autopar.pricing.prices import Prices
-from autopar.pricing.routes import Routes
+from autopar.pricing.routes import ALL, Routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def gather_steps(tensor: Tensor, storage: Storage, routes: Routes) -> tuple[Step
     One direct step per axis that differs, in the cheapest order: the runtime does them in buckets.
     """
     stored, leaf = storage.stored, storage.leaf
-    closure = routes.closure(tensor, (stored, leaf), is_weight=True)
+    closure = routes.closure(tensor, (stored, leaf), ALL)
     axes = [axis for axis in range(len(stored)) if stored[axis] != leaf[axis]]
     chains = (tuple(_chain(stored, leaf, order)) for order in itertools.permutations(axes))
     return min(chains, key=lambda chain: sum(closure.cost(s.source, s.target) for s in chain))
@@ -100,9 +100,9 @@ class StorageSeconds:
 
 
 def storage_seconds(
-    tensor: Tensor, storage: Storage, routes: Routes, prices: Prices
+    tensor: Tensor, storage: Storage, routes: Routes, prices: Prices, together: int
 ) -> StorageSeconds:
-    """Gathering the weight, reducing its gradient in buckets, and updating it.
+    """Gathering the weight, reducing its gradient with those of so many others, and updating it.
 
     The gradient's first collective runs beside the backward; those after it wait for its end.
     """
@@ -114,16 +114,14 @@ def storage_seconds(
     issued = [part for step in steps for part in prices.reduced(step, tensor)]
     first = next((s for s in reversed(steps) if _backward(prices.reduced(s, tensor))), None)
     hideable = () if first is None else _backward(prices.reduced(first, tensor))
-    every_s, hideable_s = _bucket_seconds(issued, prices), _bucket_seconds(hideable, prices)
+    every_s, hideable_s = (
+        sum(prices.shared(part, together) for part in parts) for parts in (issued, hideable)
+    )
     return StorageSeconds(update + every_s - hideable_s, hideable_s)
 
 
 def _backward(traffic: Iterable[Traffic]) -> tuple[Traffic, ...]:
     return tuple(part for part in traffic if part.direction == "backward")
-
-
-def _bucket_seconds(traffic: Iterable[Traffic], prices: Prices) -> float:
-    return sum(prices.in_buckets(part.axis, part.collective, part.nbytes) for part in traffic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,14 +81,13 @@ class Prices:
         traffic = step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
         return self._copies(step, tensor) + sum(self.collective(part) for part in traffic)
 
-    def weight_step(self, step: Step, tensor: Tensor) -> float:
-        """`step` of a weight at its use, which travels with the other weights of its block."""
+    def weight_step(self, step: Step, tensor: Tensor, together: float) -> float:
+        """`step` of a weight at its use, where so many weights of its block travel together."""
         mesh = self.mesh
         if mesh.sizes[step.axis] == 1:
             return 0.0
         return self._copies(step, tensor) + sum(
-            self.in_buckets(part.axis, part.collective, part.nbytes)
-            for part in self.reduced(step, tensor)
+            self.shared(part, together) for part in self.reduced(step, tensor)
         )
 
     def reduced(self, step: Step, tensor: Tensor) -> Iterator[Traffic]:
@@ -103,12 +102,14 @@ class Prices:
         traffic = step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable)
         return sum(self.collective(part) for part in traffic if part.direction == "forward")
 
-    def again(self, step: Step, tensor: Tensor) -> float:
+    def again(self, step: Step, tensor: Tensor, together: float) -> float:
         """Seconds more if a weight's gather is repeated in the backward instead of being kept."""
-        return sum(
-            self.in_buckets(part.axis, part.collective, part.nbytes)
-            for part in regathered(step, tensor, self.mesh)
-        )
+        return sum(self.shared(part, together) for part in regathered(step, tensor, self.mesh))
+
+    def shared(self, part: Traffic, together: float) -> float:
+        """One weight's part of a collective for several: its bytes, and its share of the latency."""
+        latency = self.collective(replace(part, nbytes=0)) / together
+        return latency + self.in_buckets(part.axis, part.collective, part.nbytes)
 
     def _copies(self, step: Step, tensor: Tensor) -> float:
         """Seconds of the local copies that a step makes, forward and backward."""

@@ -23,6 +23,10 @@ from autopar.placement import S, Sharding, Type
 from autopar.problem import Array
 
 StepSeconds = Callable[[Step, Tensor], float]
+WeightSeconds = Callable[[Step, Tensor, float], float]
+"""Of a weight's step, by how many weights travel together."""
+ALL = math.inf
+"""So many weights travel together that the latency of each is nothing."""
 
 
 @dataclass(frozen=True)
@@ -87,42 +91,49 @@ class Closure:
 class Routes:
     """Closures for one mesh, made once per (shape, dtype, gradient, types)."""
 
-    def __init__(self, mesh: Mesh, step_seconds: StepSeconds, weight_seconds: StepSeconds) -> None:
+    def __init__(
+        self, mesh: Mesh, step_seconds: StepSeconds, weight_seconds: WeightSeconds
+    ) -> None:
         self._mesh = mesh
         self._step_seconds, self._weight_seconds = step_seconds, weight_seconds
         self._closures: dict[object, Closure] = {}
 
-    def closure(
-        self, tensor: Tensor, forms: Iterable[Sharding], is_weight: bool = False
-    ) -> Closure:
-        """The closure over every sharding whose types occur in `forms`, axis by axis."""
+    def closure(self, tensor: Tensor, forms: Iterable[Sharding], together: float = 0) -> Closure:
+        """The closure over every sharding whose types occur in `forms`, axis by axis.
+
+        `together`: of a weight, how many travel with it; 0: not a weight.
+        """
         per_axis = tuple(
             tuple(sorted({f[a] for f in forms if isinstance(f[a], S)}, key=repr))
             for a in range(len(self._mesh))
         )
-        key = (tensor.shape, tensor.dtype, tensor.differentiable, per_axis, is_weight)
+        key = (tensor.shape, tensor.dtype, tensor.differentiable, per_axis, together)
         if key not in self._closures:
-            self._closures[key] = self._close(tensor, per_axis, is_weight)
+            self._closures[key] = self._close(tensor, per_axis, together)
         return self._closures[key]
 
     def _close(
-        self, tensor: Tensor, shards: tuple[tuple[Type, ...], ...], is_weight: bool
+        self, tensor: Tensor, shards: tuple[tuple[Type, ...], ...], together: float
     ) -> Closure:
         plain = letters(tensor.differentiable)
         combinations = itertools.product(*((*plain, *own) for own in shards))
         every = (Sharding(types) for types in combinations)
         forms = tuple(form for form in every if form.fits(tensor.shape, self._mesh))
-        steps = self._single_steps(tensor, forms, is_weight)
+        steps = self._single_steps(tensor, forms, together)
         return Closure(forms, *_all_pairs(forms, steps))
 
+    def _price(self, step: Step, tensor: Tensor, together: float) -> float:
+        if together:
+            return self._weight_seconds(step, tensor, together)
+        return self._step_seconds(step, tensor)
+
     def _single_steps(
-        self, tensor: Tensor, forms: tuple[Sharding, ...], is_weight: bool
+        self, tensor: Tensor, forms: tuple[Sharding, ...], together: float
     ) -> list[tuple[NDArray[np.int64], Array]]:
         """By axis: for each form those that reach it in one step on the axis, and the seconds.
 
         Steps of equal kinds between equal sizes cost the same and are priced once.
         """
-        price = self._weight_seconds if is_weight else self._step_seconds
         index = {form: i for i, form in enumerate(forms)}
         local = [math.prod(form.local_shape(tensor.shape, self._mesh)) for form in forms]
         known: dict[object, float] = {}
@@ -141,7 +152,7 @@ class Routes:
                         continue
                     alike = (axis, _letter(kind), _letter(form[axis]), local[here], local[i])
                     if alike not in known:
-                        known[alike] = price(step, tensor)
+                        known[alike] = self._price(step, tensor, together)
                     before[i, k], seconds[i, k] = here, known[alike]
             found.append((before, seconds))
         return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from autopar.blocks import Recompute
 from autopar.plan import OpSharding
 from autopar.pricing.parameters import Storage
-from autopar.problem import Assignment, Problem
+from autopar.problem import Array, Assignment, Problem
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,24 @@ class Priced:
     problem: Problem
     names: tuple[str, ...]
     candidates: Candidates
-    least_working: float
-    """Bytes, on one rank, that are alive beside what the problem counts, under any plan."""
+    working: Mapping[str, Array]
+    """By operator: bytes, on one rank, that are alive while it runs beside what the problem counts."""
+
+    @property
+    def least_working(self) -> float:
+        """What is alive besides under any plan."""
+        unique = {id(nbytes): nbytes for nbytes in self.working.values()}.values()
+        return max((float(nbytes.min()) for nbytes in unique), default=0.0)
+
+    def calm(self, most: float) -> Priced:
+        """Without the candidates of operators that need more besides."""
+        variables = list(self.problem.variables)
+        for index, name in enumerate(self.names):
+            nbytes = self.working.get(name)
+            if nbytes is not None and nbytes.max() > most:
+                allowed = np.where(nbytes <= most, variables[index].seconds, np.inf)
+                variables[index] = replace(variables[index], seconds=allowed)
+        return replace(self, problem=Problem(tuple(variables), self.problem.factors))
 
     def decisions(self, assignment: Assignment) -> Decisions:
         """Read an assignment back."""

@@ -36,6 +36,7 @@ class StateCosts:
     ) -> None:
         self.graph, self.candidates, self.prices, self.routes = graph, candidates, prices, routes
         self.saved, self._once = saved, once
+        self._together = len(graph.leaves("parameter"))
 
     def of_storages(self, node: Node) -> Costs:
         """A parameter's ways to rest: per step, and for as long as training runs."""
@@ -43,7 +44,10 @@ class StateCosts:
         options = self.candidates.parameters[node.name]
 
         def priced() -> Costs:
-            spent = [storage_seconds(tensor, o, self.routes, self.prices) for o in options]
+            spent = [
+                storage_seconds(tensor, o, self.routes, self.prices, self._together)
+                for o in options
+            ]
             nbytes = [storage_nbytes(tensor, o, self.prices).total for o in options]
             return (
                 np.array([each.visible_s for each in spent]),
@@ -98,15 +102,16 @@ class StateCosts:
 
         return self._once(priced, "recompute", options, rule_of(node, self.graph), nbytes)
 
-    def least_working(self, node: Node) -> int:
-        """Bytes that are alive while the operator runs, under the best of its candidates for that."""
+    def working(self, node: Node) -> Array:
+        """Bytes that are alive while the operator runs, beside what is kept."""
         options = self.candidates.operators[node.name]
 
-        def least() -> int:
+        def alive() -> Array:
             mesh = self.prices.mesh
-            return min(working_nbytes(node, o, self.graph, mesh) for o in options)
+            nbytes = [working_nbytes(node, o, self.graph, mesh) for o in options]
+            return np.array(nbytes, dtype=float)
 
-        return self._once(least, "working", options, rule_of(node, self.graph))
+        return self._once(alive, "working", options, rule_of(node, self.graph))
 
     def _result_nbytes(self, node: Node, option: OpSharding) -> int:
         forms = zip(node.outputs, option.outputs, strict=True)

@@ -24,7 +24,9 @@ def proof(cost_s: float, bound_s: float, by: Proof) -> str:
     """How far from optimal a cost can be at most, and who says so."""
     if by == "none":
         return "no bound is known"
-    gap = cost_s - bound_s
+    gap = max(0.0, cost_s - bound_s)
     if gap <= OPTIMAL * abs(cost_s):
         return f"optimal ({WORDS[by]})"
+    if cost_s == 0:
+        return f"within {gap:g} s of optimal ({WORDS[by]})"
     return f"within {max(gap / abs(cost_s), 1e-4):.2%} of optimal ({WORDS[by]})"

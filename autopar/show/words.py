@@ -13,10 +13,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from autopar.compile import batch_inputs
 from autopar.graph import Graph, Node, Tensor
 from autopar.placement import I, R, S, Type
 from autopar.plan import ParameterPlan, Plan
+from autopar.posed import batch_inputs
 from autopar.rules import flops
 
 MOST, LEAST = 0.95, 0.05

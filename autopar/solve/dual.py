@@ -180,8 +180,9 @@ def _of_limits(limits: Sequence[Row], weights: Sequence[float]) -> Prices:
 
 def _over(limits: Sequence[Row], bound: float, least: float) -> InfeasibleError:
     if len(limits) == 1:
+        smallest = readable(bound, up=True)
         return OverLimitError(
-            f"No assignment fits {readable(limits[0].at_most)}: the smallest needs {readable(bound)}.",
+            f"No assignment fits {readable(limits[0].at_most)}: the smallest needs {smallest}.",
             bound,
         )
     given = " and ".join(readable(row.at_most) for row in limits)
@@ -190,9 +191,13 @@ def _over(limits: Sequence[Row], bound: float, least: float) -> InfeasibleError:
     )
 
 
-def readable(nbytes: float) -> str:
-    """Bytes in the largest unit that fits."""
+def readable(nbytes: float, up: bool = False) -> str:
+    """Bytes in the largest unit that fits, to three digits; `up`: never less than they are."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= size:
-            return f"{nbytes / size:.3g} {unit}"
-    return f"{nbytes:.0f} bytes"
+            value = nbytes / size
+            if up:
+                digits = 10.0 ** (2 - math.floor(math.log10(value)))
+                value = math.ceil(value * digits) / digits
+            return f"{value:.4g} {unit}"
+    return f"{math.ceil(nbytes)} bytes"

@@ -13,6 +13,8 @@ and Jordan 2008, 4.1):
 The linear relaxation comes first: on graphs of small treewidth it is often integral, and then optimal.
 Only where it is not, the binaries are branched on.
 
+Bytes that exceed a limit by less than the solver's tolerance are cut off one by one.
+
 The solvers calculate in float64 with tolerances of 1e-6 of the largest cost; the bound is lowered by
 as much, so where costs are far apart it says less than elimination's, which is exact.
 """
@@ -41,6 +43,9 @@ from autopar.problem import (
 RELAXATION, BRANCHING = "glop", "scip"
 TOLERANCE = 1e-6
 """How far a solver's optimum may be off, relative to the largest cost of the problem."""
+Cover = dict[int, int]
+"""States by variable that may not all be taken (a cover of a knapsack; Balas 1975)."""
+MOST_COVERS = 50
 INTEGRAL = 1e-6
 """How far from 0 or 1 a relaxed binary may be and still count as whole."""
 
@@ -57,12 +62,39 @@ def solve_ilp(problem: Problem, limits: Limits = None, seconds: float = 60.0) ->
         states, bound = _Program(problem, limits_of(limits), whole=True).solve(BRANCHING, seconds)
     if states is None:
         raise InfeasibleError(f"The integer program found no assignment within {seconds:g} s.")
+    given, covers = limits_of(limits), []
+    while cover := _cover(problem, given, states):
+        covers.append(cover)
+        found, least = _Program(problem, given, whole=True, covers=covers).solve(BRANCHING, seconds)
+        if found is None or len(covers) > MOST_COVERS:
+            raise InfeasibleError(f"The integer program found no assignment within {seconds:g} s.")
+        states, bound, proof = found, max(bound, least), "branch"
     cost = problem.seconds(states)
     return Assignment(states, cost, problem.nbytes(states), min(bound, cost), proof)
 
 
+def _cover(problem: Problem, limits: Sequence[Limit], states: tuple[int, ...]) -> Cover:
+    """What the solver's tolerances let through: states that together exceed a limit, if any do."""
+    for limit in limits:
+        if problem.nbytes(states, limit.in_flight) > limit.nbytes:
+            return {
+                index: states[index]
+                for table in problem.tables
+                for amount in (table.nbytes, table.kept)
+                if amount is not None and amount[table.at(states)] > 0
+                for index in table.scope
+            }
+    return {}
+
+
 class _Program:
-    def __init__(self, problem: Problem, limits: Sequence[Limit], whole: bool) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        limits: Sequence[Limit],
+        whole: bool,
+        covers: Sequence[Cover] = (),
+    ) -> None:
         self._problem = problem
         self._unit = _largest(problem)
         self._model = mb.Model()
@@ -84,6 +116,10 @@ class _Program:
             resting, kept = mb.LinearExpr.sum(self._nbytes), mb.LinearExpr.sum(self._kept)
             used = resting * (1 / unit) + kept * (limit.in_flight / unit)
             self._model.add(used <= limit.nbytes / unit)
+
+        for cover in covers:
+            together = mb.LinearExpr.sum([self._x[v][state] for v, state in cover.items()])
+            self._model.add(together <= len(cover) - 1.0)
 
     def _binaries(self, variable: Variable, whole: bool) -> list[mb.Variable]:
         made = [
@@ -134,6 +170,8 @@ class _Program:
         status = solver.solve(self._model)
         if status == mb.SolveStatus.INFEASIBLE:
             raise InfeasibleError("No combination of candidates is allowed, or none fits.")
+        if status == mb.SolveStatus.ABNORMAL and backend == RELAXATION:
+            return None, -math.inf  # numbers too far apart for it: branching has the last word
         if status in (mb.SolveStatus.MODEL_INVALID, mb.SolveStatus.ABNORMAL):
             raise PlanError(
                 f"{backend} cannot work with the numbers of this problem ({status.name}): they are too "

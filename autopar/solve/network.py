@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from autopar.problem import Array, Factor, Problem
 
 FINEST_S = 1e-12
+FEW = float(2**20)
+"""So many ticks at least tell costs apart."""
 MOST = float(2**53)
 """Ticks that float64 counts exactly: two and a half hours of picoseconds."""
 UNCOVERED = 3
@@ -94,12 +96,17 @@ class Network:
 
 
 def _tick_s(problem: Problem) -> float:
-    """A picosecond, or the least multiple of it in which the largest possible sum is exact."""
+    """A picosecond, or the least multiple of it in which the largest possible sum is exact.
+
+    Where all costs together are hardly more than a picosecond, a part of one.
+    """
     seconds = [table.seconds for table in problem.tables]
     tables = [*seconds, *(t.uncovered for t in problem.tables if t.uncovered is not None)]
     largest = {id(t): float(np.abs(t[np.isfinite(t)]).max(initial=0.0)) for t in tables}
-    whole = sum(largest[id(table)] for table in tables) / (MOST * FINEST_S)
-    return FINEST_S * 2.0 ** max(0, math.ceil(math.log2(max(whole, 1.0))))
+    total = sum(largest[id(table)] for table in tables)
+    coarser = math.ceil(math.log2(max(total / (MOST * FINEST_S), 1.0)))
+    finer = math.floor(math.log2(min(total / (FEW * FINEST_S), 1.0))) if total else 0
+    return FINEST_S * 2.0 ** (coarser + finer)
 
 
 @dataclass

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from autopar.solve.network import Network, Table
 
-MAX_TABLE = 1 << 25
-"""Entries of the largest message that may be built (256 MiB of float64)."""
+MAX_TABLE = 1 << 22
+"""Entries of the largest message that may be built (32 MiB of float64)."""
 MAX_DIMS = 60
 """Variables that one table may have: numpy has 64 dims."""
 

@@ -27,7 +27,7 @@ from autopar.solve.rows import Goal
 
 MOST_ENTRIES = 1 << 20
 """Entries of all tables of a problem that is worth an integer program."""
-PROGRAM_SECONDS = 60.0
+PROGRAM_SECONDS = 20.0
 MOST_HOPEFUL = 8000
 """States that may still be in the optimum, beyond which Pareto sets only grow."""
 

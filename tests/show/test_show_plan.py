@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from autopar import compile_model
-from autopar.compile import Compilation
 from autopar.mesh import Mesh
 from autopar.placement import Sharding
+from autopar.posed import Compilation
 from autopar.show import (
     communication,
     conversions,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from autopar import compile_model, presets
-from autopar.compile import Compilation
 from autopar.constraints import Constraint
 from autopar.mesh import Mesh
+from autopar.posed import Compilation
 from autopar.show import words
 from tests import models
 

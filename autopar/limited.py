@@ -1,0 +1,131 @@
+"""The best plan within a limit on memory.
+
+The solver counts what rests and what is kept.  What is alive besides, while the largest operator runs or
+a block is recomputed, is known of a finished plan only, but for the least of it.  So the solver is given
+a budget, and the budget is sought: the largest whose plan fits.  Where that leaves much to be gained,
+operators that need much besides are forbidden, step by step: then their part of the limit is free.
+(A tensor that is kept in two forms is counted once by the solver, and twice by a plan: so even then a
+budget may have to shrink.)
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from autopar.errors import InfeasibleError, OverLimitError
+from autopar.posed import Compilation, Posed
+from autopar.problem import Assignment
+from autopar.solve import hull, readable
+
+BISECTIONS = 4
+NEAR = 2e-3
+"""A gap, relative to the bound, that is not worth another search."""
+FAR = 2e-2
+"""A gap that is worth solving other problems."""
+LEVELS = 6
+
+
+def within(posed: Posed, simpler: Posed, limit: float) -> Compilation:
+    """The best plan of `posed` that was found to fit, with the bound of all that might.
+
+    `simpler` poses the same without recomputation; its answers are tried where that helps.
+    Raises `OverLimitError` with the smallest memory that was found to be enough.
+    """
+    search = _Search(posed, limit)
+    either = (posed,) if simpler is posed else (posed, simpler)
+    for each in either:
+        if not search.is_within(NEAR):
+            search.descend(each)
+    for each in either:
+        if not search.is_within(FAR):
+            search.calm_down(each)
+    if search.best is None:
+        for each in either:
+            search.try_all(each, hull(each.priced.problem))
+    if search.best is None:
+        raise _over(search.smallest, limit)
+    return search.best
+
+
+def _over(smallest: float, limit: float) -> OverLimitError:
+    return OverLimitError(
+        f"No plan was found that fits {readable(limit)} per device: the smallest needs "
+        f"{readable(smallest, up=True)}. Use more devices, a smaller batch, or a higher limit.",
+        smallest,
+    )
+
+
+@dataclass
+class _Search:
+    posed: Posed
+    limit: float
+    best: Compilation | None = None
+    smallest: float = float("inf")
+    _bound: Assignment | None = field(default=None, init=False)
+
+    def is_within(self, gap: float) -> bool:
+        """Whether what was found is, relative to the bound, as good as that."""
+        if self.best is None or self._bound is None:
+            return False
+        return self.best.plan.objective_s <= (1.0 + gap) * self._bound.bound_s
+
+    def descend(self, posed: Posed) -> None:
+        """Less and less, until a plan fits; then between what was too much and what was enough."""
+        too_much = budget = self.limit - posed.priced.least_working
+        try:
+            while (excess := self._try(posed, posed.ready.solve(budget))) > 0:
+                too_much, budget = budget, budget - excess
+        except OverLimitError as error:
+            budget = error.least_nbytes
+            if budget > too_much or self._try(posed, posed.ready.solve(budget)) > 0:
+                return
+        for _ in range(BISECTIONS):
+            if self.is_within(NEAR) or budget == too_much:
+                return
+            middle = (budget + too_much) / 2
+            if self._try(posed, posed.ready.solve(middle)) > 0:
+                too_much = middle
+            else:
+                budget = middle
+
+    def calm_down(self, posed: Posed) -> None:
+        """Forbid what needs much besides, from much to little, and give the solver all the rest."""
+        unique = {id(nbytes): nbytes for nbytes in posed.priced.working.values()}.values()
+        needs = np.unique(np.concatenate([np.zeros(1), *unique]))
+        levels = needs[(needs >= posed.priced.least_working) & (needs < self.limit)]
+        for most in levels[np.linspace(0, len(levels) - 1, min(LEVELS, len(levels))).astype(int)]:
+            calm, budget = replace(posed, priced=posed.priced.calm(most)), self.limit - most
+            with suppress(InfeasibleError):
+                while (excess := self._try(calm, calm.ready.solve(budget))) > 0:
+                    budget -= excess
+
+    def try_all(self, posed: Posed, answers: tuple[Assignment, ...]) -> None:
+        """Whatever they cost."""
+        for answer in answers:
+            self._try(posed, answer)
+
+    def _try(self, posed: Posed, answer: Assignment) -> float:
+        """Bytes by which the plan exceeds the limit; the best that does not is kept."""
+        mine = self._here(posed, answer)
+        if self._bound is None:
+            self._bound = mine
+        least = self.limit - self.posed.priced.least_working
+        proven = replace(mine, bound_s=self._bound.bound_s, proof=self._bound.proof)
+        made = self.posed.compilation(proven, least)
+        nbytes = made.plan.estimate.memory_nbytes
+        self.smallest = min(self.smallest, nbytes)
+        if nbytes <= self.limit and (
+            self.best is None or made.plan.objective_s < self.best.plan.objective_s
+        ):
+            self.best = made
+        return nbytes - self.limit
+
+    def _here(self, posed: Posed, answer: Assignment) -> Assignment:
+        """An answer of a simpler problem as one of this: nothing is recomputed."""
+        if posed.priced.names == self.posed.priced.names:
+            return answer
+        decisions = posed.priced.decisions(answer)
+        return self.posed.answer(replace(decisions, recompute=self.posed.nothing_again))
