@@ -43,8 +43,8 @@ Proof = Literal[
 
 elimination   the optimum of all assignments
 mini-buckets  the optimum of a relaxation: tables that would grow too large are minimised in parts
-lagrange      weak duality: the optimum with a price per byte, less the price of the limit; or with a
-              share of the communication hidden
+lagrange      weak duality: the optimum with a price per byte and per uncovered second, less the
+              prices of what is allowed
 pareto        the optimum within a limit, from all (seconds, bytes) that nothing beats
 hull          `lagrange`, the limit being the assignment's own bytes
 lp, branch    integer programming: the linear relaxation was whole, or was branched on
