@@ -8,15 +8,14 @@ in that); the best that lies between them is a mixture.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import networkx as nx
 import numpy as np
 
 from autopar.problem import Array
-from autopar.solve.network import Network, Table
+from autopar.solve.network import Network
 from autopar.solve.rows import Goal
 
 ROUNDS = 3
@@ -70,20 +69,16 @@ def pieces(network: Network, first: States, second: States) -> list[Piece]:
     differing = {i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b}
     joined = nx.Graph()
     joined.add_nodes_from(differing)
-    touching: defaultdict[int, list[Table]] = defaultdict(list)
-    for table in network.tables:
+    touched: dict[int, int] = {}
+    for number, table in enumerate(network.tables):
         inside = [index for index in table.scope if index in differing]
         nx.add_path(joined, inside)
         if inside:
-            touching[inside[0]].append(table)
+            touched[number] = inside[0]
     parts = sorted(tuple(sorted(part)) for part in nx.connected_components(joined))
-    return [_piece(part, (t for i in part for t in touching[i]), first, second) for part in parts]
-
-
-def _piece(part: tuple[int, ...], tables: Iterable[Table], first: States, second: States) -> Piece:
-    change, exchanged = np.zeros(4), set(part)
-    for table in tables:
-        before = tuple(first[index] for index in table.scope)
-        after = tuple((second if index in exchanged else first)[index] for index in table.scope)
-        change += [array[after] - array[before] for array in table.arrays]
-    return Piece(part, change)
+    part_of = {index: place for place, part in enumerate(parts) for index in part}
+    changes = np.zeros((len(parts), 4))
+    change = network.entries(second) - network.entries(first)
+    places = np.array([part_of[index] for index in touched.values()], dtype=np.intp)
+    np.add.at(changes, places, change[np.array(list(touched), dtype=np.intp)])
+    return [Piece(part, change) for part, change in zip(parts, changes, strict=True)]

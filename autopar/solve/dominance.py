@@ -113,6 +113,9 @@ class _Round:
         """W[i, j] = max over the others' states of array[j] - array[i], along dim `place`."""
         key = (id(array), place)
         if key not in self._worst:
+            if not array.any():
+                self._worst[key] = np.zeros((1, 1))
+                return self._worst[key]
             rows = np.moveaxis(array, place, 0).reshape(array.shape[place], -1)
             unique, which = np.unique(rows, axis=0, return_inverse=True)
             self._worst[key] = _largest_differences(unique)[np.ix_(which.ravel(), which.ravel())]

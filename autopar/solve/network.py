@@ -9,8 +9,10 @@ the next (see `elimination`).
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +43,20 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
+class _Alike:
+    """Tables of equal content: which they are, and their scopes, [dims, tables]."""
+
+    tables: NDArray[np.intp]
+    scopes: NDArray[np.intp]
+    arrays: Arrays
+
+    @classmethod
+    def of(cls, tables: Sequence[Table], numbers: Sequence[int]) -> _Alike:
+        scopes = np.array([tables[number].scope for number in numbers], dtype=np.intp)
+        return cls(np.array(numbers), scopes.reshape(len(numbers), -1).T, tables[numbers[0]].arrays)
+
+
+@dataclass(frozen=True, eq=False)
 class Network:
     """Variables by number of states, and the tables whose sum is the objective."""
 
@@ -58,11 +74,25 @@ class Network:
 
     def sums(self, states: Sequence[int]) -> Array:
         """Ticks, resting bytes, kept bytes and uncovered ticks of one assignment."""
-        total = np.zeros(4)
-        for scope, arrays in ((t.scope, t.arrays) for t in self.tables):
-            at = tuple(states[index] for index in scope)
-            total += [array[at] for array in arrays]
+        total: Array = self.entries(states).sum(axis=0)
         return total
+
+    def entries(self, states: Sequence[int]) -> Array:
+        """What each table adds to the sums, [tables, 4]."""
+        chosen = np.asarray(states, dtype=np.intp)
+        found = np.empty((len(self.tables), 4))
+        for alike in self._alike:
+            at = tuple(chosen[alike.scopes])
+            for place, array in enumerate(alike.arrays):
+                found[alike.tables, place] = array[at]
+        return found
+
+    @cached_property
+    def _alike(self) -> tuple[_Alike, ...]:
+        groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+        for number, table in enumerate(self.tables):
+            groups[tuple(map(id, table.arrays))].append(number)
+        return tuple(_Alike.of(self.tables, numbers) for numbers in groups.values())
 
     @property
     def hides(self) -> bool:
