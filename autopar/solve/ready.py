@@ -16,7 +16,7 @@ import numpy as np
 
 from autopar.errors import InfeasibleError, PlanError
 from autopar.problem import Assignment, Limits, Problem, Proof, limits_of
-from autopar.solve.dominance import Reduced, reduced
+from autopar.solve.dominance import Reduced, States, reduced
 from autopar.solve.dual import CLOSE, Found, Point, best_within
 from autopar.solve.elimination import eliminate
 from autopar.solve.marginals import marginals
@@ -125,15 +125,28 @@ def _closed(goal: Goal, found: Found) -> Found:
     First only ticks and bytes are followed: what hides is paid at its multiplier.  That is a relaxation,
     so its optimum is a bound; if it costs here what it costs there, it is the optimum.  Then all is.
     """
+    hopeful = _hopeful(goal, found)
+    if sum(len(states) for states in hopeful if len(states) > 1) > MOST_HOPEFUL:
+        return found
     for followed in dict.fromkeys((goal.without_cover(found.multipliers), goal)):
         if followed.rows and (found.best is None or found.gap > CLOSE):
-            found = _followed(followed, goal, found)
+            found = _followed(followed, goal, found, hopeful)
     return found
 
 
-def _followed(relaxed: Goal, goal: Goal, found: Found) -> Found:
+def _hopeful(goal: Goal, found: Found) -> list[States]:
+    """By variable: the states whose best assignment, at the multipliers, may beat what was found."""
+    cutoff = (
+        found.cost + goal.allowance(found.multipliers) + len(found.elimination.order.network.tables)
+    )
+    costs = marginals(found.elimination).of_states
+    return [np.flatnonzero(cost <= cutoff) for cost in costs]
+
+
+def _followed(relaxed: Goal, goal: Goal, found: Found, hopeful: list[States]) -> Found:
     pairs = zip(found.multipliers, goal.rows, strict=True)
-    states = _cheapest(relaxed, tuple(m for m, row in pairs if row in relaxed.rows), found)
+    multipliers = tuple(m for m, row in pairs if row in relaxed.rows)
+    states = _cheapest(relaxed, multipliers, found, hopeful)
     if states is None:
         return found
     best, cost, bound = found.best, found.cost, found.cost
@@ -147,17 +160,13 @@ def _followed(relaxed: Goal, goal: Goal, found: Found) -> Found:
     return replace(found, best=best, cost=cost, bound=min(max(bound, found.bound), cost))
 
 
-def _cheapest(goal: Goal, multipliers: tuple[float, ...], found: Found) -> tuple[int, ...] | None:
+def _cheapest(
+    goal: Goal, multipliers: tuple[float, ...], found: Found, hopeful: list[States]
+) -> tuple[int, ...] | None:
     """The states of least cost, () where none costs less than what was found, None: not known."""
-    network = found.elimination.order.network
-    cutoff = found.cost + goal.allowance(multipliers) + len(network.tables)
-    costs = marginals(found.elimination).of_states
-    hopeful = [np.flatnonzero(cost <= cutoff) for cost in costs]
     if any(len(states) == 0 for states in hopeful):
         return ()
-    if sum(len(states) for states in hopeful if len(states) > 1) > MOST_HOPEFUL:
-        return None
-    smaller = reduced(network.restricted(hopeful))
+    smaller = reduced(found.elimination.order.network.restricted(hopeful))
     order = ordered(smaller.network)
     if not order.is_exact:
         return None
