@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from autopar import presets, rules
 from autopar.batch import Batch
 from autopar.blocks import Recompute
+from autopar.cache import write
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.compile import Settings, compile_graph
@@ -34,7 +35,7 @@ from autopar.plan import Plan, total
 from autopar.pricing.estimate import traffic
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.parallel import Parallel
-from autopar.runtime.program import load, write
+from autopar.runtime.program import load
 from cost_models.hardware import load as load_hardware
 from tests import models
 from tests.architectures import ARCHITECTURES

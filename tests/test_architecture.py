@@ -14,7 +14,7 @@ import autopar
 ROOT = Path(__file__).parent.parent
 LAYERS = (
     ("errors",),
-    ("mesh", "batch"),
+    ("mesh", "batch", "cache"),
     ("views",),
     ("placement",),
     ("conversion", "graph"),

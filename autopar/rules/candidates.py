@@ -49,7 +49,7 @@ def candidates(graph: Graph, mesh: Mesh, *, local_inputs: bool = False) -> Candi
         shapes = tuple((t.shape, t.differentiable) for t in (*operands, *node.outputs))
         key = (id(instance), options, shapes)
         if key not in known:
-            known[key] = tuple(dict.fromkeys(_combine(instance, options, operands, node, mesh)))
+            known[key] = tuple(dict.fromkeys(combine(instance, options, operands, node, mesh)))
         found[node.name] = known[key]
     return found
 
@@ -79,13 +79,14 @@ def _options(
         yield Option(factor=factor, position=position)
 
 
-def _combine(
+def combine(
     instance: Instance,
     options: tuple[Option, ...],
     operands: tuple[Tensor, ...],
     node: Node,
     mesh: Mesh,
 ) -> Iterator[OpSharding]:
+    """Every choice of one option per axis that the shapes allow."""
     # An axis of one device splits nothing: one option is enough.
     per_axis = [options if size > 1 else options[:1] for size in mesh.sizes]
     tensors = (*operands, *node.outputs)

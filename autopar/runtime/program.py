@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import tempfile
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -107,21 +105,3 @@ def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:
     defined = (v for v in vars(module).values() if getattr(v, "__module__", None) == name)
     blocks = tuple(v for v in defined if v is not model and issubclass(v, Module))
     return Program(plan, graph, source, path, model, blocks)
-
-
-def write(source: str, path: Path) -> Path:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(descriptor, "w") as file:
-        file.write(source)
-    os.replace(temporary, path)
-    return path
-
-
-def cache_directory() -> Path:
-    """Where emitted files lie: $AUTOPAR_CACHE, else below the user's cache directory."""
-    chosen = os.environ.get("AUTOPAR_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "autopar"
