@@ -3,6 +3,7 @@
 from autopar.rules import families
 from autopar.rules.candidates import batch_forms, candidates
 from autopar.rules.declare import registered, rule_of
+from autopar.rules.discover import discovered
 from autopar.rules.local import localize
 from autopar.rules.positions import positions
 from autopar.rules.text import parse_rule
@@ -10,6 +11,6 @@ from autopar.rules.variants import variant_traffic
 from autopar.rules.work import flops
 
 __all__ = [
-    "batch_forms", "candidates", "families", "flops", "localize", "parse_rule", "positions",
-    "registered", "rule_of", "variant_traffic",
+    "batch_forms", "candidates", "discovered", "families", "flops", "localize", "parse_rule",
+    "positions", "registered", "rule_of", "variant_traffic",
 ]  # fmt: skip

@@ -101,13 +101,16 @@ def run(
 ) -> Outcome:
     """Forward and backward on given tensors; operands are bound by place."""
     flags = [graph.tensors[name].differentiable for name in node.operands]
+    backward = torch.is_grad_enabled()
     leaves = [
-        value.detach().clone(memory_format=torch.contiguous_format).requires_grad_(flag)
+        value.detach()
+        .clone(memory_format=torch.contiguous_format)
+        .requires_grad_(flag and backward)
         for value, flag in zip(operands, flags, strict=True)
     ]
     given = iter(leaves)
-    args = [bind(_wide(arg), lambda _: next(given)) for arg in arguments[0]]
-    kwargs = {key: bind(_wide(arg), lambda _: next(given)) for key, arg in arguments[1]}
+    args = [bind(wide(arg), lambda _: next(given)) for arg in arguments[0]]
+    kwargs = {key: bind(wide(arg), lambda _: next(given)) for key, arg in arguments[1]}
     made = function(*args, **kwargs)
     outputs = list(made) if isinstance(made, (tuple, list)) else [made]
     if len(outputs) != len(node.outputs):
@@ -129,11 +132,11 @@ def run(
     return [value.detach() for value in outputs], found
 
 
-def _wide(arg: Arg) -> Arg:
+def wide(arg: Arg) -> Arg:
     """Casts to any float become casts to float64."""
     if isinstance(arg, DType) and "float" in arg.name:
         return DType("float64")
-    return tuple(map(_wide, arg)) if isinstance(arg, tuple) else arg
+    return tuple(map(wide, arg)) if isinstance(arg, tuple) else arg
 
 
 def _compare(whole: Reference, sharding: OpSharding, mesh: Mesh, outcomes: list[Outcome]) -> None:
