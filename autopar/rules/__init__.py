@@ -7,10 +7,11 @@ from autopar.rules.discover import discovered
 from autopar.rules.local import localize
 from autopar.rules.positions import positions
 from autopar.rules.text import parse_rule
+from autopar.rules.user import rule, user_rules
 from autopar.rules.variants import variant_traffic
 from autopar.rules.work import flops
 
 __all__ = [
     "batch_forms", "candidates", "discovered", "families", "flops", "localize", "parse_rule",
-    "positions", "registered", "rule_of", "variant_traffic",
+    "positions", "registered", "rule", "rule_of", "user_rules", "variant_traffic",
 ]  # fmt: skip

@@ -56,7 +56,7 @@ class Call:
 
 Declare = Callable[[Call], Declared | None]
 _REGISTER: dict[str, Declare] = {}
-_OTHERWISE: list[tuple[Source, Declare]] = []
+_OTHERWISE: dict[Source, Declare] = {}
 
 
 def rule(*ops: str) -> Callable[[Declare], Declare]:
@@ -84,10 +84,10 @@ def fixed(text: str, *ops: str, linear: tuple[tuple[int, ...], ...] = ()) -> Non
 
 
 def otherwise(source: Source) -> Callable[[Declare], Declare]:
-    """Register who is asked, in the order of registration, about operators without a declaration."""
+    """Register who is asked about operators without a declaration: the user, then an experiment."""
 
     def register(declare: Declare) -> Declare:
-        _OTHERWISE.append((source, declare))
+        _OTHERWISE[source] = declare
         return declare
 
     return register
@@ -155,8 +155,10 @@ def _instance(key: _Key) -> Instance:
     if key.node.is_leaf:
         return _whole(key)
     call = Call(key.node, key.operands)
-    known = declaration(key.node.op)
-    for source, declare in (("declared", known), *_OTHERWISE):
+    order: tuple[Source, ...] = ("declared", "user", "discovered")
+    asked = {"declared": declaration(key.node.op), **_OTHERWISE}
+    for source in order:
+        declare = asked.get(source)
         declared = declare(call) if declare is not None else None
         if declared is not None:
             return instance(declared, key.node, key.operands, source)
