@@ -40,13 +40,18 @@ from cost_models.hardware import load as load_hardware
 from tests import models
 from tests.architectures import ARCHITECTURES
 from tests.capture.compare import eager_loss
+from tests.custom.model import gated
 from tests.random_plans import random_plan
 from tests.wide import Wide
 
 TOLERANCE = 1e-9
 RATE = 0.1
 """Learning rate of the SGD step that weights are compared after."""
-CASES = {**models.ALL, **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES}}
+CASES = {
+    **models.ALL,
+    **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES},
+    "custom": gated,
+}
 """Every model by name."""
 
 

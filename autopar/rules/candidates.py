@@ -94,7 +94,7 @@ def combine(
     for picks in itertools.product(*per_axis):
         nested = _nest(picks, mesh)
         variants = tuple(instance.variants.get(pick.factor, "") for pick in nested)
-        if not _one_variant(nested, variants):
+        if not _one_variant(nested, variants) or not _divides(nested, instance, mesh):
             continue
         forms = tuple(
             Sharding(
@@ -115,6 +115,15 @@ def _one_variant(picks: tuple[Option, ...], variants: tuple[str, ...]) -> bool:
         name in CONTIGUOUS and pick.position > 1 for name, pick in zip(variants, picks, strict=True)
     )
     return sum(map(bool, variants)) <= 1 and not strided
+
+
+def _divides(picks: tuple[Option, ...], instance: Instance, mesh: Mesh) -> bool:
+    """What is split is a multiple of its parts: a whole dim may be where its factor is not."""
+    return all(
+        instance.sizes[pick.factor] % (pick.position * size) == 0
+        for pick, size in zip(picks, mesh.sizes, strict=True)
+        if pick.factor
+    )
 
 
 def _possible(

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from autopar.errors import SourceError
+from autopar.errors import RuleError, SourceError
 from autopar.graph import Graph, is_random
 from autopar.grouping import Group, groups
+from autopar.operators import callable_of
 from autopar.placement import N, P, Sharding
 from autopar.plan import Plan
 from autopar.runtime.module import Module, Namespace
@@ -91,6 +92,7 @@ class Program:
 
 def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:
     """Import the emitted file; it must define a class named after the model."""
+    _registered(graph, path)
     name = f"autopar_emitted_{plan.digest}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -105,3 +107,18 @@ def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:
     defined = (v for v in vars(module).values() if getattr(v, "__module__", None) == name)
     blocks = tuple(v for v in defined if v is not model and issubclass(v, Module))
     return Program(plan, graph, source, path, model, blocks)
+
+
+def _registered(graph: Graph, path: Path) -> None:
+    """Raise `SourceError` where an operator that the file calls is unknown in this process."""
+    missing = []
+    for op in dict.fromkeys(node.op for node in graph.nodes if not node.is_leaf):
+        try:
+            callable_of(op)
+        except RuleError:
+            missing.append("::".join(op.split(".")[:2]))
+    if missing:
+        raise SourceError(
+            f"{path} calls {', '.join(missing)}, which nothing has registered in this process. Import "
+            "the module that defines the operator before autopar.parallelize, on every rank."
+        )

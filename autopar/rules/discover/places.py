@@ -103,3 +103,15 @@ def _dim(
             names.append(letter)
         position = before * length
     return tuple(names) if math.prod((1, position)) == size else None
+
+
+def in_order(rule: Rule) -> Rule:
+    """The rule with its letters in the order of their first occurrence."""
+    split = (f for term in (*rule.inputs, *rule.outputs) for dim in term.dims for f in dim)
+    found = [f for f in dict.fromkeys(split) if f not in rule.whole]
+    names = dict(zip(found, LETTERS, strict=False))
+
+    def renamed(term: Term) -> Term:
+        return replace(term, dims=tuple(tuple(names.get(f, f) for f in dim) for dim in term.dims))
+
+    return Rule(tuple(map(renamed, rule.inputs)), tuple(map(renamed, rule.outputs)), rule.whole)

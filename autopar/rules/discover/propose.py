@@ -6,7 +6,7 @@ a dim that became half as long has it, and an output of the same shape is a part
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, combinations, islice, product
 
 import torch
@@ -23,21 +23,43 @@ MOST = 400
 """Guesses per size of a factor."""
 ADDED = 4
 """Operands outside a product that are tried in all combinations."""
-PAIR = Mesh.of(2)
+PAIR, THREE = Mesh.of(2), Mesh.of(3)
 
 
-def proposals(bench: Bench, merged: bool) -> Iterator[Factor]:
-    """Factors that a forward run on two ranks does not refute; whole dims, or parts of `merged` ones."""
+def proposals(
+    bench: Bench, merged: bool, known: Callable[[], tuple[Factor, ...]]
+) -> Iterator[Factor]:
+    """Factors that a forward run on two ranks does not refute; whole dims, or parts of `merged` ones.
+
+    Nothing is proposed where one of the `known` factors lies.
+    """
     sizes = _parts(bench) if merged else {n for shape in bench.shapes for n in shape if n > 1}
     for size in sorted(sizes, reverse=True):
-        if size % 2:
+        if size % 2 and size % 3:
             continue
-        options = [(*_places(shape, size, merged), None) for shape in bench.shapes]
+        options = [
+            (*(p for p in _places(shape, size, merged) if _free(i, p, size, known())), None)
+            for i, shape in enumerate(bench.shapes)
+        ]
         guesses = list(islice(product(*options), 8 * MOST))
         guesses.sort(key=lambda guess: guess.count(None))
         for places in guesses[:MOST]:
-            if any(place is not None for place in places):
+            held = [(i, place) for i, place in enumerate(places) if place is not None]
+            if held and all(_free(i, place, size, known()) for i, place in held):
                 yield from _consistent(bench, Factor(size, places, ()))
+
+
+def _free(operand: int, place: Place, size: int, known: tuple[Factor, ...]) -> bool:
+    """Whether no factor lies there already, even in part."""
+    for factor in known:
+        other = factor.inputs[operand]
+        if other is not None and other.dim == place.dim:
+            apart = (
+                place.before >= other.before * factor.size or other.before >= place.before * size
+            )
+            if not apart:
+                return False
+    return True
 
 
 def _parts(bench: Bench) -> set[int]:
@@ -80,7 +102,7 @@ def _outputs(
     whole: Reference, factor: Factor, added: frozenset[int]
 ) -> tuple[Place | None, ...] | None:
     """Where the factor lies in each output, as two ranks show it; None where they show nothing."""
-    generator = torch.Generator().manual_seed(7)
+    generator, mesh = torch.Generator().manual_seed(7), THREE if factor.size % 2 else PAIR
     names, tensors = whole.node.operands, whole.graph.tensors
     forms = [
         _form(place, i in added, tensors[name].differentiable)
@@ -88,7 +110,7 @@ def _outputs(
     ]
     try:
         operands = [
-            scatter(value, form, PAIR, generator)
+            scatter(value, form, mesh, generator)
             for value, form in zip(whole.operands, forms, strict=True)
         ]
         function, call = callable_of(whole.node.op), (whole.node.args, whole.node.kwargs)
@@ -102,13 +124,13 @@ def _outputs(
                     [part[rank] for part in operands],
                     whole.fed,
                 )[0]
-                for rank in range(2)
+                for rank in range(mesh.world_size)
             ]
     except Exception:
         return None
     found: list[Place | None] = []
     for want, parts in zip(whole.outputs, zip(*made, strict=True), strict=True):
-        place = _place(want, list(parts), factor.size)
+        place = _place(want, list(parts), factor.size, mesh)
         if isinstance(place, bool):
             return None
         found.append(place)
@@ -121,25 +143,27 @@ def _form(place: Place | None, added: bool, differentiable: bool) -> Sharding:
     return Sharding((P if added else R if differentiable else N,))
 
 
-def _place(want: torch.Tensor, parts: list[torch.Tensor], size: int) -> Place | bool | None:
+def _place(
+    want: torch.Tensor, parts: list[torch.Tensor], size: int, mesh: Mesh
+) -> Place | bool | None:
     """Where a factor lies in an output; None for nowhere, False where parts do not fit."""
     shape = tuple(want.shape)
     changed = [d for d, (a, b) in enumerate(zip(parts[0].shape, shape, strict=False)) if a != b]
     if parts[0].dim() != want.dim() or len(changed) > 1:
         return False
     if not changed:
-        return None if _makes(want, parts, Sharding((P,))) else False
+        return None if _makes(want, parts, Sharding((P,)), mesh) else False
     dim = changed[0]
     if shape[dim] % size:
         return False
     for before in dict.fromkeys((1, shape[dim] // size)):
-        if _makes(want, parts, Sharding((S(dim, before),))):
+        if _makes(want, parts, Sharding((S(dim, before),)), mesh):
             return Place(dim, before)
     return False
 
 
-def _makes(want: torch.Tensor, parts: list[torch.Tensor], form: Sharding) -> bool:
+def _makes(want: torch.Tensor, parts: list[torch.Tensor], form: Sharding, mesh: Mesh) -> bool:
     try:
-        return error(gather(parts, tuple(want.shape), form, PAIR), want) <= TOLERANCE
+        return error(gather(parts, tuple(want.shape), form, mesh), want) <= TOLERANCE
     except (WrongError, RuntimeError):
         return False

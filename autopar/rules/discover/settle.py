@@ -9,7 +9,7 @@ from autopar.errors import RuleError
 from autopar.graph import Node, Tensor
 from autopar.rules.declare import Declared, instance
 from autopar.rules.discover.laboratory import Bench
-from autopar.rules.discover.places import Composed, Factor, compose
+from autopar.rules.discover.places import Composed, Factor, compose, in_order
 from autopar.rules.discover.propose import proposals
 from autopar.rules.discover.trial import (
     Refuted,
@@ -68,11 +68,12 @@ class _Search:
     def finding(self) -> Finding:
         """Whole dims before parts of dims; then what may be partial; then all of it together."""
         for merged in (False, True):
-            for factor in proposals(self._first, merged):
+            for factor in proposals(self._first, merged, lambda: self._factors):
                 self._consider(factor)
         composed = self._composed(self._factors)
         assert composed is not None
-        finding = Finding(str(composed.rule), sizes=tuple(sorted(composed.sizes.items())), least=2)
+        text = str(in_order(composed.rule))
+        finding = Finding(text, sizes=tuple(sorted(composed.sizes.items())), least=2)
         linear = self._linear(finding)
         finding = Finding(finding.text, linear, finding.sizes, least=2)
         if not self._factors and not linear:

@@ -27,15 +27,29 @@ def families(shapes: Shapes, node: Node) -> Iterator[tuple[Shapes, ...]]:
     """Sets of small shapes, to be tried in turn until the operator accepts one."""
     every = numbers(node)
     small = {size for shape in shapes for size in shape if size <= A_DIM}
+    seen: set[tuple[Shapes, ...]] = set()
     for pinned in ({n for n in every if n > A_DIM}, {*every, *small}):
-        made = tuple(small_shapes(shapes, every, pinned, turn) for turn in (False, True))
-        if all(affordable(each) for each in made):
-            yield tuple(dict.fromkeys(made))
+        made = _two(shapes, every, pinned)
+        if made and made not in seen:
+            seen.add(made)
+            yield made
 
 
-def affordable(shapes: Shapes) -> bool:
+def _two(shapes: Shapes, every: frozenset[int], pinned: set[int]) -> tuple[Shapes, ...]:
+    """Two sets of shapes; dims that may be made of two or three parts are so here, if that is cheap."""
+    sizes = {size for shape in shapes for size in shape}
+    last = {shape[-1] for shape in shapes if len(shape) > 1} | {max(sizes, default=1)}
+    for roomy, most in ((sizes, MOST >> 3), (last, MOST >> 1), (set[int](), MOST)):
+        both = (small_shapes(shapes, every, pinned, turn, roomy) for turn in (False, True))
+        made = tuple(dict.fromkeys(both))
+        if all(affordable(each, most) for each in made):
+            return made
+    return ()
+
+
+def affordable(shapes: Shapes, most: int = MOST) -> bool:
     """Whether an experiment on them is short."""
-    return sum(map(math.prod, shapes)) <= MOST
+    return sum(map(math.prod, shapes)) <= most
 
 
 def numbers(node: Node) -> frozenset[int]:
@@ -51,7 +65,13 @@ def _integers(arg: Arg) -> Iterator[int]:
         yield abs(arg)
 
 
-def small_shapes(shapes: Shapes, every: Iterable[int], pinned: set[int], turn: bool) -> Shapes:
+def small_shapes(
+    shapes: Shapes,
+    every: Iterable[int],
+    pinned: set[int],
+    turn: bool = False,
+    roomy: Iterable[int] = (),
+) -> Shapes:
     """The shapes with each distinct size replaced; `turn` puts them in another order."""
     table = {0: 0, 1: 1}
     sizes = sorted({size for shape in shapes for size in shape} - {0, 1})
@@ -62,15 +82,14 @@ def small_shapes(shapes: Shapes, every: Iterable[int], pinned: set[int], turn: b
         below = [n for n in every if n < size]
         divisors = [d for d in sizes[:place] if size % d == 0]
         near = [d for d in divisors if size // d <= NEAR]
-        if near:
-            table[size] = table[near[-1]] * (size // near[-1])
-            if table[size] % UNIT == 0 and all(table[size] > n for n in below):
-                continue
+        kept = table[near[-1]] * (size // near[-1]) if near else 0
+        if kept and kept % UNIT == 0 and all(kept > n for n in below):
+            table[size] = kept
+            continue
         parts = [n for n in below if size % n == 0]
-        unit = math.lcm(
-            UNIT, *(table[d] for d in divisors[-1:]), *(UNIT * n for n in parts if n <= UNIT)
-        )
-        unit = math.lcm(unit, *parts)
+        several = [UNIT * n for n in parts if n <= UNIT]
+        unit = math.lcm(UNIT, *(table[d] for d in divisors[-1:]), *parts, *several)
+        unit *= math.gcd(size, UNIT) if size in roomy and not parts else 1
         count = 2 if turn and place % 2 == 0 else 1
         taken = set(table.values())
         while unit * count in taken or any(unit * count <= n for n in below):

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.mesh import Mesh
-from autopar.placement import S
 from autopar.plan import OpSharding
 from autopar.rules.candidates import Option, combine
 from autopar.rules.discover.laboratory import Bench
@@ -68,16 +67,6 @@ def single_entries(factor: str, instance: Instance, bench: Bench) -> Iterator[Tr
 def _trial(
     what: str, instance: Instance, bench: Bench, options: tuple[Option, ...], mesh: Mesh
 ) -> Iterator[Trial]:
-    if len(mesh) == 1:
-        kind = options[0]
-        terms = (*instance.rule.inputs, *instance.rule.outputs)
-        shards = (
-            [instance.shard(t, kind.factor, kind.position) for t in terms] if kind.factor else []
-        )
-        # A factor that no longer divides is no trial; `combine` says so, too, but only of whole dims.
-        if kind.factor and instance.sizes[kind.factor] % (kind.position * mesh.sizes[0]):
-            return
-        assert not kind.factor or any(isinstance(shard, S) for shard in shards)
     for sharding in combine(instance, options, bench.operands, bench.node, mesh):
         yield Trial(what, sharding, mesh)
 
