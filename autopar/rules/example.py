@@ -12,11 +12,11 @@ from autopar.graph import Arg, Graph, Node, Ref, Tensor
 from autopar.operators import bind, callable_of
 from autopar.rules import _torch
 
-SHAPES = ((12,), (6, 12), (18, 12), (12, 18), (6, 12, 18), (6, 12, 18, 24), (18, 12, 3, 3))
+SHAPES = ((6, 12), (18, 12), (12, 18), (6, 12, 18), (6, 12, 18, 24), (18, 12, 3, 3), (12,))
 """What is tried for a tensor, all of them alike first."""
 NUMBERS: dict[str, tuple[Arg, ...]] = {
-    "int": (1,), "int[]": ((1,),), "SymInt": (1,), "SymInt[]": ((6, 12),), "float": (0.5,),
-    "bool": (False,), "number": (2.0,), "str": ("mean",),
+    "int": (1,), "List[int]": ((12,), (1,), (6, 12)), "float": (0.5,), "bool": (False,),
+    "number": (2.0,), "str": ("mean",),
 }  # fmt: skip
 MOST = 4000
 
@@ -33,7 +33,10 @@ def example(op: str, shapes: tuple[tuple[int, ...], ...] | None = None) -> tuple
             return _call(op, picked)
         except RuleError as error:
             last = error
-    raise last or RuleError(f"No call of {op} could be made up.")
+    raise RuleError(
+        f"No call of {op} could be made up: give --shapes, or --model with a model that calls it"
+        + (f" ({str(last).splitlines()[0]})." if last else ".")
+    )
 
 
 def _required(op: str, count: int | None) -> list[str]:
@@ -55,7 +58,8 @@ def _guesses(
 ) -> Iterator[tuple[Arg | Tensor, ...]]:
     every = [shapes] if shapes is not None else product(SHAPES, repeat=len(tensors))
     alike = sorted(islice(every, MOST), key=lambda picked: len(set(picked)))
-    for dtype in ("float64", "int64"):
+    lists = NUMBERS["List[int]"] if "List[int]" in kinds else (None,)
+    for dtype, numbers in product(("float64", "int64"), lists):
         for picked in alike:
             made = iter(picked)
             call: list[Arg | Tensor] = []
@@ -65,7 +69,7 @@ def _guesses(
                     used = dtype if place != tensors[0] else "float64"
                     call.append(Tensor(f"x{place}", next(made), used, used == "float64"))
                 else:
-                    call.append(NUMBERS.get(kind, (None,))[0])
+                    call.append(numbers if kind == "List[int]" else NUMBERS.get(kind, (None,))[0])
             yield tuple(call)
 
 
@@ -95,3 +99,24 @@ def made_on(node: Node, operands: tuple[Tensor, ...]) -> Node:
         for i, v in enumerate(every)
     )
     return Node(node.name, node.op, node.args, node.kwargs, outputs)
+
+
+def overload_of(name: str) -> str:
+    """``aten.linear.default`` for ``linear``, ``aten::linear`` or ``linear.default``."""
+    if "::" in name:
+        namespace, _, rest = name.partition("::")
+    else:
+        first, dot, behind = name.partition(".")
+        known = bool(dot and first in ("aten", "autopar"))
+        namespace, rest = (first, behind) if known else ("aten", name)
+    if namespace == "autopar":
+        raise RuleError(f"{name} stands for several operators: name a model that calls it.")
+    base, _, overload = rest.partition(".")
+    every = _torch.overloads(namespace, base)
+    if not every or (overload and overload not in every):
+        kinds = f"; its overloads are {', '.join(every)}" if every else ""
+        raise RuleError(
+            f"There is no operator {name!r} here{kinds}. Import the module that registers it, or name "
+            "a model that calls it."
+        )
+    return f"{namespace}.{base}.{overload or ('default' if 'default' in every else every[0])}"

@@ -36,6 +36,7 @@ FLAGS = {
     "verify": {"plan", "model", "--hardware", "--bound", "--batch", "--sequence"},
     "hardware": {"name"},
     "presets": set(),
+    "rules": {"operator", "--model", "--shapes", "--json", "--batch", "--sequence"},
     "calibrate": {"--output", "-o", "--quick"},
 }  # fmt: skip
 LLAMA = {
