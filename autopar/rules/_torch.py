@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch._library.custom_ops import OPDEFS
 
+VERSION = torch.__version__
+
 
 def schema(function: Callable[..., Any]) -> str:
     """An operator's schema as text; empty for a plain function."""

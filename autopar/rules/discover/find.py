@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-import torch
-
 from autopar.errors import RuleError
 from autopar.graph import Arg, Node, Ref, Tensor
 from autopar.operators import callable_of
@@ -143,7 +141,7 @@ def _signature(node: Node, operands: tuple[Tensor, ...], tried: Families) -> Sig
         ("op", node.op),
         ("schema", _torch.schema(function)),
         ("pattern", pattern),
-        ("torch", torch.__version__),
+        ("torch", _torch.VERSION),
         ("source", "unknown" if source is None else source),
     )
 
