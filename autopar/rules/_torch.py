@@ -32,10 +32,17 @@ def tensor_arguments(function: Callable[..., Any]) -> tuple[tuple[str, str, bool
     return tuple((a.name, str(a.type), a.has_default_value()) for a in arguments)
 
 
-def depends_on_values(function: Callable[..., Any]) -> bool:
-    """Whether the shape of an operator's result depends on values."""
+def depends_on_values(function: Callable[..., Any], masked: bool) -> bool:
+    """Whether the shape of an operator's result depends on values; an index does so as a mask only."""
     tags = getattr(function, "tags", ())
-    return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+    dynamic = torch.Tag.dynamic_output_shape in tags
+    indexes = str(function).startswith("aten.index")
+    return (dynamic and (masked or not indexes)) or torch.Tag.data_dependent_output in tags
+
+
+def is_python(op: str) -> bool:
+    """Whether an operator is Python that somebody registered: it raises where it does not fit."""
+    return "::".join(op.split(".")[:2]) in OPDEFS
 
 
 def overloads(namespace: str, name: str) -> tuple[str, ...]:

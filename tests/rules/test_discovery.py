@@ -127,6 +127,8 @@ def test_what_reaches_over_borders_stays_whole() -> None:
 
 def test_a_dim_as_long_as_a_number_stays_so() -> None:
     """A roll by as much as the small dim is long would look like nothing at all."""
+    assert small_shapes(((26,),), {12}, {12}, False) == ((18,),)
+    assert small_shapes(((36,),), {12}, {12}, False) == ((24,),)
     assert small_shapes(((24, 6),), {12}, {12}, False)[0][0] % 12 == 0
     assert small_shapes(((24, 6),), {12}, {12}, False)[0][0] > 12
     assert small_shapes(((12, 6),), {12}, {12}, False)[0][0] == 12

@@ -13,6 +13,7 @@ from autopar.graph import Graph, Node, Tensor, is_random
 from autopar.operators import bind, callable_of
 from autopar.rules import _torch
 from autopar.rules.discover.sizes import Shapes
+from autopar.rules.local import Local
 from autopar.rules.prove import Reference, reference, wide
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -52,7 +53,7 @@ def refuse(node: Node, operands: tuple[Tensor, ...]) -> None:
         raise Declined("it draws random numbers")
     if _torch.writes(function):
         raise Declined(f"it changes its argument {', '.join(_torch.writes(function))}")
-    if _torch.depends_on_values(function):
+    if _torch.depends_on_values(function, any(t.dtype == "bool" for t in operands)):
         raise Declined("the shape of its result depends on values")
     odd = [t.dtype for t in (*operands, *node.outputs) if "complex" in t.dtype]
     if odd:
@@ -89,6 +90,30 @@ def sheltered() -> Iterator[None]:
     elsewhere = torch.device("cpu") if default.type != "cpu" else contextlib.nullcontext()
     with torch.random.fork_rng(devices=[]), elsewhere, torch.enable_grad():
         yield
+
+
+def accepts(node: Node, arguments: Local, operands: tuple[Tensor, ...], shapes: Shapes) -> bool:
+    """Whether an operator may be run on such shapes: some kernels crash where they do not fit.
+
+    Shapes alone are tried, where the operator can compute them; Python needs no such care.
+    """
+    if _torch.is_python(node.op):
+        return True
+    with torch.no_grad():
+        made = [
+            torch.empty(shape, dtype=getattr(torch, tensor.dtype), device="meta")
+            for tensor, shape in zip(operands, shapes, strict=True)
+        ]
+        given = iter(made)
+        try:
+            args = [bind(wide(arg), lambda _: next(given)) for arg in arguments[0]]
+            kwargs = {k: bind(wide(arg), lambda _: next(given)) for k, arg in arguments[1]}
+            callable_of(node.op)(*args, **kwargs)
+        except NotImplementedError:
+            return True
+        except Exception:
+            return False
+    return True
 
 
 def _wide(tensor: Tensor) -> str:

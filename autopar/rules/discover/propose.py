@@ -14,13 +14,13 @@ import torch
 from autopar.mesh import Mesh
 from autopar.operators import callable_of
 from autopar.placement import N, P, R, S, Sharding
-from autopar.rules.discover.laboratory import Bench
+from autopar.rules.discover.laboratory import Bench, accepts
 from autopar.rules.discover.places import Factor, Place
 from autopar.rules.discover.sizes import numbers
 from autopar.rules.prove import TOLERANCE, Reference, WrongError, error, gather, run, scatter
 
-MOST = 400
-"""Guesses per size of a factor."""
+MOST, ALTOGETHER = 400, 1200
+"""Guesses per size of a factor, and of all sizes."""
 ADDED = 4
 """Operands outside a product that are tried in all combinations."""
 PAIR, THREE = Mesh.of(2), Mesh.of(3)
@@ -34,6 +34,7 @@ def proposals(
     Nothing is proposed where one of the `known` factors lies.
     """
     sizes = _parts(bench) if merged else {n for shape in bench.shapes for n in shape if n > 1}
+    left = ALTOGETHER
     for size in sorted(sizes, reverse=True):
         if size % 2 and size % 3:
             continue
@@ -45,7 +46,8 @@ def proposals(
         guesses.sort(key=lambda guess: guess.count(None))
         for places in guesses[:MOST]:
             held = [(i, place) for i, place in enumerate(places) if place is not None]
-            if held and all(_free(i, place, size, known()) for i, place in held):
+            if held and left and all(_free(i, place, size, known()) for i, place in held):
+                left -= 1
                 yield from _consistent(bench, Factor(size, places, ()))
 
 
@@ -93,9 +95,16 @@ def _consistent(bench: Bench, factor: Factor) -> Iterator[Factor]:
         combinations(absent, n) for n in range(min(len(absent), ADDED) + 1)
     )
     for added in map(frozenset, groups):
-        outputs = _outputs(whole, factor, added)
+        try:
+            outputs = _outputs(whole, factor, added)
+        except _Unfit:
+            return
         if outputs is not None and not (added and any(outputs)):
             yield Factor(factor.size, factor.inputs, outputs, added)
+
+
+class _Unfit(Exception):
+    """The operator does not run on such shards, whatever their values."""
 
 
 def _outputs(
@@ -108,12 +117,19 @@ def _outputs(
         _form(place, i in added, tensors[name].differentiable)
         for i, (place, name) in enumerate(zip(factor.inputs, names, strict=True))
     ]
+    here = tuple(
+        form.local_shape(tuple(value.shape), mesh)
+        for value, form in zip(whole.operands, forms, strict=True)
+    )
+    call = (whole.node.args, whole.node.kwargs)
+    if not accepts(whole.node, call, tuple(tensors[name] for name in names), here):
+        raise _Unfit
     try:
         operands = [
             scatter(value, form, mesh, generator)
             for value, form in zip(whole.operands, forms, strict=True)
         ]
-        function, call = callable_of(whole.node.op), (whole.node.args, whole.node.kwargs)
+        function = callable_of(whole.node.op)
         with torch.no_grad():
             made = [
                 run(
@@ -127,7 +143,7 @@ def _outputs(
                 for rank in range(mesh.world_size)
             ]
     except Exception:
-        return None
+        raise _Unfit from None
     found: list[Place | None] = []
     for want, parts in zip(whole.outputs, zip(*made, strict=True), strict=True):
         place = _place(want, list(parts), factor.size, mesh)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from autopar.mesh import Mesh
 from autopar.plan import OpSharding
 from autopar.rules.candidates import Option, combine
-from autopar.rules.discover.laboratory import Bench
+from autopar.rules.discover.laboratory import Bench, accepts
 from autopar.rules.instance import Instance
+from autopar.rules.local import localize
 from autopar.rules.prove import WrongError, check
 
 RANKS = (2, 3)
@@ -75,6 +76,7 @@ def conduct(trials: Iterator[Trial], bench: Bench) -> int:
     """Run trials on every draw; how many there were.  Raise `Refuted` at the first that fails."""
     done = 0
     for trial in trials:
+        _accepted(trial, bench)
         for seed, whole in enumerate(bench.wholes):
             try:
                 check(whole, trial.sharding, trial.mesh, seed)
@@ -89,6 +91,17 @@ def conduct(trials: Iterator[Trial], bench: Bench) -> int:
                 raise Refuted(f"{trial.what}, {forms} of shapes {shapes}: {told}") from None
             done += 1
     return done
+
+
+def _accepted(trial: Trial, bench: Bench) -> None:
+    local = localize(bench.node, trial.sharding, bench.graph, trial.mesh)
+    shapes = tuple(
+        form.local_shape(shape, trial.mesh)
+        for form, shape in zip(trial.sharding.inputs, bench.shapes, strict=True)
+    )
+    if not accepts(bench.node, local, bench.operands, shapes):
+        told = ", ".join(str(list(shape)) for shape in shapes)
+        raise Refuted(f"{trial.what}: the operator does not accept the shapes {told}")
 
 
 def _listed(forms: tuple[object, ...]) -> str:
