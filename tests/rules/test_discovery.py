@@ -22,9 +22,7 @@ from autopar.rules.discover.sizes import small_shapes
 from autopar.rules.instance import Instance
 from tests.custom import operators as operators
 from tests.custom.model import gated
-from tests.rules.examples import EXAMPLES, Example, build, ids, n, t
-
-SLOW = ("conv3d", "scaled_dot_product_attention:grouped")
+from tests.rules.examples import EXAMPLES, Example, build, ids, mask, n, t
 
 
 @pytest.fixture(autouse=True)
@@ -246,3 +244,17 @@ def test_a_rule_that_does_not_fit_other_shapes() -> None:
 def _sin(size: int) -> tuple[Node, tuple[object, ...]]:
     graph, node = call("aten.sin", t(size))
     return node, tuple(graph.tensors[name] for name in node.operands)
+
+
+def test_a_kernel_that_checks_nothing_is_not_run() -> None:
+    """An LSTM's kernel crashes on weights of other sizes; shapes alone say so first."""
+    args = (t(4, 6, 8), [n(1, 6, 12), n(1, 6, 12)], [t(48, 8), t(48, 12), t(48), t(48)])
+    rule = found("aten.lstm.input", *args, True, 1, 0.0, True, False, False)
+    assert rule.ran and rule.trials >= 0
+
+
+def test_indices_are_no_mask() -> None:
+    """ATen says of every index that its result depends on values; whole numbers do not."""
+    assert found("aten.index.Tensor", t(6, 9), [ids(12)]).text == "w0! a, b -> b a"
+    masked = found("aten.index.Tensor", n(6, 9), [mask(6)])
+    assert "depends on values" in masked.reason

@@ -21,6 +21,8 @@ from autopar.rules.prove import TOLERANCE, Reference, WrongError, error, gather,
 
 MOST, ALTOGETHER = 400, 1200
 """Guesses per size of a factor, and of all sizes."""
+MANY, OF_MANY = 5, 64
+"""With more operands than this there are too many ways to try them all: those that split most."""
 ADDED = 4
 """Operands outside a product that are tried in all combinations."""
 PAIR, THREE = Mesh.of(2), Mesh.of(3)
@@ -34,7 +36,7 @@ def proposals(
     Nothing is proposed where one of the `known` factors lies.
     """
     sizes = _parts(bench) if merged else {n for shape in bench.shapes for n in shape if n > 1}
-    left = ALTOGETHER
+    left = ALTOGETHER if len(bench.operands) <= MANY else OF_MANY
     for size in sorted(sizes, reverse=True):
         if size % 2 and size % 3:
             continue
