@@ -6,9 +6,10 @@ from autopar.mesh import Mesh
 from autopar.placement import I, N, P, R, S, Sharding
 from autopar.plan import Plan
 from autopar.posed import Compilation
+from autopar.rules import rule
 from autopar.runtime.parallel import Parallel
 
 __all__ = [
     "AutoparError", "Compilation", "I", "Mesh", "N", "P", "Parallel", "Plan", "R", "S", "Sharding",
-    "compile_model", "parallelize", "plan",
+    "compile_model", "parallelize", "plan", "rule",
 ]  # fmt: skip

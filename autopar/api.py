@@ -209,6 +209,14 @@ def _captured_by(
     return compiler, compiler.graph(inputs)
 
 
+def captured_graph(
+    model: nn.Module, example_inputs: ExampleInputs | None, *, loss: Loss | None = None
+) -> Graph:
+    """The model's graph, captured as `plan` would without options."""
+    inputs = example_inputs if example_inputs is not None else offered_inputs(model)
+    return captured(without_weights(model, None), inputs, Options(loss=loss))
+
+
 def captured_for(
     plan: Plan, model: nn.Module, example_inputs: ExampleInputs | None, loss: Loss | None
 ) -> Graph:

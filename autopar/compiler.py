@@ -12,6 +12,7 @@ from torch import nn
 
 from autopar import presets
 from autopar.batch import mapped
+from autopar.cache import cache_directory, write
 from autopar.capture import ExampleInputs, capture
 from autopar.capture.passes.dead import drop_dead
 from autopar.capture.saved import saved
@@ -27,7 +28,7 @@ from autopar.plan import Plan
 from autopar.posed import Compilation, Posed, Settings, pose
 from autopar.pricing.parameters import Storage
 from autopar.runtime import agreement
-from autopar.runtime.program import Program, cache_directory, load, write
+from autopar.runtime.program import Program, load
 from cost_models.hardware import Hardware
 
 

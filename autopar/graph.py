@@ -105,7 +105,7 @@ class Node:
         """What constraints match: the user's name for it."""
         if self.is_leaf:
             return self.target
-        return f"{self.origin.module}/{short(self.op)}" if self.origin.module else short(self.op)
+        return f"{self.origin.module}/{bare(self.op)}" if self.origin.module else bare(self.op)
 
     def __str__(self) -> str:
         arguments = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs)]
@@ -116,8 +116,18 @@ class Node:
 
 
 def short(op: str) -> str:
-    """``linear`` for ``aten.linear.default``."""
-    return op.split(".")[1] if op.count(".") >= 1 else op
+    """``linear`` for ``aten.linear.default``; ``mine::linear`` for another library's operator.
+
+    What is known of an operator is looked up by this name, and another library may use any word.
+    """
+    namespace, _, rest = op.partition(".")
+    name = bare(op)
+    return name if namespace in ("aten", "autopar") or not rest else f"{namespace}::{name}"
+
+
+def bare(op: str) -> str:
+    """``linear`` for ``aten.linear.default`` and for ``mine.linear.default``: a word for people."""
+    return op.split(".")[1] if "." in op else op
 
 
 RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal", "uniform", "exponential")

@@ -33,7 +33,7 @@ from autopar.runtime.context import Axes, on
 
 LACKS_RULE = "No valid sharding strategy"
 """How the checker begins to say that it does not know an operator."""
-_CALL = re.compile(r"((?:torch\.|F\.)?[A-Za-z_]\w*)\(")
+_CALL = re.compile(r"((?:torch\.(?:ops\.\w+\.\w+\.)?|F\.)?[A-Za-z_]\w*)\(")
 NAMES = {"torch": torch, "F": F, **{name: getattr(runtime, name) for name in runtime.__all__}}
 """What emitted code imports."""
 

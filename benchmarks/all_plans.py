@@ -155,10 +155,10 @@ def made_of(texts: Mapping[str, Any], folder: Path) -> dict[str, Callable[[], No
     from torch.distributed.device_mesh import init_device_mesh
 
     from autopar.batch import Batch
+    from autopar.cache import write
     from autopar.plan import Plan
     from autopar.runtime.parallel import Parallel
     from autopar.runtime.program import load as load_program
-    from autopar.runtime.program import write
 
     (model, inputs), graph = case(), captured()
     device_mesh = init_device_mesh("cpu", MESH.sizes, mesh_dim_names=MESH.names)

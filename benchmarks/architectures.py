@@ -39,7 +39,7 @@ from autopar.graph import Graph, Node, short
 from autopar.mesh import Mesh
 from autopar.plan import Plan
 from autopar.posed import Settings
-from autopar.rules import flops, registered, rule_of
+from autopar.rules import discovered, flops, registered, rule_of
 from cost_models.hardware import Hardware, Link, load
 from tests import models, parity
 from tests.architectures import ARCHITECTURES, FAMILIES
@@ -156,15 +156,31 @@ def without_latency(hardware: Hardware) -> Hardware:
 def operators(graph: Graph) -> dict[str, Any]:
     """Counts, and how those are used that have no rule or one that lets nothing be split."""
     nodes = [node for node in graph.nodes if not node.is_leaf]
-    whole = [node for node in nodes if not rule_of(node, graph).declared]
+    whole = [node for node in nodes if rule_of(node, graph).source == "none"]
     stiff = [node for node in nodes if is_stiff(node, graph)]
     work = {node.name: flops(node, graph) for node in nodes}
     total = sum(work.values())
     return {
         "nodes": len(nodes),
         "operators": dict(Counter(short(node.op) for node in nodes)),
+        "rules": sources(nodes, graph),
+        "experiments": round(sum(found.seconds for found in discovered()), 3),
         "without rule": uses(whole, graph, work, total),
         "rule splits nothing": uses(stiff, graph, work, total),
+    }
+
+
+def sources(nodes: list[Node], graph: Graph) -> dict[str, dict[str, float]]:
+    """By whose word a rule is: the share of calls, and of distinct operators, that have such a rule."""
+    calls = Counter(rule_of(node, graph).source for node in nodes)
+    kinds = Counter(source for _, source in {(n.op, rule_of(n, graph).source) for n in nodes})
+    return {
+        source: {
+            "calls": round(calls[source] / max(len(nodes), 1), 4),
+            "operators": round(kinds[source] / max(kinds.total(), 1), 4),
+        }
+        for source in ("declared", "user", "discovered", "none")
+        if calls[source]
     }
 
 
@@ -312,18 +328,24 @@ def child(name: str, part: str, options: argparse.Namespace) -> dict[str, Any]:
 # ---- what is printed
 
 HEADER = (
-    f"{'architecture':17}{'nodes':>5}{'kinds':>6}{'no rule':>8}{'capture':>9}{'plan':>9}"
+    f"{'architecture':17}{'nodes':>5}{'kinds':>6}{'declared':>10}{'found':>7}{'none':>6}"
+    f"{'capture':>9}{'plan':>9}"
     f"{'flops split':>14}{'megatron':>11}  {'equal':8}{'1 rank':8}{'2 ranks':8}"
 )
-"""Of `flops split` each mesh axis has a number; of `megatron` the last one, of parameter bytes."""
+"""`declared`, `found`, `none`: calls by whose word their rule is.  Of `flops split` each mesh axis has a
+number; of `megatron` the last one, of parameter bytes."""
 
 
 def line(found: Mapping[str, Any]) -> str:
     """One architecture."""
     recorded = found.get("capture", {})
-    without = recorded.get("without rule", {})
-    counts = (recorded.get("nodes", ""), len(recorded.get("operators", ())), len(without))
-    text = f"{found['name']:17}{counts[0]:>5}{counts[1]:>6}{counts[2]:>8}"
+    shares = recorded.get("rules", {})
+    text = (
+        f"{found['name']:17}{recorded.get('nodes', ''):>5}{len(recorded.get('operators', ())):>6}"
+    )
+    for source, width in (("declared", 10), ("discovered", 7), ("none", 6)):
+        share = shares.get(source, {}).get("calls", 0.0)
+        text += f"{f'{share:.0%}' if shares else '':>{width}}"
     text += f"{timed(recorded):>9}{timed(found.get('plan', {})):>9}"
     split = found.get("splits", {}).get("shares", {}).values()
     used = [share["used"] for share in found.get("megatron", {}).get("shares", {}).values()]

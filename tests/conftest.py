@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,11 +12,17 @@ import pytest
 
 from tests.pool import Pool
 
+# Nothing that an earlier run found out, or that lies in the user's cache, is seen; workers inherit it.
+os.environ["AUTOPAR_CACHE"] = tempfile.mkdtemp(prefix="autopar_cache_")
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew")
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["AUTOPAR_CACHE"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

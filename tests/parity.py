@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from autopar import presets, rules
 from autopar.batch import Batch
 from autopar.blocks import Recompute
+from autopar.cache import write
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.compile import compile_graph
@@ -35,18 +36,23 @@ from autopar.posed import Settings
 from autopar.pricing.estimate import traffic
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.parallel import Parallel
-from autopar.runtime.program import load, write
+from autopar.runtime.program import load
 from cost_models.hardware import load as load_hardware
 from tests import models
 from tests.architectures import ARCHITECTURES
 from tests.capture.compare import eager_loss
+from tests.custom.model import gated
 from tests.random_plans import random_plan
 from tests.wide import Wide
 
 TOLERANCE = 1e-9
 RATE = 0.1
 """Learning rate of the SGD step that weights are compared after."""
-CASES = {**models.ALL, **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES}}
+CASES = {
+    **models.ALL,
+    **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES},
+    "custom": gated,
+}
 """Every model by name."""
 
 

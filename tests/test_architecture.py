@@ -14,7 +14,7 @@ import autopar
 ROOT = Path(__file__).parent.parent
 LAYERS = (
     ("errors",),
-    ("mesh", "batch"),
+    ("mesh", "batch", "cache"),
     ("views",),
     ("placement",),
     ("conversion", "graph"),
@@ -129,5 +129,5 @@ def test_files_and_functions_stay_small() -> None:
 def test_public_names() -> None:
     assert sorted(autopar.__all__) == [
         "AutoparError", "Compilation", "I", "Mesh", "N", "P", "Parallel", "Plan", "R", "S",
-        "Sharding", "compile_model", "parallelize", "plan",
+        "Sharding", "compile_model", "parallelize", "plan", "rule",
     ]  # fmt: skip

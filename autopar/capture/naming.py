@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autopar.capture.passes.rewriting import rename, renamed_ends
-from autopar.graph import Graph, Node, short
+from autopar.graph import Graph, Node, bare, short
 
 RESERVED = {
     "self",
@@ -74,7 +74,7 @@ def _base(node: Node, assigns: bool) -> str:
     if called:
         return called
     variables = _variables(node) if assigns else ()
-    return variables[0] if len(variables) == 1 else _identifier(short(node.op).strip("_"))
+    return variables[0] if len(variables) == 1 else _identifier(bare(node.op).strip("_"))
 
 
 def _called_module(node: Node) -> str:

@@ -19,6 +19,7 @@ from autopar.cli import (
     map,
     plan,
     presets,
+    rules,
     show,
     solve,
     verify,
@@ -57,6 +58,7 @@ app.command("solve")(solve.command)
 app.command("verify")(verify.command)
 app.command("hardware")(hardware.command)
 app.command("presets")(presets.command)
+app.command("rules")(rules.command)
 app.command("calibrate")(calibrate.command)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from autopar.cache import write
 from autopar.errors import InputError
-from autopar.runtime.program import write
 from autopar.show.table import WIDTH
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from autopar import presets
 from autopar.api import compile_model
@@ -15,7 +16,8 @@ from autopar.errors import ConstraintError, InputError, MeshError
 from autopar.mesh import Mesh
 from autopar.options import Options
 from autopar.problem_text import to_json
-from autopar.show import show_plan
+from autopar.rules import coverage, discovered
+from autopar.show import coverage_line, show_plan
 from cost_models.hardware import detect
 from cost_models.hardware import load as load_hardware
 
@@ -75,7 +77,9 @@ def command(
     save(made.plan.to_json() + "\n", output)
     if problem:
         save(to_json(made.priced.problem) + "\n", problem)
-    console().print(show_plan(made.plan, made.graph), f"\nwrote {output}", sep="\n")
+    spent = sum(found.seconds for found in discovered())
+    said = coverage_line(coverage(made.graph), spent)
+    console().print(show_plan(made.plan, made.graph), "", Text(said), f"\nwrote {output}", sep="\n")
 
 
 def _shape(mesh: str | None, devices: int | None) -> Mesh | int:

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from autopar.cli.match import graph_of
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE
 from autopar.cli.output import console
 from autopar.plan import Plan
-from autopar.show import show_operators, show_plan
+from autopar.rules import coverage
+from autopar.show import coverage_line, show_operators, show_plan
 
 
 def command(
@@ -27,3 +29,5 @@ def command(
     graph = graph_of(decided, model, batch, sequence) if model else None
     out = console()
     out.print(show_plan(decided, graph), "", show_operators(decided, graph), sep="\n")
+    if graph is not None:
+        out.print("", Text(coverage_line(coverage(graph))), sep="\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from autopar.emit.statement import Part, Value, Weight
-from autopar.graph import Arg, DType, Ref, short
+from autopar.graph import Arg, DType, Ref, bare, short
 
 Bound = Mapping[str, Value | Weight]
 """What each argument name stands for at this place."""
@@ -57,7 +57,7 @@ def expression(
         return writer.call(f"F.{name}", args, kept)
     if name in TORCH:
         return writer.call(f"torch.{name}", args, kept)
-    return writer.call(f"torch.ops.{op.split('.')[0]}.{name}.{overload}", args, kept)
+    return writer.call(f"torch.ops.{op.split('.')[0]}.{bare(op)}.{overload}", args, kept)
 
 
 class _Writer:

@@ -183,14 +183,12 @@ def _text(part: str | Value | Weight, names: Names, weights: dict[Weight, str], 
         return part
     if isinstance(part, Value):
         return names[part]
-    return weights.get(part) or f"self.{_attribute(part.path.removeprefix(f'{home}.'))}"
+    return weights.get(part) or _member(part.path.removeprefix(f"{home}."))
 
 
-def _attribute(path: str) -> str:
-    """``transformer.h[0].ln_1.weight`` for ``transformer.h.0.ln_1.weight``."""
-    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", re.sub(r"^(\d+)(?=\.)", r"[\1]", path)).replace(
-        "self.[", "self["
-    )
+def _member(path: str) -> str:
+    """``self.transformer.h[0].ln_1.weight`` for ``transformer.h.0.ln_1.weight``; ``self[0].weight``."""
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", f"self.{path}")
 
 
 def _model(
@@ -214,7 +212,7 @@ def _model(
             for loop in group:
                 if isinstance(loop, Loop):
                     lines.extend(_loop(loop, classes[loop.blocks[0].key], names))
-    returned = [names[v] if isinstance(v, Value) else f"self.{_attribute(v.path)}" for v in results]
+    returned = [names[v] if isinstance(v, Value) else _member(v.path) for v in results]
     return [
         f"class {graph.name}(Module):",
         f"    def forward({', '.join(['self', *inputs])}):",
@@ -230,9 +228,7 @@ def _key_name(target: str) -> str:
 def _loop(loop: Loop, class_name: str, names: Names) -> list[str]:
     first, last = loop.blocks[0], loop.blocks[-1]
     lines = []
-    inputs = [
-        names[v] if isinstance(v, Value) else f"self.{_attribute(v.path)}" for v in first.inputs
-    ]
+    inputs = [names[v] if isinstance(v, Value) else _member(v.path) for v in first.inputs]
     outputs = [names.define(value) for value in last.outputs]
     if len(loop.blocks) == 1:
         call = f'{class_name}(self, "{first.path}")({", ".join(inputs)})'

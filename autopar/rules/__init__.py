@@ -3,13 +3,18 @@
 from autopar.rules import families
 from autopar.rules.candidates import batch_forms, candidates
 from autopar.rules.declare import registered, rule_of
+from autopar.rules.discover import discovered
+from autopar.rules.known import known_rules
 from autopar.rules.local import localize
 from autopar.rules.positions import positions
+from autopar.rules.report import Coverage, coverage
 from autopar.rules.text import parse_rule
+from autopar.rules.user import rule, user_rules
 from autopar.rules.variants import variant_traffic
 from autopar.rules.work import flops
 
 __all__ = [
-    "batch_forms", "candidates", "families", "flops", "localize", "parse_rule", "positions",
-    "registered", "rule_of", "variant_traffic",
+    "Coverage", "batch_forms", "candidates", "coverage", "discovered", "families", "flops",
+    "known_rules", "localize", "parse_rule", "positions", "registered", "rule", "rule_of",
+    "user_rules", "variant_traffic",
 ]  # fmt: skip

@@ -49,7 +49,7 @@ def candidates(graph: Graph, mesh: Mesh, *, local_inputs: bool = False) -> Candi
         shapes = tuple((t.shape, t.differentiable) for t in (*operands, *node.outputs))
         key = (id(instance), options, shapes)
         if key not in known:
-            known[key] = tuple(dict.fromkeys(_combine(instance, options, operands, node, mesh)))
+            known[key] = tuple(dict.fromkeys(combine(instance, options, operands, node, mesh)))
         found[node.name] = known[key]
     return found
 
@@ -79,13 +79,14 @@ def _options(
         yield Option(factor=factor, position=position)
 
 
-def _combine(
+def combine(
     instance: Instance,
     options: tuple[Option, ...],
     operands: tuple[Tensor, ...],
     node: Node,
     mesh: Mesh,
 ) -> Iterator[OpSharding]:
+    """Every choice of one option per axis that the shapes allow."""
     # An axis of one device splits nothing: one option is enough.
     per_axis = [options if size > 1 else options[:1] for size in mesh.sizes]
     tensors = (*operands, *node.outputs)
@@ -93,7 +94,7 @@ def _combine(
     for picks in itertools.product(*per_axis):
         nested = _nest(picks, mesh)
         variants = tuple(instance.variants.get(pick.factor, "") for pick in nested)
-        if not _one_variant(nested, variants):
+        if not _one_variant(nested, variants) or not _divides(nested, instance, mesh):
             continue
         forms = tuple(
             Sharding(
@@ -114,6 +115,15 @@ def _one_variant(picks: tuple[Option, ...], variants: tuple[str, ...]) -> bool:
         name in CONTIGUOUS and pick.position > 1 for name, pick in zip(variants, picks, strict=True)
     )
     return sum(map(bool, variants)) <= 1 and not strided
+
+
+def _divides(picks: tuple[Option, ...], instance: Instance, mesh: Mesh) -> bool:
+    """What is split is a multiple of its parts: a whole dim may be where its factor is not."""
+    return all(
+        instance.sizes[pick.factor] % (pick.position * size) == 0
+        for pick, size in zip(picks, mesh.sizes, strict=True)
+        if pick.factor
+    )
 
 
 def _possible(

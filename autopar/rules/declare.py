@@ -8,7 +8,7 @@ from functools import cache
 
 from autopar.errors import RuleError
 from autopar.graph import Arg, Graph, Node, Ref, Tensor, short
-from autopar.rules.instance import Instance, bind
+from autopar.rules.instance import Instance, Source, bind
 from autopar.rules.text import Rule, Term, expand, parse_rule
 
 
@@ -56,6 +56,7 @@ class Call:
 
 Declare = Callable[[Call], Declared | None]
 _REGISTER: dict[str, Declare] = {}
+_OTHERWISE: dict[Source, Declare] = {}
 
 
 def rule(*ops: str) -> Callable[[Declare], Declare]:
@@ -74,7 +75,34 @@ def rule(*ops: str) -> Callable[[Declare], Declare]:
 def fixed(text: str, *ops: str, linear: tuple[tuple[int, ...], ...] = ()) -> None:
     """Register one text for operators whose rule does not depend on their arguments."""
     declared = Declared(text, tuple(frozenset(group) for group in linear))
-    rule(*ops)(lambda call: declared)
+
+    def declare(call: Call) -> Declared:
+        return declared
+
+    declare.__doc__ = text
+    rule(*ops)(declare)
+
+
+def otherwise(source: Source) -> Callable[[Declare], Declare]:
+    """Register who is asked about operators without a declaration: the user, then an experiment."""
+
+    def register(declare: Declare) -> Declare:
+        _OTHERWISE[source] = declare
+        return declare
+
+    return register
+
+
+def declaration(op: str) -> Declare | None:
+    """What was registered for an operator, by its name with overload or without."""
+    name = short(op)
+    overload = op.split(".")[2:]
+    return _REGISTER.get(".".join([name, *overload])) or _REGISTER.get(name)
+
+
+def forget() -> None:
+    """Rules are asked for anew: somebody knows more."""
+    _instance.cache_clear()
 
 
 def registered() -> tuple[str, ...]:
@@ -124,15 +152,25 @@ def _numbered(arg: Arg, order: Mapping[str, int]) -> object:
 
 @cache
 def _instance(key: _Key) -> Instance:
-    node = key.node
-    declare = _REGISTER.get(".".join(node.op.split(".")[1:])) or _REGISTER.get(short(node.op))
-    declared = (
-        declare(Call(node, key.operands)) if declare is not None and not node.is_leaf else None
-    )
-    if declared is None:
+    if key.node.is_leaf:
         return _whole(key)
+    call = Call(key.node, key.operands)
+    order: tuple[Source, ...] = ("declared", "user", "discovered")
+    asked = {"declared": declaration(key.node.op), **_OTHERWISE}
+    for source in order:
+        declare = asked.get(source)
+        declared = declare(call) if declare is not None else None
+        if declared is not None:
+            return instance(declared, key.node, key.operands, source)
+    return _whole(key)
+
+
+def instance(
+    declared: Declared, node: Node, operands: tuple[Tensor, ...], source: Source = "declared"
+) -> Instance:
+    """A declaration on a node's shapes; raise `RuleError` where it does not fit them."""
     ranks = (
-        tuple(len(t.shape) for t in key.operands),
+        tuple(len(t.shape) for t in operands),
         tuple(len(t.shape) for t in node.outputs),
     )
     parsed = parse_rule(declared.text)
@@ -142,8 +180,8 @@ def _instance(key: _Key) -> Instance:
             f"{len(parsed.outputs)} outputs; this call has {len(ranks[0])} and {len(ranks[1])}."
         )
     expanded = expand(parsed, ranks)
-    sizes = bind(expanded, node, key.operands, declared.sizes)
-    return Instance(expanded, sizes, declared.linear, declared.variants, least=declared.least)
+    sizes = bind(expanded, node, operands, declared.sizes)
+    return Instance(expanded, sizes, declared.linear, declared.variants, declared.least, source)
 
 
 def _whole(key: _Key) -> Instance:
@@ -159,4 +197,4 @@ def _whole(key: _Key) -> Instance:
         terms.append(Term(tuple(dims)))
     count = len(key.operands)
     bare = Rule(tuple(terms[:count]), tuple(terms[count:]), frozenset(sizes))
-    return Instance(bare, sizes, declared=False)
+    return Instance(bare, sizes, source="none")

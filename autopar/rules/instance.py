@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from autopar.errors import RuleError
 from autopar.graph import Node, Tensor
 from autopar.placement import S
 from autopar.rules.text import Dim, Rule, Term
+
+Source = Literal["declared", "user", "discovered", "none"]
+"""Whose word a rule is: autopar's, the user's, an experiment's, or nobody's."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,13 @@ class Instance:
     sizes: Mapping[str, int]
     linear: tuple[frozenset[int], ...] = ()
     variants: Mapping[str, str] = field(default_factory=dict)
-    declared: bool = True
     least: int = 1
+    source: Source = "declared"
+
+    @property
+    def declared(self) -> bool:
+        """Whether it is a rule of autopar's own."""
+        return self.source == "declared"
 
     @property
     def shardable(self) -> tuple[str, ...]:

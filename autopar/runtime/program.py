@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import tempfile
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,9 +11,10 @@ from typing import Any
 
 import torch
 
-from autopar.errors import SourceError
+from autopar.errors import RuleError, SourceError
 from autopar.graph import Graph, is_random
 from autopar.grouping import Group, groups
+from autopar.operators import callable_of
 from autopar.placement import N, P, Sharding
 from autopar.plan import Plan
 from autopar.runtime.module import Module, Namespace
@@ -93,6 +92,7 @@ class Program:
 
 def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:
     """Import the emitted file; it must define a class named after the model."""
+    _registered(graph, path)
     name = f"autopar_emitted_{plan.digest}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -109,19 +109,16 @@ def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:
     return Program(plan, graph, source, path, model, blocks)
 
 
-def write(source: str, path: Path) -> Path:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(descriptor, "w") as file:
-        file.write(source)
-    os.replace(temporary, path)
-    return path
-
-
-def cache_directory() -> Path:
-    """Where emitted files lie: $AUTOPAR_CACHE, else below the user's cache directory."""
-    chosen = os.environ.get("AUTOPAR_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "autopar"
+def _registered(graph: Graph, path: Path) -> None:
+    """Raise `SourceError` where an operator that the file calls is unknown in this process."""
+    missing = []
+    for op in dict.fromkeys(node.op for node in graph.nodes if not node.is_leaf):
+        try:
+            callable_of(op)
+        except RuleError:
+            missing.append("::".join(op.split(".")[:2]))
+    if missing:
+        raise SourceError(
+            f"{path} calls {', '.join(missing)}, which nothing has registered in this process. Import "
+            "the module that defines the operator before autopar.parallelize, on every rank."
+        )

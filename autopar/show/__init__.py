@@ -10,6 +10,7 @@ from autopar.show.operators import conversions, operators
 from autopar.show.parameters import parameters
 from autopar.show.plan import show_operators, show_plan
 from autopar.show.proof import proof
+from autopar.show.rules import coverage_line, rule_report, rules_table
 from autopar.show.shares import shares
 from autopar.show.solution import curve, solution
 from autopar.show.table import to_text
@@ -18,8 +19,8 @@ from autopar.show.verdicts import verdicts
 from autopar.show.words import words
 
 __all__ = [
-    "Block", "Row", "checks", "communication", "conversions", "costs", "curve", "differences",
-    "explanation", "fold", "header", "landscape_grid", "landscape_table", "nbytes", "operators",
-    "parameters", "proof", "seconds", "shares", "show_operators", "show_plan", "solution", "to_text",
-    "verdicts", "words",
+    "Block", "Row", "checks", "communication", "conversions", "costs", "coverage_line", "curve",
+    "differences", "explanation", "fold", "header", "landscape_grid", "landscape_table", "nbytes",
+    "operators", "parameters", "proof", "rule_report", "rules_table", "seconds", "shares",
+    "show_operators", "show_plan", "solution", "to_text", "verdicts", "words",
 ]  # fmt: skip

@@ -36,6 +36,7 @@ FLAGS = {
     "verify": {"plan", "model", "--hardware", "--bound", "--batch", "--sequence"},
     "hardware": {"name"},
     "presets": set(),
+    "rules": {"operator", "--model", "--shapes", "--json", "--batch", "--sequence"},
     "calibrate": {"--output", "-o", "--quick"},
 }  # fmt: skip
 LLAMA = {
@@ -244,6 +245,71 @@ def test_hardware() -> None:
 def test_presets() -> None:
     text = ok("presets")
     assert all(name in text for name in autopar.presets.names())
+
+
+def test_rules_are_listed() -> None:
+    listed = {row["operator"]: row for row in json.loads(ok("rules", "--json"))}
+    assert set(autopar.rules.registered()) <= set(listed)
+    assert listed["mm"] == {"operator": "mm", "source": "declared", "rule": "n k, k m -> n m"}
+    assert "n k, k m -> n m" in ok("rules")
+
+
+def test_rules_of_a_model() -> None:
+    model = "tests.custom.model:gated"
+    found = {row["operator"]: row for row in json.loads(ok("rules", "--model", model, "--json"))}
+    gate = found["autopar_tests.swiglu.default"]
+    assert (gate["source"], gate["rule"]) == ("discovered", "a b (w0! c) -> a b c")
+    assert found["aten.linear.default"]["source"] == "declared"
+    said = ok("rules", "swiglu", "--model", model)
+    assert "found by experiment" in said and "c       32 entries: splits a part of dim 2" in said
+    unknown = run("rules", "swigle", "--model", model)
+    assert unknown.exit_code == 1 and "calls no operator 'swigle'" in unknown.stderr
+
+
+def test_a_rule_is_explained_and_proved() -> None:
+    said = ok("rules", "addmm", "--shapes", "18,6x12,12x18")
+    assert "rule    + o, n i, i o -> n o" in said
+    assert "the output becomes a sum over devices, operand 0 a part of one" in said
+    assert "proof   splitting i: equal, forward and backward, in " in said
+    (content,) = json.loads(ok("rules", "addmm", "--shapes", "18,6x12,12x18", "--json"))
+    assert content["holds"] and [c["trials"] > 0 for c in content["claims"]] == [True] * 5
+    assert content["linear"] == [[0, 1], [0, 2]]
+    assert "draws random numbers" in ok("rules", "dropout")
+    assert "needs vocab_parallel_embedding" in ok("rules", "embedding")
+
+
+def test_a_rule_that_fails_its_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    from autopar.rules import declare
+
+    wrong = declare.Declared("b h -> b h")
+    monkeypatch.setitem(declare._REGISTER, "softmax", lambda call: wrong)
+    declare.forget()
+    try:
+        refused = run("rules", "softmax")
+        assert (
+            refused.exit_code == 1 and "FAILS   splitting h: splitting h over 2" in refused.stdout
+        )
+    finally:
+        monkeypatch.undo()
+        declare.forget()
+
+
+def test_rules_that_cannot_be_shown() -> None:
+    for words, message in (
+        (("rules", "aten::nope"), "There is no operator 'aten::nope'"),
+        (("rules", "einsum"), "give --shapes, or --model"),
+        (("rules", "mm", "--shapes", "6xy"), "Cannot read the shapes"),
+        (("rules", "add.Nothing"), "its overloads are"),
+    ):
+        refused = run(*words)
+        assert refused.exit_code == 1 and message in refused.stderr.replace("\n", " ")
+
+
+def test_plans_say_whose_rules_they_use(tmp_path: Path) -> None:
+    path, model = tmp_path / "plan.json", "tests.custom.model:gated"
+    said = ok("plan", model, "--mesh", "2", "--hardware", "cpu", "-o", path)
+    assert "rules: " in said and "6 discovered (autopar_tests.project, " in said
+    assert "6 discovered (autopar_tests.project, " in ok("show", path, model)
 
 
 def test_calibrate_writes_what_was_measured(

@@ -29,7 +29,7 @@ def scatter(
     whole: torch.Tensor, sharding: Sharding, mesh: Mesh, generator: torch.Generator
 ) -> list[torch.Tensor]:
     """Every rank's local tensor; partial ones are random parts that add up."""
-    parts = {(): whole}
+    parts: dict[tuple[tuple[int, int], ...], torch.Tensor] = {(): whole}
     for axis in _inside_out(sharding):
         parts = {
             (*taken, (axis, index)): piece

@@ -1,0 +1,25 @@
+"""Files that autopar keeps for itself: where they lie, and how they are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write(source: str, path: Path) -> Path:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "w") as file:
+        file.write(source)
+    os.replace(temporary, path)
+    return path
+
+
+def cache_directory() -> Path:
+    """Emitted files and discovered rules: $AUTOPAR_CACHE, else below the user's cache directory."""
+    chosen = os.environ.get("AUTOPAR_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "autopar"

@@ -1,0 +1,76 @@
+"""Every private torch name that rules need: what an operator's registration says of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._library.custom_ops import OPDEFS
+
+VERSION = torch.__version__
+
+
+def schema(function: Callable[..., Any]) -> str:
+    """An operator's schema as text; empty for a plain function."""
+    return str(getattr(function, "_schema", ""))
+
+
+def writes(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The arguments that an operator says it changes."""
+    arguments = getattr(getattr(function, "_schema", None), "arguments", ())
+    return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+def tensor_arguments(function: Callable[..., Any]) -> tuple[tuple[str, str, bool], ...]:
+    """(name, type, has a default) of each argument."""
+    arguments = getattr(getattr(function, "_schema", None), "arguments", ())
+    return tuple((a.name, str(a.type), a.has_default_value()) for a in arguments)
+
+
+def depends_on_values(function: Callable[..., Any], masked: bool) -> bool:
+    """Whether the shape of an operator's result depends on values; an index does so as a mask only."""
+    tags = getattr(function, "tags", ())
+    dynamic = torch.Tag.dynamic_output_shape in tags
+    indexes = str(function).startswith("aten.index")
+    return (dynamic and (masked or not indexes)) or torch.Tag.data_dependent_output in tags
+
+
+def is_python(op: str) -> bool:
+    """Whether an operator is Python that somebody registered: it raises where it does not fit."""
+    return "::".join(op.split(".")[:2]) in OPDEFS
+
+
+def overloads(namespace: str, name: str) -> tuple[str, ...]:
+    """The overloads of an operator; none where it is not registered."""
+    try:
+        packet = getattr(getattr(torch.ops, namespace), name)
+    except (AttributeError, RuntimeError):
+        return ()
+    return tuple(packet.overloads())
+
+
+def source_digest(op: str) -> str | None:
+    """The files that define a `torch.library.custom_op`, as one digest; None where unknown.
+
+    ATen's operators change with torch's version only.
+    """
+    if op.startswith(("aten.", "autopar.")):
+        return ""
+    namespace, name, _ = op.split(".", 2)
+    definition = OPDEFS.get(f"{namespace}::{name}")
+    if definition is None:
+        return None
+    parts = [definition._init_fn, definition._backward_fn, definition._setup_context_fn]
+    parts += definition._backend_fns.values()
+    digest = hashlib.sha256()
+    with contextlib.suppress(OSError, TypeError):
+        files = {inspect.getsourcefile(inspect.unwrap(part)) for part in parts if part is not None}
+        for file in sorted(str(file) for file in files):
+            digest.update(Path(file).read_bytes())
+        return digest.hexdigest()[:16]
+    return None

@@ -1,0 +1,6 @@
+"""Rules by experiment: an operator without a declaration is run on shards of small random tensors."""
+
+from autopar.rules.discover.find import Discovery, discover, discovered, discovery
+from autopar.rules.discover.settle import Finding
+
+__all__ = ["Discovery", "Finding", "discover", "discovered", "discovery"]

@@ -1,0 +1,1 @@
+"""Operators of a user's own, as a model's file would define them."""
