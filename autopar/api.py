@@ -28,6 +28,8 @@ from autopar.plan import Plan
 from autopar.record import View
 from autopar.runtime import agreement, faults, world
 from autopar.runtime.parallel import Parallel
+from autopar.runtime.weights.initialise import Init
+from autopar.runtime.weights.source import Weights
 from autopar.views import views
 from cost_models.hardware import Hardware, detect
 from cost_models.hardware import load as load_hardware
@@ -52,6 +54,8 @@ def parallelize(
     recompute: str | None = None,
     source: str | Path | None = None,
     replan: bool = True,
+    weights: Weights | None = None,
+    init: Init | None = None,
 ) -> Parallel:
     """The model as a distributed training step; call it on every rank, under ``torchrun``.
 
@@ -66,6 +70,13 @@ def parallelize(
     ``input="local"`` every rank passes its own part of the batch.  `source` is an emitted file that
     was edited by hand.  Batches of other shapes are planned when they come, or refused with
     ``replan=False``.
+
+    A model on the meta device comes to life shard by shard, and no process ever holds all of it:
+    from `weights`, a .safetensors file, a directory of them, a `torch.distributed.checkpoint`
+    directory or a state dict, of which each rank reads its slices; and, for what they lack, from
+    `init`, a function of one module, called as ``model.apply(init)`` would (the default is the
+    model's own ``_init_weights`` and ``reset_parameters``), with the values that one process makes
+    after ``torch.manual_seed(torch.initial_seed())``.
 
     Raises `InputError` and its kinds for what does not fit, `CaptureError` for a model that cannot
     be captured as it is, `InfeasibleError` where nothing meets the constraints.
@@ -99,6 +110,8 @@ def parallelize(
         example=Batch.of(*as_call(example)),
         replan=replan,
         local_input=options.input == "local",
+        weights=weights,
+        init=init,
     )
 
 
