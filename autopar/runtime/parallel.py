@@ -67,9 +67,7 @@ class Parallel(nn.Module):
         self._synchronises = True
         self._tree = Namespace()
         self._slots = list(slots(model, program.plan, program.graph, device_mesh))
-        self._targets = targets(
-            self._slots, buffers(model, device_mesh), program.plan, device_mesh
-        )
+        self._targets = targets(self._slots, buffers(model, device_mesh), program.plan, device_mesh)
         self._dialect = Dialect.of(model, program.graph.aliases)
         self._register(model, program.graph)
         fill(

@@ -53,7 +53,9 @@ class Checkpoint:
 
     def _load(self, tensors: dict[str, torch.Tensor]) -> None:
         if tensors:
-            state_dict_loader.load(tensors, storage_reader=FileSystemReader(self._path), no_dist=True)
+            state_dict_loader.load(
+                tensors, storage_reader=FileSystemReader(self._path), no_dist=True
+            )
 
     def __str__(self) -> str:
         return str(self._path)

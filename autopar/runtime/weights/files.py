@@ -29,7 +29,9 @@ class Safetensors:
                         self.shapes[name] = tuple(opened.get_slice(name).get_shape())
         absent = sorted(files.keys() - self.shapes.keys())
         if absent:
-            raise InputError(f"{files[absent[0]]} lacks {absent[0]!r}, which the index says it has.")
+            raise InputError(
+                f"{files[absent[0]]} lacks {absent[0]!r}, which the index says it has."
+            )
 
     @classmethod
     def at(cls, path: Path) -> Safetensors:
