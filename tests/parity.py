@@ -37,6 +37,7 @@ from autopar.runtime.parallel import Parallel
 from autopar.runtime.program import load, write
 from cost_models.hardware import load as load_hardware
 from tests import models
+from tests.adapted import ADAPTED
 from tests.architectures import ARCHITECTURES
 from tests.capture.compare import eager_loss
 from tests.random_plans import random_plan
@@ -45,7 +46,11 @@ from tests.wide import Wide
 TOLERANCE = 1e-9
 RATE = 0.1
 """Learning rate of the SGD step that weights are compared after."""
-CASES = {**models.ALL, **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES}}
+CASES = {
+    **models.ALL,
+    **ADAPTED,
+    **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES},
+}
 """Every model by name."""
 
 
@@ -235,6 +240,6 @@ def check_traffic(parallel: Parallel, plan: Plan, counted: CountTraffic) -> None
 def close(got: torch.Tensor, want: torch.Tensor | None, what: str, scale: float = 0.0) -> None:
     """Equal up to the tolerance, relative to the largest entry."""
     assert want is not None and got.shape == want.shape, f"{what}: {got.shape}"
-    size = max(float(want.abs().max()) if want.numel() else 0.0, scale, 1e-30)
+    size = max(float(want.double().abs().max()) if want.numel() else 0.0, scale, 1e-30)
     difference = float((got.double() - want.double()).abs().max()) if want.numel() else 0.0
     assert difference <= TOLERANCE * size, f"{what}: {difference} of {size}"
