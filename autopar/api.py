@@ -71,12 +71,9 @@ def parallelize(
     was edited by hand.  Batches of other shapes are planned when they come, or refused with
     ``replan=False``.
 
-    A model on the meta device comes to life shard by shard, and no process ever holds all of it:
-    from `weights`, a .safetensors file, a directory of them, a `torch.distributed.checkpoint`
-    directory or a state dict, of which each rank reads its slices; and, for what they lack, from
-    `init`, a function of one module, called as ``model.apply(init)`` would (the default is the
-    model's own ``_init_weights`` and ``reset_parameters``), with the values that one process makes
-    after ``torch.manual_seed(torch.initial_seed())``.
+    `weights` (a .safetensors file, a directory of them or of `torch.distributed.checkpoint`, a state
+    dict) are read in slices.  What a model on the meta device lacks then, `init` makes, called as
+    ``model.apply(init)`` would; without it the model's own ``_init_weights`` and ``reset_parameters``.
 
     Raises `InputError` and its kinds for what does not fit, `CaptureError` for a model that cannot
     be captured as it is, `InfeasibleError` where nothing meets the constraints.
@@ -100,19 +97,11 @@ def parallelize(
     example = example_inputs if example_inputs is not None else offered_inputs(model)
     if options.input == "global":
         agreement.same("the example inputs", Batch.of(*as_call(example)).digest)
-    edited = None if source is None else Path(source)
-    program = compiler.program(example, edited=edited)
+    program = compiler.program(example, edited=None if source is None else Path(source))
     return Parallel(
-        model,
-        device_mesh,
-        program,
-        compiler,
-        example=Batch.of(*as_call(example)),
-        replan=replan,
-        local_input=options.input == "local",
-        weights=weights,
-        init=init,
-    )
+        model, device_mesh, program, compiler, example=Batch.of(*as_call(example)), replan=replan,
+        local_input=options.input == "local", weights=weights, init=init,
+    )  # fmt: skip
 
 
 def plan(

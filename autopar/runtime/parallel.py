@@ -25,6 +25,7 @@ from autopar.runtime.program import Program
 from autopar.runtime.programs import Compiles, Programs, in_parts
 from autopar.runtime.random import Seeds
 from autopar.runtime.reducer import Reducer
+from autopar.runtime.scaler import GradScaler
 from autopar.runtime.shards import placements
 from autopar.runtime.state import buffers, register, slots, targets
 from autopar.runtime.weights.fill import fill, load
@@ -138,16 +139,19 @@ class Parallel(nn.Module):
         self._agree(batch)
         return self._run(program, batch)
 
-    def train_step(self, *, microbatches: int = 1, **batch: Any) -> torch.Tensor:
+    def train_step(
+        self, *, microbatches: int = 1, scaler: torch.amp.GradScaler | None = None, **batch: Any
+    ) -> torch.Tensor:
         """Forward and backward of a batch in equal parts, gradients synchronised once.
 
         Gives the loss of the whole batch, equal on all ranks, and leaves its gradients.  Raises
         `InputError` where parts would change what the model computes (batch norm, a contrastive
-        loss) or do not divide the batch.
+        loss) or do not divide the batch.  With a `scaler` the gradients are scaled, the loss is not.
         """
+        scaled = (lambda loss: loss) if scaler is None else scaler.scale
         if microbatches == 1:
             loss = self._loss_of(self(**batch))
-            loss.backward()
+            scaled(loss).backward()
             return loss.detach()
         parts = in_parts(batch, microbatches)
         counts, program = self._programs.for_parts(batch, parts[0], microbatches)
@@ -157,7 +161,7 @@ class Parallel(nn.Module):
             last = number == microbatches - 1
             with nullcontext() if last else self.no_sync():
                 loss = self._loss_of(self._run(program, Batch.of((), {**piece, **denominators})))
-                loss.backward()
+                scaled(loss).backward()
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
         return total
@@ -276,6 +280,14 @@ class Parallel(nn.Module):
         Returns the norm before scaling, equal on all ranks.
         """
         return clip_grad_norm_(self._slots, self.plan.mesh, self.axes, max_norm, norm_type)
+
+    def grad_scaler(self, **settings: Any) -> GradScaler:
+        """A `torch.amp.GradScaler`, with its arguments, that finds overflows on all ranks together.
+
+        ``scaler.scale(loss).backward()``, then perhaps ``scaler.unscale_(optimizer)`` and
+        `clip_grad_norm_`, then ``scaler.step(optimizer)`` and ``scaler.update()``.
+        """
+        return GradScaler(self.device_mesh.device_type, **settings)
 
     def save(
         self, path: str | Path, optimizer: torch.optim.Optimizer | None = None, step: int = 0

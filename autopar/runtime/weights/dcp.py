@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch.distributed.checkpoint import FileSystemReader, state_dict_loader
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import empty as empty_dtensor

@@ -41,8 +41,10 @@ class Place:
 
     def put(self, tensor: torch.Tensor) -> None:
         """Register another tensor of the same kind."""
-        kind = self.module._parameters if self.key in self.module._parameters else None
-        (self.module._buffers if kind is None else kind)[self.key] = tensor  # type: ignore[index]
+        registered: dict[str, Any] = self.module._buffers
+        if self.key in self.module._parameters:
+            registered = self.module._parameters
+        registered[self.key] = tensor
 
 
 class Visits:
