@@ -79,9 +79,14 @@ def entry_of(name: str, plan: Plan) -> ParameterPlan:
 
 
 def from_first_rank(tensor: torch.Tensor, device_mesh: DeviceMesh) -> torch.Tensor:
-    """Rank 0's values on this rank's device."""
+    """Rank 0's values on this rank's device, beside the user's own."""
     values = tensor.to(device_mesh.device_type).contiguous()
-    values = values.clone() if values.data_ptr() == tensor.data_ptr() else values
+    return sent(values.clone() if values.data_ptr() == tensor.data_ptr() else values, device_mesh)
+
+
+def sent(tensor: torch.Tensor, device_mesh: DeviceMesh) -> torch.Tensor:
+    """Rank 0's values on this rank's device, in this tensor if it is there."""
+    values = tensor.to(device_mesh.device_type).contiguous()
     if dist.get_world_size() > 1:
         dist.broadcast(values, src=0)
     return values

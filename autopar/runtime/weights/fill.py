@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from functools import partial
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.errors import InputError
-from autopar.runtime.state import from_first_rank
+from autopar.runtime.state import from_first_rank, sent
 from autopar.runtime.weights.initialise import Init, Visits
 from autopar.runtime.weights.match import Dialect, Match, refuse_leftovers
 from autopar.runtime.weights.source import Source, Weights, opened
@@ -50,10 +51,7 @@ def fill(
     for name in [name for name in values if name not in read and name not in lacking]:
         targets[name].put(from_first_rank(values[name].detach(), device_mesh))
     if lacking:
-
-        def send(tensor: torch.Tensor) -> torch.Tensor:
-            return from_first_rank(tensor, device_mesh)
-
+        send = partial(sent, device_mesh=device_mesh)
         Visits(model, targets, lacking, send).run(init, seed)
 
 
