@@ -69,6 +69,8 @@ def test_read_a_checkpoint_directory(pool: Pool, tmp_path: Path) -> None:
     pool.run(4, jobs.checkpointed, "gpt2", (2, 2), "fsdp_megatron", str(tmp_path / "step"))
     pool.run(2, jobs.read, "gpt2", (2,), "megatron", str(tmp_path / "step"))
     pool.run(4, jobs.read, "gpt2", (2, 2), "fsdp", str(tmp_path / "step"))
+    pool.run(2, jobs.anybodys, "gpt2", str(tmp_path / "plain"))
+    pool.run(2, jobs.read, "gpt2", (2,), "megatron", str(tmp_path / "plain"))
 
 
 @pytest.mark.parametrize(("mesh", "preset"), PLANS)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.tensor import DTensor
 
 import autopar
@@ -172,6 +174,13 @@ def checkpointed(name: str, mesh: tuple[int, ...], preset: str | None, path: str
     case = CASES[name]()
     parallel = autopar.parallelize(case[0], mesh, case[1], loss=case[2], preset=preset)
     parallel.save(path, torch.optim.AdamW(parallel.parameters()))
+
+
+def anybodys(name: str, path: str) -> None:
+    """A checkpoint of a plain state dict, as other trainers write it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        state_dict_saver.save(CASES[name]()[0].state_dict(), checkpoint_id=path)
 
 
 def loaded(name: str, mesh: tuple[int, ...], preset: str | None) -> None:
