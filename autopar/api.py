@@ -26,6 +26,8 @@ from autopar.posed import Compilation
 from autopar.record import View
 from autopar.runtime import agreement, faults, world
 from autopar.runtime.parallel import Parallel
+from autopar.runtime.weights.initialise import Init
+from autopar.runtime.weights.source import Weights
 from autopar.views import views
 from cost_models.hardware import Hardware, detect
 from cost_models.hardware import load as load_hardware
@@ -50,6 +52,8 @@ def parallelize(
     recompute: str | None = None,
     source: str | Path | None = None,
     replan: bool = True,
+    weights: Weights | None = None,
+    init: Init | None = None,
 ) -> Parallel:
     """The model as a distributed training step; call it on every rank, under ``torchrun``.
 
@@ -64,6 +68,10 @@ def parallelize(
     ``input="local"`` every rank passes its own part of the batch.  `source` is an emitted file that
     was edited by hand.  Batches of other shapes are planned when they come, or refused with
     ``replan=False``.
+
+    `weights` (a .safetensors file, a directory of them or of `torch.distributed.checkpoint`, a state
+    dict) are read in slices.  What a model on the meta device lacks then, `init` makes, called as
+    ``model.apply(init)`` would; without it the model's own ``_init_weights`` and ``reset_parameters``.
 
     Raises `InputError` and its kinds for what does not fit, `CaptureError` for a model that cannot
     be captured as it is, `InfeasibleError` where nothing meets the constraints.
@@ -87,17 +95,11 @@ def parallelize(
     example = example_inputs if example_inputs is not None else offered_inputs(model)
     if options.input == "global":
         agreement.same("the example inputs", Batch.of(*as_call(example)).digest)
-    edited = None if source is None else Path(source)
-    program = compiler.program(example, edited=edited)
+    program = compiler.program(example, edited=None if source is None else Path(source))
     return Parallel(
-        model,
-        device_mesh,
-        program,
-        compiler,
-        example=Batch.of(*as_call(example)),
-        replan=replan,
-        local_input=options.input == "local",
-    )
+        model, device_mesh, program, compiler, example=Batch.of(*as_call(example)), replan=replan,
+        local_input=options.input == "local", weights=weights, init=init,
+    )  # fmt: skip
 
 
 def plan(

@@ -29,15 +29,15 @@ class Precision:
 
     @classmethod
     def of(cls, given: Any) -> Precision:
-        """Read None, "float32", "bfloat16", a dtype, or a ``torch.autocast`` object."""
+        """Read None, "float32", "bfloat16", "float16", a dtype, or a ``torch.autocast`` object."""
         if given is None or isinstance(given, Precision):
             return given or cls()
         if isinstance(given, torch.autocast):
             return cls(autocast=given.fast_dtype)
         name = str(given).removeprefix("torch.")
-        if name not in ("float32", "bfloat16"):
+        if name not in ("float32", "bfloat16", "float16"):
             raise InputError(
-                f"precision={given!r} is unknown: pass None, 'float32', 'bfloat16', or "
+                f"precision={given!r} is unknown: pass None, 'float32', 'bfloat16', 'float16', or "
                 "torch.autocast('cpu', dtype=torch.bfloat16)."
             )
         return cls(compute=getattr(torch, name))

@@ -39,6 +39,7 @@ from autopar.runtime.parallel import Parallel
 from autopar.runtime.program import load
 from cost_models.hardware import load as load_hardware
 from tests import models
+from tests.adapted import ADAPTED
 from tests.architectures import ARCHITECTURES
 from tests.capture.compare import eager_loss
 from tests.custom.model import gated
@@ -50,6 +51,7 @@ RATE = 0.1
 """Learning rate of the SGD step that weights are compared after."""
 CASES = {
     **models.ALL,
+    **ADAPTED,
     **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES},
     "custom": gated,
 }
@@ -242,6 +244,6 @@ def check_traffic(parallel: Parallel, plan: Plan, counted: CountTraffic) -> None
 def close(got: torch.Tensor, want: torch.Tensor | None, what: str, scale: float = 0.0) -> None:
     """Equal up to the tolerance, relative to the largest entry."""
     assert want is not None and got.shape == want.shape, f"{what}: {got.shape}"
-    size = max(float(want.abs().max()) if want.numel() else 0.0, scale, 1e-30)
+    size = max(float(want.double().abs().max()) if want.numel() else 0.0, scale, 1e-30)
     difference = float((got.double() - want.double()).abs().max()) if want.numel() else 0.0
     assert difference <= TOLERANCE * size, f"{what}: {difference} of {size}"

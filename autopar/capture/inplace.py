@@ -23,8 +23,10 @@ GEOMETRY = {"squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims
 
 
 def functional_form(op: str) -> str:
-    """``aten.add.Tensor`` for ``aten.add_.Tensor``."""
+    """``aten.add.Tensor`` for ``aten.add_.Tensor``, ``aten.__or__`` for ``aten.__ior__``."""
     namespace, name, overload = op.split(".")
+    if name.startswith("__i") and name.endswith("__"):
+        return f"{namespace}.__{name[3:]}.{overload}"
     return f"{namespace}.{name.removesuffix('_')}.{overload}"
 
 

@@ -32,7 +32,7 @@ def command(
     ] = None,
     optimizer: Annotated[str, typer.Option(help="Class name in torch.optim.")] = "AdamW",
     precision: Annotated[
-        str | None, typer.Option(help="float32 or bfloat16; none: as the model.")
+        str | None, typer.Option(help="float32, bfloat16 or float16; none: as the model.")
     ] = None,
     output: Annotated[
         Path | None,

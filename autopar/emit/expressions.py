@@ -13,7 +13,7 @@ Bound = Mapping[str, Value | Weight]
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=",
     "gt": ">", "ge": ">=", "bitwise_and": "&", "bitwise_or": "|", "__and__": "&", "__or__": "|",
-    "pow": "**", "matmul": "@", "logical_and": "&",
+    "__xor__": "^", "bitwise_xor": "^", "pow": "**", "matmul": "@", "logical_and": "&",
 }  # fmt: skip
 METHODS = {
     "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "expand", "flatten", "sum",

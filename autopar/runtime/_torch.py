@@ -14,8 +14,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import _StridedShard
+from torch.nn.modules.module import _IncompatibleKeys
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._pytree import tree_leaves as tree_leaves
 
 
 def after_backward(callback: Callable[[], None]) -> None:
@@ -67,6 +69,20 @@ def fake_world(size: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+IncompatibleKeys = _IncompatibleKeys
+"""What `load_state_dict` returns."""
+
+
+def unscale(gradients: list[torch.Tensor], found: torch.Tensor, factor: torch.Tensor) -> None:
+    """Multiply gradients of one dtype in place; `found` becomes 1 where any is not finite."""
+    torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, factor)
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """What tensors have in common that live in one storage, on the meta device too."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def users(tensor: torch.Tensor) -> int:

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.distributed.tensor.placement_types import Shard
+from torch.distributed.tensor.placement_types import Placement, Shard
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
@@ -108,9 +108,14 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """The same values in a layout that checkpoints can write; the tensor itself where it is one."""
     if not isinstance(tensor, DTensor) or not any(map(_torch.is_strided, tensor.placements)):
         return tensor
-    layout = [Shard(k.dim) if _torch.is_strided(k) else k for k in tensor.placements]  # type: ignore[attr-defined]
     whole = DTensor.full_tensor(tensor).detach()
-    return distribute_tensor(whole, tensor.device_mesh, layout)
+    return distribute_tensor(whole, tensor.device_mesh, plain_layout(tensor))
+
+
+def plain_layout(tensor: DTensor) -> tuple[Placement, ...]:
+    """The nearest layout that checkpoints can write: no blocks are strided."""
+    kinds = tensor.placements
+    return tuple(Shard(k.dim) if _torch.is_strided(k) else k for k in kinds)  # type: ignore[attr-defined]
 
 
 def _copy_back(plain: Any, target: Any) -> None:

@@ -16,7 +16,7 @@ from autopar.batch import Batch
 from autopar.errors import InputError
 from autopar.graph import Graph
 from autopar.plan import Plan
-from autopar.runtime import agreement, checkpoint, context, regather
+from autopar.runtime import _torch, agreement, checkpoint, context, regather
 from autopar.runtime.clip import clip_grad_norm_
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
@@ -25,8 +25,14 @@ from autopar.runtime.program import Program
 from autopar.runtime.programs import Compiles, Programs, in_parts
 from autopar.runtime.random import Seeds
 from autopar.runtime.reducer import Reducer
-from autopar.runtime.shards import own_part, placements
-from autopar.runtime.state import from_first_rank, register, slots
+from autopar.runtime.scaler import GradScaler
+from autopar.runtime.shards import placements
+from autopar.runtime.state import buffers, register, slots, targets
+from autopar.runtime.weights.fill import fill, load
+from autopar.runtime.weights.initialise import Init
+from autopar.runtime.weights.match import Dialect, Match, refuse_leftovers
+from autopar.runtime.weights.saving import save as save_weights
+from autopar.runtime.weights.source import Source, Weights, opened
 
 
 class Parallel(nn.Module):
@@ -46,6 +52,8 @@ class Parallel(nn.Module):
         example: Batch,
         replan: bool = True,
         local_input: bool = False,
+        weights: Weights | None = None,
+        init: Init | None = None,
     ) -> None:
         super().__init__()
         self.device_mesh = device_mesh
@@ -60,17 +68,22 @@ class Parallel(nn.Module):
         self._synchronises = True
         self._tree = Namespace()
         self._slots = list(slots(model, program.plan, program.graph, device_mesh))
+        self._targets = targets(self._slots, buffers(model, device_mesh), program.plan, device_mesh)
+        self._dialect = Dialect.of(model, program.graph.aliases)
         self._register(model, program.graph)
+        fill(
+            model, self._targets, self._dialect, persistent=self.state_dict().keys(),
+            weights=weights, init=init, device_mesh=device_mesh, seed=int(seed[0]),
+        )  # fmt: skip
         self._leaves = Leaves(self._slots, self.axes, self._tree)
         self._reducer = Reducer(self._in_order(program.graph), self.axes, self._leaves.step_ended)
 
     def _register(self, model: nn.Module, graph: Graph) -> None:
         persistent = set(model.state_dict())
-        device = self.device_mesh
-        tensors: dict[str, torch.Tensor] = {slot.name: slot.parameter for slot in self._slots}
-        for name, buffer in model.named_buffers():
-            tensors[name] = from_first_rank(buffer.detach(), device)
-            self._tree.put(name, tensors[name])
+        tensors = {name: target.tensor for name, target in self._targets.items()}
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, nn.Parameter):
+                self._tree.put(name, tensor)
         tensors |= {other: tensors[name] for other, name in graph.aliases}
         register(self, tensors, persistent)
 
@@ -126,16 +139,19 @@ class Parallel(nn.Module):
         self._agree(batch)
         return self._run(program, batch)
 
-    def train_step(self, *, microbatches: int = 1, **batch: Any) -> torch.Tensor:
+    def train_step(
+        self, *, microbatches: int = 1, scaler: torch.amp.GradScaler | None = None, **batch: Any
+    ) -> torch.Tensor:
         """Forward and backward of a batch in equal parts, gradients synchronised once.
 
         Gives the loss of the whole batch, equal on all ranks, and leaves its gradients.  Raises
         `InputError` where parts would change what the model computes (batch norm, a contrastive
-        loss) or do not divide the batch.
+        loss) or do not divide the batch.  With a `scaler` the gradients are scaled, the loss is not.
         """
+        scaled = (lambda loss: loss) if scaler is None else scaler.scale
         if microbatches == 1:
             loss = self._loss_of(self(**batch))
-            loss.backward()
+            scaled(loss).backward()
             return loss.detach()
         parts = in_parts(batch, microbatches)
         counts, program = self._programs.for_parts(batch, parts[0], microbatches)
@@ -145,7 +161,7 @@ class Parallel(nn.Module):
             last = number == microbatches - 1
             with nullcontext() if last else self.no_sync():
                 loss = self._loss_of(self._run(program, Batch.of((), {**piece, **denominators})))
-                loss.backward()
+                scaled(loss).backward()
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
         return total
@@ -265,6 +281,14 @@ class Parallel(nn.Module):
         """
         return clip_grad_norm_(self._slots, self.plan.mesh, self.axes, max_norm, norm_type)
 
+    def grad_scaler(self, **settings: Any) -> GradScaler:
+        """A `torch.amp.GradScaler`, with its arguments, that finds overflows on all ranks together.
+
+        ``scaler.scale(loss).backward()``, then perhaps ``scaler.unscale_(optimizer)`` and
+        `clip_grad_norm_`, then ``scaler.step(optimizer)`` and ``scaler.update()``.
+        """
+        return GradScaler(self.device_mesh.device_type, **settings)
+
     def save(
         self, path: str | Path, optimizer: torch.optim.Optimizer | None = None, step: int = 0
     ) -> None:
@@ -282,20 +306,36 @@ class Parallel(nn.Module):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """Load this module's own state, or a plain model's: whole tensors are cut on the way."""
-        laid_out = {key: self._laid_out(key, value) for key, value in state_dict.items()}
-        return super().load_state_dict(laid_out, strict, assign)
+        if assign:
+            raise InputError(
+                "assign=True would replace the shards that the step computes with. Leave it out: "
+                "values are copied into them."
+            )
+        match = self._load(opened(state_dict), strict)
+        return _torch.IncompatibleKeys(list(match.missing), list(match.unexpected))
 
-    def _laid_out(self, key: str, value: Any) -> Any:
-        name = dict(self.graph.aliases).get(key, key)
-        slot = next((slot for slot in self._slots if slot.name == name), None)
-        if slot is None or isinstance(value, DTensor) or value.shape != slot.parameter.shape:
-            return value
-        whole = value.to(self.device_mesh.device_type)
-        coordinate = tuple(self.device_mesh.get_coordinate() or ())
-        entry = self.plan.parameter.get(name)
-        if entry is None:
-            return slot.as_gradient(whole)
-        return slot.as_gradient(own_part(whole, entry.stored, self.plan.mesh, coordinate))
+    def load_weights(self, weights: Weights) -> None:
+        """Read what `autopar.parallelize` takes as weights=, each rank its own slices."""
+        self._load(opened(weights), strict=True)
+
+    def _load(self, source: Source, strict: bool) -> Match:
+        persistent = self.state_dict().keys()
+        wanted = {name: t for name, t in self._targets.items() if name in persistent}
+        match = self._dialect.match(wanted, source)
+        if strict:
+            refuse_leftovers(source, match.missing, match.unexpected)
+        load(source, self._targets, match)
+        return match
+
+    def save_weights(self, path: str | Path, *, file_size: float = 5e9) -> None:
+        """Write the weights alone, under the user's names, for ``from_pretrained`` and its like.
+
+        `path` is a .safetensors file, or a directory of files of at most `file_size` bytes.  Call it on
+        every rank; tied tensors are written once.
+        """
+        state = self.state_dict()
+        once = {name: state[name] for name in self._targets if name in state}
+        save_weights(Path(path), once, file_size)
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Plain tensors under the user's names, whole on every rank: loads into the user's model."""

@@ -18,12 +18,39 @@ def part(
     """The part of `whole` that the rank at `coordinate` holds, contiguous; perhaps a view."""
     here = whole
     for dim in range(whole.dim()):
-        for _, axis in sharding.cuts(dim):
-            kind = sharding.local(axis, mesh)
-            assert isinstance(kind, S)
-            blocks = here.unflatten(dim, (kind.of, mesh.sizes[axis], -1))
-            here = blocks.select(dim + 1, coordinate[axis]).flatten(dim, dim + 1)
+        here = _cut(here, dim, dim, sharding, mesh, coordinate)
     return here.contiguous()
+
+
+def _cut(
+    here: torch.Tensor,
+    place: int,
+    dim: int,
+    sharding: Sharding,
+    mesh: Mesh,
+    coordinate: tuple[int, ...],
+) -> torch.Tensor:
+    """What the cuts of `dim` leave of the tensor's dim at `place`."""
+    for _, axis in sharding.cuts(dim):
+        kind = sharding.local(axis, mesh)
+        assert isinstance(kind, S)
+        blocks = here.unflatten(place, (kind.of, mesh.sizes[axis], -1))
+        here = blocks.select(place + 1, coordinate[axis]).flatten(place, place + 1)
+    return here
+
+
+def held(
+    size: int, dim: int, sharding: Sharding, mesh: Mesh, coordinate: tuple[int, ...]
+) -> tuple[slice, ...]:
+    """Which indices of a whole dim the rank at `coordinate` holds, in order, as runs."""
+    indices = _cut(torch.arange(size), 0, dim, sharding, mesh, coordinate).tolist()
+    runs: list[slice] = []
+    for index in indices:
+        if runs and runs[-1].stop == index:
+            runs[-1] = slice(runs[-1].start, index + 1)
+        else:
+            runs.append(slice(index, index + 1))
+    return tuple(runs)
 
 
 def own_part(

@@ -57,7 +57,10 @@ class Slot:
             leaf = self.local.detach()
         else:
             leaf = torch.empty(self.leaf_shape, dtype=self.leaf_dtype, device=self.local.device)
-        return leaf.requires_grad_(self.parameter.requires_grad)
+        leaf.requires_grad_(self.parameter.requires_grad)
+        if leaf.requires_grad and self.leaf_dtype != self.local.dtype:
+            leaf.grad_dtype = self.local.dtype  # microbatches add up as precisely as weights rest
+        return leaf
 
     def is_current(self) -> bool:
         """Whether the leaf still shares the stored tensor's storage (tensors may be swapped)."""

@@ -1,23 +1,22 @@
-"""From a model's tensors to stored DTensors: rank 0's weights, cut as the plan says."""
+"""From a model's tensors to stored DTensors, laid out as the plan says; values come later."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from autopar.errors import InputError
 from autopar.graph import Graph
-from autopar.mesh import Mesh
 from autopar.placement import I, Sharding
 from autopar.plan import ParameterPlan, Plan
 from autopar.runtime import _torch
 from autopar.runtime.pieces import Pieces, hops
-from autopar.runtime.shards import own_part, placements
+from autopar.runtime.shards import held, placements
 from autopar.runtime.slots import Slot
+from autopar.runtime.weights.target import Target
 
 
 class Container(nn.Module):
@@ -25,17 +24,19 @@ class Container(nn.Module):
 
 
 def slots(model: nn.Module, plan: Plan, graph: Graph, device_mesh: DeviceMesh) -> Iterator[Slot]:
-    """One slot per parameter, tied ones once; values are those of rank 0."""
+    """One slot per parameter, tied ones once; empty."""
     mesh = plan.mesh
     dtypes = {node.target: node.outputs[0].dtype for node in graph.leaves("parameter")}
-    coordinate = tuple(device_mesh.get_coordinate() or ())
     for name, parameter in model.named_parameters():
-        entry = plan.parameter.get(name) or _unused(name, mesh)
-        whole = from_first_rank(parameter.detach(), device_mesh)
-        local = own_part(whole, entry.stored, mesh, coordinate)
+        entry = entry_of(name, plan)
+        shape = tuple(parameter.shape)
+        local = torch.empty(
+            entry.stored.local_shape(shape, mesh),
+            dtype=parameter.dtype,
+            device=device_mesh.device_type,
+        )
         layout = _torch.spec(device_mesh, placements(entry.stored, mesh), parameter)
         stored = nn.Parameter(_torch.dtensor(local, layout), requires_grad=parameter.requires_grad)
-        shape = tuple(parameter.shape)
         yield Slot(
             name,
             stored,
@@ -46,21 +47,46 @@ def slots(model: nn.Module, plan: Plan, graph: Graph, device_mesh: DeviceMesh) -
         )
 
 
-def _unused(name: str, mesh: Mesh) -> ParameterPlan:
-    """A parameter that forward never reads is kept whole."""
-    whole = Sharding.all(I, mesh)
-    return ParameterPlan(name, whole, whole)
+def buffers(model: nn.Module, device_mesh: DeviceMesh) -> dict[str, torch.Tensor]:
+    """The model's buffers, whole and empty on this rank's device."""
+    device = device_mesh.device_type
+    return {name: torch.empty_like(b, device=device) for name, b in model.named_buffers()}
+
+
+def targets(
+    held_slots: Iterable[Slot],
+    held_buffers: Mapping[str, torch.Tensor],
+    plan: Plan,
+    device_mesh: DeviceMesh,
+) -> dict[str, Target]:
+    """What is to be filled on this rank: its part of every parameter, and all of every buffer."""
+    mesh, coordinate = plan.mesh, tuple(device_mesh.get_coordinate() or ())
+    found = {}
+    for slot in held_slots:
+        stored = entry_of(slot.name, plan).stored
+        sizes = enumerate(slot.parameter.shape)
+        runs = tuple(held(size, dim, stored, mesh, coordinate) for dim, size in sizes)
+        found[slot.name] = Target(slot.name, slot.parameter, runs)
+    for name, buffer in held_buffers.items():
+        found[name] = Target(name, buffer, tuple((slice(0, size),) for size in buffer.shape))
+    return found
+
+
+def entry_of(name: str, plan: Plan) -> ParameterPlan:
+    """How a parameter is laid out; one that forward never reads is kept whole."""
+    whole = Sharding.all(I, plan.mesh)
+    return plan.parameter.get(name) or ParameterPlan(name, whole, whole)
 
 
 def from_first_rank(tensor: torch.Tensor, device_mesh: DeviceMesh) -> torch.Tensor:
-    """Rank 0's values on this rank's device."""
-    if tensor.is_meta:
-        raise InputError(
-            "The model has no weights: it is on the meta device. Call model.to_empty(device='cpu') "
-            "and initialise or load it before autopar.parallelize; autopar.plan needs no weights."
-        )
+    """Rank 0's values on this rank's device, beside the user's own."""
     values = tensor.to(device_mesh.device_type).contiguous()
-    values = values.clone() if values.data_ptr() == tensor.data_ptr() else values
+    return sent(values.clone() if values.data_ptr() == tensor.data_ptr() else values, device_mesh)
+
+
+def sent(tensor: torch.Tensor, device_mesh: DeviceMesh) -> torch.Tensor:
+    """Rank 0's values on this rank's device, in this tensor if it is there."""
+    values = tensor.to(device_mesh.device_type).contiguous()
     if dist.get_world_size() > 1:
         dist.broadcast(values, src=0)
     return values

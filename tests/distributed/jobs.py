@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import tempfile
@@ -500,3 +501,104 @@ def load_without_optimizer(mesh: tuple[int, ...], folder: str) -> str:
     parallel.save(f"{folder}/bare")
     optimizer = torch.optim.AdamW(parallel.parameters())
     return message_of(lambda: parallel.load(f"{folder}/bare", optimizer))
+
+
+def scaled_steps(
+    mesh: tuple[int, ...], preset: str | None, precision: str, clips: bool, optimizer: str
+) -> list[float]:
+    """float16 with loss scaling: the scales, skipped steps and weights of the single process.
+
+    The scale starts so high that the first step overflows; step 2 has an input beyond float16; in
+    step 4 one element of one gradient is infinite, on one rank alone where gradients are sharded.
+    """
+    case = models.mlp()
+    region = torch.autocast("cpu", dtype=torch.float16)
+    single = copy.deepcopy(case[0])
+    if precision == "float16":
+        single = single.half()
+    masters = [p.detach().float().clone().requires_grad_() for p in single.parameters()]
+    make = {
+        "sgd": lambda ps: torch.optim.SGD(ps, lr=0.05),
+        "fused": lambda ps: torch.optim.AdamW(ps, lr=1e-3, eps=1e-2, fused=True),
+    }[optimizer]
+    settings = {"init_scale": 2.0**24, "growth_interval": 3, "backoff_factor": 2.0**-10}
+    reference, theirs = torch.amp.GradScaler("cpu", **settings), make(masters)
+    parallel = autopar.parallelize(
+        case[0], mesh, case[1], loss=case[2], preset=preset,
+        precision=precision if precision == "float16" else region,
+    )  # fmt: skip
+    scaler, ours = parallel.grad_scaler(**settings), make(list(parallel.parameters()))
+    scales = []
+    for step in range(8):
+        inputs = {key: value.clone() for key, value in case[1].items()}
+        if step == 2:
+            inputs["x"][-1] = 1e30
+        with region if precision != "float16" else contextlib.nullcontext():
+            low = {
+                k: v.half() if precision == "float16" and k == "x" else v for k, v in inputs.items()
+            }
+            value = eager_loss(single, low, case[2])
+        reference.scale(value).backward()
+        for master, parameter in zip(masters, single.parameters(), strict=True):
+            master.grad = parameter.grad.float()
+        scaler.scale(parallel(**inputs)).backward()
+        if step == 4:
+            masters[2].grad[0, 0] = float("inf")
+            gradient = parallel.get_parameter("middle.weight").grad
+            if os.environ["RANK"] == "0" or gradient.placements[0].is_replicate():
+                gradient.to_local()[0, 0] = float("inf")
+        if clips:
+            reference.unscale_(theirs)
+            scaler.unscale_(ours)
+            want = torch.nn.utils.clip_grad_norm_(masters, 0.5)
+            got = parallel.clip_grad_norm_(0.5)
+            assert bool(torch.isfinite(want)) == bool(torch.isfinite(got)), (step, want, got)
+            if torch.isfinite(want):
+                assert abs(float(got) - float(want)) <= 1e-2 * float(want), (step, want, got)
+        reference.step(theirs)
+        scaler.step(ours)
+        reference.update()
+        scaler.update()
+        theirs.zero_grad()
+        ours.zero_grad()
+        single.zero_grad()
+        with torch.no_grad():
+            for master, parameter in zip(masters, single.parameters(), strict=True):
+                parameter.copy_(master)
+        assert scaler.get_scale() == reference.get_scale(), step
+        scales.append(scaler.get_scale())
+        weights = parallel.full_state_dict()
+        for (key, _), master in zip(single.named_parameters(), masters, strict=True):
+            difference = float((weights[key] - master.detach()).abs().max())
+            assert torch.isfinite(weights[key]).all() and difference < 2e-3, (step, key, difference)
+    return scales
+
+
+class Sums(torch.nn.Module):
+    """A mean loss whose sum over a shard is beyond float16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(32, 512)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.linear(x)
+        return torch.nn.functional.mse_loss(out, out.detach() + 5.0)
+
+
+def float16_means(mesh: tuple[int, ...], microbatches: int) -> None:
+    """Mean losses do not overflow where the single process's do not."""
+    torch.manual_seed(0)
+    model, batch = Sums(), {"x": torch.randn(64, 32)}
+    parallel = autopar.parallelize(model, mesh, batch, preset="ddp", precision="float16")
+    scaler = parallel.grad_scaler(init_scale=1024.0)
+    loss = parallel.train_step(microbatches=microbatches, scaler=scaler, **batch)
+    assert abs(float(loss) - 25.0) < 0.1
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    scaler.unscale_(optimizer)
+    single = copy.deepcopy(model)
+    single(**batch).backward()
+    for key, parameter in parallel.named_parameters():
+        want = single.get_parameter(key).grad
+        difference = float((parameter.grad.full_tensor() - want).abs().max())
+        assert difference <= 1e-2 * float(want.abs().max()), (key, difference)

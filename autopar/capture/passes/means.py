@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from autopar.capture.passes.rewriting import Tensors, argument, rewrite, tensor_of
+from autopar.capture.passes.rewriting import Tensors, argument, rename, rewrite, tensor_of
 from autopar.graph import Arg, DType, Graph, Node, Ref, Tensor
 
 MEAN, SUM = 1, 2
@@ -25,6 +25,10 @@ REDUCTION_AT = {
     "aten.soft_margin_loss.default": 2,
 }  # fmt: skip
 """Elementwise losses: where `reduction` stands; the mean divides by the number of elements."""
+LOSSES = {
+    *REDUCTION_AT, "aten.cross_entropy_loss.default", "aten.nll_loss_nd.default",
+    "aten.nll_loss.default",
+}  # fmt: skip
 LOW = ("float16", "bfloat16")
 
 
@@ -34,6 +38,8 @@ def split_means(graph: Graph) -> Graph:
 
 
 def _split(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
+    if node.op in LOSSES and node.outputs[0].dtype == "float16":
+        return _widened(node, tensors)
     if node.op == "aten.cross_entropy_loss.default":
         return _cross_entropy(node, tensors)
     if node.op == "aten.nll_loss_nd.default" or node.op == "aten.nll_loss.default":
@@ -123,6 +129,24 @@ def _mean(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
     divided = replace(divided, name=wide.name, outputs=(wide,))
     narrow = replace(node, op="aten.to.dtype", args=(Ref(wide.name), DType(out.dtype)), kwargs=())
     return summed, divided, narrow
+
+
+def _widened(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
+    """The loss in float32, cast at the end: a sum soon passes 65504, where a mean would not."""
+    casts: dict[str, Node] = {}
+    for name in node.operands:
+        if tensors[name].dtype == "float16":
+            out = replace(tensors[name], name=f"{node.name}.{name}.wide", dtype="float32")
+            args: tuple[Arg, ...] = (Ref(name), DType("float32"))
+            casts[name] = Node(out.name, "aten.to.dtype", args, (), (out,), "", node.origin)
+    seen = {**tensors, **{cast.name: cast.outputs[0] for cast in casts.values()}}
+    out = replace(node.outputs[0], name=f"{node.name}.wide", dtype="float32")
+    wide = rename(node, {name: cast.name for name, cast in casts.items()})
+    parts = _split(replace(wide, name=out.name, outputs=(out,)), seen)
+    if parts is None:
+        return None
+    narrow = replace(node, op="aten.to.dtype", args=(Ref(out.name), DType("float16")), kwargs=())
+    return (*casts.values(), *parts, narrow)
 
 
 def _part(node: Node, op: str, suffix: str) -> Node:

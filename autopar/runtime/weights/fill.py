@@ -1,0 +1,69 @@
+"""Every tensor of the model gets its values: from weights, from an initialiser, or from rank 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from functools import partial
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from autopar.errors import InputError
+from autopar.runtime.state import from_first_rank, sent
+from autopar.runtime.weights.initialise import Init, Visits
+from autopar.runtime.weights.match import Dialect, Match, refuse_leftovers
+from autopar.runtime.weights.source import Source, Weights, opened
+from autopar.runtime.weights.target import Target
+
+
+def fill(
+    model: nn.Module,
+    targets: Mapping[str, Target],
+    dialect: Dialect,
+    *,
+    persistent: Set[str],
+    weights: Weights | None,
+    init: Init | None,
+    device_mesh: DeviceMesh,
+    seed: int,
+) -> None:
+    """Set all targets; `model` is the user's, on the meta device or with rank 0's values.
+
+    `weights` must have every `persistent` tensor unless `init` makes what they lack.  What has values
+    already and is not read keeps rank 0's.
+    """
+    read: Set[str] = set()
+    if weights is not None:
+        source = opened(weights)
+        wanted = {name: target for name, target in targets.items() if name in persistent}
+        match = dialect.match(wanted, source)
+        refuse_leftovers(source, match.missing if init is None else (), match.unexpected)
+        load(source, targets, match)
+        read = match.names.keys()
+    values = dict((*model.named_parameters(), *model.named_buffers()))
+    lacking = {name for name, tensor in values.items() if tensor.is_meta} - read
+    if init is not None and not lacking:
+        raise InputError(
+            "init= has nothing to initialise: no tensor that weights= lack is on the meta device. "
+            "Build the model under torch.device('meta'), or leave init= out."
+        )
+    for name in [name for name in values if name not in read and name not in lacking]:
+        targets[name].put(from_first_rank(values[name].detach(), device_mesh))
+    if lacking:
+        send = partial(sent, device_mesh=device_mesh)
+        Visits(model, targets, lacking, send).run(init, seed)
+
+
+def load(source: Source, targets: Mapping[str, Target], match: Match) -> None:
+    """Read what was matched; tied tensors must agree where the source has several of them."""
+    source.fill({names[0]: targets[name] for name, names in match.names.items()})
+    for name, names in match.names.items():
+        first = targets[name].local.clone() if names[1:] else None
+        for other in names[1:]:
+            source.fill({other: targets[name]})
+            if first is not None and not torch.equal(first, targets[name].local):
+                raise InputError(
+                    f"{source} has different values for {names[0]!r} and {other!r}, which the model "
+                    "ties. Untie them in the model, or remove one of them."
+                )

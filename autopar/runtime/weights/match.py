@@ -1,0 +1,107 @@
+"""Which of a source's tensors fills which of the model's, and what does not fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from autopar.errors import InputError
+from autopar.runtime.weights.source import Source
+from autopar.runtime.weights.target import Target
+
+LISTED = 8
+"""Names that a message spells out."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """`names`: for every target that the source has, the source's names of it (tied ones several)."""
+
+    names: Mapping[str, tuple[str, ...]]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How else a model's tensors may be called.
+
+    `tied` are a tensor's other names in the model.  transformers writes a bare model without the
+    `prefix` that the same model has below a head; what it calls `ignored` no longer exists.
+    """
+
+    tied: Mapping[str, tuple[str, ...]]
+    prefix: str = ""
+    ignored: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: nn.Module, aliases: Iterable[tuple[str, str]]) -> Dialect:
+        """Of a model with these (other name, name) pairs."""
+        tied: dict[str, tuple[str, ...]] = {}
+        for other, name in aliases:
+            tied[name] = (*tied.get(name, ()), other)
+        prefix = getattr(model, "base_model_prefix", "")
+        ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+        has_head = isinstance(prefix, str) and bool(prefix) and hasattr(model, prefix)
+        return cls(tied, f"{prefix}." if has_head else "", tuple(ignored))
+
+    def match(self, targets: Mapping[str, Target], source: Source) -> Match:
+        """Pair names; raise `InputError` where shapes differ."""
+        shapes = source.shapes
+        bare = bool(self.prefix) and not any(name.startswith(self.prefix) for name in shapes)
+        names: dict[str, tuple[str, ...]] = {}
+        missing = []
+        for name in targets:
+            ours = (name, *self.tied.get(name, ()))
+            if bare:
+                ours += tuple(own.removeprefix(self.prefix) for own in ours)
+            found = tuple(dict.fromkeys(own for own in ours if own in shapes))
+            if found:
+                names[name] = found
+            else:
+                missing.append(name)
+        used = {own for found in names.values() for own in found}
+        unexpected = tuple(n for n in shapes if n not in used and not self._ignores(n))
+        self._check_shapes(targets, names, source)
+        return Match(names, tuple(missing), unexpected)
+
+    def _ignores(self, name: str) -> bool:
+        return any(re.search(pattern, name) for pattern in self.ignored)
+
+    def _check_shapes(
+        self, targets: Mapping[str, Target], names: Mapping[str, tuple[str, ...]], source: Source
+    ) -> None:
+        wrong = [
+            f"{own!r} is {list(source.shapes[own])}, the model's {list(targets[name].shape)}"
+            for name, found in names.items()
+            for own in found
+            if source.shapes[own] != targets[name].shape
+        ]
+        if wrong:
+            raise InputError(
+                f"{source} does not fit the model: {_listed(wrong, '; ')}. Build the model with the "
+                "configuration that the weights were made with."
+            )
+
+
+def refuse_leftovers(source: Source, missing: Iterable[str], unexpected: Iterable[str]) -> None:
+    """Raise `InputError` naming what the source lacks and what it has too much."""
+    absent, extra = [repr(n) for n in missing], [repr(n) for n in unexpected]
+    if not absent and not extra:
+        return
+    faults = [f"has no {_listed(absent)}"] * bool(absent)
+    faults += [f"has {_listed(extra)}, which the model has not"] * bool(extra)
+    remedies = ["pass init= to initialise what is missing"] * bool(absent)
+    remedies += ["drop what is too much"] * bool(extra)
+    raise InputError(
+        f"{source} does not fit the model: it {' and '.join(faults)}. Rename its tensors to the "
+        f"model's names, {' and '.join(remedies)}, or load it with strict=False."
+    )
+
+
+def _listed(words: list[str], separator: str = ", ") -> str:
+    more = f"{separator}and {len(words) - LISTED} more" if len(words) > LISTED else ""
+    return separator.join(words[:LISTED]) + more

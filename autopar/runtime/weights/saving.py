@@ -1,0 +1,97 @@
+"""Weights written as transformers writes them: safetensors files of bounded size and an index.
+
+Tied tensors stand once, under the name that the graph knows them by.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch.distributed.tensor import DTensor
+
+from autopar.runtime.weights.files import INDEX
+
+FORMAT = {"format": "pt"}
+"""transformers reads no file without it."""
+
+
+def save(path: Path, tensors: Mapping[str, torch.Tensor], most_nbytes: float) -> None:
+    """Write a .safetensors file or a directory; collective.
+
+    Rank 0 gathers one tensor after the other and holds one file's worth at most.
+    """
+    alone = path.suffix == ".safetensors"
+    groups = [list(tensors)] if alone else list(_in_files(tensors, most_nbytes))
+    files = [path] if alone else [path / name for name in _file_names(len(groups))]
+    if _is_first():
+        files[0].parent.mkdir(parents=True, exist_ok=True)
+    for names, file in zip(groups, files, strict=True):
+        _write(file, {name: tensors[name] for name in names})
+    if _is_first() and not alone:
+        _write_index(path, dict(zip(files, groups, strict=True)), tensors)
+    if dist.is_initialized():
+        dist.barrier()
+
+
+@torch.no_grad()
+def _write(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    held = {}
+    for name, tensor in tensors.items():
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if _is_first():
+            held[name] = whole.detach().to("cpu", copy=True).contiguous()
+        del whole
+    if _is_first():
+        unfinished = file.with_name(f".{file.name}.unfinished")
+        save_file(held, unfinished, metadata=FORMAT)
+        os.replace(unfinished, file)
+
+
+def _write_index(
+    path: Path, groups: Mapping[Path, list[str]], tensors: Mapping[str, torch.Tensor]
+) -> None:
+    """The index, and no files of an earlier save that it does not speak of."""
+    index = path / INDEX
+    if len(groups) > 1:
+        total = sum(map(_nbytes, tensors.values()))
+        where = {name: file.name for file, names in groups.items() for name in names}
+        text = json.dumps({"metadata": {"total_size": total}, "weight_map": where}, indent=2)
+        index.write_text(text)
+    else:
+        index.unlink(missing_ok=True)
+    for file in path.glob("model*.safetensors"):
+        if file not in groups:
+            file.unlink()
+
+
+def _file_names(count: int) -> list[str]:
+    if count == 1:
+        return ["model.safetensors"]
+    return [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
+
+
+def _in_files(tensors: Mapping[str, torch.Tensor], most: float) -> Iterator[list[str]]:
+    """Names in order, as many to a file as fit."""
+    chosen: list[str] = []
+    held = 0
+    for name, tensor in tensors.items():
+        if chosen and held + _nbytes(tensor) > most:
+            yield chosen
+            chosen, held = [], 0
+        chosen.append(name)
+        held += _nbytes(tensor)
+    yield chosen
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _is_first() -> bool:
+    return not dist.is_initialized() or dist.get_rank() == 0

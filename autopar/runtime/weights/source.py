@@ -1,0 +1,68 @@
+"""Where weights are read from: anything that knows names and shapes, and fills targets by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from autopar.errors import InputError
+from autopar.runtime.weights.dcp import Checkpoint
+from autopar.runtime.weights.files import Safetensors
+from autopar.runtime.weights.target import Target
+
+Weights = str | Path | Mapping[str, Any]
+
+
+class Source(Protocol):
+    """Tensors by name, not all of which are ever in memory."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """What there is."""
+
+    def fill(self, targets: Mapping[str, Target]) -> None:
+        """Set targets, by the source's names; every rank calls it with the same names."""
+
+
+class Given:
+    """Tensors in memory: a state dict, plain or this module's own."""
+
+    def __init__(self, tensors: Mapping[str, Any]) -> None:
+        self._tensors = {k: v for k, v in tensors.items() if isinstance(v, torch.Tensor)}
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+
+    def fill(self, targets: Mapping[str, Target]) -> None:
+        for name, target in targets.items():
+            value = self._tensors[name].detach()
+            if isinstance(value, DTensor):
+                value = value.full_tensor()
+            target.put(value)
+
+    def __str__(self) -> str:
+        return "the state dict"
+
+
+def opened(weights: Weights) -> Source:
+    """What the user calls weights: a file, a directory or a state dict."""
+    if isinstance(weights, Mapping):
+        meta = [k for k, v in weights.items() if isinstance(v, torch.Tensor) and v.is_meta]
+        if meta:
+            raise InputError(f"The state dict has no values for {meta[0]!r}: it is on meta.")
+        return Given(weights)
+    path = Path(weights)
+    if (path / ".metadata").is_file():
+        return Checkpoint(path)
+    if path.is_dir() or path.suffix == ".safetensors":
+        return Safetensors.at(path)
+    raise InputError(
+        f"weights={str(weights)!r} is no weights that autopar reads: pass a .safetensors file, a "
+        "directory of them, a torch.distributed.checkpoint directory, or a state dict (for other "
+        "files, what torch.load(path, mmap=True, weights_only=True) gives)."
+    )

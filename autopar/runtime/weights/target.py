@@ -1,0 +1,67 @@
+"""A tensor that is to be filled on this rank: a parameter's shard, or a whole buffer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from autopar.runtime import _torch
+
+Box = tuple[slice, ...]
+"""One slice per dim."""
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """`runs` says for every dim which indices of the whole tensor are this rank's, in order."""
+
+    name: str
+    tensor: torch.Tensor
+    runs: tuple[tuple[slice, ...], ...]
+
+    @property
+    def local(self) -> torch.Tensor:
+        """This rank's part, outside autograd."""
+        tensor = self.tensor
+        return (_torch.local_of(tensor) if isinstance(tensor, DTensor) else tensor).detach()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole tensor."""
+        return tuple(self.tensor.shape)
+
+    @torch.no_grad()
+    def fill(self, read: Callable[[Box], torch.Tensor]) -> None:
+        """Set this rank's part from the boxes of the whole tensor that it is made of."""
+        local = self.local
+        for here, there in self._boxes():
+            local[here].copy_(read(there))
+
+    def put(self, whole: torch.Tensor) -> None:
+        """Set this rank's part of a whole tensor."""
+        self.fill(lambda box: whole[box])
+
+    @torch.no_grad()
+    def whole(self) -> torch.Tensor:
+        """The whole tensor, on the CPU; a collective call."""
+        tensor = self.tensor.detach()
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        return whole.to("cpu", copy=True)
+
+    def _boxes(self) -> Iterator[tuple[Box, Box]]:
+        """(where in the local tensor, where in the whole one)."""
+        return zip(
+            itertools.product(*(_packed(runs) for runs in self.runs)),
+            itertools.product(*self.runs),
+            strict=True,
+        )
+
+
+def _packed(runs: Sequence[slice]) -> list[slice]:
+    """The same runs, one after the other."""
+    ends = list(itertools.accumulate(run.stop - run.start for run in runs))
+    return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
