@@ -126,6 +126,12 @@ def _grouped(node: Node, operands: tuple[Tensor, ...]) -> int:
     return 2 * _made(node) * left[-1]
 
 
+def _experts(node: Node, operands: tuple[Tensor, ...]) -> int:
+    """Every choice of every token passes through one expert's matrices."""
+    choices, (up, down) = math.prod(operands[1].shape), operands[3:5]
+    return 2 * choices * (math.prod(up.shape[1:]) + math.prod(down.shape[1:]))
+
+
 def _bags(node: Node, operands: tuple[Tensor, ...]) -> int:
     return math.prod(operands[1].shape) * operands[0].shape[-1]
 
@@ -142,5 +148,5 @@ _FORMULAS: Mapping[str, Formula] = {
     "lstm": _recurrent, "gru": _recurrent, "rnn_tanh": _recurrent, "rnn_relu": _recurrent,
     "lstm_cell": _cell, "gru_cell": _cell, "rnn_tanh_cell": _cell, "rnn_relu_cell": _cell,
     "_grouped_mm": _grouped, "grouped_mm_fallback": _grouped,
-    "embedding_bag": _bags,
+    "routed_experts": _experts, "embedding_bag": _bags,
 }  # fmt: skip

@@ -29,7 +29,9 @@ SPELLED: dict[str, tuple[Body, set[str], set[str]]] = {
         {"full_like"},
     ),
     "bags": (
-        lambda m, x: F.embedding_bag(IDS, m.linear.weight, mode="sum").pow(2).sum() + m.linear(x).sum(),
+        lambda m, x: (
+            F.embedding_bag(IDS, m.linear.weight, mode="sum").pow(2).sum() + m.linear(x).sum()
+        ),
         {"embedding", "sum"},
         {"embedding_bag"},
     ),

@@ -11,12 +11,11 @@ from tests.architectures import ARCHITECTURES
 from tests.pool import Pool
 
 REFUSED = {
-    "bloom": "autograd.Function GeLUFunction",
     "electra": "reads the value of a tensor",
-    "mixtral": "Expected inputs of BF16 type",
-    "mixtral_looped": "reads the value of a tensor",
 }
 """What cannot be captured yet, and why."""
+NOT_IN_FLOAT64 = {"mixtral"}
+"""A kernel of the library's knows no float64; the graph is that of `mixtral_batched`."""
 EVERY_DAY = {"clip", "mixtral_batched"}
 """Outputs not asked for; a second result that nobody reads; results of every layer, read later."""
 
@@ -26,7 +25,7 @@ EVERY_DAY = {"clip", "mixtral_batched"}
     [
         pytest.param(name, marks=() if name in EVERY_DAY else pytest.mark.slow)
         for name in ARCHITECTURES
-        if name not in REFUSED
+        if name not in REFUSED and name not in NOT_IN_FLOAT64
     ],
 )
 def test_step(pool: Pool, name: str) -> None:

@@ -10,6 +10,7 @@ from tests.rules.building import F64, INT, ids, mask, n, t
 from tests.rules.building import call as _call
 from tests.rules.examples_of_places import (
     EINSUMS,
+    EXPERTS,
     INDEXING,
     MADE,
     RECURRENT,
@@ -441,6 +442,6 @@ FAMILIES = {
     "elementwise": ELEMENTWISE, "indexing": INDEXING, "loss": LOSSES, "normalisation": NORMS,
     "reduction": REDUCTIONS, "shape": SHAPES, "views": VIEWS, "unruled": UNRULED,
     "einsum": EINSUMS, "scatter": SCATTERS, "recurrent": RECURRENT, "sampling": SAMPLING,
-    "creation": MADE,
+    "creation": MADE, "experts": EXPERTS,
 }  # fmt: skip
 EXAMPLES = tuple(example for family in FAMILIES.values() for example in family)

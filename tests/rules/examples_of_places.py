@@ -148,6 +148,20 @@ SAMPLING = (
     _call("channel_shuffle", t(6, 12, 9), 2),
 )
 
+EXPERTS = (
+    _call(
+        "autopar.routed_experts.default",
+        t(12, 9), ids(12, 2), t(12, 2), t(6, 16, 9), t(6, 18, 8), "silu",
+    ),
+    *(
+        _call(
+            "autopar.routed_experts.default",
+            t(12, 9), ids(12, 4), t(12, 4), t(6, 8, 9), t(6, 18, 8), activation, note=activation,
+        )
+        for activation in ("relu", "gelu", "gelu_tanh")
+    ),
+)  # fmt: skip
+
 MADE = (
     _call("full", [6, 9], 1.0, dtype=F64),
     _call("zeros", [6, 9], dtype=F64),

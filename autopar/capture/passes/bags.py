@@ -18,15 +18,20 @@ SUM, MEAN = 0, 1
 """torch's codes for `mode`."""
 
 
-def even_bags(
-    node: Node, tensors: Tensors, known: Known, graph: Graph
-) -> tuple[Node, ...] | None:
+def even_bags(node: Node, tensors: Tensors, known: Known, graph: Graph) -> tuple[Node, ...] | None:
     """The nodes that stand for an ``embedding_bag``, or None if its bags are not known to be even."""
     length = _length(node, tensors, known)
     mode = argument(node, 4, "mode", SUM)
-    per_sample, padding = argument(node, 6, "per_sample_weights"), argument(node, 8, "padding_idx", -1)
+    per_sample, padding = (
+        argument(node, 6, "per_sample_weights"),
+        argument(node, 8, "padding_idx", -1),
+    )
     others_read = any(graph.consumers.get(made.name) for made in node.outputs[1:])
-    plain = per_sample is None and padding in (None, -1) and not argument(node, 7, "include_last_offset")
+    plain = (
+        per_sample is None
+        and padding in (None, -1)
+        and not argument(node, 7, "include_last_offset")
+    )
     if length is None or not plain or mode not in (SUM, MEAN) or others_read:
         return None
     table, ids, offsets = (tensors[name] for name in node.operands)
@@ -38,9 +43,13 @@ def even_bags(
     looked: tuple[Arg, ...] = (Ref(table.name), Ref(bags.name), -1, bool(counted), bool(sparse))
     origin = node.origin
     nodes = (
-        Node(bags.name, "aten.reshape.default", (Ref(ids.name), bags.shape), (), (bags,), "", origin),
+        Node(
+            bags.name, "aten.reshape.default", (Ref(ids.name), bags.shape), (), (bags,), "", origin
+        ),
         Node(rows.name, "aten.embedding.default", looked, (), (rows,), "", origin),
-        Node(summed.name, "aten.sum.dim_IntList", (Ref(rows.name), (1,)), (), (summed,), "", origin),
+        Node(
+            summed.name, "aten.sum.dim_IntList", (Ref(rows.name), (1,)), (), (summed,), "", origin
+        ),
     )
     if mode == SUM:
         return nodes

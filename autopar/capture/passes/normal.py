@@ -105,8 +105,18 @@ def _repeated(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
     first = replace(out, name=f"{out.name}.apart", shape=apart)
     second = replace(out, name=f"{out.name}.wide", shape=wide)
     return (
-        Node(first.name, "aten.reshape.default", (node.args[0], apart), (), (first,), "", node.origin),
-        Node(second.name, "aten.expand.default", (Ref(first.name), wide), (), (second,), "", node.origin),
+        Node(
+            first.name, "aten.reshape.default", (node.args[0], apart), (), (first,), "", node.origin
+        ),
+        Node(
+            second.name,
+            "aten.expand.default",
+            (Ref(first.name), wide),
+            (),
+            (second,),
+            "",
+            node.origin,
+        ),
         replace(node, op="aten.reshape.default", args=(Ref(second.name), out.shape), kwargs=()),
     )
 

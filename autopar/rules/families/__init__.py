@@ -6,6 +6,7 @@ from autopar.rules.families import (
     convolution,
     creation,
     elementwise,
+    experts,
     indexing,
     loss,
     normalisation,
@@ -18,6 +19,6 @@ from autopar.rules.families import (
 )
 
 __all__ = [
-    "attention", "contraction", "convolution", "creation", "elementwise", "indexing", "loss",
+    "attention", "contraction", "convolution", "creation", "elementwise", "experts", "indexing", "loss",
     "normalisation", "recurrent", "reduction", "sampling", "scatter", "shape", "views",
 ]  # fmt: skip
