@@ -37,6 +37,23 @@ def test_step(pool: Pool, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"), [("mixtral_batched", "expert_parallel("), ("gshard", "[4/x, 8, 10, 80]")]
+)
+def test_experts_over_an_axis(pool: Pool, name: str, said: str) -> None:
+    """Every rank has half of the experts."""
+    work = parity.constrained_work(
+        f"architectures.{name}",
+        (2,),
+        {"used:*.experts.up": "[S(0)]", "used:*.experts.down": "[S(0)]"}
+        if name == "gshard"
+        else {"used:*.experts.gate_up_proj": "[S(0)]", "used:*.experts.down_proj": "[S(0)]"},
+    )
+    assert said in work.source
+    pool.run(2, parity.check_all, [work])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
     model, inputs, loss = ARCHITECTURES[name]()
