@@ -42,6 +42,14 @@ def _inner(node: Node, operands: tuple[Tensor, ...]) -> int:
     return 2 * _made(node) * operands[0].shape[-1]
 
 
+def _paired(node: Node, operands: tuple[Tensor, ...]) -> int:
+    """Vectors against vectors, one of which may be stretched to the other."""
+    dim = node.args[2] if len(node.args) > 2 else dict(node.kwargs).get("dim", -1)
+    assert isinstance(dim, int)
+    longest = max((tensor.shape for tensor in operands), key=len)
+    return 2 * _made(node) * longest[dim]
+
+
 def _added_batches(node: Node, operands: tuple[Tensor, ...]) -> int:
     """``addbmm`` sums over the batch too."""
     batch, _, inner = operands[1].shape
@@ -140,7 +148,7 @@ _FORMULAS: Mapping[str, Formula] = {
     "linear": _summing(0, -1), "mm": _summing(0, -1), "bmm": _summing(0, -1), "mv": _summing(0, -1),
     "matmul": _summing(0, -1), "dot": _summing(0, -1), "inner": _inner,
     "addmm": _summing(1, -1), "addmv": _summing(1, -1), "baddbmm": _summing(1, -1),
-    "addbmm": _added_batches, "outer": _outer, "addr": _outer, "bilinear": _bilinear,
+    "linalg_vecdot": _paired, "addbmm": _added_batches, "outer": _outer, "addr": _outer, "bilinear": _bilinear,
     "linalg_multi_dot": _chain, "tensordot": _tensordot, "einsum": _einsum, "cdist": _summing(0, -1),
     "conv1d": _convolution, "conv2d": _convolution, "conv3d": _convolution,
     "conv_transpose1d": _transposed, "conv_transpose2d": _transposed, "conv_transpose3d": _transposed,

@@ -48,6 +48,51 @@ SPELLED: dict[str, tuple[Body, set[str], set[str]]] = {
         {"embedding_bag"},
         {"embedding"},
     ),
+    "vstack": (
+        lambda m, x: torch.vstack([m.linear(x), m.linear(x)[0]]).pow(2).sum(),
+        {"cat"},
+        {"vstack"},
+    ),
+    "hstack": (
+        lambda m, x: (torch.hstack([m.linear(x)[0], x[1]]) * torch.arange(8)).sum(),
+        {"cat"},
+        {"hstack"},
+    ),
+    "dstack": (
+        lambda m, x: (torch.dstack([m.linear(x), x]) * torch.arange(2)).sum(),
+        {"cat"},
+        {"dstack"},
+    ),
+    "column_stack": (
+        lambda m, x: (torch.column_stack([m.linear(x)[:, 0], x]) * torch.arange(5)).sum(),
+        {"cat"},
+        {"column_stack"},
+    ),
+    "meshgrid": (
+        lambda m, x: (
+            torch.sub(*torch.meshgrid(m.linear(x)[0], x[:, 1], indexing="ij")).pow(3).sum()
+        ),
+        {"expand"},
+        {"meshgrid"},
+    ),
+    "meshgrid, columns first": (
+        lambda m, x: (
+            torch.meshgrid(m.linear(x)[0], x[:, 1], indexing="xy")[0] * torch.arange(4)
+        ).sum(),
+        {"expand"},
+        {"meshgrid"},
+    ),
+    "hsplit": (
+        lambda m, x: (y := torch.hsplit(m.linear(x), 2))[0].mul(y[1]).sum(),
+        {"split_with_sizes"},
+        {"hsplit"},
+    ),
+    "fliplr": (
+        lambda m, x: (torch.fliplr(m.linear(x)) * torch.arange(4)).sum(),
+        {"flip"},
+        {"fliplr"},
+    ),
+    "ravel": (lambda m, x: m.linear(x).ravel().pow(2).sum(), {"reshape"}, {"ravel"}),
     "instance norm": (
         lambda m, x: F.instance_norm(m.linear(x).view(2, 4, 4)).pow(3).sum(),
         {"instance_norm"},

@@ -33,6 +33,8 @@ BY_HAND = {
     "einsum:sum": 6 * 9,
     "einsum:diagonal": 6,
     "grouped_mm_fallback.default": 2 * 12 * 9 * 18,
+    "linalg_vecdot": 2 * 6 * 9 * 12,
+    "linalg_vecdot:first": 2 * 6 * 9 * 12,
     "cdist": 2 * 6 * 9 * 10 * 12,
     "cdist:stretched": 2 * 6 * 9 * 10 * 12,
     "cosine_similarity": 6 * 12,

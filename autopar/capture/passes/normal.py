@@ -19,7 +19,8 @@ CASTS = {
 RESHAPES = {
     "aten.view.default", "aten.reshape.default", "aten._unsafe_view.default",
     "aten.flatten.using_ints", "aten.unflatten.int", "aten.view_as.default",
-    "aten.reshape_as.default",
+    "aten.reshape_as.default", "aten.ravel.default", "aten.atleast_1d.default",
+    "aten.atleast_2d.default", "aten.atleast_3d.default",
 }  # fmt: skip
 CREATION = {
     "arange", "full", "zeros", "ones", "empty", "rand", "randn", "randint", "eye", "linspace",
@@ -29,7 +30,11 @@ FILLED = {
     "zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1, "full_like": None, "new_full": None,
 }  # fmt: skip
 """They look at a tensor for its shape and dtype alone; None where the value is an argument."""
-DRAWN = {"rand_like": "rand", "randn_like": "randn"}
+DRAWN = {
+    "rand_like": "rand.default", "randn_like": "randn.default",
+    "empty_like": "empty.memory_format", "new_empty": "empty.memory_format",
+}  # fmt: skip
+"""Their values are not known, but what they are made like matters no more."""
 
 
 def normalise(graph: Graph) -> Graph:
@@ -66,7 +71,7 @@ def _spelled(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
         return (_filled(node),)
     if node.op.startswith("aten.") and short(node.op) in DRAWN:
         out = node.outputs[0]
-        op = f"aten.{DRAWN[short(node.op)]}.default"
+        op = f"aten.{DRAWN[short(node.op)]}"
         return (replace(node, op=op, args=(out.shape,), kwargs=(("dtype", DType(out.dtype)),)),)
     if node.op in ("aten.repeat.default", "aten.tile.default"):
         return _repeated(node, tensors)

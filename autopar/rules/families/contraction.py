@@ -157,6 +157,22 @@ def distances(call: Call) -> Declared:
     return Declared(f"{', '.join(rows)} -> {term([*batch, 'n', 'm'])}")
 
 
+@rule("linalg_vecdot")
+def vecdot(call: Call) -> Declared:
+    """Products of vectors along one dim, which are stretched to each other before."""
+    rank = max(map(len, call.shapes))
+    letters = names(rank)
+    dim = call.arg(2, "dim", -1)
+    assert isinstance(dim, int)
+    shape = tuple(
+        max(s[i - rank + len(s)] for s in call.shapes if i - rank + len(s) >= 0)
+        for i in range(rank)
+    )
+    terms = ", ".join(broadcast(s, shape, letters) for s in call.shapes)
+    made = [name for place, name in enumerate(letters) if place != dim % rank]
+    return Declared(f"{terms} -> {term(made)}", BOTH)
+
+
 def _stretched(shape: tuple[int, ...], out: tuple[int, ...], letters: list[str]) -> list[str]:
     return broadcast(shape, out, letters).split() if shape else []
 

@@ -14,7 +14,7 @@ def number(arg: Arg, default: int = 0) -> int:
     return arg if isinstance(arg, int) else default
 
 
-@rule("transpose", "t", "permute", "movedim", "numpy_T", "mT", "adjoint", "swapaxes", "swapdims",
+@rule("transpose", "t", "permute", "movedim", "numpy_T", "mT", "mH", "adjoint", "swapaxes", "swapdims",
       "moveaxis")  # fmt: skip
 def permutation(call: Call) -> Declared:
     """Dims change places."""
@@ -29,7 +29,7 @@ def permutation(call: Call) -> Declared:
         made[a], made[b] = made[b], made[a]
     elif kind in ("movedim", "moveaxis"):
         made = _moved(letters, call.arg(1, "source"), call.arg(2, "destination"))
-    elif kind in ("mT", "adjoint"):
+    elif kind in ("mT", "mH", "adjoint"):
         made[-1], made[-2] = made[-2], made[-1]
     else:
         made.reverse()
