@@ -15,8 +15,8 @@ def of_attention(mask_has_gradient: bool) -> Saved:
     """Attention over [batch, places, heads, width] with heads in front, as models write it."""
 
     def body(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-        heads = m.linear(x).view(1, 8, 2, 2).transpose(1, 2)  # type: ignore[operator]
-        mask = heads.sum() * torch.ones(8, 8) if mask_has_gradient else torch.ones(8, 8)
+        heads = m.linear(x).view(2, 4, 2, 2).transpose(1, 2)  # type: ignore[operator]
+        mask = heads.sum() * torch.ones(4, 4) if mask_has_gradient else torch.ones(4, 4)
         return F.scaled_dot_product_attention(heads, heads + 1, heads * 2, mask.to(x.dtype)).sum()
 
     model, inputs = small(body)
