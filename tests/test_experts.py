@@ -17,8 +17,7 @@ from autopar.compiler import with_outputs
 from autopar.experts import routed_experts
 from autopar.mesh import Mesh
 from cost_models.hardware import load
-from examples.moe import Decoder
-from tests.architectures.experts import mixtral, mixtral_batched, mixtral_looped
+from tests.architectures.experts import example_decoder, mixtral, mixtral_batched, mixtral_looped
 
 WAYS = ("eager", "batched_mm", "grouped_mm")
 
@@ -86,7 +85,7 @@ def planned(model: nn.Module, batch: int, sequence: int) -> Compilation:
 def test_experts_of_fixed_capacity_shard_by_themselves() -> None:
     """Tokens are split by batch, go to their experts and come back: two all-to-alls (GShard)."""
     with torch.device("meta"):
-        model = Decoder(512, 1024, 8, 8192, layers=1, positions=256, experts=64)
+        model = example_decoder()(512, 1024, 8, 8192, layers=1, positions=256, experts=64)
     source = planned(model, 64, 256).source
     assert re.search(r'sent_part = all_to_all\(sent, "x", S\(1\), S\(0\)\) +# \[64/x, 64,', source)
     assert re.search(r"torch.einsum\('ebcm,emh->ebch', .* +# \[64/x, 64, 10, 8192\]", source)
