@@ -133,12 +133,20 @@ def bare(op: str) -> str:
 RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal", "uniform", "exponential")
 
 
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+"""They drop out between their layers."""
+
+
 def is_random(node: Node) -> bool:
     """Whether the operator draws random numbers."""
     name = short(node.op)
     if name == "scaled_dot_product_attention":
         chance = node.args[4] if len(node.args) > 4 else dict(node.kwargs).get("dropout_p", 0.0)
         return chance != 0.0
+    if name in RECURRENT:
+        first = 6 if node.op.endswith(".data") else 5
+        chance, train = node.args[first : first + 2]
+        return bool(train) and chance != 0.0
     return not node.is_leaf and any(word in name for word in RANDOM)
 
 

@@ -28,6 +28,7 @@ from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.compile import compile_graph
 from autopar.compiler import with_outputs
+from autopar.constraints import from_user
 from autopar.emit import emit
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
@@ -129,6 +130,14 @@ def preset_work(
     made = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved)
     label = f"{preset or 'no preset'} on {mesh}, recompute {recompute}"
     return _work(name, label, made.plan, case.graph)
+
+
+def constrained_work(name: str, shape: tuple[int, ...], constraints: dict[str, str]) -> Work:
+    """The solver's plan where a person has pinned some types."""
+    case, mesh = reference(name), Mesh.of(*shape)
+    settings = Settings(optimizer="SGD", states=0.0, constraints=from_user(dict(constraints), mesh))
+    made = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved)
+    return _work(name, f"{constraints} on {mesh}", made.plan, case.graph)
 
 
 def _work(name: str, label: str, plan: Plan, graph: Graph) -> Work:

@@ -20,7 +20,7 @@ LAYERS = (
     ("conversion", "graph"),
     (
         "blocks", "plan", "problem", "problem_text", "record", "texts", "constraints", "operators",
-        "options", "meta",
+        "options", "meta", "experts",
     ),
     ("capture", "rules", "presets", "solve", "grouping"),
     ("pricing",),
@@ -40,8 +40,8 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 NAMES_ONLY = {"torch.utils.checkpoint._NoopSaveInputs"}
 """Private names that are compared with, never imported."""
 RUNTIME_MAY_IMPORT = {
-    "batch", "conversion", "errors", "graph", "grouping", "mesh", "operators", "placement", "plan",
-    "runtime",
+    "batch", "conversion", "errors", "experts", "graph", "grouping", "mesh", "operators",
+    "placement", "plan", "runtime",
 }  # fmt: skip
 
 

@@ -6,8 +6,6 @@ A model may ask whether its position ids are consecutive before it builds a mask
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -93,26 +91,3 @@ def _follows(func: Any, constants: list[torch.Tensor | None], result: Any) -> bo
 
 def _values(tree: Any) -> Any:
     return _torch.tree_map(lambda leaf: leaf.constant if _torch.is_fake(leaf) else leaf, tree)
-
-
-@contextlib.contextmanager
-def transformers_told() -> Iterator[None]:
-    """Within, `transformers` takes the path of a real run wherever it asks about known values.
-
-    Its masks are skipped (for ``is_causal=True``) after a look at the position ids, which it does
-    not risk on a fake tensor; ours can be looked at.  Only the question is answered differently.
-    """
-    masks: Any = sys.modules.get("transformers.masking_utils")
-    ask = getattr(masks, "is_tracing", None)
-    if ask is None:
-        yield
-        return
-
-    def is_tracing(tensor: Any = None) -> bool:
-        return bool(ask() if _torch.known_value(tensor) is not None else ask(tensor))
-
-    masks.is_tracing = is_tracing
-    try:
-        yield
-    finally:
-        masks.is_tracing = ask

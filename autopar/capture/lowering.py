@@ -133,7 +133,7 @@ class _Lowering:
         op = str(overload)
         if op == "aten.batch_norm.default" and node.args[3] is not None and node.args[5]:
             return self._batch_norm(node)
-        if _torch.operator_name(overload) in RUNNING_STATISTICS:
+        if _torch.operator_name(overload) in RUNNING_STATISTICS and node.args[3] is not None:
             raise _refused(node, f"{op}, which may update running statistics as it runs")
         target = written(node, overload)
         args, kwargs = self._arguments(node, overload)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from autopar.capture import _torch
-from autopar.graph import Graph, Node, Saved, Tensor
+from autopar.graph import Graph, Node, Saved, Tensor, short
 from autopar.operators import bind, callable_of
 
 
@@ -48,7 +48,8 @@ def _measure(node: Node, operands: dict[str, Tensor]) -> Saved:
         kept[_torch.storage_id(tensor)] = tensor.untyped_storage().nbytes()
 
     with _torch.fake_mode():
-        tensors = {name: _fake(tensor) for name, tensor in operands.items()}
+        swapped = short(node.op) == "scaled_dot_product_attention"
+        tensors = {name: _fake(tensor, swapped) for name, tensor in operands.items()}
         hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed)
         with torch.enable_grad(), hooks:
             result = _call(node, tensors)
@@ -69,10 +70,19 @@ def _holding(kept: dict[int, int], tensors: Iterable[tuple[int, Any]]) -> tuple[
     return tuple(found)
 
 
-def _fake(tensor: Tensor) -> torch.Tensor:
+def _fake(tensor: Tensor, swapped: bool) -> torch.Tensor:
+    """`swapped`: heads lie behind positions, as attention mostly gets them.
+
+    Without a fused kernel, as under a mask with a gradient, it saves copies of such operands: gathers
+    of them must not be promised to be forgotten.
+    """
     dtype = getattr(torch, tensor.dtype)
     differentiable = tensor.differentiable and (dtype.is_floating_point or dtype.is_complex)
     leaf = torch.empty(tensor.shape, dtype=dtype, requires_grad=differentiable)
+    if swapped and leaf.dim() == 4:
+        with torch.no_grad():
+            leaf = leaf.transpose(1, 2).contiguous().transpose(1, 2)
+        leaf.requires_grad_(differentiable)
     # A view of a leaf may be changed in place; a leaf that needs a gradient may not.
     return leaf.view_as(leaf) if differentiable else leaf
 

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from autopar.capture import _torch
 from autopar.capture.inputs import Call
-from autopar.capture.known import KnownValues, transformers_told
+from autopar.capture.known import KnownValues
 from autopar.capture.loss import find_loss, no_loss, output_tensors
 from autopar.capture.refuse import (
     explained,
@@ -22,6 +22,7 @@ from autopar.capture.refuse import (
     watchers,
 )
 from autopar.capture.state import AssignedBuffers, clean_attributes
+from autopar.capture.told import transformers_told
 from autopar.capture.where import Whereabouts
 from autopar.graph import LeafKind
 

@@ -20,19 +20,21 @@ METHODS = {
     "mean", "split", "chunk", "unbind", "select", "t", "contiguous", "masked_fill", "detach",
     "clone", "to", "cumsum", "amax", "unflatten", "view_as", "expand_as", "type_as", "repeat",
     "new_zeros", "new_ones", "new_full", "narrow", "any", "all", "argmax", "index_select", "gather",
-    "neg", "abs", "float", "roll",
+    "neg", "abs", "float", "roll", "index_add", "scatter_add", "repeat_interleave", "logsumexp",
 }  # fmt: skip
 TORCH = {
     "addmm", "bmm", "mm", "baddbmm", "tanh", "rsqrt", "sqrt", "cos", "sin", "exp", "log", "sigmoid",
     "erf", "reciprocal", "cat", "stack", "arange", "where", "logical_not", "bitwise_not", "clamp",
     "maximum", "minimum", "full", "ones", "zeros", "triu", "tril", "relu", "einsum", "square",
     "full_like", "zeros_like", "ones_like", "softmax", "log_softmax", "batch_norm", "var_mean", "pow",
-    "rsub", "outer", "isin", "empty", "scalar_tensor", "lift_fresh",
+    "rsub", "outer", "isin", "empty", "scalar_tensor", "lift_fresh", "rand", "randn", "addbmm", "addmv",
+    "mv", "dot", "addr",
 }  # fmt: skip
 FUNCTIONAL = {
     "gelu", "linear", "layer_norm", "rms_norm", "group_norm", "conv1d", "conv2d", "conv3d", "silu",
     "leaky_relu", "elu", "softplus", "hardtanh", "relu6", "mish", "hardswish",
-    "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "pad", "logsigmoid",
+    "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "pad", "logsigmoid", "one_hot", "glu", "prelu",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "pixel_shuffle", "pixel_unshuffle",
 }  # fmt: skip
 DROPPED = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
 
@@ -121,6 +123,19 @@ def _slice(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part
     return (*writer.arg(tensor), f"[{index}]")
 
 
+def _index(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+    """``x[:, i]``; a dim that is not indexed is a colon."""
+    tensor, indices = args
+    assert isinstance(indices, tuple)
+    written: list[Part] = []
+    for index in indices:
+        written += [
+            *((", ",) if written else ()),
+            *((":",) if index is None else writer.arg(index)),
+        ]
+    return (*writer.arg(tensor), "[", *written, "]")
+
+
 def _softmax(name: str) -> Special:
     def write(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
         dtype = args[2] if len(args) > 2 else dict(kwargs).get("dtype")
@@ -177,6 +192,7 @@ def _constant_dtype(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> t
 _SPECIAL: dict[str, Special] = {
     "aten.embedding.default": _embedding,
     "aten.slice.Tensor": _slice,
+    "aten.index.Tensor": _index,
     "aten.softmax.int": _softmax("softmax"),
     "aten.log_softmax.int": _softmax("log_softmax"),
     "aten.scaled_dot_product_attention.default": _attention,

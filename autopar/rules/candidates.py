@@ -93,6 +93,8 @@ def combine(
     terms = (*instance.rule.inputs, *instance.rule.outputs)
     for picks in itertools.product(*per_axis):
         nested = _nest(picks, mesh)
+        if not _divides(instance, nested, mesh):
+            continue
         variants = tuple(instance.variants.get(pick.factor, "") for pick in nested)
         if not _one_variant(nested, variants) or not _divides(nested, instance, mesh):
             continue
@@ -107,6 +109,15 @@ def combine(
         )
         if _possible(instance.least, tensors, forms, mesh):
             yield OpSharding(forms[: len(operands)], forms[len(operands) :], variants)
+
+
+def _divides(instance: Instance, picks: tuple[Option, ...], mesh: Mesh) -> bool:
+    """A factor that is no tensor's own dim, such as groups of channels, has to divide all the same."""
+    return all(
+        instance.sizes[pick.factor] % (pick.position * size) == 0
+        for pick, size in zip(picks, mesh.sizes, strict=True)
+        if pick.factor
+    )
 
 
 def _one_variant(picks: tuple[Option, ...], variants: tuple[str, ...]) -> bool:

@@ -11,6 +11,9 @@ from autopar.plan import OpSharding
 Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
 _SHAPED = {"view", "reshape", "expand", "broadcast_to", "_unsafe_view", "new_zeros", "new_ones"}
 _CREATED = {"zeros", "ones", "full", "empty", "rand", "randn"}
+_CONVOLUTIONS = {
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+}  # fmt: skip
 
 
 def localize(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Local:
@@ -36,7 +39,30 @@ def localize(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Loca
         args[1] = _parts(kind, args[1], tuple(shape[dim] for shape in made))
     elif kind == "slice":
         args = _slice(node, sharding, graph, mesh, args)
+    elif kind == "group_norm" or (kind in _CONVOLUTIONS and len(args) > 6):
+        args = _groups(node, sharding, graph, mesh, args)
     return tuple(args), kwargs
+
+
+def _groups(
+    node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh, args: list[Arg]
+) -> list[Arg]:
+    """How many groups of channels are this rank's."""
+    read, *weights = (
+        form.local_shape(graph.tensors[name].shape, mesh)
+        for name, form in zip(node.operands, sharding.inputs, strict=True)
+    )
+    whole = graph.tensors[node.operands[0]].shape
+    if short(node.op) == "group_norm":
+        groups = args[1]
+        assert isinstance(groups, int)
+        args[1] = groups * read[1] // whole[1]
+        return args
+    transposed = "transpose" in node.op
+    space = len(weights[0]) - 2
+    channels = sharding.outputs[0].local_shape(node.outputs[0].shape, mesh) if transposed else read
+    args[6] = channels[-space - 1] // weights[0][1]
+    return args
 
 
 def _parts(kind: str, given: Arg, sizes: tuple[int, ...]) -> Arg:

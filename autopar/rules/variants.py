@@ -2,6 +2,7 @@
 
 vocab_parallel_embedding       rows of the table are split; misses give zeros, so the output is P
 vocab_parallel_cross_entropy   classes are split; the loss is the same on all ranks, so I
+expert_parallel                experts are split; each rank does its own rows, so the output is P
 sync_batch_norm                the batch is split; statistics are those of the whole batch
 """
 
@@ -16,8 +17,10 @@ from autopar.mesh import Mesh
 from autopar.placement import I, N, P, Type
 from autopar.plan import OpSharding
 
-CONTIGUOUS = frozenset({"vocab_parallel_embedding", "vocab_parallel_cross_entropy"})
-"""Variants that count from a rank's first row or class: right for one contiguous block per rank."""
+CONTIGUOUS = frozenset(
+    {"vocab_parallel_embedding", "vocab_parallel_cross_entropy", "expert_parallel"}
+)
+"""Variants that count from a rank's first row, class or expert: right for a contiguous block."""
 TrafficOf = Callable[[int, Node, OpSharding, Graph, Mesh], tuple[Traffic, ...]]
 
 
@@ -77,6 +80,7 @@ def _batch_norm(
 
 _TRAFFIC: Mapping[str, TrafficOf] = {
     "vocab_parallel_embedding": _none,
+    "expert_parallel": _none,
     "vocab_parallel_cross_entropy": _cross_entropy,
     "sync_batch_norm": _batch_norm,
 }

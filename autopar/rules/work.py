@@ -1,34 +1,161 @@
-"""Floating-point operations of one operator on the whole tensors."""
+"""Floating-point operations of one operator on the whole tensors.
+
+A multiplication and an addition are two.  The formulas look at shapes alone, so that an operator
+without a rule costs what it costs; what has no formula is one operation per element it makes.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
-from autopar.graph import Graph, Node, short
-from autopar.rules.declare import rule_of
+from autopar.graph import Graph, Node, Tensor, short
+from autopar.rules.equation import equation
 
-_CONTRACTIONS = {"linear", "addmm", "mm", "bmm", "matmul", "baddbmm", "conv1d", "conv2d", "conv3d"}
+Formula = Callable[[Node, tuple[Tensor, ...]], int]
+"""From the call and its operands."""
 
 
 def flops(node: Node, graph: Graph) -> int:
-    """Forward multiplications and additions: two per point of a contraction's iteration space."""
-    kind = short(node.op)
+    """Forward operations: twice the points of a contraction's iteration space, else elements made."""
     if node.is_leaf:
         return 0
-    if kind in _CONTRACTIONS:
-        return 2 * _points(node, graph)
-    if kind == "scaled_dot_product_attention":
-        query, key, value = (graph.tensors[name].shape for name in node.operands[:3])
-        pairs = math.prod(query[:-1]) * key[-2]
-        return 2 * pairs * (query[-1] + value[-1])
-    return sum(math.prod(tensor.shape) for tensor in node.outputs)
+    formula = _FORMULAS.get(short(node.op))
+    if formula is None:
+        return sum(math.prod(tensor.shape) for tensor in node.outputs)
+    return formula(node, tuple(graph.tensors[name] for name in node.operands))
 
 
-def _points(node: Node, graph: Graph) -> int:
-    """Size of the iteration space: output positions times what each of them sums."""
-    if short(node.op).startswith("conv"):
-        weight = graph.tensors[node.operands[1]].shape
-        return math.prod(node.outputs[0].shape) * math.prod(weight[1:])
-    instance = rule_of(node, graph)
-    summed = math.prod(instance.sizes[f] for f in instance.rule.summed)
-    return math.prod(node.outputs[0].shape) * summed
+def _made(node: Node) -> int:
+    return math.prod(node.outputs[0].shape)
+
+
+def _summing(operand: int, dim: int) -> Formula:
+    """Every element made is a sum over one dim of an operand."""
+    return lambda node, operands: 2 * _made(node) * operands[operand].shape[dim]
+
+
+def _inner(node: Node, operands: tuple[Tensor, ...]) -> int:
+    """A scalar multiplies, and nothing is added up."""
+    if not all(tensor.shape for tensor in operands):
+        return _made(node)
+    return 2 * _made(node) * operands[0].shape[-1]
+
+
+def _paired(node: Node, operands: tuple[Tensor, ...]) -> int:
+    """Vectors against vectors, one of which may be stretched to the other."""
+    dim = node.args[2] if len(node.args) > 2 else dict(node.kwargs).get("dim", -1)
+    assert isinstance(dim, int)
+    longest = max((tensor.shape for tensor in operands), key=len)
+    return 2 * _made(node) * longest[dim]
+
+
+def _added_batches(node: Node, operands: tuple[Tensor, ...]) -> int:
+    """``addbmm`` sums over the batch too."""
+    batch, _, inner = operands[1].shape
+    return 2 * _made(node) * batch * inner
+
+
+def _outer(node: Node, operands: tuple[Tensor, ...]) -> int:
+    return 2 * _made(node)
+
+
+def _bilinear(node: Node, operands: tuple[Tensor, ...]) -> int:
+    return 2 * _made(node) * math.prod(operands[2].shape[1:])
+
+
+def _chain(node: Node, operands: tuple[Tensor, ...]) -> int:
+    """Matrices from left to right."""
+    rows = math.prod(operands[0].shape[:-1])
+    return sum(2 * rows * math.prod(matrix.shape) for matrix in operands[1:])
+
+
+def _tensordot(node: Node, operands: tuple[Tensor, ...]) -> int:
+    dims = node.args[2] if len(node.args) > 2 else dict(node.kwargs)["dims_self"]
+    assert isinstance(dims, tuple)
+    shape = operands[0].shape
+    return 2 * _made(node) * math.prod(shape[d] for d in dims if isinstance(d, int))
+
+
+def _einsum(node: Node, operands: tuple[Tensor, ...]) -> int:
+    """Two operands at a time, from the left; a letter is summed as soon as nobody needs it."""
+    text = node.args[0]
+    assert isinstance(text, str)
+    read, made = equation(text, [tensor.shape for tensor in operands])
+    sizes: dict[str, int] = {}
+    for letters, tensor in zip(read, operands, strict=True):
+        for letter, size in zip(letters, tensor.shape, strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    if len(read) == 1:
+        return math.prod(sizes.values())
+    total, left = 0, set(read[0])
+    for place, letters in enumerate(read[1:], 1):
+        every = left | set(letters)
+        total += 2 * math.prod(sizes[letter] for letter in every)
+        needed = {letter for later in read[place + 1 :] for letter in later} | set(made)
+        left = every & needed
+    return total
+
+
+def _convolution(node: Node, operands: tuple[Tensor, ...]) -> int:
+    return 2 * _made(node) * math.prod(operands[1].shape[1:])
+
+
+def _transposed(node: Node, operands: tuple[Tensor, ...]) -> int:
+    """Every element read is spread by its kernel."""
+    return 2 * math.prod(operands[0].shape) * math.prod(operands[1].shape[1:])
+
+
+def _attention(node: Node, operands: tuple[Tensor, ...]) -> int:
+    query, key, value = (tensor.shape for tensor in operands[:3])
+    pairs = math.prod(query[:-1]) * key[-2]
+    return 2 * pairs * (query[-1] + value[-1])
+
+
+def _recurrent(node: Node, operands: tuple[Tensor, ...]) -> int:
+    """Every weight matrix meets every step of every sequence."""
+    steps = math.prod(operands[0].shape[:-1])
+    matrices = (tensor.shape for tensor in operands[1:] if len(tensor.shape) == 2)
+    return 2 * steps * sum(math.prod(shape) for shape in matrices)
+
+
+def _cell(node: Node, operands: tuple[Tensor, ...]) -> int:
+    """One step: the state stands before the two weight matrices."""
+    states = 3 if short(node.op) == "lstm_cell" else 2
+    rows = math.prod(operands[0].shape[:-1])
+    return 2 * rows * sum(math.prod(w.shape) for w in operands[states : states + 2])
+
+
+def _grouped(node: Node, operands: tuple[Tensor, ...]) -> int:
+    """Rows of each group times its own matrix; groups of columns divide the sum instead."""
+    left, right = operands[0].shape, operands[1].shape
+    if len(left) == len(right) == 2:
+        return 2 * left[0] * left[1] * right[1]
+    return 2 * _made(node) * left[-1]
+
+
+def _experts(node: Node, operands: tuple[Tensor, ...]) -> int:
+    """Every choice of every token passes through one expert's matrices."""
+    choices, (up, down) = math.prod(operands[1].shape), operands[3:5]
+    return 2 * choices * (math.prod(up.shape[1:]) + math.prod(down.shape[1:]))
+
+
+def _bags(node: Node, operands: tuple[Tensor, ...]) -> int:
+    return math.prod(operands[1].shape) * operands[0].shape[-1]
+
+
+_FORMULAS: Mapping[str, Formula] = {
+    "linear": _summing(0, -1), "mm": _summing(0, -1), "bmm": _summing(0, -1), "mv": _summing(0, -1),
+    "matmul": _summing(0, -1), "dot": _summing(0, -1), "inner": _inner,
+    "addmm": _summing(1, -1), "addmv": _summing(1, -1), "baddbmm": _summing(1, -1),
+    "linalg_vecdot": _paired, "addbmm": _added_batches, "outer": _outer, "addr": _outer,
+    "bilinear": _bilinear, "linalg_multi_dot": _chain, "tensordot": _tensordot, "einsum": _einsum,
+    "cdist": _summing(0, -1),
+    "conv1d": _convolution, "conv2d": _convolution, "conv3d": _convolution,
+    "conv_transpose1d": _transposed, "conv_transpose2d": _transposed, "conv_transpose3d": _transposed,
+    "scaled_dot_product_attention": _attention,
+    "lstm": _recurrent, "gru": _recurrent, "rnn_tanh": _recurrent, "rnn_relu": _recurrent,
+    "lstm_cell": _cell, "gru_cell": _cell, "rnn_tanh_cell": _cell, "rnn_relu_cell": _cell,
+    "_grouped_mm": _grouped, "grouped_mm_fallback": _grouped,
+    "routed_experts": _experts, "embedding_bag": _bags,
+}  # fmt: skip

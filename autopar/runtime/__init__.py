@@ -18,6 +18,8 @@ from autopar.runtime.variants import (
     batch_norm,
     count_valid,
     cross_entropy_sum,
+    expert_parallel,
+    routed_experts,
     sync_batch_norm,
     vocab_parallel_cross_entropy,
     vocab_parallel_embedding,
@@ -25,7 +27,7 @@ from autopar.runtime.variants import (
 
 __all__ = [
     "I", "Module", "N", "P", "R", "S", "all_gather", "all_reduce", "all_to_all", "batch_norm",
-    "count_valid", "cross_entropy_sum", "invariant", "on", "partial", "per_shard",
-    "reduce_scatter", "replicate", "shard", "sync_batch_norm",
+    "count_valid", "cross_entropy_sum", "expert_parallel", "invariant", "on", "partial", "per_shard",
+    "reduce_scatter", "replicate", "routed_experts", "shard", "sync_batch_norm",
     "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
 ]  # fmt: skip

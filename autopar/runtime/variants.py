@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from autopar.experts import routed_experts
 from autopar.operators import batch_norm, count_valid, cross_entropy_sum
 from autopar.runtime.context import axis as axis_named
 
@@ -27,6 +28,22 @@ def vocab_parallel_embedding(
     else:
         picked = F.embedding(local.clamp(0, rows - 1), weight)
     return picked * mine.unsqueeze(-1).to(weight.dtype)
+
+
+def expert_parallel(
+    x: torch.Tensor,
+    chosen: torch.Tensor,
+    weights: torch.Tensor,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    activation: str,
+    *,
+    axis: str,
+) -> torch.Tensor:
+    """What this rank's experts make, nothing for the others: the sum over ranks is the mixture."""
+    first = axis_named(axis).rank * up.shape[0]
+    made: torch.Tensor = routed_experts(x, chosen - first, weights, up, down, activation)
+    return made
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -141,6 +158,7 @@ def sync_batch_norm(
 
 
 __all__ = [
-    "batch_norm", "count_valid", "cross_entropy_sum", "sync_batch_norm",
+    "batch_norm", "count_valid", "cross_entropy_sum", "expert_parallel", "routed_experts",
+    "sync_batch_norm",
     "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
 ]  # fmt: skip

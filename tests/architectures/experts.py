@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
 import torch
+from torch import nn
 
 from tests.architectures.decoders import GATED
 from tests.architectures.sizes import (
@@ -43,12 +50,25 @@ def mixtral_looped(dropout: float = 0.0) -> Case:
     return mixtral(dropout, "eager")
 
 
+@cache
+def example_decoder() -> Callable[..., nn.Module]:
+    """`Decoder` of examples/moe.py, by its path: pytest has another module of the name `examples`."""
+    path = Path(__file__).parents[2] / "examples" / "moe.py"
+    spec = importlib.util.spec_from_file_location("moe_example", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["moe_example"] = module
+    spec.loader.exec_module(module)
+    decoder: Callable[..., nn.Module] = module.Decoder
+    return decoder
+
+
 def gshard(dropout: float = 0.0) -> Case:
     """Experts of a fixed capacity, tokens sent and fetched by einsum."""
-    from examples.moe import Decoder
+    decoder = example_decoder()
 
-    def make() -> Decoder:
-        return Decoder(VOCAB, HIDDEN, HEADS, INNER, LAYERS, SEQUENCE, experts=4, dropout=dropout)
+    def make() -> nn.Module:
+        return decoder(VOCAB, HIDDEN, HEADS, INNER, LAYERS, SEQUENCE, experts=4, dropout=dropout)
 
     tokens = torch.randint(0, VOCAB, (BATCH, SEQUENCE), generator=generator())
     return seeded(make), {"input_ids": tokens, "labels": tokens.roll(-1, 1)}, None

@@ -1,117 +1,22 @@
 """One small call per operator and way of calling it; sizes distinct and divisible by two or three.
 
-`t` is a tensor with gradient, `n` one without.  A call with a name ending in ``square`` has equal
-sizes, so that a rule with two factors swapped still fits its shapes.
+What is indexed has at least six entries, as indices are drawn below six.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
-import torch
-
-from autopar.capture.builder import Builder, looks_like
-from autopar.graph import DType, Graph, Node, Origin, Ref
-from autopar.operators import bind, callable_of
-from tests.rules.values import draw
-
-
-@dataclass(frozen=True, eq=False)
-class Given:
-    """A tensor argument; the same object twice is the same tensor twice."""
-
-    shape: tuple[int, ...]
-    dtype: str = "float64"
-    gradient: bool = True
-
-
-@dataclass(frozen=True)
-class Example:
-    """An operator call."""
-
-    op: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    note: str = ""
-
-    @property
-    def name(self) -> str:
-        """What the test is called."""
-        return f"{self.op.split('.', 1)[1]}{':' if self.note else ''}{self.note}"
-
-
-def t(*shape: int) -> Given:
-    """A tensor with gradient."""
-    return Given(shape)
-
-
-def n(*shape: int, dtype: str = "float64") -> Given:
-    """A tensor without gradient."""
-    return Given(shape, dtype, False)
-
-
-def ids(*shape: int) -> Given:
-    """Indices or class labels."""
-    return n(*shape, dtype="int64")
-
-
-def mask(*shape: int) -> Given:
-    """Booleans."""
-    return n(*shape, dtype="bool")
-
-
-def build(example: Example) -> tuple[Graph, Node]:
-    """The call as the one operator of a graph, with the flags that capture would give it."""
-    builder = Builder()
-    names: dict[Given, str] = {}
-
-    def argument(value: Any) -> Any:
-        if isinstance(value, Given):
-            if value not in names:
-                names[value] = f"t{len(names)}"
-                _leaf(builder, names[value], value)
-            return Ref(names[value])
-        return tuple(map(argument, value)) if isinstance(value, (tuple, list)) else value
-
-    op = (
-        example.op
-        if example.op.count(".") > 1 or "autopar" in example.op
-        else f"{example.op}.default"
-    )
-    args = tuple(map(argument, example.args))
-    kwargs = tuple((key, argument(value)) for key, value in example.kwargs.items())
-    probe = Node("made", op, args, kwargs)
-    made = _values(probe, builder)
-    cut = ("out1", "out2") if op == "autopar.batch_norm" else ()
-    builder.emit(op, args, kwargs, made, Origin(), gradient=True, cut=cut)
-    graph = Graph(example.name, tuple(builder.nodes), None)
-    return graph, graph.nodes[-1]
-
-
-def _leaf(builder: Builder, name: str, given: Given) -> None:
-    value = torch.zeros(given.shape, dtype=getattr(torch, given.dtype))
-    tensor = looks_like(name, value, given.gradient)
-    kind = "parameter" if given.gradient else "input"
-    builder.leaf(Node(name, kind, (), (), (tensor,), name))
-
-
-def _values(probe: Node, builder: Builder) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    operands = draw(probe, tuple(builder.tensors[name] for name in probe.operands), generator)
-    values = iter(operands)
-    args = [bind(arg, lambda _: next(values)) for arg in probe.args]
-    kwargs = {key: bind(arg, lambda _: next(values)) for key, arg in probe.kwargs}
-    made = callable_of(probe.op)(*args, **kwargs)
-    parts = made if isinstance(made, (tuple, list)) else (made,)
-    return {f"out{place}": part for place, part in enumerate(parts)}
-
-
-def _call(op: str, *args: Any, note: str = "", **kwargs: Any) -> Example:
-    return Example(op if op.startswith("autopar") else f"aten.{op}", args, kwargs, note)
-
-
-F64, INT = DType("float64"), DType("int64")
+from autopar.graph import DType
+from tests.rules.building import F64, INT, ids, mask, n, t
+from tests.rules.building import call as _call
+from tests.rules.examples_of_places import (
+    EINSUMS,
+    EXPERTS,
+    INDEXING,
+    MADE,
+    RECURRENT,
+    SAMPLING,
+    SCATTERS,
+)
 
 CONTRACTIONS = (
     _call("linear", t(6, 9, 12), t(18, 12), t(18)),
@@ -138,6 +43,30 @@ CONTRACTIONS = (
     _call("matmul", t(12), t(12), note="dot"),
     _call("matmul", t(6, 6, 6), t(6, 6, 6), note="square"),
     _call("matmul", (_same := t(6, 6)), _same, note="itself"),
+    _call("mv", t(6, 12), t(12)),
+    _call("dot", t(12), t(12)),
+    _call("outer", t(6), t(12)),
+    _call("addmv", t(6), t(6, 12), t(12)),
+    _call("addr", t(6, 12), t(6), t(12)),
+    _call("baddbmm", t(6, 9, 18), t(6, 9, 12), t(6, 12, 18)),
+    _call("baddbmm", t(1, 18), t(6, 9, 12), t(6, 12, 18), beta=2, alpha=3, note="stretched"),
+    _call("addbmm", t(9, 18), t(6, 9, 12), t(6, 12, 18)),
+    _call("bilinear", t(6, 9), t(6, 12), t(18, 9, 12), t(18)),
+    _call("bilinear", t(6, 9), t(6, 12), t(18, 9, 12), note="no bias"),
+    _call("inner", t(6, 12), t(9, 18, 12)),
+    _call("inner", t(12), t(), note="scalar"),
+    _call("tensordot", t(6, 9, 12), t(12, 18, 6), [0, 2], [2, 0]),
+    _call("linalg_multi_dot", [t(6, 9), t(9, 12), t(12, 18)]),
+    _call("linalg_multi_dot", [t(6), t(6, 12)], note="vector"),
+    _call("transformers.grouped_mm_fallback.default", t(12, 9), t(4, 9, 18), ids(4)),
+    _call("linalg_vecdot", t(6, 9, 12), t(9, 12)),
+    _call("linalg_vecdot", t(6, 9, 12), t(6, 1, 12), dim=0, note="first"),
+    _call("cdist", t(6, 9, 12), t(6, 10, 12)),
+    _call("cdist", t(9, 12), t(6, 10, 12), 3.0, note="stretched"),
+    _call("cosine_similarity", t(6, 9, 12), t(9, 12), 1),
+    _call("cosine_similarity", t(6, 9, 12), t(6, 1, 12), -1, note="stretched"),
+    _call("pairwise_distance", t(6, 12), t(6, 12)),
+    _call("pairwise_distance", t(6, 12), t(6, 12), keepdim=True, note="kept"),
 )
 
 Q, K, V = (6, 12, 18, 9), (6, 12, 14, 9), (6, 12, 14, 10)
@@ -175,21 +104,18 @@ CONVOLUTIONS = (
     _call("conv2d", t(12, 8, 10), t(18, 12, 3, 3), t(18), note="no batch"),
     _call("conv2d.padding", t(6, 12, 8, 9), t(18, 12, 3, 3), t(18), [1, 1], "same"),
     _call("conv3d", t(6, 12, 4, 8, 10), t(18, 12, 2, 3, 3), t(18)),
-    _call("max_pool1d", t(6, 12, 18), [3]),
-    _call("max_pool2d", t(6, 15, 12, 18), [2, 2]),
-    _call("max_pool2d", t(15, 12, 18), [3, 3], note="no batch"),
-    _call("max_pool3d", t(6, 9, 12, 4, 8), [2, 2, 2]),
-    _call("avg_pool1d", t(6, 12, 18), [3]),
-    _call("avg_pool2d", t(6, 15, 12, 18), [2, 2]),
     _call("conv1d", t(6, 12, 10), t(12, 4, 3), None, [1], [1], [1], 3, note="groups"),
     _call("conv3d", t(12, 4, 8, 10), t(18, 12, 2, 3, 3), t(18), note="no batch"),
-    _call("avg_pool2d", t(15, 12, 18), [3, 3], [1, 1], [1, 1], True, note="no batch"),
-    _call("avg_pool3d", t(6, 9, 12, 4, 8), [2, 2, 2]),
-    _call("adaptive_avg_pool1d", t(6, 12, 18), [9]),
-    _call("adaptive_avg_pool2d", t(6, 15, 12, 18), [6, 9]),
-    _call("adaptive_avg_pool3d", t(6, 9, 12, 4, 8), [6, 2, 4]),
-    _call("adaptive_max_pool2d", t(6, 15, 12, 18), [6, 9]),
-)
+    _call("conv1d", t(6, 12, 10), t(12, 1, 3), t(12), [1], [1], [1], 12, note="depthwise"),
+    _call("conv_transpose1d", t(6, 12, 14), t(12, 18, 3), t(18)),
+    _call("conv_transpose2d.input", t(6, 12, 4, 8), t(12, 18, 2, 2), t(18), [2, 2]),
+    _call(
+        "conv_transpose2d.input", t(6, 12, 4, 8), t(12, 6, 2, 2), t(18), [2, 2], [0, 0], [0, 0], 3,
+        note="groups",
+    ),
+    _call("conv_transpose3d.input", t(6, 12, 4, 8, 9), t(12, 18, 2, 2, 3), None, [2, 2, 3],
+          note="no bias"),
+)  # fmt: skip
 
 ONE_TO_ONE = tuple(
     _call(name, t(6, 9, 12))
@@ -198,7 +124,10 @@ ONE_TO_ONE = tuple(
         "expm1", "floor", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log", "log1p",
         "log2", "log_sigmoid", "mish", "reciprocal", "relu", "relu6", "round", "rsqrt", "selu",
         "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "sqrt", "square", "tan", "tanh", "neg",
-        "clone", "alias", "contiguous", "positive", "detach", "_to_copy",
+        "clone", "alias", "contiguous", "positive", "detach", "_to_copy", "deg2rad", "rad2deg", "acosh",
+        "asinh", "atanh", "log10", "exp2", "erfinv", "sinc", "lgamma", "digamma", "trunc", "frac", "sgn",
+        "signbit", "isnan", "isinf", "isfinite", "nan_to_num", "softshrink", "hardshrink",
+        "special_entr", "special_expit",
     )
 )  # fmt: skip
 ELEMENTWISE = (
@@ -273,14 +202,32 @@ ELEMENTWISE = (
     _call("addcmul", t(6, 9), t(9), t(6, 1), value=0.5),
     _call("addcdiv", t(6, 9), t(9), t(6, 1)),
     _call("rsub.Tensor", t(6, 9), t(9)),
-)
-
-INDEXING = (
-    _call("embedding", t(12, 18), ids(6, 9)),
-    _call("embedding", t(12, 18), ids(6, 9), 3, note="padding"),
-    _call("embedding", t(12, 18), ids(6, 9), -1, True, note="by frequency"),
-    _call("embedding", t(12, 18), ids(), note="one index"),
-)
+    _call("logit", t(6, 9), 0.1),
+    _call("threshold", t(6, 9), 0.1, 20.0),
+    _call("true_divide.Tensor", t(6, 9), t(9)),
+    _call("floor_divide", n(6, 9), n(9)),
+    _call("floor_divide.Scalar", ids(6, 9), 2, note="number"),
+    *(_call(f"{name}.other", t(6, 9), t(9)) for name in ("max", "min")),
+    *(
+        _call(name, t(6, 9), t(9))
+        for name in ("fmax", "fmin", "logaddexp", "logaddexp2", "hypot", "xlogy.Tensor",
+                     "copysign.Tensor", "isclose", "float_power.Tensor_Tensor")
+    ),
+    _call("heaviside", n(6, 9), n(9)),
+    _call("logical_xor", mask(6, 9), mask(9)),
+    *(_call(f"{name}.Tensor", mask(6, 9), mask(9))
+      for name in ("bitwise_xor", "__and__", "__or__", "__xor__")),
+    *(_call(f"{name}.Tensor", ids(6, 9), ids(9)) for name in ("__lshift__", "__rshift__")),
+    *(_call(f"{name}.Scalar", ids(6, 9), 2)
+      for name in ("__lshift__", "__rshift__", "__and__", "__or__", "__xor__", "bitwise_and",
+                   "bitwise_or", "bitwise_xor", "remainder", "fmod")),
+    _call("float_power.Tensor_Scalar", t(6, 9), 3),
+    _call("float_power.Scalar", 2.0, t(6, 9)),
+    _call("bitwise_not", mask(6, 9)),
+    _call("prelu", t(6, 9, 12), t(9)),
+    _call("prelu", t(6, 9, 12), t(1), note="one slope"),
+    _call("feature_dropout", t(6, 9, 12), 0.0, True, note="its masks are tested on real processes"),
+)  # fmt: skip
 
 LOSSES = (
     _call("autopar.cross_entropy_sum", t(18, 12), ids(18)),
@@ -299,6 +246,15 @@ LOSSES = (
     _call("binary_cross_entropy", t(6, 9), n(6, 9), n(9), 2),
     _call("binary_cross_entropy_with_logits", t(6, 9), n(6, 9), None, n(9), 2),
     _call("kl_div", t(6, 9), n(6, 9), 2),
+    _call("soft_margin_loss", t(6, 9), n(6, 9), 2),
+    _call("mse_loss", t(6, 9), t(6, 9), 0, note="each"),
+    _call("binary_cross_entropy_with_logits", t(6, 9), n(6, 9), n(9), n(9), 0, note="each"),
+    _call("nll_loss_nd", t(18, 12), ids(18), n(12), 2),
+    _call("nll_loss_nd", t(18, 12, 9), ids(18, 9), None, 0, note="each"),
+    _call("nll_loss", t(18, 12), ids(18), None, 2),
+    _call("cross_entropy_loss", t(18, 12, 9), ids(18, 9), n(12), 0, -100, 0.1, note="each"),
+    _call("cross_entropy_loss", t(18, 12), t(18, 12), None, 2, note="probabilities"),
+    _call("cross_entropy_loss", t(18, 12), n(18, 12), n(12), 0, -100, 0.1, note="smoothed"),
 )
 
 NORMS = (
@@ -314,6 +270,11 @@ NORMS = (
     _call("_log_softmax", t(6, 9, 12), 0, False),
     _call("group_norm", t(6, 18, 9), 3, t(18), t(18)),
     _call("group_norm", t(6, 18, 4, 9), 3, note="plain"),
+    _call("group_norm", t(6, 24, 9), 4, t(24), note="many groups"),
+    _call("instance_norm", t(6, 9, 12), t(9), t(9), None, None, True, 0.1, 1e-5, False),
+    _call(
+        "instance_norm", t(6, 9, 12), None, None, None, None, True, 0.1, 1e-5, False, note="plain"
+    ),
     _call("autopar.batch_norm", t(12, 6, 9), t(6), t(6), n(6), n(6), 0.1, 1e-5),
     _call("autopar.batch_norm", t(18, 6), None, None, n(6), n(6), 0.1, 1e-5, note="plain"),
     _call("batch_norm", t(12, 6, 9), t(6), t(6), n(6), n(6), False, 0.1, 1e-5, False),
@@ -354,6 +315,24 @@ REDUCTIONS = (
     _call("argmin", t(6, 9, 12), -1, True),
     _call("cumsum", t(6, 9, 12), 1),
     _call("cumprod", t(6, 9, 12), -1),
+    _call("cummax", t(6, 9, 12), 1),
+    _call("cummin", t(6, 9, 12), 1),
+    _call("logcumsumexp", t(6, 9, 12), 1),
+    _call("argsort", t(6, 9, 12), 1),
+    _call("argsort.stable", t(6, 9, 12), stable=True, dim=0),
+    _call("nansum", t(6, 9, 12), [1]),
+    _call("count_nonzero.dim_IntList", mask(6, 9, 12), [1]),
+    _call("count_nonzero", ids(6, 9), note="all"),
+    _call("aminmax", t(6, 9, 12), dim=1),
+    _call("var_mean.correction", t(6, 9, 12), [1], correction=1),
+    _call("std_mean.dim", t(6, 9, 12), [-1], True),
+    _call("max.dim", t(6, 9, 12), 1),
+    _call("min.dim", t(6, 9, 12), -1, True),
+    _call("max.default", t(6, 9)),
+    _call("min.default", t(6, 9)),
+    _call("median.dim", t(6, 9, 12), 1),
+    _call("median", t(6, 9), note="all"),
+    _call("kthvalue", t(6, 9, 12), 2),
     _call("sort", t(6, 9, 12), 1),
     _call("sort.stable", t(6, 9, 12), stable=True, dim=0),
     _call("topk", t(6, 9, 12), 3, 1),
@@ -401,6 +380,19 @@ SHAPES = (
     _call("constant_pad_nd", t(6, 9, 12), [3, -3], 1.0, note="shifted"),
     _call("repeat_interleave.self_int", t(6, 9, 12), 2, 1),
     _call("repeat_interleave.self_int", t(6, 9), 2, note="flat"),
+    _call("repeat_interleave.self_int", t(6, 6), 3, 0, note="square"),
+    _call("glu", t(6, 18)),
+    _call("glu", t(6, 18, 9), 1, note="inner"),
+    _call("tril", t(6, 9, 12)),
+    _call("triu", t(6, 9), 1),
+    _call("diagonal", t(6, 9, 12), 0, 0, 2),
+    _call("diag_embed", t(6, 9)),
+    _call("diag_embed", t(6, 9), 0, 0, 1, note="in front"),
+    _call("unfold", t(6, 9, 12), 1, 3, 3),
+    _call("adjoint", t(6, 9, 12)),
+    _call("mH", t(6, 9, 12)),
+    *(_call(name, t(6, 9, 12), 0, -1) for name in ("swapaxes", "swapdims")),
+    _call("moveaxis.int", t(6, 9, 12), 0, 2),
     _call("cat", [t(6, 9), t(6, 9)], 1),
     _call("cat", [t(6, 9), t(12, 9)], 0, note="unequal"),
     _call("cat", [t(6, 12), n(6, 12)], -1, note="one without gradient"),
@@ -441,14 +433,18 @@ VIEWS = (
 )
 
 UNRULED = (
-    _call("gather", t(6, 9), 1, ids(6, 12)),
-    _call("triu", t(6, 9)),
-    _call("full", [6, 9], 1.0, dtype=F64),
+    _call("linalg_inv", t(6, 6)),
+    _call("take", t(6, 9), ids(12)),
+    _call(
+        "embedding_bag.padding_idx", t(12, 18), ids(9), ids(3), False, 1, False, None, False, None
+    ),
 )
 
 FAMILIES = {
     "contraction": CONTRACTIONS, "attention": ATTENTION, "convolution": CONVOLUTIONS,
     "elementwise": ELEMENTWISE, "indexing": INDEXING, "loss": LOSSES, "normalisation": NORMS,
     "reduction": REDUCTIONS, "shape": SHAPES, "views": VIEWS, "unruled": UNRULED,
+    "einsum": EINSUMS, "scatter": SCATTERS, "recurrent": RECURRENT, "sampling": SAMPLING,
+    "creation": MADE, "experts": EXPERTS,
 }  # fmt: skip
 EXAMPLES = tuple(example for family in FAMILIES.values() for example in family)

@@ -21,7 +21,7 @@ from autopar.plan import OpSharding
 from autopar.rules.declare import rule_of
 from autopar.rules.instance import Instance, bind
 from autopar.rules.text import Rule, Term
-from tests.rules.examples import Example, build
+from tests.rules.building import Example, build
 from tests.rules.prove import Reference, candidates, check, reference, with_rule
 
 Verdict = Literal["rejected", "equal", "weaker", "caught", "missed", "sound"]

@@ -25,7 +25,13 @@ SOUND = (
         "what is detached from a partial tensor is partial; not offered, to keep candidates few",
     ),
     (r"count_valid:weighted.*linear claimed", "a sum of weights is linear in the weights"),
-    (r"rms_norm.*linear claimed: .* linear \[1\]", "without a bias, it is linear in its weight"),
+    (
+        r"(rms_norm|group_norm:many groups).*linear claimed: .* linear \[1\]",
+        "without a bias, it is linear in its weight",
+    ),
+    (r"nan_to_num.*linear claimed", "linear, but for the values that it is there for"),
+    (r"__lshift__.*linear claimed", "a product with a power of two; nobody makes partial bits"),
+    (r"feature_dropout.*! dropped", "the example drops nothing; masks are of whole channels"),
 )
 """(what a mutant prints as, why it is right): our rule offers less than it could."""
 

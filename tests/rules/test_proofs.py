@@ -15,7 +15,8 @@ from autopar.placement import S
 from autopar.plan import OpSharding
 from autopar.rules.declare import rule_of
 from tests import models
-from tests.rules.examples import EXAMPLES, FAMILIES, Example, build
+from tests.rules.building import Example, build
+from tests.rules.examples import EXAMPLES, FAMILIES
 from tests.rules.prove import check, prove, reference
 
 MESHES = (Mesh.of(2), Mesh.of(3))

@@ -8,9 +8,11 @@ from autopar.graph import Node, Tensor, short
 
 POSITIVE = {
     "log", "log1p", "log2", "sqrt", "rsqrt", "pow", "reciprocal", "kl_div", "fmod", "remainder",
+    "log10", "lgamma", "digamma", "xlogy", "float_power", "special_entr", "floor_divide",
 }  # fmt: skip
-INSIDE_ONE = {"acos", "asin", "binary_cross_entropy"}
-POSITIVE_BEHIND_FIRST = {"div", "addcdiv", "cross_entropy_sum", "count_valid"}
+INSIDE_ONE = {"acos", "asin", "atanh", "erfinv", "binary_cross_entropy"}
+ABOVE_ONE = {"acosh"}
+POSITIVE_BEHIND_FIRST = {"div", "true_divide", "addcdiv", "cross_entropy_sum", "count_valid"}
 
 
 def draw(
@@ -36,6 +38,10 @@ def _one(
     is_variance = kind == "batch_norm" and place == len(operands) - 1
     if kind in INSIDE_ONE:
         return value * 0.9 + 0.05
+    if kind in ABOVE_ONE:
+        return value + 1.5
+    if kind == "bucketize" and place:
+        return value.sort().values
     if kind in POSITIVE or is_variance or (place and kind in POSITIVE_BEHIND_FIRST):
         return value + 0.5
     return torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
@@ -48,20 +54,37 @@ def _integers(
     low, high = 1, 6
     if kind == "embedding":
         low, high = 0, operands[0].shape[0]
-    elif kind == "cross_entropy_sum":
+    elif kind in IGNORES and kind != "count_valid":
         low, high = 0, operands[0].shape[1 if len(operands[0].shape) > 1 else 0]
     elif kind == "gather":
         dim = node.args[1]
         low, high = 0, operands[0].shape[dim if isinstance(dim, int) else 0]
     dtype = getattr(torch, tensor.dtype)
+    if place == 2 and kind in ("embedding_bag", "grouped_mm_fallback"):
+        return _bounds(operands, kind, generator)
     value = torch.randint(low, high, tensor.shape, generator=generator, dtype=dtype)
-    if kind in ("cross_entropy_sum", "count_valid") and value.dim():
+    if kind in IGNORES and place == IGNORES[kind] and value.dim():
         value[torch.rand(tensor.shape, generator=generator) < 0.25] = _ignored(node)
     return value
 
 
+def _bounds(operands: tuple[Tensor, ...], kind: str, generator: torch.Generator) -> torch.Tensor:
+    """Where groups of rows begin (bags) or end (products)."""
+    count, rows = operands[2].shape[0], operands[1 if kind == "embedding_bag" else 0].shape[0]
+    bounds = torch.randint(0, rows + 1, (count,), generator=generator).sort().values
+    bounds[0 if kind == "embedding_bag" else -1] = 0 if kind == "embedding_bag" else rows
+    return bounds
+
+
+IGNORES = {
+    "cross_entropy_sum": 1, "count_valid": 0, "nll_loss": 1, "nll_loss_nd": 1, "cross_entropy_loss": 1,
+}  # fmt: skip
+"""Which operand may hold the class that does not count."""
+IGNORE_INDEX_AT = {"cross_entropy_sum": 3, "count_valid": 1}
+
+
 def _ignored(node: Node) -> int:
     """The class that does not count."""
-    place = 3 if short(node.op) == "cross_entropy_sum" else 1
+    place = IGNORE_INDEX_AT.get(short(node.op), 4)
     given = node.args[place] if place < len(node.args) else -100
     return given if isinstance(given, int) else -100

@@ -1,5 +1,6 @@
 """Clean-up: each pass is one rewrite of a Graph, and `PASSES` is their order."""
 
+from autopar.capture.passes.composite import spell_out
 from autopar.capture.passes.dead import drop_dead
 from autopar.capture.passes.fold import fold
 from autopar.capture.passes.means import split_means
@@ -8,6 +9,7 @@ from autopar.capture.passes.noop import drop_noops
 from autopar.capture.passes.normal import normalise
 
 PASSES = (
+    spell_out,  # short names for joins and splits
     normalise,  # one spelling for casts, reshapes and creation operators
     drop_noops,  # what changes nothing
     split_means,  # mean = sum / count, so that reductions are pure sums

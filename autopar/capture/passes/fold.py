@@ -14,6 +14,7 @@ import torch
 
 from autopar.capture import _torch
 from autopar.capture.constants import nested
+from autopar.capture.passes.bags import even_bags
 from autopar.capture.passes.known import Known, value_of
 from autopar.capture.passes.normal import CREATION
 from autopar.capture.passes.rewriting import Tensors, rewrite
@@ -35,7 +36,11 @@ def fold(graph: Graph) -> Graph:
     def folded(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
         value = value_of(node, known)
         if value is None:
-            return _unmasked(node, tensors, known) or _regrouped(node, tensors, known)
+            return (
+                _unmasked(node, tensors, known)
+                or _regrouped(node, tensors, known)
+                or even_bags(node, tensors, known, graph)
+            )
         known[node.outputs[0].name] = value
         return None if node.is_leaf or short(node.op) in CREATION else _simplest(node, value)
 

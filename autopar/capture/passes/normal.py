@@ -19,12 +19,22 @@ CASTS = {
 RESHAPES = {
     "aten.view.default", "aten.reshape.default", "aten._unsafe_view.default",
     "aten.flatten.using_ints", "aten.unflatten.int", "aten.view_as.default",
-    "aten.reshape_as.default",
+    "aten.reshape_as.default", "aten.ravel.default", "aten.atleast_1d.default",
+    "aten.atleast_2d.default", "aten.atleast_3d.default",
 }  # fmt: skip
 CREATION = {
     "arange", "full", "zeros", "ones", "empty", "rand", "randn", "randint", "eye", "linspace",
     "scalar_tensor", "randperm",
 }  # fmt: skip
+FILLED = {
+    "zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1, "full_like": None, "new_full": None,
+}  # fmt: skip
+"""They look at a tensor for its shape and dtype alone; None where the value is an argument."""
+DRAWN = {
+    "rand_like": "rand.default", "randn_like": "randn.default",
+    "empty_like": "empty.memory_format", "new_empty": "empty.memory_format",
+}  # fmt: skip
+"""Their values are not known, but what they are made like matters no more."""
 
 
 def normalise(graph: Graph) -> Graph:
@@ -57,10 +67,63 @@ def _spelled(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
         args = (out.shape, argument(node, 1, "value", 0))
         kwargs = (("dtype", DType(out.dtype)),)
         return (replace(node, op="aten.full.default", args=args, kwargs=kwargs),)
+    if node.op.startswith("aten.") and short(node.op) in FILLED:
+        return (_filled(node),)
+    if node.op.startswith("aten.") and short(node.op) in DRAWN:
+        out = node.outputs[0]
+        op = f"aten.{DRAWN[short(node.op)]}"
+        return (replace(node, op=op, args=(out.shape,), kwargs=(("dtype", DType(out.dtype)),)),)
+    if node.op in ("aten.repeat.default", "aten.tile.default"):
+        return _repeated(node, tensors)
     if node.op.startswith("aten.") and short(node.op) in CREATION and not node.operands:
         typed = {**dict(node.kwargs), "dtype": DType(node.outputs[0].dtype)}
         return (replace(node, kwargs=tuple(typed.items())),)
     return None
+
+
+def _filled(node: Node) -> Node:
+    """One number everywhere, without the tensor that it was made like."""
+    out, kind = node.outputs[0], short(node.op)
+    value = FILLED[kind]
+    if value is None:
+        given = argument(node, 2 if kind == "new_full" else 1, "fill_value")
+        return replace(
+            node,
+            op="aten.full.default",
+            args=(out.shape, given),
+            kwargs=(("dtype", DType(out.dtype)),),
+        )
+    op = "aten.zeros.default" if value == 0 else "aten.ones.default"
+    return replace(node, op=op, args=(out.shape,), kwargs=(("dtype", DType(out.dtype)),))
+
+
+def _repeated(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
+    """``x.repeat(8, 1)`` as a new dim before each, stretched, and merged with the one behind it."""
+    source, out = tensor_of(node.args[0], tensors), node.outputs[0]
+    assert source is not None
+    if 0 in out.shape:
+        return None
+    sizes = (*(1,) * (len(out.shape) - len(source.shape)), *source.shape)
+    pairs = [(made // size, size) for made, size in zip(out.shape, sizes, strict=True)]
+    apart = tuple(n for copies, size in pairs for n in ((1, size) if copies > 1 else (size,)))
+    wide = tuple(n for copies, size in pairs for n in ((copies, size) if copies > 1 else (size,)))
+    first = replace(out, name=f"{out.name}.apart", shape=apart)
+    second = replace(out, name=f"{out.name}.wide", shape=wide)
+    return (
+        Node(
+            first.name, "aten.reshape.default", (node.args[0], apart), (), (first,), "", node.origin
+        ),
+        Node(
+            second.name,
+            "aten.expand.default",
+            (Ref(first.name), wide),
+            (),
+            (second,),
+            "",
+            node.origin,
+        ),
+        replace(node, op="aten.reshape.default", args=(Ref(second.name), out.shape), kwargs=()),
+    )
 
 
 def _broadcast(node: Node) -> tuple[Node, ...]:

@@ -4,16 +4,21 @@ from autopar.rules.families import (
     attention,
     contraction,
     convolution,
+    creation,
     elementwise,
+    experts,
     indexing,
     loss,
     normalisation,
+    recurrent,
     reduction,
+    sampling,
+    scatter,
     shape,
     views,
 )
 
 __all__ = [
-    "attention", "contraction", "convolution", "elementwise", "indexing", "loss", "normalisation",
-    "reduction", "shape", "views",
+    "attention", "contraction", "convolution", "creation", "elementwise", "experts", "indexing", "loss",
+    "normalisation", "recurrent", "reduction", "sampling", "scatter", "shape", "views",
 ]  # fmt: skip

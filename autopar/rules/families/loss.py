@@ -27,15 +27,39 @@ def count_valid(call: Call) -> Declared:
     return Declared(f"b*{weights} -> ")
 
 
+SUM, NONE = 2, 0
+"""torch's codes for `reduction`; means were taken apart at capture, what is left of them stays whole."""
+
+
+@rule("nll_loss_nd", "nll_loss", "cross_entropy_loss")
+def class_losses(call: Call) -> Declared | None:
+    """Scores [n, v, positions] against labels or probabilities; classes stay whole."""
+    reduction = call.arg(3, "reduction", 1)
+    if reduction not in (SUM, NONE):
+        return None
+    rank = len(call.shapes[0])
+    lead = ["n"] if rank > 1 else []
+    places = [f"s{i}" for i in range(rank - 2)]
+    scores, labels = term([*lead, "v!", *places]), term([*lead, *places])
+    by_label = "int" in call.operands[1].dtype
+    terms = [scores, labels if by_label else scores, *["v!"] * (len(call.operands) - 2)]
+    kind = call.node.op.split(".")[1]
+    plain = call.arg(5, "label_smoothing", 0.0) == 0
+    linear = [0] if kind != "cross_entropy_loss" else [1] if plain and not by_label else []
+    made = labels if reduction == NONE else term([])
+    return Declared(f"{', '.join(terms)} -> {made}", tuple(frozenset({i}) for i in linear))
+
+
 @rule("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
-      "binary_cross_entropy_with_logits", "kl_div")  # fmt: skip
+      "binary_cross_entropy_with_logits", "kl_div", "soft_margin_loss")  # fmt: skip
 def pointwise(call: Call) -> Declared | None:
-    """Summed over all elements (reduction 2); any other reduction is not split."""
+    """Summed over all elements, or one loss per element."""
     place = {"binary_cross_entropy_with_logits": 4, "binary_cross_entropy": 3}
     name = call.node.op.split(".")[1]
-    if call.arg(place.get(name, 2), "reduction", 1) != 2:
+    reduction = call.arg(place.get(name, 2), "reduction", 1)
+    if reduction not in (SUM, NONE):
         return None
-    out = max(call.shapes, key=len)
-    every = tuple(max(s[-1 - i] for s in call.shapes if i < len(s)) for i in range(len(out)))[::-1]
+    rank = max(map(len, call.shapes))
+    every = tuple(max(s[-1 - i] for s in call.shapes if i < len(s)) for i in range(rank))[::-1]
     terms = ", ".join(broadcast(shape, every) for shape in call.shapes)
-    return Declared(f"{terms} -> {term([])}") if names(len(every)) else None
+    return Declared(f"{terms} -> {term(names(rank) if reduction == NONE else [])}")

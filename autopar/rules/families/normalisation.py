@@ -27,9 +27,23 @@ def softmax(call: Call) -> Declared:
 
 @rule("group_norm")
 def group_norm(call: Call) -> Declared:
-    """Statistics over channels of a group and all positions; samples are independent."""
-    affine = ["c!"] * (len(call.operands) - 1)
-    letters = term(["n", "c!", *(f"s{i}!" for i in range(len(call.shapes[0]) - 2))])
+    """Statistics over channels of a group and all positions; samples and groups are independent.
+
+    A rank is told how many groups are its own (`rules/local.py`).
+    """
+    groups = _int(call.arg(1, "num_groups"))
+    affine = ["(g c!)"] * (len(call.operands) - 1)
+    letters = term(["n", "(g c!)", *(f"s{i}!" for i in range(len(call.shapes[0]) - 2))])
+    return Declared(f"{', '.join([letters, *affine])} -> {letters}", sizes={"g": groups})
+
+
+@rule("instance_norm")
+def instance_norm(call: Call) -> Declared | None:
+    """Statistics over positions; with running statistics the batch adds to them."""
+    if call.is_tensor(3) or call.is_tensor(4):
+        return None
+    affine = ["c"] * (len(call.operands) - 1)
+    letters = term(["n", "c", *(f"s{i}!" for i in range(len(call.shapes[0]) - 2))])
     return Declared(f"{', '.join([letters, *affine])} -> {letters}")
 
 

@@ -14,7 +14,8 @@ def number(arg: Arg, default: int = 0) -> int:
     return arg if isinstance(arg, int) else default
 
 
-@rule("transpose", "t", "permute", "movedim", "numpy_T", "mT")
+@rule("transpose", "t", "permute", "movedim", "numpy_T", "mT", "mH", "adjoint", "swapaxes", "swapdims",
+      "moveaxis")  # fmt: skip
 def permutation(call: Call) -> Declared:
     """Dims change places."""
     letters = names(len(call.shapes[0]))
@@ -23,12 +24,12 @@ def permutation(call: Call) -> Declared:
     if kind == "permute":
         order = call.arg(1, "dims")
         made = [letters[number(dim)] for dim in order] if isinstance(order, tuple) else made
-    elif kind == "transpose":
+    elif kind in ("transpose", "swapaxes", "swapdims"):
         a, b = number(call.arg(1, "dim0")), number(call.arg(2, "dim1"))
         made[a], made[b] = made[b], made[a]
-    elif kind == "movedim":
+    elif kind in ("movedim", "moveaxis"):
         made = _moved(letters, call.arg(1, "source"), call.arg(2, "destination"))
-    elif kind == "mT":
+    elif kind in ("mT", "mH", "adjoint"):
         made[-1], made[-2] = made[-2], made[-1]
     else:
         made.reverse()
@@ -76,7 +77,7 @@ def pick(call: Call) -> Declared:
     return Declared(f"{term(keep_whole(letters, [dim]))} -> {outputs}", FIRST)
 
 
-@rule("slice", "narrow", "pad", "constant_pad_nd", "repeat_interleave")
+@rule("slice", "narrow", "pad", "constant_pad_nd")
 def resized(call: Call) -> Declared | None:
     """Dims along which entries move stay whole."""
     shape, out = call.shapes[0], call.made[0]
@@ -85,10 +86,8 @@ def resized(call: Call) -> Declared | None:
     letters, kind = names(len(shape)), call.node.op.split(".")[1]
     if kind in ("slice", "narrow"):
         changed = [number(call.arg(1, "dim")) % len(letters)]
-    elif kind in ("pad", "constant_pad_nd"):
-        changed = _padded(call.arg(1, "pad"), len(letters))
     else:
-        changed = [i for i in range(len(shape)) if shape[i] != out[i]]
+        changed = _padded(call.arg(1, "pad"), len(letters))
     made = [f"made{i}!" if i in changed else name for i, name in enumerate(letters)]
     fill = {"pad": call.arg(3, "value"), "constant_pad_nd": call.arg(2, "value", 0)}.get(kind)
     linear = FIRST if fill in (0, None) else ()
@@ -131,3 +130,60 @@ def stack(call: Call) -> Declared:
     count = len(call.shapes)
     terms = ", ".join([term(letters)] * count)
     return Declared(f"{terms} -> {term(made)}", (frozenset(range(count)),), {"parts": count})
+
+
+@rule("repeat_interleave.self_int")
+def repeat_interleave(call: Call) -> Declared | None:
+    """Every entry becomes several in a row."""
+    dim, count = call.arg(2, "dim"), call.arg(1, "repeats")
+    if not isinstance(dim, int) or not isinstance(count, int) or call.arg(3, "output_size"):
+        return None
+    letters = names(len(call.shapes[0]))
+    made = list(letters)
+    made[dim] = f"({letters[dim]} copies!)"
+    return Declared(f"{term(letters)} -> {term(made)}", FIRST, {"copies": count})
+
+
+@rule("glu")
+def glu(call: Call) -> Declared:
+    """One half of a dim gates the other."""
+    made = names(len(call.shapes[0]))
+    read = list(made)
+    dim = number(call.arg(1, "dim", -1), -1) % len(read)
+    read[dim] = f"(halves! {made[dim]})"
+    return Declared(f"{term(read)} -> {term(made)}", sizes={"halves": 2})
+
+
+@rule("tril", "triu")
+def triangle(call: Call) -> Declared:
+    """The matrices in the last two dims stay whole."""
+    letters = keep_whole(names(len(call.shapes[0])), [-1, -2])
+    return Declared(f"{term(letters)} -> {term(letters)}", FIRST)
+
+
+@rule("diagonal")
+def diagonal(call: Call) -> Declared:
+    """Two dims become one, the last."""
+    letters = names(len(call.shapes[0]))
+    dims = [number(call.arg(2, "dim1", 0)), number(call.arg(3, "dim2", 1), 1)]
+    gone = {dim % len(letters) for dim in dims}
+    made = [*(name for place, name in enumerate(letters) if place not in gone), "made!"]
+    return Declared(f"{term(keep_whole(letters, dims))} -> {term(made)}", FIRST)
+
+
+@rule("diag_embed")
+def diag_embed(call: Call) -> Declared | None:
+    """The last dim becomes the diagonal of a matrix."""
+    if (call.arg(2, "dim1", -2), call.arg(3, "dim2", -1)) != (-2, -1):
+        return None
+    lead = names(len(call.shapes[0]) - 1)
+    return Declared(f"{term([*lead, 'd!'])} -> {term([*lead, 'm!', 'n!'])}", FIRST)
+
+
+@rule("unfold")
+def unfold(call: Call) -> Declared:
+    """Windows along one dim; their places go last."""
+    letters = names(len(call.shapes[0]))
+    dim = number(call.arg(1, "dimension")) % len(letters)
+    made = [*letters[:dim], "windows!", *letters[dim + 1 :], "inside!"]
+    return Declared(f"{term(keep_whole(letters, [dim]))} -> {term(made)}", FIRST)

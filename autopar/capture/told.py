@@ -1,0 +1,130 @@
+"""What `transformers` is told while it is traced, so that it takes a path that can be captured.
+
+Nothing that a model computes changes: each answer chooses among ways that the library offers for the
+same function, or puts a function in the place of an ``autograd.Function`` with the same gradient.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar.capture import _torch
+from autopar.experts import routed_experts
+
+
+@contextlib.contextmanager
+def transformers_told() -> Iterator[None]:
+    """Within, the library's questions are answered as a captured model needs it."""
+    with _masks_looked_at(), _experts_as_one(), _groups_without_kernel(), _plain_gelu():
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(module: str, name: str, made: Callable[[Any], Any]) -> Iterator[None]:
+    """`made(original)` in the place of a name, if the library has been imported and has it."""
+    *path, last = name.split(".")
+    owner: Any = sys.modules.get(module)
+    for part in path:
+        owner = getattr(owner, part, None)
+    original = getattr(owner, last, None)
+    if original is None:
+        yield
+        return
+    setattr(owner, last, made(original))
+    try:
+        yield
+    finally:
+        setattr(owner, last, original)
+
+
+def _masks_looked_at() -> contextlib.AbstractContextManager[None]:
+    """Masks are skipped (for ``is_causal=True``) after a look at the position ids.
+
+    The library does not risk it on a fake tensor; ours can be looked at.
+    """
+
+    def answer(ask: Any) -> Any:
+        def is_tracing(tensor: Any = None) -> bool:
+            return bool(ask() if _torch.known_value(tensor) is not None else ask(tensor))
+
+        return is_tracing
+
+    return _replaced("transformers.masking_utils", "is_tracing", answer)
+
+
+def _groups_without_kernel() -> contextlib.AbstractContextManager[None]:
+    """The kernel for products in groups knows shapes of bfloat16 alone; there is another way."""
+
+    def answer(ask: Any) -> Any:
+        def can_use(read: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> bool:
+            return weight.dtype == torch.bfloat16 and bool(ask(read, weight, offs))
+
+        return can_use
+
+    return _replaced("transformers.integrations.moe", "_can_use_grouped_mm", answer)
+
+
+def _experts_as_one() -> contextlib.AbstractContextManager[None]:
+    """However a model multiplies by its experts, it is one operator, if they are of the usual kind."""
+
+    def answer(ask: Any) -> Any:
+        def get_interface(interface: Any, implementation: Any, default: Any) -> Any:
+            found = ask(interface, implementation, default)
+
+            def forward(experts: Any, *args: Any, **kwargs: Any) -> Any:
+                activation = _usual(experts)
+                if activation is None or kwargs or len(args) != 3:
+                    return found(experts, *args, **kwargs)
+                up = experts.gate_up_proj if experts.has_gate else experts.up_proj
+                return routed_experts(*args, up, experts.down_proj, activation)
+
+            return forward
+
+        return get_interface
+
+    return _replaced("transformers.integrations.moe", "ExpertsInterface.get_interface", answer)
+
+
+def _usual(experts: Any) -> str | None:
+    """The activation, if the experts are two products without bias and it between them."""
+    moe: Any = sys.modules["transformers.integrations.moe"]
+    odd = (
+        experts.has_bias
+        or experts.is_transposed
+        or not experts.is_concatenated
+        or experts._is_expert_parallel
+        or getattr(experts, "has_post_expert_norm", False)
+        or type(experts)._apply_gate is not moe._default_apply_gate
+    )
+    return None if odd else _name_of(getattr(experts, "act_fn", None))
+
+
+def _name_of(activation: Any) -> str | None:
+    """What autopar calls an activation module of the library."""
+    kind = type(activation).__name__
+    if kind == "GELUActivation":
+        return "gelu" if activation.act is nn.functional.gelu else None
+    if kind == "GELUTanh":
+        python = getattr(activation.act, "__name__", "") == "_gelu_tanh_python"
+        return None if python else "gelu_tanh"
+    return {"SiLUActivation": "silu", "SiLU": "silu", "ReLU": "relu"}.get(kind)
+
+
+class _PlainGelu:
+    """BLOOM's own gradient of its GELU is that of its forward, to twelve digits."""
+
+    def __init__(self, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.apply = forward
+
+
+def _plain_gelu() -> contextlib.AbstractContextManager[None]:
+    bloom = "transformers.models.bloom.modeling_bloom"
+    return _replaced(
+        bloom, "GeLUFunction", lambda _: _PlainGelu(sys.modules[bloom].bloom_gelu_forward)
+    )

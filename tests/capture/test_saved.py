@@ -1,0 +1,30 @@
+"""What autograd keeps: a promise to forget a gathered tensor must not be made of a copy."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from autopar.capture import capture
+from autopar.capture.saved import saved
+from autopar.graph import Saved, short
+from tests.capture.small import small
+
+
+def of_attention(mask_has_gradient: bool) -> Saved:
+    """Attention over [batch, places, heads, width] with heads in front, as models write it."""
+
+    def body(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        heads = m.linear(x).view(2, 4, 2, 2).transpose(1, 2)  # type: ignore[operator]
+        mask = heads.sum() * torch.ones(4, 4) if mask_has_gradient else torch.ones(4, 4)
+        return F.scaled_dot_product_attention(heads, heads + 1, heads * 2, mask.to(x.dtype)).sum()
+
+    model, inputs = small(body)
+    graph = capture(model, inputs)
+    node = next(n for n in graph.nodes if short(n.op) == "scaled_dot_product_attention")
+    return saved(graph)[node.name]
+
+
+def test_attention_without_a_fused_kernel_keeps_copies() -> None:
+    assert {0, 1, 2} <= set(of_attention(mask_has_gradient=False).operands)
+    assert not {0, 1, 2} & set(of_attention(mask_has_gradient=True).operands)
