@@ -96,7 +96,7 @@ def combine(
         if not _divides(instance, nested, mesh):
             continue
         variants = tuple(instance.variants.get(pick.factor, "") for pick in nested)
-        if not _one_variant(nested, variants) or not _divides(nested, instance, mesh):
+        if not _one_variant(nested, variants):
             continue
         forms = tuple(
             Sharding(
@@ -126,15 +126,6 @@ def _one_variant(picks: tuple[Option, ...], variants: tuple[str, ...]) -> bool:
         name in CONTIGUOUS and pick.position > 1 for name, pick in zip(variants, picks, strict=True)
     )
     return sum(map(bool, variants)) <= 1 and not strided
-
-
-def _divides(picks: tuple[Option, ...], instance: Instance, mesh: Mesh) -> bool:
-    """What is split is a multiple of its parts: a whole dim may be where its factor is not."""
-    return all(
-        instance.sizes[pick.factor] % (pick.position * size) == 0
-        for pick, size in zip(picks, mesh.sizes, strict=True)
-        if pick.factor
-    )
 
 
 def _possible(
