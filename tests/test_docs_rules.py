@@ -9,7 +9,7 @@ import pytest
 
 from autopar.rules import parse_rule, user
 from autopar.rules.declare import forget
-from tests.rules.examples import Example, build, t
+from tests.rules.building import Example, build, t
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "rules.md").read_text()

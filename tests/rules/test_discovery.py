@@ -22,7 +22,8 @@ from autopar.rules.discover.sizes import small_shapes
 from autopar.rules.instance import Instance
 from tests.custom import operators as operators
 from tests.custom.model import gated
-from tests.rules.examples import EXAMPLES, Example, build, ids, mask, n, t
+from tests.rules.building import Example, build, ids, mask, n, t
+from tests.rules.examples import EXAMPLES
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from autopar.rules import rule_of, user, user_rules
 from autopar.rules.declare import forget
 from tests.custom import operators as operators
 from tests.custom.model import gated
-from tests.rules.examples import Example, build, n, t
+from tests.rules.building import Example, build, n, t
 
 PROJECT = "autopar_tests::project"
 BOTH = [{0}, {1}]
