@@ -156,6 +156,6 @@ _FORMULAS: Mapping[str, Formula] = {
     "scaled_dot_product_attention": _attention,
     "lstm": _recurrent, "gru": _recurrent, "rnn_tanh": _recurrent, "rnn_relu": _recurrent,
     "lstm_cell": _cell, "gru_cell": _cell, "rnn_tanh_cell": _cell, "rnn_relu_cell": _cell,
-    "_grouped_mm": _grouped, "grouped_mm_fallback": _grouped,
+    "_grouped_mm": _grouped, "transformers::grouped_mm_fallback": _grouped,
     "routed_experts": _experts, "embedding_bag": _bags,
 }  # fmt: skip

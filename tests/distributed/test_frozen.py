@@ -12,7 +12,13 @@ from tests.pool import Pool
 FROZEN = ["lora", "llama_lora", "one_bias", "half_frozen"]
 
 
-@pytest.mark.parametrize("name", [*FROZEN, "odd_buffers"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lora", "odd_buffers",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in FROZEN if n != "lora"),
+    ],
+)  # fmt: skip
 def test_equals_one_process(pool: Pool, name: str) -> None:
     """Presets, the solver's plan, random plans: values, gradients and traffic to the byte."""
     presets = [None, "ddp", "zero2", "fsdp", "megatron", "fsdp_megatron"]

@@ -31,7 +31,10 @@ def test_a_users_initialiser(pool: Pool) -> None:
     pool.run(2, jobs.initialised, "mlp", (2,), "fsdp", jobs.uniform)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "t5", "albert", "llama", "cnn"])
+@pytest.mark.parametrize(
+    "name",
+    ["gpt2", "cnn", *(pytest.param(n, marks=pytest.mark.slow) for n in ("t5", "albert", "llama"))],
+)
 def test_save_and_read_safetensors(pool: Pool, tmp_path: Path, name: str) -> None:
     """One file and several; every other plan reads them, and so does plain PyTorch."""
     alone, folder = tmp_path / "alone.safetensors", tmp_path / "folder"

@@ -129,5 +129,4 @@ def split_factors(graph: Graph, node: Node, options: tuple[OpSharding, ...]) -> 
 
 def _entries(example: Example) -> tuple[str, str]:
     """The names under which a rule for this operator may be registered."""
-    name = example.op.split(".", 1)[1]
-    return name, name.split(".")[0]
+    return example.op.split(".", 1)[1], short(example.op)

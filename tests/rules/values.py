@@ -60,7 +60,7 @@ def _integers(
         dim = node.args[1]
         low, high = 0, operands[0].shape[dim if isinstance(dim, int) else 0]
     dtype = getattr(torch, tensor.dtype)
-    if place == 2 and kind in ("embedding_bag", "grouped_mm_fallback"):
+    if place == 2 and kind in ("embedding_bag", "transformers::grouped_mm_fallback"):
         return _bounds(operands, kind, generator)
     value = torch.randint(low, high, tensor.shape, generator=generator, dtype=dtype)
     if kind in IGNORES and place == IGNORES[kind] and value.dim():

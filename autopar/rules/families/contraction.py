@@ -137,7 +137,7 @@ def einsum(call: Call) -> Declared | None:
     return Declared(f"{', '.join(terms)} -> {term(made)}", each)
 
 
-@rule("grouped_mm_fallback")
+@rule("transformers::grouped_mm_fallback")
 def grouped(call: Call) -> Declared | None:
     """Rows in groups, each group times its own matrix: which rows is known from all of them."""
     if [len(shape) for shape in call.shapes] != [2, 3, 1]:
