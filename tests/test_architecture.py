@@ -13,6 +13,7 @@ import autopar
 
 ROOT = Path(__file__).parent.parent
 LAYERS = (
+    ("garbage",),
     ("errors",),
     ("mesh", "batch", "cache"),
     ("views",),
