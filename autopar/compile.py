@@ -31,9 +31,9 @@ def compile_graph(
     _refuse_no_blocks(graph, settings)
     plain = pose(graph, mesh, hardware, settings, saved)
     limit = settings.memory_limit
-    made = plain.compilation(plain.ready.solve())
-    if limit is None or made.plan.estimate.memory_nbytes <= limit:
-        return made
+    free = plain.plan(plain.ready.solve())
+    if limit is None or free.estimate.memory_nbytes <= limit:
+        return plain.emitted(free)
     if settings.recompute is None and blocks(graph):
         return within(pose(graph, mesh, hardware, settings, saved, MODES), plain, limit)
     return within(plain, plain, limit)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Within, nothing looks for cycles; imports and planning take a fifth less time."""
+    """Within, nothing looks for cycles; imports take a fifth less time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -10,12 +10,14 @@ budget may have to shrink.)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from autopar.errors import InfeasibleError, OverLimitError
+from autopar.plan import Plan
 from autopar.posed import Compilation, Posed
 from autopar.problem import Assignment
 from autopar.solve import hull, readable
@@ -43,11 +45,10 @@ def within(posed: Posed, simpler: Posed, limit: float) -> Compilation:
         if not search.is_within(FAR):
             search.calm_down(each)
     if search.best is None:
-        for each in either:
-            search.try_all(each, hull(each.priced.problem))
+        search.try_hulls(either)
     if search.best is None:
         raise _over(search.smallest, limit)
-    return search.best
+    return posed.emitted(search.best)
 
 
 def _over(smallest: float, limit: float) -> OverLimitError:
@@ -62,15 +63,20 @@ def _over(smallest: float, limit: float) -> OverLimitError:
 class _Search:
     posed: Posed
     limit: float
-    best: Compilation | None = None
+    best: Plan | None = None
     smallest: float = float("inf")
     _bound: Assignment | None = field(default=None, init=False)
+    _counted: float | None = field(init=False)
+    """The bytes, as the solver counts them, of which the bound speaks."""
+
+    def __post_init__(self) -> None:
+        self._counted = self.limit - self.posed.priced.least_working
 
     def is_within(self, gap: float) -> bool:
         """Whether what was found is, relative to the bound, as good as that."""
         if self.best is None or self._bound is None:
             return False
-        return self.best.plan.objective_s <= (1.0 + gap) * self._bound.bound_s
+        return self.best.objective_s <= (1.0 + gap) * self._bound.bound_s
 
     def descend(self, posed: Posed) -> None:
         """Less and less, until a plan fits; then between what was too much and what was enough."""
@@ -102,24 +108,24 @@ class _Search:
                 while (excess := self._try(calm, calm.ready.solve(budget))) > 0:
                     budget -= excess
 
-    def try_all(self, posed: Posed, answers: tuple[Assignment, ...]) -> None:
-        """Whatever they cost."""
-        for answer in answers:
-            self._try(posed, answer)
+    def try_hulls(self, posed: Sequence[Posed]) -> None:
+        """Whatever it costs.  The solver may count more bytes than a plan needs, so its count is no
+        limit here, and the bound is that of all plans."""
+        self._bound, self._counted = self.posed.ready.solve(), None
+        for each in posed:
+            for answer in hull(each.priced.problem):
+                self._try(each, answer)
 
     def _try(self, posed: Posed, answer: Assignment) -> float:
         """Bytes by which the plan exceeds the limit; the best that does not is kept."""
         mine = self._here(posed, answer)
         if self._bound is None:
             self._bound = mine
-        least = self.limit - self.posed.priced.least_working
         proven = replace(mine, bound_s=self._bound.bound_s, proof=self._bound.proof)
-        made = self.posed.compilation(proven, least)
-        nbytes = made.plan.estimate.memory_nbytes
+        made = self.posed.plan(proven, self._counted)
+        nbytes = made.estimate.memory_nbytes
         self.smallest = min(self.smallest, nbytes)
-        if nbytes <= self.limit and (
-            self.best is None or made.plan.objective_s < self.best.plan.objective_s
-        ):
+        if nbytes <= self.limit and (self.best is None or made.objective_s < self.best.objective_s):
             self.best = made
         return nbytes - self.limit
 

@@ -94,11 +94,19 @@ class Posed:
         """The problem, prepared for one or several limits."""
         return Ready.of(self.priced.problem)
 
-    def compilation(self, answer: Assignment, limit: float | None = None) -> Compilation:
-        """What an answer within a limit on bytes means: the plan and its source."""
+    def compilation(self, answer: Assignment) -> Compilation:
+        """What an answer means: the plan and its source."""
+        return self.emitted(self.plan(answer))
+
+    def emitted(self, plan: Plan) -> Compilation:
+        """A plan with its source."""
+        return Compilation(self.graph, self.priced, plan, emit(plan, self.graph, rules.localize))
+
+    def plan(self, answer: Assignment, limit: float | None = None) -> Plan:
+        """What an answer within a limit on bytes decides, costs and proves."""
         decisions = self.priced.decisions(answer)
         objective_s = self.answer(decisions).seconds
-        plan = replace(
+        return replace(
             self.assembled(decisions),
             objective_s=objective_s,
             bound_s=min(answer.bound_s, objective_s),
@@ -107,7 +115,6 @@ class Posed:
             asked=self.asked,
             search=Search(*self.priced.candidates.count(), *answer.left),
         )
-        return Compilation(self.graph, self.priced, plan, emit(plan, self.graph, rules.localize))
 
     @property
     def asked(self) -> Asked:

@@ -84,7 +84,7 @@ def options(
 def main() -> None:
     """The console script.
 
-    It ends at once: taking millions of objects apart, which the system does better, takes a second.
+    It ends at once: taking all objects apart, which the system does better, takes a second.
     """
     try:
         with uncollected():

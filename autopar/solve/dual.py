@@ -54,7 +54,10 @@ class Found:
     @property
     def gap(self) -> float:
         """Relative to the cost."""
-        return (self.cost - self.bound) / abs(self.cost) if self.cost else 0.0
+        difference = self.cost - self.bound
+        if self.cost == 0.0:
+            return math.inf if difference > 0.0 else 0.0
+        return difference / abs(self.cost)
 
 
 def best_within(order: Order, goal: Goal) -> Found:
@@ -149,7 +152,7 @@ class _Search:
         """Where the least of the known functions is highest, and how high."""
         costs = [float(np.dot(self._goal.prices, p.sums)) for p in points]
         excess = np.array([[row.excess(p.sums) for row in self._goal.rows] for p in points])
-        unit = max(1.0, min(map(abs, costs)))
+        unit = max(1.0, *map(abs, costs))
         units = np.maximum(1.0, np.abs(excess).max(axis=0))
         dearest = [row.dearest * u / unit for row, u in zip(self._goal.rows, units, strict=True)]
         found = highest([c / unit for c in costs], (excess / units).tolist(), dearest)

@@ -8,7 +8,7 @@ from autopar.problem import Assignment, Limit, Problem
 from autopar.solve.dual import Found, Point, best_within
 from autopar.solve.elimination import eliminate
 from autopar.solve.network import Prices
-from autopar.solve.ready import Ready
+from autopar.solve.ready import Ready, refuse_too_large
 from autopar.solve.rows import Goal
 
 NBYTES: Prices = (0.0, 1.0, 1.0, 0.0)
@@ -71,8 +71,7 @@ class _Hull:
 
 
 def _point(found: Found) -> Point:
-    assert found.best is not None
-    return found.best
+    return found.best or refuse_too_large()
 
 
 def _nbytes(point: Point) -> float:

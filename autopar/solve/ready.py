@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NoReturn
 
 import numpy as np
 
@@ -80,26 +81,20 @@ class Ready:
         """The better answer, and the higher bound, of mini-buckets and an integer program."""
         mine = None if found.best is None else self.answer(found.best, found.bound, "mini-buckets")
         if sum(table.seconds.size for table in self.problem.tables) > MOST_ENTRIES:
-            return mine or self._too_large()
+            return mine or refuse_too_large()
         # OR-Tools' modelling layer takes a quarter of a second to load, and is seldom needed.
         from autopar.solve.ilp import solve_ilp
 
         try:
             other = solve_ilp(self.problem, limits, PROGRAM_SECONDS)
         except PlanError:
-            return mine or self._too_large()
+            return mine or refuse_too_large()
         if mine is None:
             return other
         best = min(mine, other, key=lambda answer: answer.seconds)
         proven = max(mine, other, key=lambda answer: answer.bound_s)
         bound_s = min(best.seconds, proven.bound_s)
         return Assignment(best.states, best.seconds, best.nbytes, bound_s, proven.proof, mine.left)
-
-    def _too_large(self) -> Assignment:
-        raise InfeasibleError(
-            "The tables of this problem are too large, and no allowed assignment was found without "
-            "them. Constrain some tensors, or use fewer mesh axes."
-        )
 
     def answer(self, best: Point, bound: float, proof: Proof) -> Assignment:
         """A point and a bound of the network in terms of the problem."""
@@ -108,6 +103,14 @@ class Ready:
         bound_s = min(seconds, bound * self.left.network.tick_s)
         sizes = self.left.network.sizes
         return Assignment(whole, seconds, nbytes, bound_s, proof, (len(sizes), sum(sizes)))
+
+
+def refuse_too_large() -> NoReturn:
+    """Mini-buckets gave a bound, but no assignment."""
+    raise InfeasibleError(
+        "The tables of this problem are too large, and no allowed assignment was found without "
+        "them. Constrain some tensors, or use fewer mesh axes."
+    )
 
 
 def _is_plain(goal: Goal, found: Found) -> bool:

@@ -55,11 +55,11 @@ class Goal:
     prices: Prices = SECONDS
 
     @classmethod
-    def of(cls, network: Network, limits: Sequence[Limit] = (), prices: Prices = SECONDS) -> Goal:
+    def of(cls, network: Network, limits: Sequence[Limit] = ()) -> Goal:
         """Least time within the limits; compute covers what it can."""
         within = tuple(Row((1.0, limit.in_flight, 0.0), limit.nbytes) for limit in limits)
         covered = (Row((0.0, 0.0, 1.0), 0.0, 1.0),) if network.hides else ()
-        return cls((*within, *covered), prices)
+        return cls((*within, *covered))
 
     def cost(self, sums: Array) -> float:
         """The objective; inf where a limit is exceeded."""
