@@ -88,6 +88,8 @@ class Step:
             return "a step changes one axis at a time"
         if collectives(source, target, differentiable) is None:
             return f"there is no step {source} -> {target}"
+        if not (isinstance(source, S) and isinstance(target, S)):
+            return None
         before, after = self.source.local(self.axis, mesh), self.target.local(self.axis, mesh)
         if isinstance(before, S) and isinstance(after, S) and before.dim == after.dim:
             inner, outer = max(before.of, after.of), min(before.of, after.of)

@@ -265,11 +265,9 @@ class _Builder:
             return closure.matrix(made, forms)
 
         def each_mode() -> Array:
-            forward = closure.along(lambda step: self.prices.forward(step, tensor))
-            rows = [closure.index[form] for form in made]
-            columns = [closure.index[form] for form in forms]
+            forward = closure.along(lambda step: self.prices.forward(step, tensor), made, forms)
             repeated = np.array([mode != "none" for mode in self.candidates.recompute])
-            more: Array = forward[np.ix_(rows, columns)][..., None] * repeated
+            more: Array = forward[..., None] * repeated
             return closure.matrix(made, forms)[..., None] + more
 
         seconds = self._once(once, "table", closure, made, forms)
@@ -317,21 +315,22 @@ class _Builder:
         options = self.candidates.parameters[node.name]
 
         def priced() -> tuple[Array, Array]:
+            leaves = tuple(option.leaf for option in options)
+            once = closure.matrix(leaves, forms)
             again = closure.along(
-                lambda step: self.prices.again(step, tensor, self._together[tensor.name])
+                lambda step: self.prices.again(step, tensor, self._together[tensor.name]),
+                leaves,
+                forms,
             )
-            leaves = [closure.index[option.leaf] for option in options]
-            uses = [closure.index[form] for form in forms]
             regathers = np.array([option.regather for option in options])[:, None]
             held = np.array([local_nbytes(tensor, form, self.prices.mesh) for form in forms])
-            moves = np.array(leaves)[:, None] != np.array(uses)[None, :]
-            at = np.ix_(leaves, uses)
-            seconds = closure.seconds[at] + np.where(regathers, again[at], 0.0)
+            moves = np.array([[leaf != form for form in forms] for leaf in leaves])
+            seconds = once + np.where(regathers, again, 0.0)
             nbytes = np.where(moves & ~regathers, held[None, :], 0.0)
             if not in_block:
                 return seconds, nbytes
             modes = self.candidates.recompute
-            repeated = closure.seconds[at] + again[at]
+            repeated = once + again
             return (
                 np.stack([seconds if mode == "none" else repeated for mode in modes], axis=-1),
                 np.stack([nbytes if mode == "none" else 0.0 * nbytes for mode in modes], axis=-1),

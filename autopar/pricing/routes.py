@@ -1,25 +1,23 @@
 """The cheapest way from one sharding to another, as a chain of single-axis steps.
 
-Costs are closed once per tensor shape and set of types, all pairs at once; the chain that the solver
-priced is the chain that is emitted.
+Costs are closed once per tensor shape and set of types, from all forms to those that are asked for;
+the chain that the solver priced is the chain that is emitted.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-
-import numpy as np
-from numpy.typing import NDArray
 
 from autopar.conversion import Step, letters
 from autopar.errors import InternalError
 from autopar.graph import Tensor
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding, Type
+from autopar.pricing.chains import Chains, Edges
 from autopar.problem import Array
 
 StepSeconds = Callable[[Step, Tensor], float]
@@ -27,65 +25,50 @@ WeightSeconds = Callable[[Step, Tensor, float], float]
 """Of a weight's step, by how many weights travel together."""
 ALL = math.inf
 """So many weights travel together that the latency of each is nothing."""
+Forms = Iterable[Sharding]
 
 
-@dataclass(frozen=True)
 class Closure:
-    """All pairs' cheapest conversions among the shardings of one tensor."""
+    """The cheapest conversions among the shardings of one tensor."""
 
-    forms: tuple[Sharding, ...]
-    seconds: Array
-    following: NDArray[np.int64]
+    def __init__(self, forms: tuple[Sharding, ...], edges: Edges) -> None:
+        self.forms = forms
+        self._chains = Chains(len(forms), edges)
 
     @cached_property
     def index(self) -> dict[Sharding, int]:
-        """Row of each sharding."""
+        """Number of each sharding."""
         return {form: i for i, form in enumerate(self.forms)}
 
-    def matrix(self, sources: tuple[Sharding, ...], targets: tuple[Sharding, ...]) -> Array:
+    def matrix(self, sources: Forms, targets: Forms) -> Array:
         """Seconds from every source to every target."""
-        rows = [self.index[form] for form in sources]
-        columns = [self.index[form] for form in targets]
-        return self.seconds[np.ix_(rows, columns)]
+        return self._chains.seconds(self._numbers(sources), self._numbers(targets))
 
     def cost(self, source: Sharding, target: Sharding) -> float:
         """Seconds of the cheapest chain."""
-        return float(self.seconds[self.index[source], self.index[target]])
+        return float(self.matrix((source,), (target,))[0, 0])
 
-    def along(self, of_step: Callable[[Step], float]) -> Array:
-        """For every pair the sum over the steps of its chain; zero where there is none."""
-        known: dict[tuple[int, int], float] = {}
-        count = len(self.forms)
-        total = np.zeros((count, count))
-        here, end = np.indices((count, count))
-        here = np.where(np.isfinite(self.seconds), here, end)
-        while (going := here != end).any():
-            there = self.following[here, end]
-            for a, b in {*zip(here[going].tolist(), there[going].tolist(), strict=True)}:
-                if (a, b) not in known:
-                    known[a, b] = of_step(self._step(a, b))
-            sums = np.zeros((count, count))
-            for (a, b), value in known.items():
-                sums[a, b] = value
-            total += np.where(going, sums[here, there], 0.0)
-            here = np.where(going, there, here)
-        return total
+    def along(self, of_step: Callable[[Step], float], sources: Forms, targets: Forms) -> Array:
+        """From every source to every target the sum over the chain's steps; zero where there is none."""
+
+        def of_edge(here: int, there: int) -> float:
+            return of_step(self._step(here, there))
+
+        return self._chains.along(of_edge, self._numbers(sources), self._numbers(targets))
+
+    def path(self, source: Sharding, target: Sharding) -> tuple[Step, ...]:
+        """The cheapest chain itself."""
+        if not math.isfinite(self.cost(source, target)):
+            raise InternalError(f"There is no way from {source} to {target}.")
+        stops = self._chains.path(self.index[source], self.index[target])
+        return tuple(itertools.starmap(self._step, itertools.pairwise(stops)))
+
+    def _numbers(self, forms: Forms) -> list[int]:
+        return [self.index[form] for form in forms]
 
     def _step(self, here: int, there: int) -> Step:
         a, b = self.forms[here], self.forms[there]
         return Step(next(i for i in range(len(a)) if a[i] != b[i]), a, b)
-
-    def path(self, source: Sharding, target: Sharding) -> tuple[Step, ...]:
-        """The cheapest chain itself."""
-        here, end = self.index[source], self.index[target]
-        if not np.isfinite(self.seconds[here, end]):
-            raise InternalError(f"There is no way from {source} to {target}.")
-        steps = []
-        while here != end:
-            there = int(self.following[here, end])
-            steps.append(self._step(here, there))
-            here = there
-        return tuple(steps)
 
 
 class Routes:
@@ -98,7 +81,7 @@ class Routes:
         self._step_seconds, self._weight_seconds = step_seconds, weight_seconds
         self._closures: dict[object, Closure] = {}
 
-    def closure(self, tensor: Tensor, forms: Iterable[Sharding], together: float = 0) -> Closure:
+    def closure(self, tensor: Tensor, forms: Forms, together: float = 0) -> Closure:
         """The closure over every sharding whose types occur in `forms`, axis by axis.
 
         `together`: of a weight, how many travel with it; 0: not a weight.
@@ -119,70 +102,42 @@ class Routes:
         combinations = itertools.product(*((*plain, *own) for own in shards))
         every = (Sharding(types) for types in combinations)
         forms = tuple(form for form in every if form.fits(tensor.shape, self._mesh))
-        steps = self._single_steps(tensor, forms, together)
-        return Closure(forms, *_all_pairs(forms, steps))
+        return Closure(forms, list(self._edges(tensor, forms, together)))
 
     def _price(self, step: Step, tensor: Tensor, together: float) -> float:
         if together:
             return self._weight_seconds(step, tensor, together)
         return self._step_seconds(step, tensor)
 
-    def _single_steps(
+    def _edges(
         self, tensor: Tensor, forms: tuple[Sharding, ...], together: float
-    ) -> list[tuple[NDArray[np.int64], Array]]:
-        """By axis: for each form those that reach it in one step on the axis, and the seconds.
+    ) -> Iterator[tuple[int, int, float]]:
+        """(from, to, seconds) of every step between two forms that differ on one axis.
 
         Steps of equal kinds between equal sizes cost the same and are priced once.
         """
-        index = {form: i for i, form in enumerate(forms)}
         local = [math.prod(form.local_shape(tensor.shape, self._mesh)) for form in forms]
         known: dict[object, float] = {}
-        found = []
-        for axis in range(len(self._mesh)):
-            kinds = sorted({form[axis] for form in forms}, key=repr)
-            before = np.zeros((len(forms), len(kinds)), dtype=np.int64)
-            seconds = np.full(before.shape, np.inf)
-            for i, form in enumerate(forms):
-                for k, kind in enumerate(kinds):
-                    here = index.get(form.with_type(axis, kind), i)
-                    if here == i:
-                        continue
-                    step = Step(axis, forms[here], form)
-                    if step.fault(self._mesh, tensor.differentiable) is not None:
-                        continue
-                    alike = (axis, _letter(kind), _letter(form[axis]), local[here], local[i])
-                    if alike not in known:
-                        known[alike] = self._price(step, tensor, together)
-                    before[i, k], seconds[i, k] = here, known[alike]
-            found.append((before, seconds))
-        return found
+        for axis, here, there in _neighbours(forms, len(self._mesh)):
+            step = Step(axis, forms[here], forms[there])
+            if step.fault(self._mesh, tensor.differentiable) is not None:
+                continue
+            letter = (_letter(forms[here][axis]), _letter(forms[there][axis]))
+            alike = (axis, letter, local[here], local[there])
+            if alike not in known:
+                known[alike] = self._price(step, tensor, together)
+            yield here, there, known[alike]
 
 
-def _all_pairs(
-    forms: tuple[Sharding, ...], steps: list[tuple[NDArray[np.int64], Array]]
-) -> tuple[Array, NDArray[np.int64]]:
-    """Cheapest chains by relaxing all last steps, axis by axis, until nothing gets cheaper.
-
-    (Bellman and Ford for all sources at once: chains are short, forms are many.)
-    """
-    count = len(forms)
-    seconds = np.full((count, count), np.inf)
-    np.fill_diagonal(seconds, 0.0)
-    following = np.tile(np.arange(count), (count, 1))
-    rows = np.arange(count)[:, None]
-    improved = True
-    while improved:
-        improved = False
-        for before, last in steps:
-            for via, cost in zip(before.T, last.T, strict=True):
-                through = seconds[:, via] + cost
-                better = through < seconds
-                if better.any():
-                    improved = True
-                    first = np.where(via == rows, np.arange(count), following[:, via])
-                    following[better] = first[better]
-                    seconds[better] = through[better]
-    return seconds, following
+def _neighbours(forms: tuple[Sharding, ...], axes: int) -> Iterator[tuple[int, int, int]]:
+    """(axis, from, to) of all ordered pairs of forms that differ on exactly one axis."""
+    for axis in range(axes):
+        alike: defaultdict[object, list[int]] = defaultdict(list)
+        for number, form in enumerate(forms):
+            alike[form.types[:axis], form.types[axis + 1 :]].append(number)
+        for numbers in alike.values():
+            for here, there in itertools.permutations(numbers, 2):
+                yield axis, here, there
 
 
 def _letter(kind: Type) -> str:
