@@ -1,0 +1,131 @@
+"""Cheapest chains in a sparse directed graph: from every node to the nodes that are asked for.
+
+Bellman and Ford's relaxation, for all sources at once, one column per target: the chains are short and
+the nodes are many.  Columns are closed when they are first asked for, and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.problem import Array
+
+Edges = Sequence[tuple[int, int, float]]
+"""(from, to, seconds)."""
+WHOLE = 128
+"""Graphs of so many nodes are closed at once, whatever is asked for."""
+Nodes = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """Edges that leave different nodes, so that all of them can be relaxed at once."""
+
+    sources: Nodes
+    targets: Nodes
+    seconds: Array
+
+
+class Chains:
+    """Cheapest chains among `count` nodes."""
+
+    def __init__(self, count: int, edges: Edges) -> None:
+        self._layers = _layers(edges)
+        self._column: dict[int, int] = {}
+        self._seconds = np.empty((count, 0))
+        self._following = np.empty((count, 0), dtype=np.intp)
+
+    def seconds(self, sources: Sequence[int], targets: Sequence[int]) -> Array:
+        """Seconds of the cheapest chain from every source to every target."""
+        columns = self._columns(targets)
+        return self._seconds[np.ix_(sources, columns)]
+
+    def path(self, source: int, target: int) -> list[int]:
+        """The nodes of the cheapest chain, both ends included; there must be one."""
+        (column,) = self._columns([target])
+        stops = [source]
+        while stops[-1] != target:
+            stops.append(int(self._following[stops[-1], column]))
+        return stops
+
+    def along(
+        self,
+        of_edge: Callable[[int, int], float],
+        sources: Sequence[int],
+        targets: Sequence[int],
+    ) -> Array:
+        """Sum of a value over the edges of each cheapest chain; zero where there is none."""
+        at = np.ix_(sources, self._columns(targets))
+        columns = np.broadcast_to(at[1], (len(sources), len(targets)))
+        end = np.broadcast_to(np.array(targets, dtype=np.intp), columns.shape)
+        here = np.where(np.isfinite(self._seconds[at]), np.array(sources)[:, None], end)
+        known: dict[int, float] = {}
+        total = np.zeros(columns.shape)
+        count = len(self._seconds)
+        while (going := here != end).any():
+            there = self._following[here, columns]
+            edges, which = np.unique((here * count + there)[going], return_inverse=True)
+            for edge in edges.tolist():
+                if edge not in known:
+                    known[edge] = of_edge(*divmod(edge, count))
+            total[going] += np.array([known[edge] for edge in edges.tolist()])[which]
+            here = np.where(going, there, here)
+        return total
+
+    def _columns(self, targets: Sequence[int]) -> list[int]:
+        new = [target for target in dict.fromkeys(targets) if target not in self._column]
+        if new:
+            if len(self._seconds) <= WHOLE:
+                new = list(range(len(self._seconds)))
+            seconds, following = _closed(len(self._seconds), new, self._layers)
+            self._column |= {target: len(self._column) + i for i, target in enumerate(new)}
+            self._seconds = np.hstack((self._seconds, seconds))
+            self._following = np.hstack((self._following, following))
+        return [self._column[target] for target in targets]
+
+
+def _layers(edges: Edges) -> list[_Layer]:
+    """The edges, the first of every node in one layer, the second of every node in the next..."""
+    layers: list[list[tuple[int, int, float]]] = []
+    for _, leaving in groupby(sorted(edges), key=itemgetter(0)):
+        for depth, edge in enumerate(leaving):
+            if depth == len(layers):
+                layers.append([])
+            layers[depth].append(edge)
+    return [
+        _Layer(
+            np.array([source for source, _, _ in layer]),
+            np.array([target for _, target, _ in layer]),
+            np.array([seconds for _, _, seconds in layer]),
+        )
+        for layer in layers
+    ]
+
+
+def _closed(count: int, targets: list[int], layers: list[_Layer]) -> tuple[Array, Nodes]:
+    """Seconds from every node to each target, and the node that follows on the way."""
+    seconds = np.full((count, len(targets)), np.inf)
+    seconds[targets, np.arange(len(targets))] = 0.0
+    following = np.zeros((count, len(targets)), dtype=np.intp)
+    changed = np.zeros(count, dtype=bool)
+    changed[targets] = True
+    while changed.any():
+        now = np.zeros(count, dtype=bool)
+        for layer in layers:
+            live = changed[layer.targets] | now[layer.targets]
+            rows, via = layer.sources[live], layer.targets[live]
+            through = seconds[via] + layer.seconds[live, None]
+            better = through < seconds[rows]
+            hit = better.any(axis=1)
+            rows, via, better = rows[hit], via[hit, None], better[hit]
+            seconds[rows] = np.where(better, through[hit], seconds[rows])
+            following[rows] = np.where(better, via, following[rows])
+            now[rows] = True
+        changed = now
+    return seconds, following
