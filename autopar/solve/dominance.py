@@ -78,7 +78,7 @@ class _Round:
         for table in network.tables:
             for place, index in enumerate(table.scope):
                 self._of[index].append((table, place))
-        self._worst: dict[tuple[int, int], Array] = {}
+        self._least: dict[tuple[int, int], Array] = {}
         self._kept: dict[object, States] = {}
 
     def kept(self) -> list[States]:
@@ -98,40 +98,73 @@ class _Round:
     def _undominated(self, size: int, tables: list[tuple[Table, int]]) -> States:
         if size == 1:
             return np.arange(1)
-        more = np.zeros((4, size, size))
-        for table, place in tables:
-            for total, array in zip(more, table.arrays, strict=True):
-                total += self._worst_of(array, place)
-        ticks, nbytes, kept, uncovered = more
-        dominated_by = (ticks <= 0) & (nbytes <= 0) & (kept <= 0) & (ticks + uncovered <= 0)
-        first = np.arange(size)
-        equal_and_later = dominated_by & dominated_by.T & (first[None, :] > first[:, None])
-        np.fill_diagonal(dominated_by, False)
-        return np.flatnonzero(~(dominated_by & ~equal_and_later).any(axis=1))
+        least = np.zeros((len(tables), 4, size, size))
+        for bounds, (table, place) in zip(least, tables, strict=True):
+            for bound, array in zip(bounds, table.arrays, strict=True):
+                bound += self._least_of(array, place)
+        more = least.sum(axis=0)
+        open_ = _no_worse(more)
+        np.fill_diagonal(open_, False)
+        pairs = np.argwhere(open_)
+        more = more[:, *pairs.T]
+        for bounds, (table, place) in zip(least, tables, strict=True):
+            for total, bound, array in zip(more, bounds, table.arrays, strict=True):
+                if array.any():
+                    total += _largest_differences(_by_state(array, place), pairs) - bound[*pairs.T]
+            left = _no_worse(more)
+            pairs, more = pairs[left], more[:, left]
+        return _kept(size, pairs)
 
-    def _worst_of(self, array: Array, place: int) -> Array:
-        """W[i, j] = max over the others' states of array[j] - array[i], along dim `place`."""
+    def _least_of(self, array: Array, place: int) -> Array:
+        """A lower bound of max over the others' states of array[j] - array[i]: at i's best for them.
+
+        A conversion's costs obey the triangle inequality, and there it is the maximum itself.
+        """
         key = (id(array), place)
-        if key not in self._worst:
-            if not array.any():
-                self._worst[key] = np.zeros((1, 1))
-                return self._worst[key]
-            rows = np.moveaxis(array, place, 0).reshape(array.shape[place], -1)
-            unique, which = np.unique(rows, axis=0, return_inverse=True)
-            self._worst[key] = _largest_differences(unique)[np.ix_(which.ravel(), which.ravel())]
-        return self._worst[key]
+        if key not in self._least:
+            self._least[key] = _differences_at_best(_by_state(array, place))
+        return self._least[key]
 
 
-def _largest_differences(rows: Array) -> Array:
-    """max over columns of rows[j] - rows[i]; where row i is forbidden, j is no worse."""
-    count, columns = rows.shape
-    found = np.empty((count, count))
-    at_once = max(1, CHUNK // max(1, count * columns))
-    for start in range(0, count, at_once):
-        mine = rows[start : start + at_once, None, :]
+def _by_state(array: Array, place: int) -> Array:
+    return np.moveaxis(array, place, 0).reshape(array.shape[place], -1)
+
+
+def _no_worse(more: Array) -> NDArray[np.bool_]:
+    ticks, nbytes, kept, uncovered = more
+    return (ticks <= 0) & (nbytes <= 0) & (kept <= 0) & (ticks + uncovered <= 0)
+
+
+def _kept(size: int, pairs: NDArray[np.intp]) -> States:
+    """The states that none is no worse than; of equal ones the first."""
+    dominated_by = np.zeros((size, size), dtype=bool)
+    dominated_by[*pairs.T] = True
+    equal_and_later = np.triu(dominated_by & dominated_by.T)
+    return np.flatnonzero(~(dominated_by & ~equal_and_later).any(axis=1))
+
+
+def _differences_at_best(rows: Array) -> Array:
+    """rows[j] - rows[i] for all i, j, in the column where row i is least."""
+    if not rows.any():
+        return np.zeros((1, 1))
+    best = rows.argmin(axis=1)
+    mine = rows.min(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        found: Array = rows.T[best] - mine
+    found[np.isposinf(mine[:, 0])] = -MOST
+    return found
+
+
+def _largest_differences(rows: Array, pairs: NDArray[np.intp]) -> Array:
+    """max over columns of rows[j] - rows[i] by pair (i, j); where row i is forbidden, j is no worse."""
+    found = np.empty(len(pairs))
+    at_once = max(1, CHUNK // rows.shape[1])
+    for start in range(0, len(pairs), at_once):
+        i, j = pairs[start : start + at_once].T
+        mine = rows[i]
         with np.errstate(invalid="ignore"):
-            difference = rows[None, :, :] - mine
-        difference[np.broadcast_to(np.isposinf(mine), difference.shape)] = -np.inf
-        found[start : start + at_once] = difference.max(axis=2)
+            difference = rows[j] - mine
+        difference[np.isposinf(mine)] = -np.inf
+        found[start : start + at_once] = difference.max(axis=1)
     # A finite stand-in for minus infinity, which must not meet a plus infinity in a sum.
     return np.maximum(found, -MOST)
