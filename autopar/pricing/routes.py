@@ -117,16 +117,32 @@ class Routes:
         Steps of equal kinds between equal sizes cost the same and are priced once.
         """
         local = [math.prod(form.local_shape(tensor.shape, self._mesh)) for form in forms]
-        known: dict[object, float] = {}
+        known: dict[object, float | None] = {}
         for axis, here, there in _neighbours(forms, len(self._mesh)):
-            step = Step(axis, forms[here], forms[there])
-            if step.fault(self._mesh, tensor.differentiable) is not None:
-                continue
-            letter = (_letter(forms[here][axis]), _letter(forms[there][axis]))
-            alike = (axis, letter, local[here], local[there])
+            a, b = forms[here][axis], forms[there][axis]
+            alike = (axis, *_kinds(a, b, forms[here], forms[there]), local[here], local[there])
             if alike not in known:
-                known[alike] = self._price(step, tensor, together)
-            yield here, there, known[alike]
+                known[alike] = self._possible(
+                    Step(axis, forms[here], forms[there]), tensor, together
+                )
+            seconds = known[alike]
+            if seconds is not None:
+                yield here, there, seconds
+
+    def _possible(self, step: Step, tensor: Tensor, together: float) -> float | None:
+        if step.fault(self._mesh, tensor.differentiable) is not None:
+            return None
+        return self._price(step, tensor, together)
+
+
+def _kinds(a: Type, b: Type, here: Sharding, there: Sharding) -> tuple[object, ...]:
+    """What a step's existence and price depend on besides sizes.
+
+    Only where one dim is split in two ways does it matter how the other axes split it.
+    """
+    if isinstance(a, S) and isinstance(b, S):
+        return (here, there) if a.dim == b.dim else ("S", "S")
+    return ("S" if isinstance(a, S) else a, "S" if isinstance(b, S) else b)
 
 
 def _neighbours(forms: tuple[Sharding, ...], axes: int) -> Iterator[tuple[int, int, int]]:
@@ -138,7 +154,3 @@ def _neighbours(forms: tuple[Sharding, ...], axes: int) -> Iterator[tuple[int, i
         for numbers in alike.values():
             for here, there in itertools.permutations(numbers, 2):
                 yield axis, here, there
-
-
-def _letter(kind: Type) -> str:
-    return "S" if isinstance(kind, S) else kind.name

@@ -132,7 +132,8 @@ def _by_state(array: Array, place: int) -> Array:
 
 def _no_worse(more: Array) -> NDArray[np.bool_]:
     ticks, nbytes, kept, uncovered = more
-    return (ticks <= 0) & (nbytes <= 0) & (kept <= 0) & (ticks + uncovered <= 0)
+    answer: NDArray[np.bool_] = np.maximum.reduce((ticks, nbytes, kept, ticks + uncovered)) <= 0
+    return answer
 
 
 def _kept(size: int, pairs: NDArray[np.intp]) -> States:

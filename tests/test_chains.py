@@ -1,0 +1,55 @@
+"""Cheapest chains: against Floyd and Warshall, whichever columns are asked for, in whichever order."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from autopar.pricing import chains
+from autopar.pricing.chains import Chains
+
+EDGES = st.dictionaries(
+    st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] != pair[1]),
+    st.integers(0, 9).map(float),
+    max_size=40,
+)
+
+
+def all_pairs(count: int, edges: dict[tuple[int, int], float]) -> np.ndarray:
+    """The referee."""
+    seconds = np.full((count, count), np.inf)
+    np.fill_diagonal(seconds, 0.0)
+    for pair, cost in edges.items():
+        seconds[pair] = cost
+    for via in range(count):
+        seconds = np.minimum(seconds, seconds[:, [via]] + seconds[[via], :])
+    return seconds
+
+
+@given(EDGES, st.permutations(range(8)), st.booleans())
+def test_every_column_is_the_cheapest(edges, order, whole):
+    before, chains.WHOLE = chains.WHOLE, 100 if whole else 0
+    try:
+        closed = Chains(8, [(a, b, cost) for (a, b), cost in edges.items()])
+        expected = all_pairs(8, edges)
+        for targets in (order[:3], order[2:]):
+            assert_allclose(closed.seconds(range(8), targets), expected[:, targets])
+            walked = closed.along(lambda a, b: edges[a, b], range(8), targets)
+            assert_allclose(walked, np.where(np.isinf(expected), 0.0, expected)[:, targets])
+    finally:
+        chains.WHOLE = before
+
+
+@given(EDGES)
+def test_a_path_is_as_long_as_it_says(edges):
+    closed = Chains(8, [(a, b, cost) for (a, b), cost in edges.items()])
+    for source, target in itertools.product(range(8), repeat=2):
+        (seconds,) = closed.seconds([source], [target])[0]
+        if np.isfinite(seconds):
+            stops = closed.path(source, target)
+            assert (stops[0], stops[-1]) == (source, target)
+            assert sum(edges[pair] for pair in itertools.pairwise(stops)) == seconds
