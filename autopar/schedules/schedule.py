@@ -48,6 +48,10 @@ class Schedule:
     workers: tuple[Actions, ...]
     asynchronous: bool = False
 
+    def __hash__(self) -> int:
+        """Quick: schedules are keys of caches, and have thousands of actions."""
+        return hash((self.name, self.stages, self.microbatches, len(self.workers)))
+
     @cached_property
     def holders(self) -> tuple[tuple[int, ...], ...]:
         """For each stage, the workers that have actions of it."""

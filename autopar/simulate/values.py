@@ -21,6 +21,7 @@ class StageCost:
     kept_for_weights  of these, what I does not release, only W
     working           further bytes while an action of the stage runs
     static            bytes that rest: weights, gradients, optimizer
+    version           bytes of the weights, once more for each older version that is still needed
     reduction         seconds of the collective that sums the gradients over replicas, once per update
     update            seconds of the optimizer, once per update
     """
@@ -33,6 +34,7 @@ class StageCost:
     kept_for_weights: float = 0.0
     working: float = 0.0
     static: float = 0.0
+    version: float = 0.0
     reduction: float = 0.0
     update: float = 0.0
 
