@@ -90,6 +90,16 @@ class Schedule:
         """Whether transfers are written out."""
         return any(action.kind in SENDS for actions in self.workers for action in actions)
 
+    def check(
+        self,
+        edges: tuple[Edge, ...] | None = None,
+        limits: float | Sequence[float] | None = None,
+    ) -> None:
+        """Raise `ScheduleError` unless the lists obey `autopar/schedules/check.py`."""
+        from autopar.schedules.check import check
+
+        check(self, edges, limits)
+
     def __str__(self) -> str:
         head = f"{self.name} stages={self.stages} microbatches={self.microbatches}"
         head += " asynchronous" * self.asynchronous

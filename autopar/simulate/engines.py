@@ -30,9 +30,7 @@ def one_sender_each(program: Program, ways: list[Way]) -> bool:
     return True
 
 
-def in_order(
-    program: Program, seconds: list[float], ways: list[Way], links: int
-) -> Times:
+def in_order(program: Program, seconds: list[float], ways: list[Way], links: int) -> Times:
     """One pass over the actions."""
     size = len(program.graph.actions)
     arrived = [0.0] * size
@@ -64,9 +62,7 @@ def in_order(
     return starts, ends, sent
 
 
-def by_events(
-    program: Program, seconds: list[float], ways: list[Way], links: int
-) -> Times:
+def by_events(program: Program, seconds: list[float], ways: list[Way], links: int) -> Times:
     """A heap of the actions that run; of events at one time the lowest worker comes first."""
     graph = program.graph
     size = len(graph.actions)
