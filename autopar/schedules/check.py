@@ -50,10 +50,8 @@ def _placed(schedule: Schedule) -> Iterator[tuple[str, int, Action]]:
 
 def _check_edges(schedule: Schedule, edges: tuple[Edge, ...]) -> None:
     for edge in edges:
-        inside = (
-            0 <= min(edge.source, edge.target) and max(edge.source, edge.target) < schedule.stages
-        )
-        if not inside or edge.source == edge.target:
+        ends = {edge.source, edge.target}
+        if len(ends) < 2 or not ends <= set(range(schedule.stages)):
             raise ScheduleError(
                 f"{edge} does not join two of the {schedule.stages} stages of {schedule.name}."
             )
@@ -63,11 +61,9 @@ def _check_actions(schedule: Schedule) -> None:
     for where, _, action in _placed(schedule):
         if not 0 <= action.stage < schedule.stages:
             raise ScheduleError(f"{where}: there are only {schedule.stages} stages.")
-        if action.kind in COMPUTE | SENDS | RECEIVES:
-            if not 0 <= action.microbatch < schedule.microbatches:
-                raise ScheduleError(
-                    f"{where}: there are only {schedule.microbatches} microbatches."
-                )
+        counts_microbatches = action.kind in COMPUTE | SENDS | RECEIVES
+        if counts_microbatches and not 0 <= action.microbatch < schedule.microbatches:
+            raise ScheduleError(f"{where}: there are only {schedule.microbatches} microbatches.")
         if (action.peer is not None) != (action.kind in SENDS | RECEIVES):
             raise ScheduleError(f"{where}: transfers name another stage, other actions do not.")
         if action.version and action.kind not in COMPUTE:

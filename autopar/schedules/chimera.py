@@ -3,8 +3,8 @@
 Li and Hoefler, arXiv:2107.06925, section 3.1.  Worker w holds stage w for the pipeline down and stage
 workers - 1 - w for the one up, so that every stage is held twice and its gradients are summed over both.
 
-Where forwards and backwards take one slot each, microbatch i of a unit of `workers` microbatches, half of
-them down, half up, has its slots (s the stage, D the workers)
+Where forwards and backwards take one slot each, microbatch i of a unit of D microbatches (D the workers;
+half of them go down, half up) has at stage s the slots
 
     F   s + 2 (i // 2)        B   2 D - 1 - s + 2 (i // 2)
 

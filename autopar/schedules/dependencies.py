@@ -23,7 +23,7 @@ Key = tuple[Kind, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Action `source` of the list of all actions must be done; `edge` says what it sends, if anything."""
+    """`source`, a place in the list of all actions, must be done; along `edge`, if it sends something."""
 
     source: int
     edge: int | None = None

@@ -7,6 +7,8 @@ there are workers; where that does not divide, groups are as even as they can be
 
 from __future__ import annotations
 
+import itertools
+
 from autopar.errors import ScheduleError
 from autopar.schedules.action import Action, backward, forward
 from autopar.schedules.schedule import Schedule, schedule_of
@@ -29,7 +31,7 @@ def interleaved(workers: int, microbatches: int, stages: int | None = None) -> S
 def _groups(workers: int, microbatches: int) -> list[range]:
     count = max(1, microbatches // workers)
     bounds = [-(-microbatches * number // count) for number in range(count + 1)]
-    return [range(first, last) for first, last in zip(bounds, bounds[1:], strict=False)]
+    return [range(first, last) for first, last in itertools.pairwise(bounds)]
 
 
 def _actions(worker: int, workers: int, rounds: int, groups: list[range]) -> list[Action]:

@@ -1,9 +1,10 @@
 """Transfers and collectives written out, in an order that cannot hang.
 
-All actions are put in one order: by the second at which they start if F, I and W take one second each and
-transfers none; a transfer comes when its data is there, before what starts then.  Each worker's list is that
-order with the others' actions left out.  So whatever a worker waits for is earlier in the one order, and the
-earliest action that is not done can always run: no deadlock, even if sends wait for their receives.
+All actions are put in one order: by the second at which they start if F, I and W take one second each
+and transfers none; a transfer comes when its data is there, before what starts then.  Each worker's list
+is that order with the others' actions left out.  So whatever a worker waits for is earlier in the one
+order, and the earliest action that is not done can always run: no deadlock, even if sends wait for their
+receives.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _transfers(graph: Dependencies, ends: list[float]) -> Iterator[Event]:
 def _collectives(
     graph: Dependencies, starts: list[float], ends: list[float], ties: Sequence[Sequence[int]]
 ) -> Iterator[Event]:
-    """REDUCE as soon as all gradients of a stage are there, then TIE; before each U where there are any."""
+    """REDUCE as soon as all gradients of a stage are there, then TIE; where there are U, before each."""
     schedule = graph.schedule
     groups = _groups(schedule, ties)
     if schedule.asynchronous:

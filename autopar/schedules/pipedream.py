@@ -1,8 +1,8 @@
 """PipeDream: 1F1B that never drains between updates; each microbatch is a minibatch of its own.
 
-Narayanan et al., SOSP 2019, section 3.3.  Stage s of S starts microbatch m with S - 1 - s updates of itself
-missing.  *Weight stashing*: its backward uses the weights of its own forward.  *Vertical sync*: all stages
-use as many updates as the first stage had when the microbatch entered.
+Narayanan et al., SOSP 2019, section 3.3.  Stage s of S starts a microbatch while the updates of the
+S - 1 - s before it are missing.  *Weight stashing*: its backward uses the weights of its own forward.
+*Vertical sync*: all stages use as many updates as the first stage had when the microbatch entered.
 
 The lists are one stretch of the stream that begins empty and ends drained.
 """

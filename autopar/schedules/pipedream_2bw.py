@@ -13,7 +13,7 @@ from autopar.schedules.schedule import Schedule
 
 
 def pipedream_2bw(workers: int, microbatches: int, per_update: int | None = None) -> Schedule:
-    """`per_update` microbatches make a batch; at least as many as there are workers, which is the default."""
+    """`per_update` microbatches make a batch: no fewer than workers; as many, if nothing is said."""
     size = workers if per_update is None else per_update
     if size < workers or microbatches % size:
         raise ScheduleError(

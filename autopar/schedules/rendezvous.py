@@ -6,7 +6,7 @@ Which actions meet does not depend on who is quicker, so one run decides for all
 from __future__ import annotations
 
 from autopar.errors import ScheduleError
-from autopar.schedules.action import COLLECTIVES, RECEIVES, SENDS, Action
+from autopar.schedules.action import COLLECTIVES, RECEIVES, SENDS, Action, Kind
 from autopar.schedules.schedule import Schedule
 
 
@@ -53,7 +53,7 @@ def _partners(schedule: Schedule) -> dict[tuple[int, Action], Meeting]:
             meeting = tuple((worker, action) for worker in workers)
             found.update({(worker, action): meeting for worker in workers})
         elif action.kind in SENDS and action.peer is not None:
-            kind = "RECV_F" if action.kind == "SEND_F" else "RECV_B"
+            kind: Kind = "RECV_F" if action.kind == "SEND_F" else "RECV_B"
             take = Action(kind, action.peer, action.microbatch, action.stage)
             meeting = ((workers[0], action), (on[take][0], take))
             found.update({(workers[0], action): meeting, (on[take][0], take): meeting})

@@ -1,4 +1,4 @@
-"""Transfers that are written out must be those of the edges, after what they send, before what needs it."""
+"""Transfers: what must travel between workers, and whether a schedule's lists say so."""
 
 from __future__ import annotations
 

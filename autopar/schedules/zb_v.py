@@ -1,7 +1,7 @@
 """ZB-V: two stages per worker, laid as a V, so that a microbatch's last stage is where its first is.
 
-Qi et al., arXiv:2401.10241, section 6.  Worker w holds stages w (down) and 2 workers - 1 - w (up).  No bubble where
-F, I and W take equally long and updates need no barrier, in the memory of 1F1B.
+Qi et al., arXiv:2401.10241, section 6.  Worker w holds stages w (down) and 2 workers - 1 - w (up).  No
+bubble where F, I and W take equally long and updates need no barrier, in the memory of 1F1B.
 """
 
 from __future__ import annotations

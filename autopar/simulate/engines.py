@@ -11,7 +11,6 @@ import heapq
 
 from autopar.simulate.program import Program, Way
 
-
 Times = tuple[list[float], list[float], list["Sent"]]
 """Starts and ends of a program's actions in its order, and its transfers."""
 Sent = tuple[int, int, int, float, float]

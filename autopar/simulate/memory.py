@@ -46,7 +46,7 @@ def peaks(schedule: Schedule, stages: tuple[StageCost, ...]) -> tuple[float, ...
 
 
 class _Versions:
-    """Counts a worker's older weights: a version is kept from the update that ends it to its last use."""
+    """A worker's older weights: a version is kept from the update that ends it to its last use."""
 
     def __init__(self, schedule: Schedule, worker: int) -> None:
         self.uses: dict[tuple[int, int], int] = defaultdict(int)
