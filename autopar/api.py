@@ -21,13 +21,16 @@ from autopar.graph import Graph
 from autopar.mesh import DEFAULT_NAMES, Mesh
 from autopar.meta import without_weights
 from autopar.options import Constraints, Loss, Options, Precision
+from autopar.pipeline_compiler import PipelineCompiler
 from autopar.plan import Plan
 from autopar.posed import Compilation
 from autopar.record import View
 from autopar.runtime import agreement, faults, world
 from autopar.runtime.parallel import Parallel
+from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.source import Weights
+from autopar.staged import Shape, Wanted
 from autopar.views import views
 from cost_models.hardware import Hardware, detect
 from cost_models.hardware import load as load_hardware
@@ -54,7 +57,11 @@ def parallelize(
     replan: bool = True,
     weights: Weights | None = None,
     init: Init | None = None,
-) -> Parallel:
+    stages: int | Sequence[Shape] = 1,
+    schedule: str | None = None,
+    microbatches: int | None = None,
+    cuts: Sequence[str] = (),
+) -> Parallel | Pipelined:
     """The model as a distributed training step; call it on every rank, under ``torchrun``.
 
     `mesh` is a shape such as ``(2, 4)``, a `Mesh` or a `DeviceMesh`; or a number of devices, then the
@@ -92,6 +99,9 @@ def parallelize(
         as_hardware(hardware),
         options,
     )
+    if stages != 1:
+        wanted = Wanted.of(as_mesh(device_mesh), stages, schedule, microbatches, cuts)
+        return _pipelined(model, compiler, wanted, example_inputs, weights, init)
     example = example_inputs if example_inputs is not None else offered_inputs(model)
     if options.input == "global":
         agreement.same("the example inputs", Batch.of(*as_call(example)).digest)
@@ -99,6 +109,27 @@ def parallelize(
     return Parallel(
         model, device_mesh, program, compiler, example=Batch.of(*as_call(example)), replan=replan,
         local_input=options.input == "local", weights=weights, init=init,
+    )  # fmt: skip
+
+
+def _pipelined(
+    model: nn.Module,
+    compiler: Compiler,
+    wanted: Wanted,
+    example_inputs: ExampleInputs | None,
+    weights: Weights | None,
+    init: Init | None,
+) -> Pipelined:
+    """The model as stages of a pipeline."""
+    example = example_inputs if example_inputs is not None else offered_inputs(model)
+    if not isinstance(example, Mapping):
+        raise InputError("Pass a pipeline's example_inputs as a dict of keyword arguments.")
+    agreement.same("the example inputs", Batch.of((), example).digest)
+    staged = PipelineCompiler(compiler, wanted)
+    built = staged.pipeline_for(example, training=True)
+    aliases = compiler.graph(example).aliases
+    return Pipelined(
+        model, built, staged, example=Batch.of((), example), aliases=aliases, weights=weights, init=init,
     )  # fmt: skip
 
 

@@ -66,7 +66,9 @@ class Block:
 
 def blocks(graph: Graph) -> tuple[Block, ...]:
     """The blocks that may be recomputed: numbered children, each in one piece, of a common parent."""
-    nodes = [node for node in graph.nodes if node.op not in ("parameter", "buffer", "input")]
+    nodes = [
+        node for node in graph.nodes if node.op not in ("parameter", "buffer", "input", "received")
+    ]
     runs = [
         (where, tuple(run))
         for where, run in itertools.groupby(nodes, key=lambda node: block_of(node.origin))

@@ -51,13 +51,13 @@ class Compiler:
     """Everything that stays the same while batches of different shapes are compiled."""
 
     def __init__(self, model: nn.Module, mesh: Mesh, hardware: Hardware, options: Options) -> None:
-        self._model, self._mesh, self._hardware, self._options = model, mesh, hardware, options
+        self._model, self.mesh, self.hardware, self._options = model, mesh, hardware, options
         self._first: Plan | None = None
         self._batch: Sharding | None = None
 
     def on(self, mesh: Mesh) -> Compiler:
         """The same on another mesh."""
-        return Compiler(self._model, mesh, self._hardware, self._options)
+        return Compiler(self._model, mesh, self.hardware, self._options)
 
     def graph(self, inputs: ExampleInputs, training: bool = True) -> Graph:
         """The captured forward pass."""
@@ -76,13 +76,13 @@ class Compiler:
         )
 
     def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
-        return compile_graph(graph, self._mesh, self._hardware, self._settings(batch), saved(graph))
+        return compile_graph(graph, self.mesh, self.hardware, self.settings(batch), saved(graph))
 
-    def _settings(self, batch: Sharding | None) -> Settings:
+    def settings(self, batch: Sharding | None) -> Settings:
         options = self._options
         chosen = (
-            *preset_constraints(options.preset, self._mesh),
-            *_constraints(options, self._mesh),
+            *preset_constraints(options.preset, self.mesh),
+            *_constraints(options, self.mesh),
         )
         return Settings(
             optimizer=options.optimizer,
@@ -100,7 +100,7 @@ class Compiler:
 
     def frontier(self, graph: Graph) -> tuple[Compilation, ...]:
         """The plans of the time-memory curve, from the fastest to the smallest."""
-        return frontier(graph, self._mesh, self._hardware, self._settings(None), saved(graph))
+        return frontier(graph, self.mesh, self.hardware, self.settings(None), saved(graph))
 
     def program(
         self, inputs: ExampleInputs, training: bool = True, edited: Path | None = None
@@ -112,7 +112,7 @@ class Compiler:
         """The program of a captured graph."""
         options = self._options
         agreement.same(
-            "the model, the mesh or the options", f"{graph.digest} {self._mesh} {options}"
+            "the model, the mesh or the options", f"{graph.digest} {self.mesh} {options}"
         )
         plan_text, source = agreement.from_first_rank(lambda: self._decide(graph, edited))
         plan = Plan.from_json(plan_text, "the plan of rank 0")

@@ -18,8 +18,8 @@ ITEMSIZE = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
 }  # fmt: skip
-LeafKind = Literal["parameter", "buffer", "input", "constant"]
-LEAVES: tuple[LeafKind, ...] = ("parameter", "buffer", "input", "constant")
+LeafKind = Literal["parameter", "buffer", "input", "constant", "received"]
+LEAVES: tuple[LeafKind, ...] = ("parameter", "buffer", "input", "constant", "received")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,8 @@ class Node:
     """One operator applied.  `op` is an overload name such as ``aten.linear.default``, or a leaf kind.
 
     A leaf (parameter, buffer, input, constant) has `target`: its name in the user's module, or the
-    key of the input.  A constant carries its values in `args[0]`.
+    key of the input.  A constant carries its values in `args[0]`.  A tensor that comes from another
+    stage is a leaf too: received.
     """
 
     name: str
@@ -187,6 +188,8 @@ class Graph:
     """(buffer's name in the user's module, tensor that is its new value)."""
     returns: str = ""
     """``module:class`` of what the model returned; informative, not part of the digest."""
+    sends: tuple[str, ...] = ()
+    """Tensors that later stages of a pipeline use."""
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -218,10 +221,15 @@ class Graph:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """Names of the tensors that leave the graph: loss, outputs, new values of buffers."""
+        """Names of the tensors that leave the graph: loss, outputs, new values of buffers, sent ones."""
         loss = () if self.loss is None else (self.loss,)
         rest = (*(name for _, name in self.outputs), *(name for _, name in self.mutations))
-        return tuple(dict.fromkeys((*loss, *rest)))
+        return tuple(dict.fromkeys((*loss, *rest, *self.sends)))
+
+    @property
+    def arguments(self) -> tuple[Node, ...]:
+        """The leaves that a call brings: inputs, and what other stages send."""
+        return (*self.leaves("input"), *self.leaves("received"))
 
     @cached_property
     def digest(self) -> str:
@@ -230,6 +238,7 @@ class Graph:
             f"{n.name}={n.op}{n.target}{n.args!r}{n.kwargs!r}{n.outputs!r}" for n in self.nodes
         )
         ends = f"{self.loss}{self.outputs}{self.aliases}{self.mutations}"
+        ends += str(self.sends) if self.sends else ""
         return hashlib.sha256((text + ends).encode()).hexdigest()[:12]
 
     def with_gradients(self) -> Graph:

@@ -22,17 +22,20 @@ LAYERS = (
     ("conversion", "graph"),
     (
         "blocks", "plan", "problem", "problem_text", "record", "texts", "constraints", "operators",
-        "options", "meta", "experts",
+        "options", "meta", "experts", "leaving", "split",
     ),
+    ("pipeline_plan",),
     ("capture", "rules", "presets", "solve", "grouping"),
-    ("pricing",),
+    ("pricing", "cuts"),
     ("emit", "runtime"),
     ("posed", "witness"),
     ("limited",),
     ("compile",),
+    ("staged",),
     ("certificate", "explain", "landscape"),
     ("microbatch", "show"),
     ("compiler",),
+    ("pipeline_compiler",),
     ("api",),
     ("sweep",),
     ("cli",),
@@ -42,8 +45,8 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 NAMES_ONLY = {"torch.utils.checkpoint._NoopSaveInputs"}
 """Private names that are compared with, never imported."""
 RUNTIME_MAY_IMPORT = {
-    "batch", "conversion", "errors", "experts", "graph", "grouping", "mesh", "operators",
-    "placement", "plan", "runtime",
+    "batch", "conversion", "errors", "experts", "graph", "grouping", "leaving", "mesh", "operators",
+    "pipeline_plan", "placement", "plan", "runtime", "schedules", "split",
 }  # fmt: skip
 
 

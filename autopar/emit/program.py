@@ -11,8 +11,9 @@ from autopar.emit.expressions import expression
 from autopar.emit.reshapes import said_plainly
 from autopar.emit.statement import Part, Statement, Value, Weight
 from autopar.graph import Arg, DType, Graph, Node, Origin, Tensor, is_random
+from autopar.leaving import leaving
 from autopar.mesh import Mesh
-from autopar.placement import I, N, P, R, S, Sharding
+from autopar.placement import I, P, R, S, Sharding
 from autopar.plan import Conversion, OpSharding, Plan, reduction_dtype
 
 Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
@@ -43,7 +44,7 @@ class _Program:
         choice = self.plan.choice[node.name]
         if node.op in ("parameter", "buffer"):
             self._bound[Value(node.outputs[0].name, choice.outputs[0])] = Weight(node.target)
-        elif node.op == "input":
+        elif node.op in ("input", "received"):
             value = Value(node.outputs[0].name, choice.outputs[0])
             self._bound[value] = value
         else:
@@ -153,17 +154,11 @@ def verb_of(conversion: Conversion, differentiable: bool) -> str:
 
 
 def result_forms(plan: Plan, graph: Graph) -> tuple[tuple[str, Sharding], ...]:
-    """Each result and the form in which it leaves: whole for the loss, never partial."""
-    forms = []
-    whole_names = {graph.loss, *(name for _, name in graph.mutations)}
-    for name in graph.results:
-        made = plan.sharding(graph, name)
-        letter = I if graph.tensors[name].differentiable else N
-        if name in whole_names:
-            forms.append((name, Sharding((letter,) * len(made))))
-        else:
-            forms.append((name, Sharding(tuple(letter if k is P else k for k in made))))
-    return tuple(forms)
+    """Each result and the form in which it leaves."""
+    return tuple(
+        (name, leaving(graph.tensors[name], graph, plan.sharding(graph, name)))
+        for name in graph.results
+    )
 
 
 def describe(tensor: Tensor, form: Sharding, mesh: Mesh) -> str:

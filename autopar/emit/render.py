@@ -201,7 +201,7 @@ def _model(
     names = Names()
     inputs = [
         names.define(Value(n.outputs[0].name, plan.choice[n.name].outputs[0]), _key_name(n.target))
-        for n in graph.leaves("input")
+        for n in graph.arguments
     ]
     lines: list[str] = []
     for statement_run, group in itertools.groupby(items, key=lambda i: isinstance(i, Statement)):

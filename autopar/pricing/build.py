@@ -19,7 +19,8 @@ import numpy as np
 from autopar.blocks import Block, blocks
 from autopar.graph import Graph, Node, Saved, Tensor
 from autopar.grouping import companions
-from autopar.placement import I, N, P, Sharding
+from autopar.leaving import leaving
+from autopar.placement import Sharding
 from autopar.pricing.once import Once, looks
 from autopar.pricing.operators import local_nbytes
 from autopar.pricing.prices import Prices
@@ -54,17 +55,8 @@ def build(
 
 
 def required(tensor: Tensor, graph: Graph, made: Sharding) -> Sharding | None:
-    """The form in which a result must leave the graph, given how it was made.
-
-    The loss is the same on all ranks; other outputs may stay sharded but not partial; a buffer's new
-    value is whole.
-    """
-    whole = I if tensor.differentiable else N
-    if tensor.name == graph.loss or tensor.name in dict(graph.mutations).values():
-        return Sharding((whole,) * len(made))
-    if tensor.name in (name for _, name in graph.outputs):
-        return Sharding(tuple(whole if kind is P else kind for kind in made))
-    return None
+    """The form in which a result must leave the graph, given how it was made; None if it stays."""
+    return leaving(tensor, graph, made) if tensor.name in graph.results else None
 
 
 class _Builder:

@@ -182,6 +182,11 @@ def _leaf(node: Node, where: Positions, mesh: Mesh, local_inputs: bool) -> Itera
         for form in _parameter_forms(tensor, where[tensor.name], mesh):
             yield OpSharding((), (form,), nothing)
         return
+    if node.op == "received":
+        for form in _parameter_forms(tensor, where[tensor.name], mesh):
+            if R not in form.types:
+                yield OpSharding((), (form,), nothing)
+        return
     yield OpSharding((), (Sharding.all(N, mesh),), nothing)
     if node.op == "input" and local_inputs and tensor.shape:
         for form in batch_forms(mesh):

@@ -20,22 +20,29 @@ def clip_grad_norm_(
     slots: Sequence[Slot], mesh: Mesh, axes: Axes, max_norm: float, norm_type: float
 ) -> torch.Tensor:
     """Scale gradients in place; the norm before scaling, equal on all ranks."""
-    gradients = [(slot, slot.parameter.grad) for slot in slots if slot.parameter.grad is not None]
-    norm = total_norm([g for _, g in gradients if isinstance(g, DTensor)], mesh, axes, norm_type)
-    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-    for _, gradient in gradients:
-        assert isinstance(gradient, DTensor)
-        local = _torch.local_of(gradient)
-        local.mul_(scale.to(local.dtype))
+    norm = total_norm(gradients(slots), mesh, axes, norm_type)
+    shrink(slots, norm, max_norm)
     return norm
 
 
-def total_norm(
-    gradients: Sequence[DTensor], mesh: Mesh, axes: Axes, norm_type: float
-) -> torch.Tensor:
+def gradients(slots: Sequence[Slot]) -> list[DTensor]:
+    """Those that there are."""
+    found = (slot.parameter.grad for slot in slots)
+    return [gradient for gradient in found if isinstance(gradient, DTensor)]
+
+
+def shrink(slots: Sequence[Slot], norm: torch.Tensor, max_norm: float) -> None:
+    """Scale gradients of this norm in place, to a norm of `max_norm` at most."""
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in gradients(slots):
+        local = _torch.local_of(gradient)
+        local.mul_(scale.to(local.device, local.dtype))
+
+
+def total_norm(found: Sequence[DTensor], mesh: Mesh, axes: Axes, norm_type: float) -> torch.Tensor:
     """The norm over all elements of all gradients."""
     groups: defaultdict[tuple[str, ...], list[torch.Tensor]] = defaultdict(list)
-    for gradient in gradients:
+    for gradient in found:
         layout = zip(mesh.names, mesh.sizes, gradient.placements, strict=True)
         split = tuple(n for n, size, kind in layout if size > 1 and not isinstance(kind, Replicate))
         groups[split].append(_torch.local_of(gradient))
@@ -53,4 +60,4 @@ def total_norm(
         return torch.zeros(())
     whole = torch.stack(parts)
     total = whole.max() if largest else whole.sum() ** (1.0 / norm_type)
-    return total.to(torch.float32 if gradients[0].dtype != torch.float64 else torch.float64)
+    return total.to(torch.float32 if found[0].dtype != torch.float64 else torch.float64)

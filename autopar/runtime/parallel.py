@@ -16,8 +16,9 @@ from autopar.batch import Batch
 from autopar.errors import InputError
 from autopar.graph import Graph
 from autopar.plan import Plan
-from autopar.runtime import _torch, agreement, checkpoint, context, regather
+from autopar.runtime import agreement, context, regather
 from autopar.runtime.clip import clip_grad_norm_
+from autopar.runtime.held import Held
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
 from autopar.runtime.outputs import class_named, rebuild
@@ -25,17 +26,16 @@ from autopar.runtime.program import Program
 from autopar.runtime.programs import Compiles, Programs, in_parts
 from autopar.runtime.random import Seeds
 from autopar.runtime.reducer import Reducer
-from autopar.runtime.scaler import GradScaler
 from autopar.runtime.shards import placements
 from autopar.runtime.state import buffers, register, slots, targets
-from autopar.runtime.weights.fill import fill, load
+from autopar.runtime.weights.fill import fill
 from autopar.runtime.weights.initialise import Init
-from autopar.runtime.weights.match import Dialect, Match, refuse_leftovers
+from autopar.runtime.weights.match import Dialect
 from autopar.runtime.weights.saving import save as save_weights
-from autopar.runtime.weights.source import Source, Weights, opened
+from autopar.runtime.weights.source import Weights
 
 
-class Parallel(nn.Module):
+class Parallel(Held):
     """Trains like the user's module: ``loss = parallel(**batch); loss.backward(); optimizer.step()``.
 
     Parameters are DTensors under the user's names.  `plan`, `graph` and `source` are what was
@@ -71,8 +71,10 @@ class Parallel(nn.Module):
         self._targets = targets(self._slots, buffers(model, device_mesh), program.plan, device_mesh)
         self._dialect = Dialect.of(model, program.graph.aliases)
         self._register(model, program.graph)
+        self._persistent = self.state_dict().keys()
+        self._device = device_mesh.device_type
         fill(
-            model, self._targets, self._dialect, persistent=self.state_dict().keys(),
+            model, self._targets, self._dialect, persistent=self._persistent,
             weights=weights, init=init, device_mesh=device_mesh, seed=int(seed[0]),
         )  # fmt: skip
         self._leaves = Leaves(self._slots, self.axes, self._tree)
@@ -280,52 +282,6 @@ class Parallel(nn.Module):
         Returns the norm before scaling, equal on all ranks.
         """
         return clip_grad_norm_(self._slots, self.plan.mesh, self.axes, max_norm, norm_type)
-
-    def grad_scaler(self, **settings: Any) -> GradScaler:
-        """A `torch.amp.GradScaler`, with its arguments, that finds overflows on all ranks together.
-
-        ``scaler.scale(loss).backward()``, then perhaps ``scaler.unscale_(optimizer)`` and
-        `clip_grad_norm_`, then ``scaler.step(optimizer)`` and ``scaler.update()``.
-        """
-        return GradScaler(self.device_mesh.device_type, **settings)
-
-    def save(
-        self, path: str | Path, optimizer: torch.optim.Optimizer | None = None, step: int = 0
-    ) -> None:
-        """Write a checkpoint directory that any mesh, preset or plain PyTorch model can read.
-
-        It holds model, optimizer, step and random state; an interrupted write leaves the old one.
-        """
-        checkpoint.save(path, self, optimizer, step)
-
-    def load(self, path: str | Path, optimizer: torch.optim.Optimizer | None = None) -> int:
-        """Read a checkpoint that was written on any mesh; give its step."""
-        return checkpoint.load(path, self, optimizer)
-
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> Any:
-        """Load this module's own state, or a plain model's: whole tensors are cut on the way."""
-        if assign:
-            raise InputError(
-                "assign=True would replace the shards that the step computes with. Leave it out: "
-                "values are copied into them."
-            )
-        match = self._load(opened(state_dict), strict)
-        return _torch.IncompatibleKeys(list(match.missing), list(match.unexpected))
-
-    def load_weights(self, weights: Weights) -> None:
-        """Read what `autopar.parallelize` takes as weights=, each rank its own slices."""
-        self._load(opened(weights), strict=True)
-
-    def _load(self, source: Source, strict: bool) -> Match:
-        persistent = self.state_dict().keys()
-        wanted = {name: t for name, t in self._targets.items() if name in persistent}
-        match = self._dialect.match(wanted, source)
-        if strict:
-            refuse_leftovers(source, match.missing, match.unexpected)
-        load(source, self._targets, match)
-        return match
 
     def save_weights(self, path: str | Path, *, file_size: float = 5e9) -> None:
         """Write the weights alone, under the user's names, for ``from_pretrained`` and its like.

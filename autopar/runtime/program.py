@@ -14,8 +14,9 @@ import torch
 from autopar.errors import RuleError, SourceError
 from autopar.graph import Graph, is_random
 from autopar.grouping import Group, groups
+from autopar.leaving import leaving
 from autopar.operators import callable_of
-from autopar.placement import N, P, Sharding
+from autopar.placement import Sharding
 from autopar.plan import Plan
 from autopar.runtime.module import Module, Namespace
 from autopar.runtime.together import fetching
@@ -82,12 +83,7 @@ class Program:
     def result_form(self, name: str) -> Sharding:
         """How a result leaves: as it is made, sums finished."""
         made = self.plan.sharding(self.graph, name)
-        whole_names = {self.graph.loss, *(value for _, value in self.graph.mutations)}
-        differentiable = self.graph.tensors[name].differentiable
-        letter = Sharding.parse("[I]")[0] if differentiable else N
-        if name in whole_names:
-            return Sharding((letter,) * len(made))
-        return Sharding(tuple(letter if kind is P else kind for kind in made))
+        return leaving(self.graph.tensors[name], self.graph, made)
 
 
 def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:

@@ -28,9 +28,12 @@ class Seeds:
     @contextmanager
     def forward(self) -> Iterator[None]:
         """Random numbers inside are those of the next seed; outside nothing changes."""
-        seed = int(torch.randint(LARGEST_SEED, (), generator=self._generator))
-        with _seeded(seed):
+        with seeded(self.next()):
             yield
+
+    def next(self) -> int:
+        """A seed, the same on all ranks."""
+        return int(torch.randint(LARGEST_SEED, (), generator=self._generator))
 
     @property
     def state(self) -> torch.Tensor:
@@ -51,14 +54,15 @@ def per_shard(function: Callable[..., Any], *axes: str) -> Callable[..., Any]:
         place = 0
         for name in axes:
             place = place * axis_named(name).size + axis_named(name).rank
-        with _seeded((base + STRIDE * place) % LARGEST_SEED):
+        with seeded((base + STRIDE * place) % LARGEST_SEED):
             return function(*args, **kwargs)
 
     return call
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
+    """Random numbers inside are those of a seed; outside nothing changes."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)

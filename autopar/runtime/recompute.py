@@ -18,7 +18,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from autopar.runtime import together
+from autopar.runtime import deferred, together
 
 Forward = Callable[..., Any]
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
@@ -43,14 +43,17 @@ def run(forward: Forward, mode: str, args: tuple[Any, ...]) -> Any:
 
     def once(*args: Any) -> Any:
         # The backward may run in another thread, and always outside of the forward's contexts.
-        return here.copy().run(_again, forward, args) if next(passes) else forward(*args)
+        if next(passes):
+            return here.copy().run(_again, forward, args)
+        with deferred.at_once():
+            return forward(*args)
 
     contexts = _selective if mode == "selective" else _nothing
     return checkpoint(once, *args, use_reentrant=False, context_fn=contexts)
 
 
 def _again(forward: Forward, args: tuple[Any, ...]) -> Any:
-    with together.anew():
+    with together.anew(), deferred.at_once():
         return forward(*args)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.graph import Graph
+from autopar.mesh import Mesh
 from autopar.placement import I, Sharding
 from autopar.plan import ParameterPlan, Plan
 from autopar.runtime import _torch
@@ -25,26 +26,35 @@ class Container(nn.Module):
 
 def slots(model: nn.Module, plan: Plan, graph: Graph, device_mesh: DeviceMesh) -> Iterator[Slot]:
     """One slot per parameter, tied ones once; empty."""
-    mesh = plan.mesh
     dtypes = {node.target: node.outputs[0].dtype for node in graph.leaves("parameter")}
     for name, parameter in model.named_parameters():
-        entry = entry_of(name, plan)
-        shape = tuple(parameter.shape)
-        local = torch.empty(
-            entry.stored.local_shape(shape, mesh),
-            dtype=parameter.dtype,
-            device=device_mesh.device_type,
-        )
-        layout = _torch.spec(device_mesh, placements(entry.stored, mesh), parameter)
-        stored = nn.Parameter(_torch.dtensor(local, layout), requires_grad=parameter.requires_grad)
-        yield Slot(
-            name,
-            stored,
-            entry.leaf.local_shape(shape, mesh),
-            getattr(torch, dtypes[name]) if name in dtypes else parameter.dtype,
-            hops(entry, mesh),
-            Pieces.of(entry, shape, mesh),
-        )
+        yield slot(parameter, entry_of(name, plan), dtypes.get(name), plan.mesh, device_mesh)
+
+
+def slot(
+    parameter: nn.Parameter,
+    entry: ParameterPlan,
+    dtype: str | None,
+    mesh: Mesh,
+    device_mesh: DeviceMesh,
+) -> Slot:
+    """The empty slot of one parameter; its leaf is of a dtype, None: its own."""
+    shape = tuple(parameter.shape)
+    local = torch.empty(
+        entry.stored.local_shape(shape, mesh),
+        dtype=parameter.dtype,
+        device=device_mesh.device_type,
+    )
+    layout = _torch.spec(device_mesh, placements(entry.stored, mesh), parameter)
+    stored = nn.Parameter(_torch.dtensor(local, layout), requires_grad=parameter.requires_grad)
+    return Slot(
+        entry.name,
+        stored,
+        entry.leaf.local_shape(shape, mesh),
+        parameter.dtype if dtype is None else getattr(torch, dtype),
+        hops(entry, mesh),
+        Pieces.of(entry, shape, mesh),
+    )
 
 
 def buffers(model: nn.Module, device_mesh: DeviceMesh) -> dict[str, torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
@@ -23,6 +24,13 @@ def device_mesh(mesh: Mesh | DeviceMesh) -> DeviceMesh:
     join(mesh.world_size)
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     return init_device_mesh(device, mesh.sizes, mesh_dim_names=mesh.names)
+
+
+def worker_mesh(ranks: Sequence[int], mesh: Mesh) -> DeviceMesh:
+    """The mesh of some of the processes; all processes have to call it."""
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    grid = torch.tensor(ranks).reshape(mesh.sizes)
+    return DeviceMesh(device, grid, mesh_dim_names=mesh.names)
 
 
 def join(devices: int) -> None:

@@ -1,0 +1,103 @@
+"""Where a graph may be cut, and where to cut it into stages of equal work."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+from autopar.errors import InputError
+from autopar.graph import Graph
+from autopar.rules.work import flops
+from autopar.split import computing, crossing_nbytes, shared
+
+
+def narrow_cuts(graph: Graph) -> tuple[str, ...]:
+    """The operators before which least crosses, of their neighbourhood: between blocks, mostly."""
+    every = list(crossing_nbytes(graph))
+    sizes = [nbytes for _, nbytes in every]
+    found = []
+    for place, (name, nbytes) in enumerate(every):
+        before = sizes[place - 1] if place else float("inf")
+        after = sizes[place + 1] if place + 1 < len(sizes) else float("inf")
+        if nbytes <= before and nbytes < after:
+            found.append(name)
+    return tuple(found)
+
+
+def balanced(graph: Graph, shares: Sequence[float]) -> tuple[str, ...]:
+    """Cuts into stages whose work is as the shares are, as nearly as narrow places allow.
+
+    Raises `InputError` where the graph has too few places for so many stages.
+    """
+    count = len(shares)
+    narrow = narrow_cuts(graph)
+    if len(narrow) < count - 1:
+        narrow = tuple(name for name, _ in crossing_nbytes(graph))
+    if len(narrow) < count - 1:
+        raise InputError(
+            f"{graph.name} can be cut at {len(narrow)} places, into {len(narrow) + 1} stages at most, "
+            f"not {count}."
+        )
+    work = _work_before(graph, narrow)
+    return tuple(narrow[place] for place in _fair(work, shares))
+
+
+def _work_before(graph: Graph, cuts: Sequence[str]) -> list[float]:
+    """FLOPs of what comes before each cut, as a share of all; operators without any count a little."""
+    everywhere = shared(graph)
+    operators = [node for node in computing(graph) if node.name not in everywhere]
+    place = {node.name: index for index, node in enumerate(operators)}
+    each = [flops(node, graph) for node in operators]
+    least = sum(each) * 1e-6 / len(each) or 1.0
+    before = [0.0, *accumulate(value + least for value in each)]
+    return [before[place[cut]] / before[-1] for cut in cuts]
+
+
+def _fair(work: Sequence[float], shares: Sequence[float]) -> list[int]:
+    """Of increasing `work`, the places whose largest stage is smallest for its share."""
+    whole = sum(shares)
+    part = [share / whole for share in shares]
+
+    def fill(most: float) -> list[int] | None:
+        """Greedily: every stage as long as `most` times its share allows."""
+        found: list[int] = []
+        start = 0.0
+        for stage in range(len(part) - 1):
+            left = len(part) - 2 - stage
+            last = bisect_right(work, start + most * part[stage] + 1e-12) - 1
+            first = found[-1] + 1 if found else 0
+            chosen = min(max(last, first), len(work) - 1 - left)
+            found.append(chosen)
+            start = work[chosen]
+        loads = [b - a for a, b in zip([0.0, *(work[i] for i in found)],
+                                       [*(work[i] for i in found), 1.0], strict=True)]  # fmt: skip
+        fits = all(load <= most * share + 1e-12 for load, share in zip(loads, part, strict=True))
+        return found if fits else None
+
+    low, high = 0.0, 1.0 / min(part) + 1.0
+    best = fill(high)
+    for _ in range(50):
+        middle = (low + high) / 2
+        found = fill(middle)
+        low, high, best = (low, middle, found) if found is not None else (middle, high, best)
+    assert best is not None
+    return best
+
+
+def transferred(cuts: Sequence[str], before: Graph, graph: Graph) -> tuple[str, ...]:
+    """The cuts of one graph of a model in another: of evaluation, or of other shapes.
+
+    Where an operator is missing (dropout), the stage begins with the next that both have.
+    """
+    everywhere = shared(graph)
+    there = {node.name for node in computing(graph) if node.name not in everywhere}
+    order = [node.name for node in computing(before)]
+    found = []
+    for cut in cuts:
+        following = order[order.index(cut) :]
+        same = next((name for name in following if name in there), None)
+        if same is None:
+            raise InputError(f"{graph.name} has nothing after {cut!r}, where a stage began before.")
+        found.append(same)
+    return tuple(found)

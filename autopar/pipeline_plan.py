@@ -1,0 +1,145 @@
+"""The plan of a pipeline: where the graph is cut, who holds which stage, and who does what when.
+
+Each stage on each of its workers has a `Plan` of its own, of the stage's graph on the worker's mesh.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from autopar.errors import PlanError
+from autopar.plan import Plan
+from autopar.schedules import Edge, Schedule
+from autopar.split import Stages
+from autopar.texts import MeshText
+
+PIPELINE_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """Devices that hold stages together: ranks in the row-major order of the mesh they form."""
+
+    ranks: tuple[int, ...]
+    mesh: MeshText
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """One stage on one worker."""
+
+    stage: int
+    worker: int
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """`cuts` name the operators that stages begin with; `actions` is the schedule's text."""
+
+    model: str
+    graph_digest: str
+    """Of the graph of one microbatch, before it is cut."""
+    mesh: MeshText
+    cuts: tuple[str, ...]
+    microbatches: int
+    actions: str
+    workers: tuple[WorkerPlan, ...]
+    stages: tuple[StagePlan, ...]
+    schema: int = PIPELINE_SCHEMA
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What every worker does, in order, transfers included."""
+        return Schedule.parse(self.actions)
+
+    @cached_property
+    def of(self) -> dict[tuple[int, int], Plan]:
+        """(stage, worker) -> plan."""
+        return {(each.stage, each.worker): each.plan for each in self.stages}
+
+    @cached_property
+    def digest(self) -> str:
+        """Twelve hex digits of all decisions."""
+        plans = [(each.stage, each.worker, each.plan.digest) for each in self.stages]
+        body = (self.graph_digest, self.cuts, self.microbatches, self.actions, self.workers, plans)
+        return hashlib.sha256(repr(body).encode()).hexdigest()[:12]
+
+    def worker_of(self, rank: int) -> int:
+        """The worker that a rank belongs to."""
+        return next(i for i, worker in enumerate(self.workers) if rank in worker.ranks)
+
+    def to_json(self) -> str:
+        """The plan as text."""
+        return _ADAPTER.dump_json(self, indent=1).decode()
+
+    @classmethod
+    def from_json(cls, text: str, source: str = "plan") -> PipelinePlan:
+        """Read a plan; raise `PlanError` naming `source` and the first thing that is wrong."""
+        try:
+            plan = _ADAPTER.validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
+            raise PlanError(
+                f"{source} is not a pipeline's plan: {where}: {first['msg']}."
+            ) from None
+        if plan.schema != PIPELINE_SCHEMA:
+            raise PlanError(
+                f"{source} has pipeline schema {plan.schema}; this autopar reads {PIPELINE_SCHEMA}."
+            )
+        return plan
+
+    @classmethod
+    def load(cls, path: str | Path) -> PipelinePlan:
+        """Read a plan file."""
+        try:
+            text = Path(path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanError(f"Cannot read the plan {path}: {error}.") from None
+        return cls.from_json(text, str(path))
+
+    def check(self, stages: Stages) -> None:
+        """Raise `PlanError` or `ScheduleError` unless it fits the stages' graphs and itself."""
+        ranks = sorted(rank for worker in self.workers for rank in worker.ranks)
+        if ranks != list(range(self.mesh.world_size)):
+            raise PlanError(
+                f"The workers' ranks {ranks} are not the {self.mesh.world_size} of the mesh "
+                f"({self.mesh}), each once."
+            )
+        for number, worker in enumerate(self.workers):
+            if worker.mesh.world_size != len(worker.ranks):
+                raise PlanError(
+                    f"Worker {number} has {len(worker.ranks)} ranks on a mesh of "
+                    f"{worker.mesh.world_size} ({worker.mesh})."
+                )
+        schedule = self.schedule
+        if (schedule.stages, len(schedule.workers)) != (len(stages.graphs), len(self.workers)):
+            raise PlanError(
+                f"The schedule is of {schedule.stages} stages on {len(schedule.workers)} workers; "
+                f"the plan has {len(stages.graphs)} on {len(self.workers)}."
+            )
+        schedule.check(edges(stages))
+        for stage, holders in enumerate(schedule.holders):
+            for worker in holders:
+                if (stage, worker) not in self.of:
+                    raise PlanError(f"There is no plan of stage {stage} on worker {worker}.")
+                self.of[stage, worker].check(stages.graphs[stage])
+
+
+def edges(stages: Stages) -> tuple[Edge, ...]:
+    """Which stages feed which, and whether gradients come back."""
+    found: dict[tuple[int, int], bool] = {}
+    for crossing in stages.crossings:
+        pair = (crossing.source, crossing.target)
+        tensor = stages.graphs[crossing.source].tensors[crossing.tensor]
+        found[pair] = found.get(pair, False) or tensor.differentiable
+    return tuple(Edge(*pair, gradient) for pair, gradient in sorted(found.items()))
+
+
+_ADAPTER: TypeAdapter[PipelinePlan] = TypeAdapter(PipelinePlan)

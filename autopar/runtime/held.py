@@ -1,0 +1,78 @@
+"""What every module that `autopar.parallelize` returns can do with its weights, whatever computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar.errors import InputError
+from autopar.runtime import _torch, checkpoint
+from autopar.runtime.random import Seeds
+from autopar.runtime.scaler import GradScaler
+from autopar.runtime.weights.fill import load
+from autopar.runtime.weights.match import Dialect, Match, refuse_leftovers
+from autopar.runtime.weights.source import Source, Weights, opened
+from autopar.runtime.weights.target import Target
+
+
+class Held(nn.Module):
+    """Parameters are DTensors under the user's names; each rank holds its shards of its own.
+
+    `seeds`, `_targets` (by name: what can be filled), `_persistent` (names in a state dict) and
+    `_dialect` (other names of the same tensors) are set by who derives from it.
+    """
+
+    seeds: Seeds
+    _targets: Mapping[str, Target]
+    _persistent: Set[str]
+    _dialect: Dialect
+    _device: str
+
+    def grad_scaler(self, **settings: Any) -> GradScaler:
+        """A `torch.amp.GradScaler`, with its arguments, that finds overflows on all ranks together.
+
+        ``scaler.scale(loss).backward()``, then perhaps ``scaler.unscale_(optimizer)`` and
+        `clip_grad_norm_`, then ``scaler.step(optimizer)`` and ``scaler.update()``.
+        """
+        return GradScaler(self._device, **settings)
+
+    def save(
+        self, path: str | Path, optimizer: torch.optim.Optimizer | None = None, step: int = 0
+    ) -> None:
+        """Write a checkpoint directory that any mesh, preset or plain PyTorch model can read.
+
+        It holds model, optimizer, step and random state; an interrupted write leaves the old one.
+        """
+        checkpoint.save(path, self, optimizer, step)
+
+    def load(self, path: str | Path, optimizer: torch.optim.Optimizer | None = None) -> int:
+        """Read a checkpoint that was written on any mesh; give its step."""
+        return checkpoint.load(path, self, optimizer)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load this module's own state, or a plain model's: whole tensors are cut on the way."""
+        if assign:
+            raise InputError(
+                "assign=True would replace the shards that the step computes with. Leave it out: "
+                "values are copied into them."
+            )
+        match = self._load(opened(state_dict), strict)
+        return _torch.IncompatibleKeys(list(match.missing), list(match.unexpected))
+
+    def load_weights(self, weights: Weights) -> None:
+        """Read what `autopar.parallelize` takes as weights=, each rank its own slices."""
+        self._load(opened(weights), strict=True)
+
+    def _load(self, source: Source, strict: bool) -> Match:
+        wanted = {name: t for name, t in self._targets.items() if name in self._persistent}
+        match = self._dialect.match(wanted, source)
+        if strict:
+            refuse_leftovers(source, match.missing, match.unexpected)
+        load(source, self._targets, match)
+        return match

@@ -1,0 +1,56 @@
+"""What a pipeline's plan became on this rank: the programs of its worker's stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch.distributed as dist
+
+from autopar.pipeline_plan import PipelinePlan
+from autopar.runtime.program import Program
+from autopar.split import Stages
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """`programs` by stage; `counts` computes the whole batch's denominators, where there are any."""
+
+    plan: PipelinePlan
+    stages: Stages
+    programs: Mapping[int, Program]
+    counts: Program | None = None
+
+    @cached_property
+    def worker(self) -> int:
+        """The worker that this rank belongs to."""
+        return self.plan.worker_of(dist.get_rank())
+
+    @property
+    def is_random(self) -> bool:
+        """Whether any stage, on whatever rank, draws random numbers."""
+        return self.stages.is_random
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """This worker's stages as their gradients become complete."""
+        actions = self.plan.schedule.workers[self.worker]
+        return tuple(action.stage for action in actions if action.kind == "REDUCE")
+
+    @cached_property
+    def parameters(self) -> Mapping[int, tuple[str, ...]]:
+        """By stage of this worker: the parameters that it reads."""
+        return {
+            stage: tuple(node.target for node in program.graph.leaves("parameter"))
+            for stage, program in self.programs.items()
+        }
+
+    @cached_property
+    def holders(self) -> Mapping[str, tuple[int, ...]]:
+        """By parameter: the workers whose stages read it."""
+        found: dict[str, set[int]] = {}
+        for stage, graph in enumerate(self.stages.graphs):
+            for node in graph.leaves("parameter"):
+                found.setdefault(node.target, set()).update(self.plan.schedule.holders[stage])
+        return {name: tuple(sorted(workers)) for name, workers in found.items()}

@@ -1,0 +1,92 @@
+"""One tensor's way between two workers: tiles sent and received without blocking.
+
+Both ends make the same list of messages; a message is known by the channel, the microbatch and the
+direction, so receives may be posted before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from autopar.runtime.pipeline.tiles import Layout, Message, cut, messages, paste
+
+Work = tuple[dist.Work, torch.Tensor]
+"""A send or receive under way, and the buffer that must live until it is done."""
+
+
+@dataclass(eq=False)
+class Arriving:
+    """A tensor of which some tiles are still on their way."""
+
+    tensor: torch.Tensor
+    under_way: list[tuple[Message, dist.Work, torch.Tensor]]
+
+    def wait(self) -> torch.Tensor:
+        """The whole local tensor."""
+        for message, work, buffer in self.under_way:
+            work.wait()
+            if buffer is not self.tensor:
+                paste(self.tensor, message.placed, buffer)
+        self.under_way = []
+        return self.tensor
+
+
+class Channel:
+    """Brings one tensor of global `shape` from `source` to `target`, on the ranks of either."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        source: Layout,
+        target: Layout,
+        device: torch.device | str,
+    ) -> None:
+        rank = dist.get_rank()
+        every = messages(shape, source, target)
+        self._sends = [m for m in every if m.source == rank]
+        self._receives = [m for m in every if m.target == rank]
+        self._dtype, self._device = dtype, device
+        self._local: tuple[int, ...] = ()
+        if rank in target.ranks:
+            self._local = target.form.local_shape(shape, target.mesh)
+        self._rank = rank
+
+    @property
+    def sends(self) -> bool:
+        """Whether anything leaves this rank for another."""
+        return any(message.target != self._rank for message in self._sends)
+
+    def send(self, tensor: torch.Tensor, tag: int) -> Iterable[Work]:
+        """Start sending this rank's tiles."""
+        for message in self._sends:
+            if message.target != self._rank:
+                box = cut(tensor.detach(), message.taken)
+                yield _started(dist.isend(box, message.target, tag=tag)), box
+
+    def post(self, tag: int) -> Arriving:
+        """Start receiving; tiles that this rank has itself are pasted by `keep`."""
+        whole = torch.empty(self._local, dtype=self._dtype, device=self._device)
+        under_way = []
+        for message in self._receives:
+            if message.source != self._rank:
+                is_all = message.shape == tuple(whole.shape)
+                box = whole if is_all else whole.new_empty(message.shape)
+                work = _started(dist.irecv(box, message.source, tag=tag))
+                under_way.append((message, work, box))
+        return Arriving(whole, under_way)
+
+    def keep(self, tensor: torch.Tensor, arriving: Arriving) -> None:
+        """What stays on this rank."""
+        for message in self._receives:
+            if message.source == self._rank:
+                paste(arriving.tensor, message.placed, cut(tensor.detach(), message.taken))
+
+
+def _started(work: dist.Work | None) -> dist.Work:
+    assert work is not None
+    return work

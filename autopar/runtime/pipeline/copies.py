@@ -1,0 +1,88 @@
+"""Parameters that several workers hold: tied weights, stages held twice.
+
+Each worker has its own gradient; the sum of all of them is every worker's gradient.  Sums are taken in the
+order of the workers, so that the copies stay equal to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from autopar.runtime import _torch
+from autopar.runtime.pipeline.channel import Channel
+from autopar.runtime.pipeline.tiles import Layout
+from autopar.runtime.slots import Slot
+
+
+@dataclass(eq=False)
+class Copies:
+    """One parameter; `layouts` say where each of `workers` keeps it, `slot` is this rank's."""
+
+    number: int
+    slot: Slot
+    workers: tuple[int, ...]
+    layouts: tuple[Layout, ...]
+    mine: int
+
+    def __post_init__(self) -> None:
+        here = self.workers.index(self.mine)
+        shape, local = tuple(self.slot.parameter.shape), self.slot.local
+        self._out = [
+            Channel(shape, local.dtype, self.layouts[here], layout, local.device)
+            for place, layout in enumerate(self.layouts)
+            if place != here
+        ]
+        self._in = [
+            None if place == here else Channel(shape, local.dtype, layout, self.layouts[here], local.device)
+            for place, layout in enumerate(self.layouts)
+        ]  # fmt: skip
+
+        self._before: torch.Tensor | None = None
+
+    def begin(self) -> None:
+        """A step begins: what earlier steps left, equal on all workers, is put aside."""
+        self._before = self._gradient()
+        self.slot.parameter.grad = None
+
+    @torch.no_grad()
+    def add_up(self) -> None:
+        """Every worker's gradient becomes the sum of all."""
+        found = self._gradient()
+        own = torch.zeros_like(self.slot.local) if found is None else found
+        work = [send for channel in self._out for send in channel.send(own, self.number)]
+        arriving = [None if channel is None else channel.post(self.number) for channel in self._in]
+        parts = [own if part is None else part.wait() for part in arriving]
+        for sending, _ in work:
+            sending.wait()
+        total = parts[0].clone() if self._before is None else self._before + parts[0]
+        for part in parts[1:]:
+            total += part
+        self.slot.parameter.grad = self.slot.as_gradient(total)
+
+    def _gradient(self) -> torch.Tensor | None:
+        gradient = self.slot.parameter.grad
+        assert gradient is None or isinstance(gradient, DTensor)
+        return None if gradient is None else _torch.local_of(gradient)
+
+
+def copies(
+    slots: Sequence[Slot], holders: dict[str, tuple[tuple[int, Layout], ...]], mine: int
+) -> list[Copies]:
+    """Those of this rank's parameters that other workers hold too, in an order all agree on."""
+    by_name = {slot.name: slot for slot in slots}
+    return [
+        Copies(number, by_name[name], *_split(found), mine)
+        for number, (name, found) in enumerate(sorted(holders.items()))
+        if len(found) > 1 and name in by_name and by_name[name].parameter.requires_grad
+    ]
+
+
+def _split(
+    found: tuple[tuple[int, Layout], ...],
+) -> tuple[tuple[int, ...], tuple[Layout, ...]]:
+    workers, layouts = zip(*found, strict=True)
+    return workers, layouts

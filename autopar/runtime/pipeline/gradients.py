@@ -1,0 +1,58 @@
+"""Gradients of a worker's parameters: summed over its mesh once per step, while other stages still run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from autopar.runtime.bucket import Bucket
+from autopar.runtime.context import Axes
+from autopar.runtime.reducer import in_buckets
+from autopar.runtime.slots import Slot
+
+
+class Gradients:
+    """`last` says of each slot, by name, after which of the worker's stages it is complete."""
+
+    def __init__(self, slots: Sequence[Slot], last: Mapping[str, int], axes: Axes) -> None:
+        self._slots = [slot for slot in slots if slot.parameter.requires_grad]
+        by_stage: defaultdict[int, list[Slot]] = defaultdict(list)
+        for slot in reversed(self._slots):
+            if slot.hops:
+                by_stage[last.get(slot.name, 0)].append(slot)
+        self._buckets = {
+            stage: [Bucket(group, axes, group[0].local.dtype) for group in in_buckets(found)]
+            for stage, found in sorted(by_stage.items())
+        }
+        self._launched: list[Bucket] = []
+
+    def reduce(self, stage: int) -> None:
+        """Start the sums of what is complete with this stage."""
+        for bucket in self._buckets.get(stage, ()):
+            for slot in bucket.slots:
+                bucket.put(slot)
+            bucket.launch()
+            self._launched.append(bucket)
+
+    def finish(self) -> None:
+        """Wait for all sums, and set every parameter's gradient."""
+        for bucket in self._launched:
+            bucket.finish()
+        self._launched = []
+        for slot in self._slots:
+            if not slot.hops and slot.leaf.grad is not None:
+                slot.settle(slot.leaf.grad.to(slot.local.dtype))
+
+    def zero_grad(self) -> None:
+        """Drop every gradient."""
+        for slot in self._slots:
+            slot.drop()
+            slot.parameter.grad = None
+
+
+def last_stages(order: Sequence[int], stages: Mapping[int, Iterable[str]]) -> dict[str, int]:
+    """By parameter: of the stages that read it, the one that comes last in `order`."""
+    found: dict[str, int] = {}
+    for stage in order:
+        found |= dict.fromkeys(stages[stage], stage)
+    return found

@@ -1,0 +1,107 @@
+"""Every tensor's way between two stages, on the workers that hold them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from autopar.leaving import leaving
+from autopar.pipeline_plan import PipelinePlan
+from autopar.placement import Sharding
+from autopar.runtime.pipeline.channel import Channel
+from autopar.runtime.pipeline.tiles import Layout
+from autopar.split import Crossing, Stages
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One tensor from the worker that makes it to the worker that reads it, and its gradient back."""
+
+    name: str
+    number: int
+    forward: Channel
+    back: Channel | None
+    """None where no gradient comes back."""
+
+
+class Links:
+    """The ways between any two workers, made when they are first used."""
+
+    def __init__(self, plan: PipelinePlan, stages: Stages, device: torch.device | str) -> None:
+        self._plan, self._stages, self._device = plan, stages, device
+        self._ways: dict[tuple[int, int], tuple[Way, ...]] = {}
+
+    @cached_property
+    def between(self) -> Mapping[tuple[int, int], tuple[int, ...]]:
+        """Numbers of the crossings from a stage to another."""
+        found: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for number, crossing in enumerate(self._stages.crossings):
+            found[crossing.source, crossing.target].append(number)
+        return {ends: tuple(numbers) for ends, numbers in found.items()}
+
+    @cached_property
+    def sources(self) -> Mapping[int, tuple[int, ...]]:
+        """The stages that feed each stage."""
+        return _grouped((target, source) for source, target in sorted(self.between))
+
+    @cached_property
+    def targets(self) -> Mapping[int, tuple[int, ...]]:
+        """The stages that each stage feeds."""
+        return _grouped(sorted(self.between))
+
+    def ways(self, source: int, target: int, microbatch: int) -> tuple[Way, ...]:
+        """How a microbatch's tensors get from one stage to another."""
+        holder = self._plan.schedule.worker_of
+        ends = (holder[source, microbatch], holder[target, microbatch])
+        key = (source, target, *ends)
+        if key not in self._ways:
+            self._ways[key] = tuple(
+                self._way(number, *ends) for number in self.between[source, target]
+            )
+        return self._ways[key]
+
+    def same_worker(self, stage: int, other: int, microbatch: int) -> bool:
+        """Whether one worker does both stages of a microbatch."""
+        holder = self._plan.schedule.worker_of
+        return holder[stage, microbatch] == holder[other, microbatch]
+
+    def tag(self, way: Way, microbatch: int, is_gradient: bool) -> int:
+        """What tells a message from all others between the same two ranks in one step."""
+        return (2 * way.number + is_gradient) * self._plan.microbatches + microbatch
+
+    def _way(self, number: int, giver: int, taker: int) -> Way:
+        crossing = self._stages.crossings[number]
+        tensor = self._stages.graphs[crossing.source].tensors[crossing.tensor]
+        start = self._layout(giver, self._sent(crossing, giver))
+        end = self._layout(taker, self._received(crossing, taker))
+        dtype = getattr(torch, tensor.dtype)
+        back = None
+        if tensor.differentiable:
+            back = Channel(tensor.shape, dtype, end, start, self._device)
+        return Way(
+            tensor.name, number, Channel(tensor.shape, dtype, start, end, self._device), back
+        )
+
+    def _layout(self, worker: int, form: Sharding) -> Layout:
+        found = self._plan.workers[worker]
+        return Layout(found.ranks, found.mesh, form)
+
+    def _sent(self, crossing: Crossing, worker: int) -> Sharding:
+        graph = self._stages.graphs[crossing.source]
+        made = self._plan.of[crossing.source, worker].sharding(graph, crossing.tensor)
+        return leaving(graph.tensors[crossing.tensor], graph, made)
+
+    def _received(self, crossing: Crossing, worker: int) -> Sharding:
+        graph = self._stages.graphs[crossing.target]
+        return self._plan.of[crossing.target, worker].sharding(graph, crossing.tensor)
+
+
+def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for key, value in pairs:
+        found[key].append(value)
+    return {key: tuple(values) for key, values in found.items()}

@@ -1,0 +1,351 @@
+"""The module that `autopar.parallelize` returns for a pipeline: `train_step` runs its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from autopar.batch import Batch
+from autopar.errors import InputError
+from autopar.pipeline_plan import PipelinePlan
+from autopar.placement import I, Sharding
+from autopar.plan import ParameterPlan
+from autopar.runtime import agreement, context
+from autopar.runtime.clip import gradients, shrink, total_norm
+from autopar.runtime.held import Held
+from autopar.runtime.leaves import Leaves
+from autopar.runtime.module import Namespace
+from autopar.runtime.pipeline.built import Built
+from autopar.runtime.pipeline.copies import copies
+from autopar.runtime.pipeline.gradients import Gradients, last_stages
+from autopar.runtime.pipeline.links import Links
+from autopar.runtime.pipeline.stage import Stage, Tensors
+from autopar.runtime.pipeline.step import Step
+from autopar.runtime.pipeline.targets import Spread
+from autopar.runtime.pipeline.tiles import Layout
+from autopar.runtime.program import Program
+from autopar.runtime.programs import in_parts
+from autopar.runtime.random import Seeds
+from autopar.runtime.shards import held
+from autopar.runtime.slots import Slot
+from autopar.runtime.state import buffers, register, slot
+from autopar.runtime.weights.fill import fill
+from autopar.runtime.weights.initialise import Init
+from autopar.runtime.weights.match import Dialect
+from autopar.runtime.weights.source import Weights
+from autopar.runtime.world import worker_mesh
+
+
+class Compiles(Protocol):
+    """Plans and emits while training runs; the same call is made on every rank."""
+
+    def pipeline_for(self, batch: Mapping[str, Any], training: bool) -> Built:
+        """The pipeline of a batch of other shapes."""
+
+
+class Pipelined(Held):
+    """Trains by ``loss = parallel.train_step(**batch); optimizer.step(); parallel.zero_grad()``.
+
+    Each rank holds the parameters of its own stages, as DTensors under the user's names.  `plan` and
+    `sources` are what was decided and emitted.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        built: Built,
+        compiler: Compiles,
+        *,
+        example: Batch,
+        aliases: tuple[tuple[str, str], ...] = (),
+        weights: Weights | None = None,
+        init: Init | None = None,
+    ) -> None:
+        super().__init__()
+        meshes = [worker_mesh(worker.ranks, worker.mesh) for worker in built.plan.workers]
+        self.device_mesh = meshes[built.worker]
+        self._device = self.device_mesh.device_type
+        self.axes = context.Axes.of(self.device_mesh)
+        self._first, self._compiler = built, compiler
+        self._of_batch = {(True, example.signature): built}
+        self._agreed = False
+        seed = int(agreement.from_first_rank(lambda: (str(torch.initial_seed()),))[0])
+        self.seeds = Seeds(seed)
+        self._tree = Namespace()
+        self._slots = list(self._own_slots(model))
+        self._targets = self._all_targets(model)
+        self._persistent = frozenset(model.state_dict())
+        self._aliases = aliases
+        self._dialect = Dialect.of(model, aliases)
+        self._register(aliases)
+        fill(
+            model, self._targets, self._dialect, persistent=self._persistent,
+            weights=weights, init=init, device_mesh=self.device_mesh, seed=seed,
+        )  # fmt: skip
+        self._leaves = Leaves(self._slots, self.axes, self._tree)
+        last = last_stages(built.order, built.parameters)
+        self._gradients = Gradients(self._slots, last, self.axes)
+        self._copies = copies(self._slots, self._layouts(), built.worker)
+
+    @property
+    def plan(self) -> PipelinePlan:
+        """Everything that was decided."""
+        return self._first.plan
+
+    @property
+    def sources(self) -> dict[int, str]:
+        """The emitted Python of this rank's stages."""
+        return {stage: program.source for stage, program in self._first.programs.items()}
+
+    def _holders(self, name: str) -> tuple[int, ...]:
+        """The workers that hold a parameter; one that nobody reads is kept with the first stage."""
+        return self._first.holders.get(name) or self.plan.schedule.holders[0][:1]
+
+    def _entry(self, name: str, worker: int) -> ParameterPlan:
+        """How a worker keeps a parameter."""
+        for (_, where), plan in sorted(self.plan.of.items()):
+            if where == worker and name in plan.parameter:
+                return plan.parameter[name]
+        whole = Sharding.all(I, self.plan.workers[worker].mesh)
+        return ParameterPlan(name, whole, whole)
+
+    def _own_slots(self, model: nn.Module) -> Iterator[Slot]:
+        worker, mesh = self._first.worker, self.plan.workers[self._first.worker].mesh
+        dtypes = {
+            node.target: node.outputs[0].dtype
+            for program in self._first.programs.values()
+            for node in program.graph.leaves("parameter")
+        }
+        for name, parameter in model.named_parameters():
+            if worker in self._holders(name):
+                entry = self._entry(name, worker)
+                yield slot(parameter, entry, dtypes.get(name), mesh, self.device_mesh)
+
+    def _all_targets(self, model: nn.Module) -> dict[str, Spread]:
+        """Every tensor of the model: this rank's part of it, or only its shape."""
+        mine = {slot.name: slot for slot in self._slots}
+        mesh = self.plan.workers[self._first.worker].mesh
+        coordinate = tuple(self.device_mesh.get_coordinate() or ())
+        found: dict[str, Spread] = {}
+        for name, parameter in model.named_parameters():
+            source = self.plan.workers[self._holders(name)[0]].ranks[0]
+            if name not in mine:
+                found[name] = Spread(name, torch.empty_like(parameter, device="meta"), (), source)
+                continue
+            stored = self._entry(name, self._first.worker).stored
+            sizes = enumerate(parameter.shape)
+            runs = tuple(held(size, dim, stored, mesh, coordinate) for dim, size in sizes)
+            found[name] = Spread(name, mine[name].parameter, runs, source)
+        for name, buffer in buffers(model, self.device_mesh).items():
+            everything = tuple((slice(0, size),) for size in buffer.shape)
+            found[name] = Spread(name, buffer, everything, self._buffer_source(name))
+        return found
+
+    def _buffer_source(self, name: str) -> int:
+        """A rank whose copy of a buffer is up to date: where it is updated."""
+        for stage, graph in enumerate(self._first.stages.graphs):
+            if name in dict(graph.mutations):
+                return self.plan.workers[self.plan.schedule.holders[stage][0]].ranks[0]
+        return 0
+
+    def _register(self, aliases: tuple[tuple[str, str], ...]) -> None:
+        tensors = {name: t.tensor for name, t in self._targets.items() if t.is_here}  # type: ignore[attr-defined]
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, nn.Parameter):
+                self._tree.put(name, tensor)
+        tensors |= {other: tensors[name] for other, name in aliases if name in tensors}
+        register(self, tensors, set(self._persistent))
+
+    def _layouts(self) -> dict[str, tuple[tuple[int, Layout], ...]]:
+        """By parameter that several workers hold: where each keeps it."""
+        workers = self.plan.workers
+        return {
+            name: tuple(
+                (w, Layout(workers[w].ranks, workers[w].mesh, self._entry(name, w).stored))
+                for w in found
+            )
+            for name, found in self._first.holders.items()
+            if len(found) > 1
+        }
+
+    def train_step(
+        self, *, scaler: torch.amp.GradScaler | None = None, **batch: Any
+    ) -> torch.Tensor:
+        """Forward and backward of a batch, by the schedule; gradients are synchronised.
+
+        Gives the loss of the whole batch, equal on all ranks.  With a `scaler` the gradients are
+        scaled, the loss is not.
+        """
+        built = self._for_batch(batch, training=True)
+        self._agree(batch)
+        for copy in self._copies:
+            copy.begin()
+        step = self._step(built, batch, self._scale(scaler))
+        step.run(built.plan.schedule.workers[built.worker])
+        self._gradients.finish()
+        for copy in self._copies:
+            copy.add_up()
+        self._leaves.step_ended()
+        return self._everywhere(built, step.loss)
+
+    def forward(self, *args: Any, **batch: Any) -> torch.Tensor:
+        """The loss, equal on all ranks, without gradients: for evaluation."""
+        if args:
+            raise InputError("Pass a pipeline's batch as keyword arguments.")
+        if torch.is_grad_enabled() and self.training:
+            raise InputError(
+                f"This model runs as {len(self._first.stages.graphs)} stages of a pipeline, whose "
+                "backward cannot wait for loss.backward(). Call parallel.train_step(**batch), which "
+                "does both; or parallel.eval() first; or pass stages=1 to autopar.parallelize."
+            )
+        built = self._for_batch(batch, training=self.training)
+        self._agree(batch)
+        kinds = ("F", "SEND_F", "RECV_F")
+        actions = [a for a in built.plan.schedule.workers[built.worker] if a.kind in kinds]
+        with torch.no_grad():
+            step = self._step(built, batch, None)
+            step.run(actions)
+        return self._everywhere(built, step.loss)
+
+    def _step(self, built: Built, batch: Mapping[str, Any], scale: torch.Tensor | None) -> Step:
+        self._leaves.refresh(keep=torch.is_grad_enabled())
+        splits = built.plan.schedule.splits_backward
+        stages = {
+            number: Stage(program, self.axes, self._tree, self._leaves, splits)
+            for number, program in built.programs.items()
+        }
+        denominators = self._denominators(built, batch)
+        parts = in_parts(batch, built.plan.microbatches)
+        inputs = [self._inputs(built, part) | denominators for part in parts]
+        return Step(
+            stages,
+            Links(built.plan, built.stages, self._device),
+            inputs,
+            seed=self.seeds.next() if built.is_random else 0,
+            scale=scale,
+            reduce=self._gradients.reduce,
+            update=self._update_buffers,
+        )
+
+    def _for_batch(self, batch: Mapping[str, Any], training: bool) -> Built:
+        key = (training, Batch.of((), batch).signature)
+        if key not in self._of_batch:
+            self._of_batch[key] = self._compiler.pipeline_for(batch, training)
+        return self._of_batch[key]
+
+    def _agree(self, batch: Mapping[str, Any]) -> None:
+        """At the first step, ranks that should have the same batch must have it."""
+        if not self._agreed:
+            agreement.same("the batch of the first step", Batch.of((), batch).digest)
+        self._agreed = True
+
+    def _inputs(self, built: Built, part: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """What this rank's stages read of a microbatch."""
+        tensors = Batch.of((), part).tensors
+        return {
+            key: _entered(program, tensors, key, self._device)
+            for program in built.programs.values()
+            for key in program.inputs
+            if not key.startswith("denominator_")
+        }
+
+    @torch.no_grad()
+    def _denominators(self, built: Built, batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        if built.counts is None:
+            return {}
+        tensors = Batch.of((), batch).tensors
+        counts = built.counts
+        inputs = [_entered(counts, tensors, key, self._device) for key in counts.inputs]
+        with context.on(self.axes):
+            results = counts.run(self._tree, self._leaves.by_name, inputs)
+        return {key: results[name] for key, name in counts.graph.outputs}
+
+    @torch.no_grad()
+    def _update_buffers(self, stage: Stage, results: Tensors) -> None:
+        for name, value in stage.program.graph.mutations:
+            self.get_buffer(name).copy_(results[value])
+
+    def _scale(self, scaler: torch.amp.GradScaler | None) -> torch.Tensor | None:
+        if scaler is None or not scaler.is_enabled():
+            return None
+        one: torch.Tensor = scaler.scale(torch.ones((), device=self._device))
+        return one
+
+    def _everywhere(self, built: Built, own: torch.Tensor | None) -> torch.Tensor:
+        """The loss on all ranks: the sum over the workers that hold the last stage."""
+        graph = next(g for g in built.stages.graphs if g.loss is not None)
+        assert graph.loss is not None
+        dtype = getattr(torch, graph.tensors[graph.loss].dtype)
+        is_first = dist.get_rank() == built.plan.workers[built.worker].ranks[0]
+        mine = own is not None and is_first
+        loss = (
+            own.clone()
+            if mine and own is not None
+            else torch.zeros((), dtype=dtype, device=self._device)
+        )
+        dist.all_reduce(loss)
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients."""
+        self._gradients.zero_grad()
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Scale all gradients so that their norm over the whole model is at most `max_norm`.
+
+        Returns the norm before scaling, equal on all ranks.  Parameters that several stages hold
+        count once.
+        """
+        worker = self._first.worker
+        mesh = self.plan.workers[worker].mesh
+        owned = [slot for slot in self._slots if self._holders(slot.name)[0] == worker]
+        mine = total_norm(gradients(owned), mesh, self.axes, norm_type)
+        is_first = dist.get_rank() == self.plan.workers[worker].ranks[0]
+        part = (
+            mine.double().to(self._device)
+            if is_first
+            else torch.zeros((), dtype=torch.float64, device=self._device)
+        )
+        if norm_type == float("inf"):
+            dist.all_reduce(part, op=dist.ReduceOp.MAX)
+        else:
+            part = part**norm_type
+            dist.all_reduce(part)
+            part = part ** (1.0 / norm_type)
+        norm = part.to(mine.dtype)
+        shrink(self._slots, norm, max_norm)
+        return norm
+
+    @property
+    def elsewhere(self) -> frozenset[str]:
+        """Parameters of this rank that a checkpoint gets from another worker."""
+        worker = self._first.worker
+        return frozenset(s.name for s in self._slots if self._holders(s.name)[0] != worker)
+
+    def full_state_dict(self) -> dict[str, torch.Tensor]:
+        """Plain tensors under the user's names, whole on every rank: loads into the user's model."""
+        wholes = {n: t.whole() for n, t in self._targets.items() if n in self._persistent}
+        for other, name in self._aliases:
+            if other in self._persistent:
+                wholes[other] = wholes[name]
+        return wholes
+
+    def __repr__(self) -> str:
+        return f"Pipelined({self.plan.model} on mesh ({self.plan.mesh}), plan {self.plan.digest})"
+
+
+def _entered(
+    program: Program, tensors: Mapping[str, torch.Tensor], key: str, device: str
+) -> torch.Tensor:
+    if key not in tensors:
+        raise InputError(
+            f"The model was captured with the input {key!r}, which this call has not. Pass it the way "
+            "the example inputs were passed."
+        )
+    tensor = tensors[key].to(device)
+    return tensor.to(program.dtype(key)) if tensor.is_floating_point() else tensor

@@ -1,0 +1,161 @@
+"""One training step: this rank's action list, interpreted.
+
+Transfers never block: receives are posted some computations ahead, sends are waited for at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+import torch
+
+from autopar.errors import InternalError
+from autopar.runtime.pipeline.channel import Arriving, Channel, Work
+from autopar.runtime.pipeline.links import Links
+from autopar.runtime.pipeline.stage import Stage, Tensors
+from autopar.runtime.random import LARGEST_SEED, STRIDE, seeded
+from autopar.schedules.action import COMPUTE, RECEIVES, Action
+
+AHEAD = 2
+"""Receives are posted so many computations before they are needed."""
+Arrival = tuple[Literal["F", "B"], int, int, int]
+"""What arrives: an activation or a gradient, at a stage, from a stage, of a microbatch."""
+
+
+class Step:
+    """`stages` are those that this rank's worker holds; `inputs` are by microbatch and key."""
+
+    def __init__(
+        self,
+        stages: Mapping[int, Stage],
+        links: Links,
+        inputs: Sequence[Mapping[str, torch.Tensor]],
+        *,
+        seed: int,
+        scale: torch.Tensor | None = None,
+        reduce: Callable[[int], None] = lambda _: None,
+        update: Callable[[Stage, Tensors], None] = lambda *_: None,
+    ) -> None:
+        self._stages, self._links, self._inputs = stages, links, inputs
+        self._seed, self._scale, self._reduce, self._update = seed, scale, reduce, update
+        self._arriving: dict[Arrival, dict[str, Arriving]] = {}
+        self._made: dict[Arrival, Tensors] = {}
+        self._sends: list[Work] = []
+        self.loss: torch.Tensor | None = None
+
+    def run(self, actions: Sequence[Action]) -> None:
+        """Do all actions in order, and wait for what was sent."""
+        posted = 0
+        for place, action in enumerate(actions):
+            posted = self._post_ahead(actions, place, posted)
+            self._do(action)
+            self._sends = [send for send in self._sends if not send[0].is_completed()]
+        for work, _ in self._sends:
+            work.wait()
+
+    def _post_ahead(self, actions: Sequence[Action], place: int, posted: int) -> int:
+        computations = sum(action.kind in COMPUTE for action in actions[place:posted])
+        while posted < len(actions) and computations < AHEAD:
+            action = actions[posted]
+            computations += action.kind in COMPUTE
+            if action.kind in RECEIVES:
+                self._post(action)
+            posted += 1
+        return posted
+
+    def _do(self, action: Action) -> None:
+        stage, microbatch = action.stage, action.microbatch
+        if action.kind == "F":
+            self._forward(stage, microbatch)
+        elif action.kind in ("B", "I"):
+            self._backward(stage, microbatch)
+            if action.kind == "B":
+                self._stages[stage].weights(microbatch)
+        elif action.kind == "W":
+            self._stages[stage].weights(microbatch)
+        elif action.kind in ("SEND_F", "SEND_B"):
+            self._send(action)
+        elif action.kind == "REDUCE":
+            self._reduce(stage)
+        elif action.kind == "U":
+            raise InternalError(f"{action}: only asynchronous schedules update weights in between.")
+
+    def _forward(self, stage: int, microbatch: int) -> None:
+        received: Tensors = {}
+        for source in self._links.sources.get(stage, ()):
+            arriving = self._arriving.pop(("F", stage, source, microbatch))
+            received |= {name: tensor.wait() for name, tensor in arriving.items()}
+        here = self._stages[stage]
+        place = self._seed + STRIDE * (microbatch * len(self._links.between) + stage + 1)
+        seed = partial(seeded, place % LARGEST_SEED)
+        results = here.forward(microbatch, self._inputs[microbatch], received, seed)
+        graph = here.program.graph
+        if graph.loss is not None:
+            loss = results[graph.loss].detach()
+            self.loss = loss if self.loss is None else self.loss + loss
+        self._update(here, results)
+        for target in self._links.targets.get(stage, ()):
+            ways = self._links.ways(stage, target, microbatch)
+            made = {way.name: results[way.name].detach() for way in ways}
+            self._hand_over(("F", target, stage, microbatch), made)
+
+    def _backward(self, stage: int, microbatch: int) -> None:
+        here = self._stages[stage]
+        graph = here.program.graph
+        gradients: Tensors = {}
+        if graph.loss is not None:
+            loss = here.flights[microbatch].results[graph.loss]
+            gradients[graph.loss] = torch.ones_like(loss) if self._scale is None else self._scale
+        for target in self._links.targets.get(stage, ()):
+            arriving = self._arriving.pop(("B", stage, target, microbatch), {})
+            for name, tensor in arriving.items():
+                value = tensor.wait()
+                gradients[name] = gradients[name] + value if name in gradients else value
+        made = here.backward(microbatch, gradients)
+        for source in self._links.sources.get(stage, ()):
+            ways = self._links.ways(source, stage, microbatch)
+            own = {way.name: made[way.name] for way in ways if way.back is not None}
+            if own:
+                self._hand_over(("B", source, stage, microbatch), own)
+
+    def _hand_over(self, arrival: Arrival, made: Tensors) -> None:
+        """To a stage of this worker at once; to another's when the schedule says so."""
+        self._made[arrival] = made
+        if arrival[1] in self._stages and self._is_here(arrival):
+            self._arriving[arrival] = self._posted(arrival)
+            self._start(arrival)
+
+    def _is_here(self, arrival: Arrival) -> bool:
+        """Whether the same worker does both ends."""
+        return self._links.same_worker(arrival[1], arrival[2], arrival[3])
+
+    def _send(self, action: Action) -> None:
+        assert action.peer is not None
+        kind: Literal["F", "B"] = "F" if action.kind == "SEND_F" else "B"
+        self._start((kind, action.peer, action.stage, action.microbatch))
+
+    def _start(self, arrival: Arrival) -> None:
+        made = self._made.pop(arrival)
+        for name, channel, tag in self._channels(arrival):
+            self._sends += channel.send(made[name], tag)
+            if arrival in self._arriving:
+                channel.keep(made[name], self._arriving[arrival][name])
+
+    def _post(self, action: Action) -> None:
+        assert action.peer is not None
+        kind: Literal["F", "B"] = "F" if action.kind == "RECV_F" else "B"
+        arrival = (kind, action.stage, action.peer, action.microbatch)
+        self._arriving[arrival] = self._posted(arrival)
+
+    def _posted(self, arrival: Arrival) -> dict[str, Arriving]:
+        return {name: channel.post(tag) for name, channel, tag in self._channels(arrival)}
+
+    def _channels(self, arrival: Arrival) -> Iterator[tuple[str, Channel, int]]:
+        kind, stage, peer, microbatch = arrival
+        ends = (peer, stage) if kind == "F" else (stage, peer)
+        for way in self._links.ways(*ends, microbatch):
+            channel = way.forward if kind == "F" else way.back
+            if channel is not None:
+                yield way.name, channel, self._links.tag(way, microbatch, kind == "B")

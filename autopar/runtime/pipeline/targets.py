@@ -1,0 +1,48 @@
+"""Tensors of all stages by name: filled where they are held, whole wherever they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from autopar.runtime.weights.target import Box, Target
+
+
+@dataclass(frozen=True, eq=False)
+class Spread(Target):
+    """A tensor that some worker's ranks hold; on all others `tensor` has only its shape.
+
+    `source` is a rank that holds (a part of) it.
+    """
+
+    source: int = 0
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this rank holds a part."""
+        return not self.tensor.is_meta
+
+    def fill(self, read: Callable[[Box], torch.Tensor]) -> None:
+        """Set this rank's part, if it has one."""
+        if self.is_here:
+            super().fill(read)
+
+    @torch.no_grad()
+    def whole(self) -> torch.Tensor:
+        """The whole tensor, on the CPU of every rank; a collective call of all."""
+        tensor = self.tensor.detach()
+        if isinstance(tensor, DTensor):
+            tensor = tensor.full_tensor()
+        elif tensor.is_meta:
+            tensor = torch.empty_like(tensor, device=_device())
+        tensor = tensor.contiguous().clone()
+        dist.broadcast(tensor, src=self.source)
+        return tensor.to("cpu", copy=True)
+
+
+def _device() -> str:
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"

@@ -1,0 +1,122 @@
+"""Which part of a tensor travels from which rank to which, between meshes laid out in any way.
+
+Every rank of the target gets each element once.  Where several ranks of the source hold the same tile,
+the targets take turns among them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from autopar.mesh import Mesh
+from autopar.placement import Sharding
+from autopar.runtime.shards import held
+
+Index = slice | torch.Tensor
+Tile = tuple[tuple[slice, ...], ...]
+"""By dim: the runs of indices of the whole tensor."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a tensor lies: ranks in the order of their mesh, and the form it has there."""
+
+    ranks: tuple[int, ...]
+    mesh: Mesh
+    form: Sharding
+
+    def tile(self, place: int, shape: tuple[int, ...]) -> Tile:
+        """What the rank at a place of the mesh holds."""
+        coordinate = self.mesh.coordinate(place)
+        return tuple(
+            held(size, dim, self.form, self.mesh, coordinate) for dim, size in enumerate(shape)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """`taken` of the source rank's local tensor becomes `placed` of the target rank's."""
+
+    source: int
+    target: int
+    taken: tuple[Index, ...]
+    placed: tuple[Index, ...]
+    shape: tuple[int, ...]
+
+
+def messages(shape: tuple[int, ...], source: Layout, target: Layout) -> tuple[Message, ...]:
+    """All messages that bring a tensor of this global shape from one layout to another."""
+    holders: defaultdict[Tile, list[int]] = defaultdict(list)
+    for place, rank in enumerate(source.ranks):
+        holders[source.tile(place, shape)].append(rank)
+    found = []
+    for place, rank in enumerate(target.ranks):
+        wanted = target.tile(place, shape)
+        for tile, ranks in holders.items():
+            common = [_common(a, b) for a, b in zip(tile, wanted, strict=True)]
+            if all(len(taken) for taken, _ in common):
+                giver = rank if rank in ranks else ranks[place % len(ranks)]
+                found.append(
+                    Message(
+                        giver,
+                        rank,
+                        tuple(_index(taken) for taken, _ in common),
+                        tuple(_index(placed) for _, placed in common),
+                        tuple(len(taken) for taken, _ in common),
+                    )
+                )
+    return tuple(found)
+
+
+def cut(local: torch.Tensor, index: tuple[Index, ...]) -> torch.Tensor:
+    """The box of a local tensor, contiguous."""
+    for dim, part in enumerate(index):
+        if isinstance(part, slice):
+            local = local.narrow(dim, part.start, part.stop - part.start)
+        else:
+            local = local.index_select(dim, part.to(local.device))
+    return local.contiguous()
+
+
+def paste(local: torch.Tensor, index: tuple[Index, ...], box: torch.Tensor) -> None:
+    """Write a box into a local tensor."""
+    strided = [dim for dim, part in enumerate(index) if not isinstance(part, slice)]
+    for dim, part in enumerate(index):
+        if isinstance(part, slice):
+            local = local.narrow(dim, part.start, part.stop - part.start)
+    if not strided:
+        local.copy_(box)
+        return
+    places = [
+        part.to(local.device) if isinstance(part, torch.Tensor) else torch.arange(local.shape[dim])
+        for dim, part in enumerate(index)
+    ]
+    grid = torch.meshgrid(*places, indexing="ij")
+    local[grid] = box
+
+
+def _common(mine: tuple[slice, ...], theirs: tuple[slice, ...]) -> tuple[_Places, _Places]:
+    """Where the indices that both have are, in each of the two local tensors."""
+    _, taken, placed = np.intersect1d(
+        _indices(mine), _indices(theirs), assume_unique=True, return_indices=True
+    )
+    return taken, placed
+
+
+def _indices(runs: tuple[slice, ...]) -> _Places:
+    return np.concatenate([np.arange(run.start, run.stop) for run in runs] or [np.empty(0, int)])
+
+
+def _index(places: _Places) -> Index:
+    first, last = int(places[0]), int(places[-1])
+    if last - first + 1 == len(places) and bool((np.diff(places) == 1).all()):
+        return slice(first, last + 1)
+    return torch.from_numpy(places)
+
+
+_Places = NDArray[np.int_]

@@ -1,0 +1,182 @@
+"""A graph cut into stages: one graph each, and what crosses the borders.
+
+A cut is the name of the operator that a stage begins with; operators stay in order, so every border is
+crossed in one direction only.  Operators without gradient that need nothing but inputs, buffers and
+constants (masks, positions, rotary tables) are cheap, and every stage that reads them has its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autopar.errors import InputError
+from autopar.graph import Graph, Node, Tensor, is_random
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A tensor that stage `source` makes and stage `target` reads."""
+
+    tensor: str
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The graphs of all stages, and what is sent between them."""
+
+    graphs: tuple[Graph, ...]
+    crossings: tuple[Crossing, ...]
+
+    @property
+    def is_random(self) -> bool:
+        """Whether any stage draws random numbers."""
+        return any(is_random(node) for graph in self.graphs for node in graph.nodes)
+
+    @property
+    def ties(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Parameters that several stages read, by the user's name, with those stages."""
+        readers: dict[str, list[int]] = {}
+        for stage, graph in enumerate(self.graphs):
+            for node in graph.leaves("parameter"):
+                readers.setdefault(node.target, []).append(stage)
+        return tuple((name, tuple(found)) for name, found in readers.items() if len(found) > 1)
+
+
+def split(graph: Graph, cuts: Sequence[str]) -> Stages:
+    """Cut a graph before each of these operators.
+
+    Raises `InputError` where a cut is no operator of the graph, or cuts are not in order.
+    """
+    stage_of = _stages_of(graph, cuts)
+    found: list[Graph] = []
+    crossings: list[Crossing] = []
+    for stage in range(len(cuts) + 1):
+        nodes, received = _needed(graph, stage, stage_of, len(cuts))
+        crossings += [
+            Crossing(t.name, stage_of[graph.producer[t.name].name], stage) for t in received
+        ]
+        found.append(_stage(graph, nodes, received))
+    sends = [tuple(dict.fromkeys(c.tensor for c in crossings if c.source == stage))
+             for stage in range(len(found))]  # fmt: skip
+    graphs = tuple(replace(part, sends=sent) for part, sent in zip(found, sends, strict=True))
+    for part in graphs:
+        part.check()
+    return Stages(graphs, tuple(crossings))
+
+
+def computing(graph: Graph) -> tuple[Node, ...]:
+    """The operators, in order: everything but leaves."""
+    return tuple(node for node in graph.nodes if not node.is_leaf)
+
+
+def shared(graph: Graph) -> frozenset[str]:
+    """Names of the operators that every stage has for itself, as it needs them."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        if node.op in ("input", "constant", "buffer"):
+            found.add(node.name)
+        elif not node.is_leaf and not is_random(node) and not _flows(node):
+            if all(graph.producer[name].name in found for name in node.operands):
+                found.add(node.name)
+    return frozenset(name for name in found if not graph.node[name].is_leaf)
+
+
+def _flows(node: Node) -> bool:
+    return any(tensor.differentiable for tensor in node.outputs)
+
+
+def _stages_of(graph: Graph, cuts: Sequence[str]) -> Mapping[str, int]:
+    """The stage of every operator that runs in one stage only."""
+    operators = computing(graph)
+    place = {node.name: index for index, node in enumerate(operators)}
+    everywhere = shared(graph)
+    for cut in cuts:
+        if cut not in place or cut in everywhere:
+            raise InputError(f"{graph.name} has no operator {cut!r} that a stage could begin with.")
+    starts = [place[cut] for cut in cuts]
+    if starts != sorted(set(starts)):
+        raise InputError(f"Cuts have to come in the order of the operators: {', '.join(cuts)}.")
+    return {
+        node.name: bisect_right(starts, index)
+        for index, node in enumerate(operators)
+        if node.name not in everywhere
+    }
+
+
+def _needed(
+    graph: Graph, stage: int, stage_of: Mapping[str, int], last: int
+) -> tuple[list[Node], list[Tensor]]:
+    """The nodes that a stage consists of, and the tensors that it gets from earlier ones."""
+    wanted = {
+        name for name in graph.results if _home(graph.producer[name], stage_of, last) == stage
+    }
+    wanted |= {t.name for n in graph.nodes if stage_of.get(n.name) == stage for t in n.outputs}
+    kept: list[Node] = []
+    received: dict[str, Tensor] = {}
+    for node in reversed(graph.nodes):
+        needed = [tensor for tensor in node.outputs if tensor.name in wanted]
+        if not needed:
+            continue
+        if stage_of.get(node.name, stage) != stage:
+            received |= {tensor.name: tensor for tensor in needed}
+        else:
+            kept.append(node)
+            wanted.update(node.operands)
+    return kept[::-1], list(received.values())[::-1]
+
+
+def _home(node: Node, stage_of: Mapping[str, int], last: int) -> int:
+    """The stage that a result leaves from; what every stage could make leaves from the last."""
+    return stage_of.get(node.name, last)
+
+
+def _stage(graph: Graph, nodes: list[Node], received: list[Tensor]) -> Graph:
+    """One stage's graph, still without what it sends."""
+    borders = [
+        Node(f"received_{tensor.name}", "received", outputs=(tensor,), target=tensor.name)
+        for tensor in received
+    ]
+    leaves = [node for node in nodes if node.is_leaf]
+    made = {tensor.name for node in nodes for tensor in node.outputs}
+    parameters = {node.target for node in nodes if node.op == "parameter"}
+    return Graph(
+        graph.name,
+        (*leaves, *borders, *(node for node in nodes if not node.is_leaf)),
+        graph.loss if graph.loss in made else None,
+        tuple(pair for pair in graph.outputs if pair[1] in made),
+        tuple(pair for pair in graph.aliases if pair[1] in parameters),
+        tuple(pair for pair in graph.mutations if pair[1] in made),
+        graph.returns,
+    )
+
+
+def crossing_nbytes(graph: Graph) -> Iterator[tuple[str, int]]:
+    """Of every possible cut: the bytes of all tensors that would cross it, gradients not counted."""
+    everywhere = shared(graph)
+    operators = [node for node in computing(graph) if node.name not in everywhere]
+    place = {node.name: index for index, node in enumerate(operators)}
+    last_read = {
+        tensor.name: max(
+            (place.get(reader.name, -1) for reader in graph.consumers[tensor.name]), default=-1
+        )
+        for node in operators
+        for tensor in node.outputs
+    }
+    open_: dict[str, int] = {}
+    for index, node in enumerate(operators):
+        open_ = {name: nbytes for name, nbytes in open_.items() if last_read[name] >= index}
+        if index:
+            yield node.name, sum(open_.values())
+        for tensor in node.outputs:
+            open_[tensor.name] = _nbytes(tensor)
+
+
+def _nbytes(tensor: Tensor) -> int:
+    size = tensor.itemsize
+    for length in tensor.shape:
+        size *= length
+    return size

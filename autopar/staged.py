@@ -1,0 +1,185 @@
+"""A pipeline as one function: a graph is cut, every stage compiled on its worker, actions written out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autopar.blocks import blocks
+from autopar.capture.saved import saved
+from autopar.compile import compile_graph
+from autopar.cuts import balanced
+from autopar.errors import InputError
+from autopar.graph import Graph
+from autopar.mesh import Mesh
+from autopar.pipeline_plan import PipelinePlan, StagePlan, WorkerPlan, edges
+from autopar.plan import Plan
+from autopar.posed import Settings
+from autopar.pricing.narrow import speaks
+from autopar.pricing.parameters import Storage
+from autopar.schedules import SCHEDULES, Schedule, build, lower
+from autopar.split import Stages, split
+from cost_models.hardware import Hardware
+
+Shape = int | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a person forces of a pipeline.
+
+    `workers` are the meshes that hold stages, in order; `stages` how many stages there are in all;
+    `cuts` the operators that the stages after the first begin with, () where work decides.
+    """
+
+    workers: tuple[WorkerPlan, ...]
+    stages: int
+    schedule: str
+    microbatches: int
+    cuts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        mesh: Mesh,
+        stages: int | Sequence[Shape],
+        schedule: str | None,
+        microbatches: int | None,
+        cuts: Sequence[str] = (),
+    ) -> Wanted:
+        """Read what a user passed as stages=, schedule=, microbatches= and cuts=."""
+        workers = worker_meshes(mesh, stages)
+        name = schedule or "1f1b"
+        if name not in SCHEDULES:
+            raise InputError(f"No schedule is called {name!r}; there are {', '.join(SCHEDULES)}.")
+        if SCHEDULES[name].asynchronous:
+            raise InputError(
+                f"schedule={name!r} updates weights while microbatches are in flight, so its steps are "
+                "not those of one process. It can be simulated, not trained with yet."
+            )
+        per_worker = SCHEDULES[name].per_worker or 2
+        count = len(cuts) + 1 if cuts else per_worker * len(workers)
+        return cls(workers, count, name, microbatches or 2 * len(workers), tuple(cuts))
+
+
+def worker_meshes(mesh: Mesh, stages: int | Sequence[Shape]) -> tuple[WorkerPlan, ...]:
+    """The devices, consecutive ranks, as the meshes of workers.
+
+    A number divides the mesh into equal parts along its outer axes; shapes are taken as they are.
+    """
+    if isinstance(stages, int):
+        meshes = (_part(mesh, stages),) * stages
+    else:
+        shapes = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in stages]
+        meshes = tuple(_like(mesh, shape) for shape in shapes)
+    devices = sum(each.world_size for each in meshes)
+    if devices != mesh.world_size:
+        raise InputError(
+            f"stages={stages!r} takes {devices} devices; the mesh ({mesh}) has {mesh.world_size}."
+        )
+    found, first = [], 0
+    for each in meshes:
+        found.append(WorkerPlan(tuple(range(first, first + each.world_size)), each))
+        first += each.world_size
+    return tuple(found)
+
+
+def _part(mesh: Mesh, count: int) -> Mesh:
+    """One of `count` equal parts of a mesh: outer axes are divided first."""
+    if count < 1 or mesh.world_size % count:
+        raise InputError(
+            f"{mesh.world_size} devices cannot be divided into {count} equal stages; pass their "
+            "meshes, such as stages=[1, 3]."
+        )
+    sizes, left = [], count
+    for axis in mesh:
+        if left % axis.size == 0:
+            left //= axis.size
+            sizes.append(1)
+        elif axis.size % left == 0:
+            sizes.append(axis.size // left)
+            left = 1
+        else:
+            return Mesh.of(mesh.world_size // count, names=mesh.names[:1])
+    return Mesh.of(*sizes, names=mesh.names)
+
+
+def _like(mesh: Mesh, shape: tuple[int, ...]) -> Mesh:
+    names = mesh.names[-len(shape) :] if len(shape) <= len(mesh) else None
+    return Mesh.of(*shape, names=names)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A pipeline's plan with the graphs and sources of its stages."""
+
+    plan: PipelinePlan
+    stages: Stages
+    sources: Mapping[tuple[int, int], str]
+    """By stage and worker."""
+
+
+def compile_pipeline(
+    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, wanted: Wanted
+) -> Staged:
+    """The stages' plans under forced cuts, workers and schedule; `graph` is of one microbatch."""
+    schedule = build(wanted.schedule, len(wanted.workers), wanted.microbatches, wanted.stages)
+    holders = schedule.holders
+    cuts = wanted.cuts or balanced(
+        graph, [wanted.workers[holder[0]].mesh.world_size for holder in holders]
+    )
+    stages = split(graph, cuts)
+    return compile_stages(graph, stages, cuts, mesh, hardware, settings, wanted.workers, schedule)
+
+
+def compile_stages(
+    graph: Graph,
+    stages: Stages,
+    cuts: Sequence[str],
+    mesh: Mesh,
+    hardware: Hardware,
+    settings: Settings,
+    workers: tuple[WorkerPlan, ...],
+    schedule: Schedule,
+    storage: Mapping[tuple[int, str], Storage] | None = None,
+) -> Staged:
+    """Every stage compiled on every worker that holds it.
+
+    `storage`: by worker and parameter, where parameters already are.
+    """
+    rests = dict(storage or {})
+    plans: list[StagePlan] = []
+    sources: dict[tuple[int, int], str] = {}
+    known: dict[Any, tuple[Plan, str]] = {}
+    for stage, part in enumerate(stages.graphs):
+        kept = saved(part)
+        for worker in schedule.holders[stage]:
+            own = _settings(settings, part, worker, rests)
+            where = workers[worker].mesh
+            key = (stage, str(where), tuple(sorted(own.storage.items(), key=lambda kv: kv[0])))
+            if key not in known:
+                made = compile_graph(part, where, hardware, own, kept)
+                known[key] = made.plan, made.source
+            plan, sources[stage, worker] = known[key]
+            plans.append(StagePlan(stage, worker, plan))
+            for p in plan.parameters:
+                rests.setdefault((worker, p.name), Storage(p.stored, p.leaf, p.regather))
+    lowered = lower(schedule, edges(stages))
+    count = schedule.microbatches
+    plan_ = PipelinePlan(
+        graph.name, graph.digest, mesh, tuple(cuts), count, str(lowered), workers, tuple(plans)
+    )
+    return Staged(plan_, stages, sources)
+
+
+def _settings(
+    settings: Settings, part: Graph, worker: int, rests: Mapping[tuple[int, str], Storage]
+) -> Settings:
+    """What is asked of one stage: constraints that speak of it, parameters where they are."""
+    return replace(
+        settings,
+        constraints=tuple(c for c in settings.constraints if speaks(c, part)),
+        storage={name: storage for (where, name), storage in rests.items() if where == worker},
+        recompute=settings.recompute if blocks(part) else None,
+    )
