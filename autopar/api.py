@@ -88,8 +88,6 @@ def parallelize(
         preset=preset, constraints=constraints, input=input, outputs=outputs, recompute=recompute,
     )  # fmt: skip
     if isinstance(mesh, int):
-        world.join(mesh)
-        faults.watch()
         mesh = _agreed_view(model, mesh, example_inputs, hardware, options)
     device_mesh = world.device_mesh(mesh if isinstance(mesh, DeviceMesh) else as_mesh(mesh))
     faults.watch()
@@ -189,6 +187,8 @@ def _agreed_view(
     options: Options,
 ) -> Mesh:
     """The mesh that rank 0 finds best."""
+    world.join(devices)
+    faults.watch()
 
     def choose() -> tuple[str, ...]:
         return (str(_best_view(model, devices, example_inputs, hardware, options).plan.mesh),)

@@ -126,10 +126,10 @@ class PipelinePlan:
             )
         schedule.check(edges(stages))
         for stage, holders in enumerate(schedule.holders):
-            for worker in holders:
-                if (stage, worker) not in self.of:
-                    raise PlanError(f"There is no plan of stage {stage} on worker {worker}.")
-                self.of[stage, worker].check(stages.graphs[stage])
+            for holder in holders:
+                if (stage, holder) not in self.of:
+                    raise PlanError(f"There is no plan of stage {stage} on worker {holder}.")
+                self.of[stage, holder].check(stages.graphs[stage])
 
 
 def edges(stages: Stages) -> tuple[Edge, ...]:

@@ -77,16 +77,15 @@ def shared(graph: Graph) -> frozenset[str]:
     """Names of the operators that every stage has for itself, as it needs them."""
     found: set[str] = set()
     for node in graph.nodes:
-        if node.op in ("input", "constant", "buffer"):
+        made = _is_plain(node) and all(graph.producer[n].name in found for n in node.operands)
+        if made or node.op in ("input", "constant", "buffer"):
             found.add(node.name)
-        elif not node.is_leaf and not is_random(node) and not _flows(node):
-            if all(graph.producer[name].name in found for name in node.operands):
-                found.add(node.name)
     return frozenset(name for name in found if not graph.node[name].is_leaf)
 
 
-def _flows(node: Node) -> bool:
-    return any(tensor.differentiable for tensor in node.outputs)
+def _is_plain(node: Node) -> bool:
+    flows = any(tensor.differentiable for tensor in node.outputs)
+    return not (node.is_leaf or flows or is_random(node))
 
 
 def _stages_of(graph: Graph, cuts: Sequence[str]) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""A pipeline as one function: a graph is cut, every stage compiled on its worker, actions written out."""
+"""A pipeline as one function: a graph is cut, stages are compiled, actions are written out."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ LAYERS = (
 )  # fmt: skip
 """Values at the bottom; a module imports from its own package and from layers below."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-NAMES_ONLY = {"torch.utils.checkpoint._NoopSaveInputs"}
+NAMES_ONLY = {"torch.utils.checkpoint._NoopSaveInputs", "torch.Tensor.__matmul__"}
 """Private names that are compared with, never imported."""
 RUNTIME_MAY_IMPORT = {
     "batch", "conversion", "errors", "experts", "graph", "grouping", "leaving", "mesh", "operators",

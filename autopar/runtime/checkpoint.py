@@ -33,6 +33,8 @@ from autopar.runtime import _torch
 from autopar.runtime.random import Seeds
 
 Optimizer = torch.optim.Optimizer
+OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
+"""The optimizer's state and settings by parameter: ranks of a pipeline have different parameters."""
 
 
 def save(
@@ -44,7 +46,7 @@ def save(
     if _is_first():
         shutil.rmtree(unfinished, ignore_errors=True)
     _together()
-    state = _map_tensors(_state(model, optimizer, step), _plain)
+    state = _map_tensors(_owned(model, _state(model, optimizer, step)), _plain)
     with _alone_is_fine():
         state_dict_saver.save(state, checkpoint_id=unfinished, no_dist=not dist.is_initialized())
     _together()
@@ -70,7 +72,7 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
         _copy_back(plain["model"], state["model"])
     if optimizer is not None:
         _copy_back(plain["optimizer"], state["optimizer"])
-        set_optimizer_state_dict(model, optimizer, state["optimizer"])
+        set_optimizer_state_dict(model, optimizer, state["optimizer"], options=OPTIONS)
     seeds = _seeds(model)
     if seeds is None:
         torch.set_rng_state(plain["rng"])
@@ -89,13 +91,27 @@ def _first(error: BaseException) -> str:
 def _state(model: nn.Module, optimizer: Optimizer | None, step: int) -> dict[str, Any]:
     seeds = _seeds(model)
     state: dict[str, Any] = {
-        "model": get_model_state_dict(model, options=StateDictOptions()),
+        "model": get_model_state_dict(model, options=OPTIONS),
         "step": torch.tensor(step),
         "rng": torch.get_rng_state() if seeds is None else seeds.state,
     }
     if optimizer is not None:
-        state["optimizer"] = get_optimizer_state_dict(model, optimizer)
+        state["optimizer"] = get_optimizer_state_dict(model, optimizer, options=OPTIONS)
     return state
+
+
+def _owned(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
+    """Without what another worker of a pipeline writes."""
+    elsewhere: frozenset[str] = getattr(model, "elsewhere", frozenset())
+
+    def kept(key: str) -> bool:
+        return not any(key == name or f".{name}." in f".{key}." for name in elsewhere)
+
+    parts = ("model", "optimizer")
+    return {
+        name: {k: v for k, v in value.items() if kept(k)} if name in parts else value
+        for name, value in state.items()
+    }
 
 
 def _seeds(model: nn.Module) -> Seeds | None:

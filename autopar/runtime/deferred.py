@@ -1,4 +1,4 @@
-"""Products with weights whose weight gradients wait: a backward in two halves (Qi et al. 2024, section 2).
+"""Weight gradients that wait: a backward in two halves (Qi et al. 2024, section 2).
 
 While `deferring`, a product with a weight hides the weight from autograd.  Its backward computes the
 operand's gradient and puts the rest off; `Deferred.run` computes the weights' gradients later, all
@@ -112,7 +112,7 @@ class _Product(torch.autograd.Function):
         return x @ (values.T if is_transposed else values)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         x, values = ctx.saved_tensors
         hidden: _Hidden = ctx.hidden
         hidden.put_off(x, gradient)

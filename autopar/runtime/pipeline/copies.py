@@ -1,7 +1,7 @@
 """Parameters that several workers hold: tied weights, stages held twice.
 
-Each worker has its own gradient; the sum of all of them is every worker's gradient.  Sums are taken in the
-order of the workers, so that the copies stay equal to the last bit.
+Each worker has its own gradient; the sum of all of them is every worker's gradient.  Sums are taken in
+the order of the workers, so that the copies stay equal to the last bit.
 """
 
 from __future__ import annotations
@@ -30,18 +30,16 @@ class Copies:
 
     def __post_init__(self) -> None:
         here = self.workers.index(self.mine)
-        shape, local = tuple(self.slot.parameter.shape), self.slot.local
-        self._out = [
-            Channel(shape, local.dtype, self.layouts[here], layout, local.device)
-            for place, layout in enumerate(self.layouts)
-            if place != here
-        ]
-        self._in = [
-            None if place == here else Channel(shape, local.dtype, layout, self.layouts[here], local.device)
-            for place, layout in enumerate(self.layouts)
-        ]  # fmt: skip
+        own, others = self.layouts[here], enumerate(self.layouts)
+        pairs = [None if place == here else (layout, own) for place, layout in others]
+        self._out = [self._channel(own, pair[0]) for pair in pairs if pair is not None]
+        self._in = [None if pair is None else self._channel(*pair) for pair in pairs]
 
         self._before: torch.Tensor | None = None
+
+    def _channel(self, source: Layout, target: Layout) -> Channel:
+        local = self.slot.local
+        return Channel(tuple(self.slot.parameter.shape), local.dtype, source, target, local.device)
 
     def begin(self) -> None:
         """A step begins: what earlier steps left, equal on all workers, is put aside."""

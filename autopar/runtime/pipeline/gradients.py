@@ -1,4 +1,4 @@
-"""Gradients of a worker's parameters: summed over its mesh once per step, while other stages still run."""
+"""Gradients of a worker's parameters: summed over its mesh once per step, while others still run."""
 
 from __future__ import annotations
 

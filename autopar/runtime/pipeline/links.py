@@ -33,7 +33,7 @@ class Links:
 
     def __init__(self, plan: PipelinePlan, stages: Stages, device: torch.device | str) -> None:
         self._plan, self._stages, self._device = plan, stages, device
-        self._ways: dict[tuple[int, int], tuple[Way, ...]] = {}
+        self._ways: dict[tuple[int, int, int, int], tuple[Way, ...]] = {}
 
     @cached_property
     def between(self) -> Mapping[tuple[int, int], tuple[int, ...]]:

@@ -101,6 +101,11 @@ class Pipelined(Held):
         """The emitted Python of this rank's stages."""
         return {stage: program.source for stage, program in self._first.programs.items()}
 
+    @property
+    def _is_first(self) -> bool:
+        """Whether this rank speaks for its worker where each counts once."""
+        return dist.get_rank() == self.plan.workers[self._first.worker].ranks[0]
+
     def _holders(self, name: str) -> tuple[int, ...]:
         """The workers that hold a parameter; one that nobody reads is kept with the first stage."""
         return self._first.holders.get(name) or self.plan.schedule.holders[0][:1]
@@ -280,13 +285,9 @@ class Pipelined(Held):
         graph = next(g for g in built.stages.graphs if g.loss is not None)
         assert graph.loss is not None
         dtype = getattr(torch, graph.tensors[graph.loss].dtype)
-        is_first = dist.get_rank() == built.plan.workers[built.worker].ranks[0]
-        mine = own is not None and is_first
-        loss = (
-            own.clone()
-            if mine and own is not None
-            else torch.zeros((), dtype=dtype, device=self._device)
-        )
+        loss = torch.zeros((), dtype=dtype, device=self._device)
+        if own is not None and self._is_first:
+            loss += own
         dist.all_reduce(loss)
         return loss
 
@@ -305,19 +306,17 @@ class Pipelined(Held):
         mesh = self.plan.workers[worker].mesh
         owned = [slot for slot in self._slots if self._holders(slot.name)[0] == worker]
         mine = total_norm(gradients(owned), mesh, self.axes, norm_type)
-        is_first = dist.get_rank() == self.plan.workers[worker].ranks[0]
-        part = (
-            mine.double().to(self._device)
-            if is_first
-            else torch.zeros((), dtype=torch.float64, device=self._device)
-        )
+        part = torch.zeros((), dtype=torch.float64, device=self._device)
+        if self._is_first:
+            part += mine.double().to(self._device)
         if norm_type == float("inf"):
             dist.all_reduce(part, op=dist.ReduceOp.MAX)
         else:
             part = part**norm_type
             dist.all_reduce(part)
             part = part ** (1.0 / norm_type)
-        norm = part.to(mine.dtype)
+        wide = any(slot.local.dtype == torch.float64 for slot in self._slots)
+        norm = part.to(torch.float64 if wide else torch.float32)
         shrink(self._slots, norm, max_norm)
         return norm
 

@@ -18,8 +18,9 @@ from autopar.placement import Sharding
 from autopar.runtime.shards import held
 
 Index = slice | torch.Tensor
-Tile = tuple[tuple[slice, ...], ...]
-"""By dim: the runs of indices of the whole tensor."""
+Runs = tuple[range, ...]
+Tile = tuple[Runs, ...]
+"""By dim: the indices of the whole tensor."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,11 @@ class Layout:
         """What the rank at a place of the mesh holds."""
         coordinate = self.mesh.coordinate(place)
         return tuple(
-            held(size, dim, self.form, self.mesh, coordinate) for dim, size in enumerate(shape)
+            tuple(
+                range(run.start, run.stop)
+                for run in held(size, dim, self.form, self.mesh, coordinate)
+            )
+            for dim, size in enumerate(shape)
         )
 
 
@@ -100,7 +105,7 @@ def paste(local: torch.Tensor, index: tuple[Index, ...], box: torch.Tensor) -> N
     local[grid] = box
 
 
-def _common(mine: tuple[slice, ...], theirs: tuple[slice, ...]) -> tuple[_Places, _Places]:
+def _common(mine: Runs, theirs: Runs) -> tuple[_Places, _Places]:
     """Where the indices that both have are, in each of the two local tensors."""
     _, taken, placed = np.intersect1d(
         _indices(mine), _indices(theirs), assume_unique=True, return_indices=True
@@ -108,7 +113,7 @@ def _common(mine: tuple[slice, ...], theirs: tuple[slice, ...]) -> tuple[_Places
     return taken, placed
 
 
-def _indices(runs: tuple[slice, ...]) -> _Places:
+def _indices(runs: Runs) -> _Places:
     return np.concatenate([np.arange(run.start, run.stop) for run in runs] or [np.empty(0, int)])
 
 
