@@ -23,7 +23,7 @@ Key = tuple[Kind, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """`source`, a place in the list of all actions, must be done; along `edge`, if it sends something."""
+    """Place `source` of the list of all actions must be done; along `edge`, if it sends something."""
 
     source: int
     edge: int | None = None

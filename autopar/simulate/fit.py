@@ -1,0 +1,110 @@
+"""A schedule made to measure: for given seconds, transfers and memory, not for equal stages.
+
+A list scheduler: time goes on, and whenever a worker is free it takes the best action that is ready.
+
+    backwards before forwards (or the other way round, where the policy says so),
+    forwards only as far ahead as the policy and the memory allow,
+    weight gradients where nothing else is ready and the next thing is not too near,
+    or where their memory is needed.
+
+Each policy gives a schedule; the one with the shortest simulated step is taken.
+
+Memory cannot lead into a dead end: a forward must leave room for all forwards that the worker's oldest
+unfinished microbatch still has to do there.  So the oldest of all microbatches can always go on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from autopar.errors import ScheduleError
+from autopar.schedules.schedule import Schedule
+from autopar.simulate.greedy import Greedy, Policy
+from autopar.simulate.memory import peaks as peaks_of
+from autopar.simulate.simulate import Simulated, simulate
+from autopar.simulate.values import Costs
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The schedule and its simulation; the policy that made it, unless it is one of the rivals."""
+
+    schedule: Schedule
+    simulated: Simulated
+    policy: Policy | None
+
+
+def fit(
+    costs: Costs,
+    placement: Sequence[int],
+    microbatches: int,
+    limits: Sequence[float] | None = None,
+    split: bool = True,
+    rivals: Iterable[Schedule] = (),
+) -> Fitted:
+    """The best that is found.
+
+    placement   each stage's worker
+    limits      bytes of each worker
+    split       whether backwards may be divided into I and W
+    rivals      other schedules of these stages, taken where they are better and fit
+    """
+    workers = max(placement) + 1
+    bytes_of = [math.inf] * workers if limits is None else list(limits)
+    _check_room(costs, placement, bytes_of)
+    best: Fitted | None = None
+    for schedule, policy in _tried(costs, placement, microbatches, bytes_of, split, rivals):
+        simulated = simulate(schedule, costs)
+        if best is None or simulated.step < best.simulated.step * (1 - 1e-12):
+            best = Fitted(schedule, simulated, policy)
+    assert best is not None
+    return best
+
+
+def _tried(
+    costs: Costs,
+    placement: Sequence[int],
+    microbatches: int,
+    limits: Sequence[float],
+    split: bool,
+    rivals: Iterable[Schedule],
+) -> Iterator[tuple[Schedule, Policy | None]]:
+    for schedule in rivals:
+        if schedule.holders != tuple((worker,) for worker in placement):
+            raise ScheduleError(
+                f"{schedule.name} holds stages on {schedule.holders}, not {placement}."
+            )
+        peaks = zip(peaks_of(schedule, costs.stages), limits, strict=True)
+        if all(peak <= limit * (1 + 1e-12) for peak, limit in peaks):
+            yield schedule, None
+    for policy in policies(split):
+        yield Greedy(costs, placement, microbatches, limits, policy).run(), policy
+
+
+def policies(split: bool) -> Iterator[Policy]:
+    """What is tried."""
+    for ahead, backward_first, deep_first in itertools.product(
+        (0.6, 0.8, 1.0, 1.5, 2.0, math.inf), (True, False), (True, False)
+    ):
+        yield Policy(ahead, backward_first, deep_first, split=False)
+        if split:
+            for patience in (0.0, 0.5, 1.0):
+                yield Policy(ahead, backward_first, deep_first, True, patience)
+
+
+def _check_room(costs: Costs, placement: Sequence[int], limits: Sequence[float]) -> None:
+    if len(placement) != len(costs.stages):
+        raise ScheduleError(f"{len(placement)} stages are placed, {len(costs.stages)} have costs.")
+    for worker, limit in enumerate(limits):
+        held = [cost for cost, on in zip(costs.stages, placement, strict=True) if on == worker]
+        if not held:
+            raise ScheduleError(f"Worker {worker} holds no stage; number workers without gaps.")
+        least = sum(cost.static + cost.kept for cost in held) + max(cost.working for cost in held)
+        if least > limit:
+            raise ScheduleError(
+                f"Worker {worker} needs {least:g} bytes for one microbatch, more than its limit of "
+                f"{limit:g}; give it fewer stages or more devices."
+            )
