@@ -47,7 +47,7 @@ class Dependencies:
     order: tuple[int, ...]
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=32)
 def dependencies(schedule: Schedule, edges: tuple[Edge, ...]) -> Dependencies:
     """The graph; `ScheduleError` where something is missing or the lists wait for each other."""
     lists = [[a for a in row if a.kind in COMPUTE or a.kind == "U"] for row in schedule.workers]

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from autopar.errors import ScheduleError
 from autopar.schedules.schedule import Schedule
+from autopar.simulate.bound import lower_bound
 from autopar.simulate.greedy import Greedy, Policy
 from autopar.simulate.memory import peaks as peaks_of
 from autopar.simulate.simulate import Simulated, simulate
@@ -55,11 +56,14 @@ def fit(
     workers = max(placement) + 1
     bytes_of = [math.inf] * workers if limits is None else list(limits)
     _check_room(costs, placement, bytes_of)
+    least = lower_bound(costs, [(worker,) for worker in placement], microbatches) * (1 + 1e-9)
     best: Fitted | None = None
     for schedule, policy in _tried(costs, placement, microbatches, bytes_of, split, rivals):
         simulated = simulate(schedule, costs)
         if best is None or simulated.step < best.simulated.step * (1 - 1e-12):
             best = Fitted(schedule, simulated, policy)
+        if best.simulated.step <= least:
+            break
     assert best is not None
     return best
 
