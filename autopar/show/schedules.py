@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from autopar.schedules import SCHEDULES, Schedule, build
 from autopar.schedules.kept import most_kept
@@ -13,48 +13,60 @@ from autopar.show.timeline import timeline
 from autopar.simulate import Costs, Simulated, StageCost, simulate
 
 WORKERS, MICROBATCHES = 4, 8
+BEGIN, END = "<!-- written by python -m autopar.show.schedules -->", "<!-- until here -->"
 
 
-def unit_costs(schedule: Schedule) -> Costs:
-    """A worker's F, I and W take three seconds together per microbatch, whatever the schedule."""
-    stages = max(map(len, schedule.held)) if schedule.name != "chimera" else 1
-    return Costs((StageCost(1 / stages, 1 / stages, 1 / stages),) * schedule.stages)
+def equal_parts(schedule: Schedule) -> Simulated:
+    """F, I and W of a worker take a second each per microbatch, in however many stages."""
+    part = len(schedule.workers) / schedule.stages
+    cost = StageCost(part, part, part, version=1.0)
+    return simulate(schedule, Costs((cost,) * schedule.stages))
 
 
 def compared(workers: int = WORKERS, microbatches: int = MICROBATCHES) -> str:
     """A table in Markdown."""
     lines = [
-        "| schedule | stages | step | bubble | kept by workers | until I |",
-        "| --- | ---: | ---: | ---: | --- | --- |",
+        "| schedule | stages | step | bubble | without barrier | kept until W | until I | versions |",
+        "| --- | ---: | ---: | ---: | ---: | --- | --- | --- |",
     ]
     for name in SCHEDULES:
         schedule = build(name, workers, microbatches)
-        simulated = simulate(schedule, unit_costs(schedule))
-        lines.append(f"| {name} | {schedule.stages} | {' | '.join(_figures(simulated))} |")
+        lines.append(f"| {name} | {schedule.stages} | {' | '.join(_figures(schedule))} |")
     return "\n".join(lines) + "\n"
 
 
-def _figures(simulated: Simulated) -> Iterator[str]:
-    schedule = simulated.schedule
-    share = len(schedule.workers) / schedule.stages
-    yield f"{simulated.step:.4g}"
-    yield f"{sum(simulated.bubble_rates) / len(schedule.workers):.1%}"
-    for for_weights in (1.0, 0.0):
-        kept = (share * each for each in most_kept(schedule, for_weights))
-        yield ", ".join(f"{count:.4g}" for count in kept)
+def _figures(schedule: Schedule) -> tuple[str, ...]:
+    simulated = equal_parts(schedule)
+    part = len(schedule.workers) / schedule.stages
+    work = 3 * schedule.microbatches
+    return (
+        f"{simulated.step:.4g}",
+        f"{1 - work / simulated.step:.1%}",
+        f"{1 - work / simulated.longest_span:.1%}",
+        _numbers(part * kept for kept in most_kept(schedule)),
+        _numbers(part * kept for kept in most_kept(schedule, for_weights=0.0)),
+        _numbers(1 + peak for peak in simulated.peaks) if schedule.asynchronous else "1",
+    )
+
+
+def _numbers(values: Iterable[float]) -> str:
+    """All workers' figures; one figure where they agree."""
+    texts = [f"{value:.4g}" for value in values]
+    return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
 
 
 def drawn(name: str, workers: int = WORKERS, microbatches: int = MICROBATCHES) -> str:
     """One schedule as text."""
-    schedule = build(name, workers, microbatches)
-    return timeline(simulate(schedule, unit_costs(schedule)))
+    return timeline(equal_parts(build(name, workers, microbatches)))
 
 
 def page() -> str:
     """The table and all drawings."""
-    parts = [compared()]
-    parts += [f"### {name}\n\n```text\n{drawn(name)}```\n" for name in SCHEDULES]
-    return "\n".join(parts)
+    parts = [BEGIN + "\n", compared()]
+    for name in SCHEDULES:
+        text = drawn(name, microbatches=2 if name == "naive" else MICROBATCHES)
+        parts.append(f"### {name}\n\n```text\n{text}```\n")
+    return "\n".join(parts) + "\n" + END + "\n"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autopar.errors import ScheduleError
-from autopar.schedules.schedule import Schedule
+from autopar.schedules.schedule import Actions, Schedule
 from autopar.simulate.bound import lower_bound
 from autopar.simulate.greedy import Greedy, Policy
 from autopar.simulate.memory import peaks as peaks_of
@@ -82,16 +82,21 @@ def _tried(
                 f"{schedule.name} holds stages on {schedule.holders}, not {placement}."
             )
         peaks = zip(peaks_of(schedule, costs.stages), limits, strict=True)
-        if all(peak <= limit * (1 + 1e-12) for peak, limit in peaks):
+        if all(peak <= limit * (1 + 1e-9) for peak, limit in peaks):
             yield schedule, None
-    for policy in policies(split):
-        yield Greedy(costs, placement, microbatches, limits, policy).run(), policy
+    several = len(set(placement)) < len(placement)
+    seen: set[tuple[Actions, ...]] = set()
+    for policy in policies(split, several):
+        schedule = Greedy(costs, placement, microbatches, limits, policy).run()
+        if schedule.workers not in seen:
+            seen.add(schedule.workers)
+            yield schedule, policy
 
 
-def policies(split: bool) -> Iterator[Policy]:
-    """What is tried."""
+def policies(split: bool, several: bool) -> Iterator[Policy]:
+    """What is tried; `several`: some worker has to choose among its stages."""
     for ahead, backward_first, deep_first in itertools.product(
-        (0.6, 0.8, 1.0, 1.5, 2.0, math.inf), (True, False), (True, False)
+        (0.6, 0.8, 1.0, 1.5, 2.0, math.inf), (True, False), (True, False) if several else (True,)
     ):
         yield Policy(ahead, backward_first, deep_first, split=False)
         if split:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autopar.errors import InternalError
 from autopar.schedules.action import Action, Kind
 from autopar.schedules.schedule import Schedule
 from autopar.simulate.program import Lane, ways
@@ -52,7 +53,7 @@ class Greedy:
         self.backward: Kind = "I" if policy.split else "B"
         self.caps = in_flight(costs, policy)
         self.room = [
-            limit
+            limit * (1 + 1e-9)
             - sum(costs.stages[stage].static for stage in held)
             - max(costs.stages[stage].working for stage in held)
             for limit, held in zip(limits, self.held, strict=True)
@@ -63,11 +64,16 @@ class Greedy:
 
     def _lay_lanes(self) -> None:
         edges, on = self.costs.edges, self.placement
-        self.into = [sum(edge.target == s for edge in edges) for s in range(len(on))]
-        self.back = [
-            1 + sum(edge.source == s and edge.gradient_nbytes is not None for edge in edges)
-            for s in range(len(on))
-        ]
+        # For each stage (edge, stage at its other end): whom its forward serves, and its backward.
+        self.after: list[list[tuple[int, int]]] = [[] for _ in on]
+        self.before: list[list[tuple[int, int]]] = [[] for _ in on]
+        self.into, self.back = [0] * len(on), [1] * len(on)
+        for number, edge in enumerate(edges):
+            self.after[edge.source].append((number, edge.target))
+            self.into[edge.target] += 1
+            if edge.gradient_nbytes is not None:
+                self.before[edge.target].append((number, edge.source))
+                self.back[edge.source] += 1
         lanes = []
         for number, edge in enumerate(edges):
             lanes.append(Lane(number, False, on[edge.source], on[edge.target]))
@@ -97,6 +103,10 @@ class Greedy:
             heapq.heappush(wake, (end, worker))
             for other, arrival in self._do(worker, action, end):
                 heapq.heappush(wake, (max(arrival, self.free[other]), other))
+        if sum(self.done["F"]) + sum(self.done[self.backward]) < 2 * self.microbatches * len(
+            self.into
+        ):
+            raise InternalError(f"The list scheduler got stuck under {self.policy}.")
         lists = tuple(map(tuple, self.lists))
         return Schedule("fitted", len(self.placement), self.microbatches, lists)
 
@@ -154,8 +164,8 @@ class Greedy:
         oldest = min(done[s] for s in held)
         rest = sum(self.costs.stages[s].kept for s in held if done[s] == oldest)
         if done[stage] == oldest:
-            return rest <= self.room[worker] * (1 + 1e-12)
-        return rest + self.costs.stages[stage].kept <= self.room[worker] * (1 + 1e-12)
+            return rest <= self.room[worker]
+        return rest + self.costs.stages[stage].kept <= self.room[worker]
 
     def _do(self, worker: int, action: Action, end: float) -> list[tuple[int, float]]:
         """Book it, and send what it produces: (worker, arrival)."""
@@ -165,16 +175,11 @@ class Greedy:
         self.room[worker] += _released(self.costs.stages[stage], action.kind)
         if action.kind == "W":
             return []
+        if action.kind == "F":
+            self._arrive(True, stage, microbatch, end)
         woken = []
         backward = action.kind != "F"
-        if not backward:
-            self._arrive(True, stage, microbatch, end)
-        for number, edge in enumerate(self.costs.edges):
-            if (edge.target if backward else edge.source) != stage:
-                continue
-            if backward and edge.gradient_nbytes is None:
-                continue
-            other = edge.source if backward else edge.target
+        for number, other in (self.before if backward else self.after)[stage]:
             arrival = end
             if self.placement[other] != worker:
                 way = self.way[number, backward]
