@@ -7,7 +7,8 @@ A list scheduler: time goes on, and whenever a worker is free it takes the best 
     weight gradients where nothing else is ready and the next thing is not too near,
     or where their memory is needed.
 
-Each policy gives a schedule; the one with the shortest simulated step is taken.
+Each policy gives a schedule; the one with the shortest simulated step is taken, those with names among
+them.
 
 Memory cannot lead into a dead end: a forward must leave room for all forwards that the worker's oldest
 unfinished microbatch still has to do there.  So the oldest of all microbatches can always go on.
@@ -21,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autopar.errors import ScheduleError
+from autopar.schedules.registry import SCHEDULES, build
 from autopar.schedules.schedule import Actions, Schedule
 from autopar.simulate.bound import lower_bound
 from autopar.simulate.greedy import Greedy, Policy
@@ -44,14 +46,15 @@ def fit(
     microbatches: int,
     limits: Sequence[float] | None = None,
     split: bool = True,
-    rivals: Iterable[Schedule] = (),
+    rivals: Iterable[Schedule] | None = None,
 ) -> Fitted:
     """The best that is found.
 
     placement   each stage's worker
     limits      bytes of each worker
     split       whether backwards may be divided into I and W
-    rivals      other schedules of these stages, taken where they are better and fit
+    rivals      other schedules of these stages, taken where they are better and fit; None: those with
+                names that are laid out like `placement`
     """
     workers = max(placement) + 1
     bytes_of = [math.inf] * workers if limits is None else list(limits)
@@ -74,10 +77,12 @@ def _tried(
     microbatches: int,
     limits: Sequence[float],
     split: bool,
-    rivals: Iterable[Schedule],
+    rivals: Iterable[Schedule] | None,
 ) -> Iterator[tuple[Schedule, Policy | None]]:
+    if rivals is None:
+        rivals = named(costs, placement, microbatches, split)
     for schedule in rivals:
-        if schedule.holders != tuple((worker,) for worker in placement):
+        if not _stands(schedule, placement):
             raise ScheduleError(
                 f"{schedule.name} holds stages on {schedule.holders}, not {placement}."
             )
@@ -91,6 +96,27 @@ def _tried(
         if schedule.workers not in seen:
             seen.add(schedule.workers)
             yield schedule, policy
+
+
+def named(
+    costs: Costs, placement: Sequence[int], microbatches: int, split: bool
+) -> Iterator[Schedule]:
+    """Synchronous schedules with names that put each stage where `placement` does."""
+    if any(edge.source > edge.target for edge in costs.edges):
+        return
+    for name, entry in SCHEDULES.items():
+        if entry.asynchronous:
+            continue
+        try:
+            schedule = build(name, max(placement) + 1, microbatches, len(placement))
+        except ScheduleError:
+            continue
+        if _stands(schedule, placement) and schedule.splits_backward <= split:
+            yield schedule
+
+
+def _stands(schedule: Schedule, placement: Sequence[int]) -> bool:
+    return schedule.holders == tuple((worker,) for worker in placement)
 
 
 def policies(split: bool, several: bool) -> Iterator[Policy]:
@@ -112,7 +138,7 @@ def _check_room(costs: Costs, placement: Sequence[int], limits: Sequence[float])
         if not held:
             raise ScheduleError(f"Worker {worker} holds no stage; number workers without gaps.")
         least = sum(cost.static + cost.kept for cost in held) + max(cost.working for cost in held)
-        if least > limit:
+        if least > limit * (1 + 1e-9):
             raise ScheduleError(
                 f"Worker {worker} needs {least:g} bytes for one microbatch, more than its limit of "
                 f"{limit:g}; give it fewer stages or more devices."

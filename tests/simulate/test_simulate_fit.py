@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -21,6 +22,7 @@ from autopar.simulate import (
     simulate,
     uniform,
 )
+from autopar.simulate.fit import named
 from tests.simulate.drawing_costs import random_costs
 
 
@@ -77,36 +79,45 @@ def unequal(random: Random, stages: int) -> Costs:
     return Costs(tuple(costs), traffic, own_links(stages, Link(0.02, 20)))
 
 
-def test_beats_those_with_names_on_unequal_stages() -> None:
-    """In the memory of the named one, mostly better, and hardly ever worse."""
-    better, ratios = 0, []
-    for seed in range(12):
-        random = Random(seed)
-        workers = random.choice((3, 4, 6))
-        costs = unequal(random, workers)
-        for name in ("1f1b", "zb-h1", "zb-h2"):
-            named = simulate(build(name, workers, 8), costs)
-            found = fit(costs, range(workers), 8, named.peaks)
-            ratios.append(found.simulated.step / named.step)
-            better += ratios[-1] < 0.9999
-    assert better >= 18
-    assert max(ratios) < 1.03
-    assert sum(ratios) / len(ratios) < 0.97
+def test_compared_with_those_with_names_in_their_memory() -> None:
+    """The table of docs/schedules.md: steps as shares of the named schedule's, on unequal stages."""
+    page = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
+    for name in ("1f1b", "zb-h1", "zb-h2"):
+        ratios = []
+        for seed in range(12):
+            random = Random(seed)
+            costs = unequal(random, random.choice((3, 4, 6)))
+            workers = len(costs.stages)
+            other = simulate(build(name, workers, 8), costs)
+            found = fit(costs, range(workers), 8, other.peaks, rivals=())
+            ratios.append(found.simulated.step / other.step)
+        figures = (sum(ratios) / 12, min(ratios), max(ratios))
+        assert f"| {name} | {' | '.join(f'{figure:.1%}' for figure in figures)} |" in page
 
 
-def test_never_worse_than_a_rival() -> None:
+def test_never_worse_than_one_with_a_name() -> None:
     for seed in range(4):
         costs = unequal(Random(seed), 4)
-        rival = build("zb-h1", 4, 6)
-        peaks = simulate(rival, costs).peaks
-        found = fit(costs, range(4), 6, peaks, rivals=[rival])
-        assert found.simulated.step <= simulate(rival, costs).step
+        for name in ("1f1b", "zb-h1", "zb-h2"):
+            rival = simulate(build(name, 4, 6), costs)
+            assert fit(costs, range(4), 6, rival.peaks).simulated.step <= rival.step
+
+
+def test_rivals_with_names_stand_where_the_stages_are() -> None:
+    def names(placement: list[int], split: bool = True) -> set[str]:
+        return {each.name for each in named(uniform(len(placement)), placement, 8, split)}
+
+    assert names([0, 1, 2]) == {"naive", "gpipe", "1f1b", "zb-h1", "zb-h2", "interleaved"}
+    assert names([0, 1, 2], split=False) == {"naive", "gpipe", "1f1b", "interleaved"}
+    assert names([0, 1, 0, 1]) == {"interleaved"}
+    assert names([0, 1, 1, 0]) == {"zb-v", "dualpipe-v"}
+    assert names([1, 0]) == names([0, 1, 1]) == set()
 
 
 def test_a_rival_that_does_not_fit_is_left_out() -> None:
     costs = Costs((StageCost(1, 1, 1, kept=1),) * 4)
     found = fit(costs, range(4), 6, [4] * 4, rivals=[build("gpipe", 4, 6)])
-    assert found.schedule.name == "fitted"
+    assert found.schedule.name == "fitted" and found.policy is not None
     assert max(found.simulated.peaks) <= 4
     with pytest.raises(ScheduleError, match="zb-v holds stages on"):
         fit(costs, range(4), 6, rivals=[build("zb-v", 4, 6)])
@@ -125,7 +136,7 @@ def test_several_stages_per_worker() -> None:
     made = build("zb-v", 4, 8)
     costs = Costs((StageCost(0.5, 0.5, 0.5, kept=1, kept_for_weights=0.5),) * 8)
     v = simulate(made, costs)
-    found = fit(costs, [held[0] for held in made.holders], 8, v.peaks)
+    found = fit(costs, [held[0] for held in made.holders], 8, v.peaks, rivals=())
     assert v.step <= found.simulated.step <= 1.04 * v.step
     assert found.simulated.step < simulate(build("1f1b", 4, 8), uniform(4)).step * 0.85
 

@@ -8,8 +8,8 @@ The definition that gives their figures to all four decimals, found by trying:
 Transfers cost `comm` milliseconds of latency, occupy nothing, and only their reader waits for them.
 1F1B, ZB-H1 and ZB-H2 follow.  Interleaved 1F1B (3 stages per worker) does not: our rates are higher, by
 0.0036 at most.  The published ones come out exactly if, where stages wrap around from the last worker
-to the first (and back), only the first microbatch of a group of p waits for its data, and the others start
-without it.
+to the first (and back), only the first microbatch of a group of p waits for its data, and the others
+start without it.
 """
 
 from __future__ import annotations
