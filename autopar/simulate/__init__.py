@@ -2,6 +2,7 @@
 
 from autopar.simulate.bound import lower_bound
 from autopar.simulate.fit import Fitted, fit
+from autopar.simulate.memory import peaks
 from autopar.simulate.simulate import Simulated, simulate, step_seconds
 from autopar.simulate.trace import trace
 from autopar.simulate.values import (
@@ -25,6 +26,7 @@ __all__ = [
     "fit",
     "lower_bound",
     "own_links",
+    "peaks",
     "simulate",
     "step_seconds",
     "trace",
