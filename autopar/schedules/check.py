@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from autopar.errors import ScheduleError
 from autopar.schedules.action import COMPUTE, RECEIVES, SENDS, Action
+from autopar.schedules.collectives import Ties, check_collectives
 from autopar.schedules.dependencies import dependencies
-from autopar.schedules.kept import most_kept
+from autopar.schedules.kept import levels
 from autopar.schedules.rendezvous import run_blocking
 from autopar.schedules.schedule import Edge, Schedule, chain
 from autopar.schedules.transfers import check_transfers
@@ -18,6 +19,7 @@ def check(
     schedule: Schedule,
     edges: tuple[Edge, ...] | None = None,
     limits: float | Sequence[float] | None = None,
+    ties: Ties = (),
 ) -> None:
     """Raise `ScheduleError` unless
 
@@ -25,8 +27,9 @@ def check(
     - the lists can run to their end, as each action waits for what `dependencies` says;
     - weights have the versions that F, B, I and W state, and are updated after every gradient;
     - no worker keeps more microbatches than its limit (`limits`, each stage's counting for one);
-    - where transfers are written out, they are those of the edges, and the lists run to their end
-      even if every send waits for its receive, and every collective for all participants.
+    - where transfers and collectives are written out, they are those of the edges, stages and `ties`,
+      each in a place that makes sense, and the lists run to their end even if every send waits for its
+      receive, and every collective for all participants.
     """
     edges = chain(schedule.stages) if edges is None else edges
     _check_edges(schedule, edges)
@@ -38,6 +41,7 @@ def check(
         _check_kept(schedule, limits)
     if schedule.lowered:
         check_transfers(schedule, edges)
+        check_collectives(schedule, ties)
         run_blocking(schedule)
 
 
@@ -119,9 +123,10 @@ def _check_versions(schedule: Schedule) -> None:
 
 def _check_kept(schedule: Schedule, limits: float | Sequence[float]) -> None:
     each = [limits] * len(schedule.workers) if isinstance(limits, int | float) else limits
-    for worker, (kept, limit) in enumerate(zip(most_kept(schedule), each, strict=True)):
-        if kept.count > limit:
-            raise ScheduleError(
-                f"{schedule.name}, worker {worker}, position {kept.position}: after {kept.action} it "
-                f"keeps {kept.count:g} microbatches, more than its limit of {limit:g}."
-            )
+    for worker, (actions, limit) in enumerate(zip(schedule.workers, each, strict=True)):
+        for position, action, level in levels(actions):
+            if level > limit:
+                raise ScheduleError(
+                    f"{schedule.name}, worker {worker}, position {position}: after {action} it keeps "
+                    f"{level:g} microbatches, more than its limit of {limit:g}."
+                )

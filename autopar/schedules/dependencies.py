@@ -23,7 +23,7 @@ Key = tuple[Kind, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """`source`, a place in the list of all actions, must be done; along `edge`, if it sends something."""
+    """Place `source` of the list of all actions must be done; along `edge`, if it sends something."""
 
     source: int
     edge: int | None = None
@@ -47,7 +47,7 @@ class Dependencies:
     order: tuple[int, ...]
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=32)
 def dependencies(schedule: Schedule, edges: tuple[Edge, ...]) -> Dependencies:
     """The graph; `ScheduleError` where something is missing or the lists wait for each other."""
     lists = [[a for a in row if a.kind in COMPUTE or a.kind == "U"] for row in schedule.workers]

@@ -1,7 +1,7 @@
 """DualPipeV: ZB-V's placement; in the main part a forward goes with the backward of another microbatch.
 
-DeepSeek-AI, arXiv:2412.19437, section 3.2.1 (DualPipe), cut in half as in their repository DualPipe.  The
-pairs are there so that one's transfers hide behind the other's compute; here one follows the other.
+DeepSeek-AI, arXiv:2412.19437, section 3.2.1 (DualPipe), cut in half as in their repository DualPipe.
+The pairs are there so that one's transfers hide behind the other's compute; here one follows the other.
 """
 
 from __future__ import annotations

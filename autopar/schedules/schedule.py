@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.errors import ScheduleError
-from autopar.schedules.action import COMPUTE, SENDS, Action
+from autopar.schedules.action import COLLECTIVES, COMPUTE, SENDS, Action
 
 Actions = tuple[Action, ...]
 
@@ -87,18 +87,21 @@ class Schedule:
 
     @property
     def lowered(self) -> bool:
-        """Whether transfers are written out."""
-        return any(action.kind in SENDS for actions in self.workers for action in actions)
+        """Whether transfers and collectives are written out."""
+        return any(
+            action.kind in SENDS | COLLECTIVES for actions in self.workers for action in actions
+        )
 
     def check(
         self,
         edges: tuple[Edge, ...] | None = None,
         limits: float | Sequence[float] | None = None,
+        ties: Sequence[Sequence[int]] = (),
     ) -> None:
         """Raise `ScheduleError` unless the lists obey `autopar/schedules/check.py`."""
         from autopar.schedules.check import check
 
-        check(self, edges, limits)
+        check(self, edges, limits, ties)
 
     def __str__(self) -> str:
         head = f"{self.name} stages={self.stages} microbatches={self.microbatches}"

@@ -1,6 +1,10 @@
 """Discrete events over a schedule's lists: how long a step takes, who waits, who keeps how much."""
 
+from autopar.simulate.bound import lower_bound
+from autopar.simulate.fit import Fitted, fit
+from autopar.simulate.memory import peaks
 from autopar.simulate.simulate import Simulated, simulate, step_seconds
+from autopar.simulate.trace import trace
 from autopar.simulate.values import (
     Costs,
     Link,
@@ -13,13 +17,18 @@ from autopar.simulate.values import (
 
 __all__ = [
     "Costs",
+    "Fitted",
     "Link",
     "Network",
     "Simulated",
     "StageCost",
     "Traffic",
+    "fit",
+    "lower_bound",
     "own_links",
+    "peaks",
     "simulate",
     "step_seconds",
+    "trace",
     "uniform",
 ]

@@ -46,7 +46,7 @@ class Way:
     latency: float
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=32)
 def program(schedule: Schedule, edges: tuple[Edge, ...]) -> Program:
     """Flatten."""
     graph = dependencies(schedule, edges)
