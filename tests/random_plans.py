@@ -24,6 +24,7 @@ from autopar.pricing.space import Decisions
 from cost_models.hardware import load
 
 T = TypeVar("T")
+PLAIN = Settings()
 
 
 def kinds(sharding: Sharding) -> str:
@@ -32,13 +33,18 @@ def kinds(sharding: Sharding) -> str:
 
 
 def random_plan(
-    graph: Graph, mesh: Mesh, seed: int, saved: Mapping[str, Saved], recomputes: bool = False
+    graph: Graph,
+    mesh: Mesh,
+    seed: int,
+    saved: Mapping[str, Saved],
+    recomputes: bool = False,
+    settings: Settings = PLAIN,
 ) -> Plan:
     """Any valid plan; the same seed gives the same plan.  With `recomputes`, each block may be again."""
     rng = random.Random(seed)
     # Datasheet prices make every collective worth using; a measured profile may avoid one.
     prices = Prices(mesh, load("h100"))
-    candidates = candidates_of(graph, mesh, Settings())
+    candidates = candidates_of(graph, mesh, settings)
     operators = {
         name: _pick(rng, options, lambda o: "|".join(map(kinds, o.outputs)))
         for name, options in sorted(candidates.operators.items())

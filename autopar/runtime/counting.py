@@ -33,8 +33,8 @@ KINDS = {
     "all_to_all_single": "all_to_all",
 }
 """c10d and functional operators, by the field's word."""
-OTHERS = {"wait_tensor", "_wrap_tensor_autograd", "barrier", "broadcast_"}
-"""Operators that move no tensor of the step."""
+OTHERS = {"wait_tensor", "_wrap_tensor_autograd", "barrier", "broadcast_", "send", "recv_"}
+"""Operators that move no tensor of the step along an axis."""
 
 
 class CountTraffic(TorchDispatchMode):

@@ -1,0 +1,53 @@
+"""Pipelines on real processes: every schedule, unequal meshes, skips, ties, random plans."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from autopar.schedules import SCHEDULES
+from tests.pipelines import Line, check_lines
+from tests.pool import Pool
+
+SYNCHRONOUS = tuple(name for name, known in SCHEDULES.items() if not known.asynchronous)
+
+EVERYDAY = [
+    Line("gpt2", (4,), (2, 2), "1f1b", 2),
+    Line("gpt2", (4,), (1, 3), "zb-h1", 4),
+    Line("llama", (4,), ((1, 2), 1, 1), "gpipe", 2),
+    Line("architectures.t5", (4,), (2, 1, 1), "1f1b", 2),
+    Line("mlp", (4,), (2, 2), "zb-v", 2),
+]
+
+
+@pytest.mark.parametrize("line", EVERYDAY, ids=str)
+def test_equal(pool: Pool, line: Line) -> None:
+    pool.run(4, check_lines, [line])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_plans(pool: Pool, seed: int) -> None:
+    stages = ((2, 2), (1, 3), (1, 1, 2))[seed % 3]
+    pool.run(4, check_lines, [Line("gpt2", (4,), stages, "1f1b", 2, seed)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "llama", "architectures.t5", "architectures.unet"])
+@pytest.mark.parametrize("schedule", SYNCHRONOUS)
+def test_every_schedule(pool: Pool, name: str, schedule: str) -> None:
+    lines = [
+        Line(name, (4,), stages, schedule, 2)
+        for stages in ((2, 2), (1, 3), (1, 1, 2), (1, 1, 1, 1))
+        if schedule != "chimera" or len(stages) % 2 == 0
+    ]
+    for line in lines:
+        pool.run(4, check_lines, [line])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "seed"), list(itertools.product(["gpt2", "llama"], range(12))))
+def test_more_random_plans(pool: Pool, name: str, seed: int) -> None:
+    stages = ((2, 2), (1, 3), (1, 1, 2), (1, (1, 3)), ((2, 1), (1, 2)))[seed % 5]
+    schedule = ("1f1b", "zb-h1", "gpipe", "interleaved")[seed % 4]
+    pool.run(4, check_lines, [Line(name, (4,), stages, schedule, 2, 100 + seed)])

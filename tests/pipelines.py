@@ -1,0 +1,156 @@
+"""The check that would catch us, of pipelines: a step of stages against the single process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+import autopar
+from autopar import rules, staged
+from autopar.capture.saved import saved
+from autopar.emit import emit
+from autopar.graph import Graph, Saved
+from autopar.mesh import Mesh
+from autopar.plan import total
+from autopar.posed import Compilation, Settings
+from autopar.pricing.estimate import traffic
+from autopar.runtime.counting import CountTraffic
+from autopar.runtime.pipeline.module import Pipelined
+from tests.parity import CASES, RATE, Reference, check_weights, close, reference
+from tests.random_plans import random_plan
+from tests.wide import Wide
+
+
+@dataclass(frozen=True)
+class Line:
+    """One pipeline to be checked.  `seed`: of random plans; None: the solver's."""
+
+    name: str
+    mesh: tuple[int, ...]
+    stages: int | Sequence[Any]
+    schedule: str
+    microbatches: int
+    seed: int | None = None
+    cuts: tuple[str, ...] = ()
+
+
+def check_lines(lines: list[Line]) -> None:
+    """Check pipelines one after the other; an error says which."""
+    logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
+    for line in lines:
+        try:
+            check_line(line)
+        except Exception as error:
+            error.add_note(str(line))
+            raise
+
+
+def check_line(line: Line) -> None:
+    """Loss, gradients, weights, buffers, local sizes and traffic are what they should be."""
+    case = reference(line.name)
+    parallel = pipelined(line, case)
+    check_local_sizes(parallel)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=RATE)
+    with CountTraffic(parallel.device_mesh) as counted:
+        loss = parallel.train_step(**case.inputs)
+    close(loss, case.loss, "loss")
+    check_gradients(parallel, case)
+    if not parallel.plan.schedule.splits_backward:
+        check_traffic(parallel, counted)
+    optimizer.step()
+    check_weights(parallel, case)  # type: ignore[arg-type]
+    for key, buffer in case.buffers.items():
+        if key in parallel._persistent:
+            close(parallel.full_state_dict()[key], buffer, f"buffer {key}")
+
+
+def pipelined(line: Line, case: Reference) -> Pipelined:
+    """The model as stages."""
+    loss = CASES[line.name]()[2]
+    with Wide(), _random(line.seed):
+        parallel = autopar.parallelize(
+            case.model, line.mesh, case.inputs, loss=loss, optimizer="SGD", hardware="cpu",
+            stages=line.stages, schedule=line.schedule, microbatches=line.microbatches,
+            cuts=line.cuts,
+        )  # fmt: skip
+    assert isinstance(parallel, Pipelined)
+    return parallel
+
+
+@contextlib.contextmanager
+def _random(seed: int | None) -> Iterator[None]:
+    """Stages get random valid plans instead of the solver's."""
+    if seed is None:
+        yield
+        return
+
+    def compile_graph(
+        graph: Graph, mesh: Mesh, _: Any, settings: Settings, kept: dict[str, Saved]
+    ) -> Compilation:
+        plan = random_plan(graph, mesh, seed, kept, settings=settings)
+        return Compilation(graph, None, plan, emit(plan, graph, rules.localize))  # type: ignore[arg-type]
+
+    before, staged.compile_graph = staged.compile_graph, compile_graph
+    try:
+        yield
+    finally:
+        staged.compile_graph = before
+
+
+def check_local_sizes(parallel: Pipelined) -> None:
+    """Every rank holds its own stages' parameters, in the shards that their plans say."""
+    built = parallel._first
+    read = {name for names in built.parameters.values() for name in names}
+    here = dict(parallel.named_parameters())
+    assert read <= here.keys()
+    for (_, worker), plan in parallel.plan.of.items():
+        if worker == built.worker:
+            for entry in plan.parameters:
+                parameter = here[entry.name]
+                assert isinstance(parameter, DTensor)
+                want = entry.stored.local_shape(tuple(parameter.shape), plan.mesh)
+                assert tuple(parameter.to_local().shape) == want, entry.name
+
+
+def check_gradients(parallel: Pipelined, case: Reference) -> None:
+    """This rank's gradients against the single process, relative to the largest entry in the model."""
+    scale = max(float(g.abs().max()) for g in case.gradients.values() if g is not None)
+    for key, parameter in parallel.named_parameters():
+        want, gradient = case.gradients[key], parameter.grad
+        if want is None:
+            assert gradient is None, f"{key} has a gradient that the single process lacks"
+            continue
+        assert isinstance(gradient, DTensor), f"{key} has no gradient"
+        close(gradient.full_tensor(), want, f"gradient of {key}", scale)
+
+
+def check_traffic(parallel: Pipelined, counted: CountTraffic) -> None:
+    """Bytes by axis and kind equal the prediction, microbatches included."""
+    built = parallel._first
+    actions = parallel.plan.schedule.workers[built.worker]
+    runs = Counter(action.stage for action in actions if action.kind == "F")
+    want: Counter[tuple[str, str]] = Counter()
+    seen: set[str] = set()
+    for stage, program in sorted(built.programs.items()):
+        plan, graph = program.plan, program.graph
+        predicted = traffic(plan, graph, saved(graph))
+        for (axis, kind, _), nbytes in total(predicted.microbatch).items():
+            want[plan.mesh.names[axis], kind] += nbytes * runs[stage]
+        if seen & set(built.parameters[stage]):
+            return  # weights of several stages on one worker travel once
+        seen |= set(built.parameters[stage])
+        for (axis, kind, _), nbytes in total(predicted.step).items():
+            want[plan.mesh.names[axis], kind] += nbytes
+    got: Counter[tuple[str, str]] = Counter()
+    for (axis, kind, _), nbytes in counted.nbytes.items():
+        if axis in parallel.axes.by_name:  # the loss is summed over the world
+            got[axis, kind] += nbytes
+    if built.counts is None:
+        assert +got == +want, f"counted {got}, predicted {want}"
