@@ -21,6 +21,7 @@ from autopar.graph import Graph
 from autopar.mesh import DEFAULT_NAMES, Mesh
 from autopar.meta import without_weights
 from autopar.options import Constraints, Loss, Options, Precision
+from autopar.padding import padded
 from autopar.plan import Plan
 from autopar.posed import Compilation
 from autopar.record import View
@@ -222,14 +223,14 @@ def captured_graph(
 def captured_for(
     plan: Plan, model: nn.Module, example_inputs: ExampleInputs | None, loss: Loss | None
 ) -> Graph:
-    """The model's graph, captured the way it was when the plan was made."""
+    """The model's graph, captured and padded the way it was when the plan was made."""
     options = replace(
         Options(loss=loss),
         precision=Precision.parse(plan.precision),
         outputs=plan.asked.outputs,
     )
     inputs = example_inputs if example_inputs is not None else offered_inputs(model)
-    return captured(without_weights(model, options.precision.compute), inputs, options)
+    return padded(captured(without_weights(model, options.precision.compute), inputs, options), plan.padding)
 
 
 def as_mesh(mesh: MeshLike) -> Mesh:
