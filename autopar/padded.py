@@ -1,14 +1,13 @@
 """Is an awkward size worth padding?  Complete plans are compared, with it and without.
 
 Padding costs what it costs in the padded graph: its operations, bytes and memory are priced like any
-others.  Every size has one decision for the whole model (all layers' heads, say), and the sizes are
-decided one after the other, from all padded and from none.
+others.  Every size has one decision for the whole model (all layers' heads, say).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from autopar.capture.saved import saved as kept_of
@@ -23,15 +22,13 @@ WORTH = 0.99
 """Padding has to save one per cent of the step: within a prediction's error the simpler plan wins."""
 Kept = Mapping[str, Saved]
 Choice = tuple[Padding, ...]
+"""The leaves to be padded for one proposal; none where it is declined."""
 Refusal = InfeasibleError | ConstraintError | PaddingError
+Compile = Callable[[Graph, Kept], Compilation]
 
 
 def best_padded(
-    graph: Graph,
-    mesh: Mesh,
-    settings: Settings,
-    saved: Kept,
-    compiled: Callable[[Graph, Kept], Compilation],
+    graph: Graph, mesh: Mesh, settings: Settings, saved: Kept, compiled: Compile
 ) -> Compilation:
     """The best of the plans with and without padding; `compiled` makes one of a graph."""
     fixed = _fixed(graph, settings)
@@ -39,7 +36,7 @@ def best_padded(
     if settings.padding is not None:
         found = tuple(proposal for proposal in found if proposal.is_batch)
     trials = _Trials(graph, saved, fixed, compiled)
-    trials.best(())
+    trials.plan(((),) * len(found))
     if found:
         _search(found, trials)
     return trials.chosen()
@@ -51,43 +48,63 @@ def _fixed(graph: Graph, settings: Settings) -> Choice:
     return tuple(p for p in settings.padding or () if p.leaf in leaves)
 
 
-def _search(found: Iterable[Proposal], trials: _Trials) -> None:
-    """All of them, then each alone, then each of its other sizes, on the best so far."""
-    every = tuple(p for proposal in found for p in proposal.choices[0])
-    trials.best(every)
-    for proposal in found:
-        for choice in (*proposal.choices, ()):
-            others = tuple(p for p in trials.padding if not _same(p, proposal))
-            trials.best((*others, *choice))
+def _search(found: tuple[Proposal, ...], trials: _Trials) -> None:
+    """All sizes padded, as little as that plan's cuts need; then each size the other way."""
+    made = trials.plan(tuple(proposal.choices[0] for proposal in found))
+    chosen = tuple(_needed(proposal, made) for proposal in found)
+    trials.plan(chosen)
+    for place, choice in enumerate(chosen):
+        other = () if trials.best[place] else choice
+        trials.plan((*trials.best[:place], other, *trials.best[place + 1 :]))
 
 
-def _same(padding: Padding, proposal: Proposal) -> bool:
-    names = {(p.leaf, p.pad.dim) for choice in proposal.choices for p in choice}
-    return (padding.leaf, padding.pad.dim) in names
+def _needed(proposal: Proposal, made: Compilation | None) -> Choice:
+    """The least padding that a plan's cuts need; nothing where it cuts no padded dim."""
+    if made is None:
+        return proposal.choices[0]
+    ranks = max(_cuts(proposal, made), default=1)
+    fitting = [choice for choice in proposal.choices if choice[0].pad.to % ranks == 0]
+    return fitting[-1] if ranks > 1 and fitting else ()
+
+
+def _cuts(proposal: Proposal, made: Compilation) -> Iterator[int]:
+    """Into how many parts the plan splits the proposal's dims, wherever it does."""
+    plan, graph = made.plan, made.graph
+    forms = [
+        (tensor, form)
+        for node in graph.nodes
+        for tensor, form in zip(node.outputs, plan.choice[node.name].outputs, strict=True)
+    ]
+    forms += [(graph.tensors[c.tensor], c.target) for c in plan.conversions]
+    for node in graph.leaves("parameter"):
+        forms.append((node.outputs[0], plan.parameter[node.target].stored))
+    for tensor, form in forms:
+        for pad in tensor.pads:
+            if pad.size == proposal.size:
+                yield math.prod(plan.mesh.sizes[axis] for _, axis in form.cuts(pad.dim))
 
 
 class _Trials:
-    """Plans that were made, by what they pad, and the best of them."""
+    """Plans that were made, by what they pad, and which of them is best."""
 
-    def __init__(
-        self, graph: Graph, saved: Kept, fixed: Choice, compiled: Callable[[Graph, Kept], Compilation]
-    ) -> None:
+    def __init__(self, graph: Graph, saved: Kept, fixed: Choice, compiled: Compile) -> None:
         self._graph, self._saved, self._fixed, self._compiled = graph, saved, fixed, compiled
-        self._made: dict[frozenset[Padding], Compilation | Refusal] = {}
-        self._best: frozenset[Padding] = frozenset()
-        self.padding: Choice = ()
+        self._made: dict[tuple[Choice, ...], Compilation | Refusal] = {}
+        self.best: tuple[Choice, ...] = ()
 
-    def best(self, padding: Choice) -> None:
-        """Plan with this padding; keep it if it is the best by enough."""
-        key = frozenset(padding)
-        if key in self._made:
-            return
-        self._made[key] = self._try(padding)
-        before, here = self._seconds(self._best), self._seconds(key)
-        if here < before * (WORTH if len(key) > len(self._best) else 1.0 / WORTH):
-            self._best, self.padding = key, padding
+    def plan(self, choices: tuple[Choice, ...]) -> Compilation | None:
+        """Plan with one choice per proposal, and keep it if it is the best by enough."""
+        if choices not in self._made:
+            self._made[choices] = self._try([one for choice in choices for one in choice])
+            if not self.best:
+                self.best = choices
+            more = _wasted(choices) > _wasted(self.best)
+            if self._seconds(choices) < self._seconds(self.best) * (WORTH if more else 1 / WORTH):
+                self.best = choices
+        made = self._made[choices]
+        return made if isinstance(made, Compilation) else None
 
-    def _try(self, padding: Choice) -> Compilation | Refusal:
+    def _try(self, padding: Iterable[Padding]) -> Compilation | Refusal:
         every = (*self._fixed, *padding)
         try:
             graph = padded(self._graph, every)
@@ -95,21 +112,30 @@ class _Trials:
         except (InfeasibleError, ConstraintError, PaddingError) as error:
             return error
 
-    def _seconds(self, key: frozenset[Padding]) -> float:
-        made = self._made[key]
+    def _seconds(self, choices: tuple[Choice, ...]) -> float:
+        made = self._made[choices]
         return made.plan.objective_s if isinstance(made, Compilation) else math.inf
 
     def chosen(self) -> Compilation:
         """The best plan, with what it was compared with."""
-        made = self._made[self._best]
+        made = self._made[self.best]
         if not isinstance(made, Compilation):
             raise made
-        compared = tuple(Padded(_words(key), self._seconds(key)) for key in self._made)
+        compared = tuple(Padded(_words(key), _stated(each)) for key, each in self._made.items())
         record = compared if len(compared) > 1 else ()
         return replace(made, plan=replace(made.plan, padded=record))
 
 
-def _words(padding: Iterable[Padding]) -> str:
+def _stated(made: Compilation | Refusal) -> float | None:
+    return made.plan.objective_s if isinstance(made, Compilation) else None
+
+
+def _wasted(choices: Iterable[Choice]) -> float:
+    """How much is padded, as a measure of which of two plans is simpler."""
+    return sum(choice[0].wasted for choice in choices if choice)
+
+
+def _words(choices: Iterable[Choice]) -> str:
     """``6 -> 8, 257 -> 260``."""
-    sizes = sorted({(p.pad.size, p.pad.to) for p in padding})
-    return ", ".join(f"{size} -> {to}" for size, to in sizes) or "nothing"
+    sizes = (choice[0].pad for choice in choices if choice)
+    return ", ".join(f"{pad.size} -> {pad.to}" for pad in sizes) or "nothing"

@@ -91,8 +91,8 @@ class Padding:
 class Padded:
     """A set of paddings that was planned, as text, and the best plan's seconds under it.
 
-    `objective_s` is infinite where nothing meets the constraints or the memory limit.
+    `objective_s` is None where nothing meets the constraints or the memory limit.
     """
 
     what: str
-    objective_s: float
+    objective_s: float | None

@@ -36,7 +36,7 @@ _FREE = _SUMS | frozenset(
         "broadcast_to", "transpose", "t", "permute", "movedim", "numpy_T", "mT", "swapaxes",
         "split", "split_with_sizes", "chunk", "unbind", "select", "slice", "narrow", "pad",
         "constant_pad_nd", "cat", "stack", "repeat_interleave", "glu", "clone", "alias", "contiguous",
-        "to", "_to_copy", "detach", "full", "zeros", "ones", "flip", "roll", "tril", "triu",
+        "to", "_to_copy", "detach", "full", "zeros", "ones", "flip", "roll", "tril",
         # one result per element, finite and smooth everywhere
         "abs", "clamp", "clamp_min", "clamp_max", "cos", "sin", "elu", "erf", "gelu", "hardsigmoid",
         "hardswish", "hardtanh", "exp", "leaky_relu", "log_sigmoid", "logical_not", "mish", "neg", "relu",
@@ -53,6 +53,8 @@ _FREE = _SUMS | frozenset(
 _REGULAR = frozenset(
     ["div", "pow", "sqrt", "rsqrt", "reciprocal", "log", "log1p", "var", "std"]
 )
+_GROUPED = frozenset(["group_norm", "conv1d", "conv2d", "conv3d"])
+"""Told how many groups there are: of true ones."""
 _PAIRS = frozenset(["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"])
 _TARGETS = frozenset(["cross_entropy_sum", "count_valid"])
 _BY_VARIANT: dict[str, Way] = {
@@ -72,8 +74,9 @@ def padding_way(node: Node, instance: Instance, factor: str) -> Way | None:
     if variant:
         return _BY_VARIANT.get(variant)
     if factor in instance.rule.summed:
-        return _when_summed(name)
-    if name in _TARGETS:
+        every = all(factor in term.factors for term in instance.rule.inputs)
+        return _when_summed(name, every)
+    if name in _TARGETS or (factor == "g" and name in _GROUPED):
         return None
     return "regular" if _is_singular(name, node, instance, factor) else "free"
 
@@ -91,11 +94,11 @@ def _is_singular(name: str, node: Node, instance: Instance, factor: str) -> bool
     return name in _REGULAR
 
 
-def _when_summed(name: str) -> Way | None:
+def _when_summed(name: str, in_every_operand: bool) -> Way | None:
     if name in _SUMS:
         return "zeros"
     if name in _PAIRS:
-        return "alike"
+        return "alike" if in_every_operand else None
     return "ignored" if name in _TARGETS else None
 
 
