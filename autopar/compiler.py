@@ -96,6 +96,7 @@ class Compiler:
             precision=str(options.precision),
             batch=batch,
             storage=storage_of(self._first),
+            pads_batch=options.input == "global",
             padding=None if self._first is None else _of_parameters(self._first),
             recompute=options.recompute,
             first=self._first is None,

@@ -32,7 +32,8 @@ def best_padded(
 ) -> Compilation:
     """The best of the plans with and without padding; `compiled` makes one of a graph."""
     fixed = _fixed(graph, settings)
-    found = proposals(padded(graph, fixed), mesh, inputs=settings.batch is None)
+    inputs = settings.pads_batch and settings.batch is None
+    found = proposals(padded(graph, fixed), mesh, inputs=inputs)
     if settings.padding is not None:
         found = tuple(proposal for proposal in found if proposal.is_batch)
     trials = _Trials(graph, saved, fixed, compiled)

@@ -88,7 +88,7 @@ def cuts_evenly(pad: Pad, ranks: int) -> bool:
 
 
 def shifts(pad: Pad, ranks: int) -> bool:
-    """Whether equal shares of the true dim, not whole entries, can be exchanged for those of the step."""
+    """Whether equal shares of the true dim, not of whole entries, can be exchanged."""
     return not cuts_evenly(pad, ranks) and (pad.size * pad.after) % ranks == 0
 
 

@@ -85,8 +85,8 @@ class ParameterPlan:
     `stored` (S or I per axis) is what the optimizer and checkpoints see; `leaf` (S, R or I) is what
     forward and backward see.  `steps` lead from stored to leaf, once per training step; their
     backward is the gradient's reduction.  `shape` is the global one, in the model; where `pads` say
-    so the step's is larger, and `stored` is meant of that one: see `autopar.pads.rests`.  `regather` says what was
-    decided of gathers at its uses; the conversions say where a gather is needed again.
+    so the step's is larger, and `stored` is meant of that one: see `autopar.pads.rests`.  `regather`
+    says what was decided of gathers at its uses; the conversions say where one is needed again.
     """
 
     name: str

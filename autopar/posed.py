@@ -58,6 +58,8 @@ class Settings:
     """Parameters, by the user's name, whose place is already decided."""
     padding: tuple[Padding, ...] | None = None
     """Parameters that are padded, and no others; None: what pays is padded."""
+    pads_batch: bool = True
+    """Whether the batch may be padded: not where ranks will bring their own parts of it."""
     recompute: Recompute | None = None
     """What every block does in the backward; None: nothing again, or what the memory limit asks for."""
     first: bool = True

@@ -34,7 +34,6 @@ from autopar.emit import emit
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
 from autopar.padding import padded, proposals
-from autopar.pads import padded_shape
 from autopar.plan import ParameterPlan, Plan, total
 from autopar.posed import Settings, pose
 from autopar.pricing.estimate import traffic
@@ -270,6 +269,7 @@ def check_uneven_size(parameter: DTensor, entry: ParameterPlan) -> None:
             sizes[kind.dim] //= parameter.device_mesh.size(axis)  # type: ignore[attr-defined]
             whole = whole.new_empty(sizes)
     assert parameter.to_local().shape == whole.shape
+
 
 def check_gradients(parallel: Parallel, want: dict[str, torch.Tensor | None]) -> None:
     """Each gradient against the single process, relative to the largest entry in the model."""

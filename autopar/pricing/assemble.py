@@ -90,13 +90,15 @@ def _padding(
             forms[tensor.name].append(form)
     for conversion in conversions:
         forms[conversion.tensor].append(conversion.target)
-    stored = {parameter.name: parameter.stored for parameter in parameters}
+    for parameter in parameters:
+        forms[parameter.name].append(parameter.stored)
     for node in graph.nodes:
-        tensor = node.outputs[0] if node.op in ("parameter", "input") else None
-        for pad in tensor.pads if tensor is not None else ():
-            found = [*forms[tensor.name], *filter(None, [stored.get(node.target)])]  # type: ignore[union-attr]
-            cut = {axis for form in found for _, axis in form.cuts(pad.dim) if mesh.sizes[axis] > 1}
-            yield Padding(node.target, pad, tuple(mesh.names[axis] for axis in sorted(cut)))
+        for tensor in node.outputs if node.op in ("parameter", "input") else ():
+            for pad in tensor.pads:
+                found = (*forms[tensor.name], *forms[node.target])
+                cut = {axis for form in found for _, axis in form.cuts(pad.dim)}
+                split = sorted(axis for axis in cut if mesh.sizes[axis] > 1)
+                yield Padding(node.target, pad, tuple(mesh.names[axis] for axis in split))
 
 
 def versions() -> tuple[tuple[str, str], ...]:

@@ -38,21 +38,19 @@ _FREE = _SUMS | frozenset(
         "constant_pad_nd", "cat", "stack", "repeat_interleave", "glu", "clone", "alias", "contiguous",
         "to", "_to_copy", "detach", "full", "zeros", "ones", "flip", "roll", "tril",
         # one result per element, finite and smooth everywhere
-        "abs", "clamp", "clamp_min", "clamp_max", "cos", "sin", "elu", "erf", "gelu", "hardsigmoid",
-        "hardswish", "hardtanh", "exp", "leaky_relu", "log_sigmoid", "logical_not", "mish", "neg", "relu",
-        "relu6", "round", "selu", "sigmoid", "sign", "silu", "softplus", "square", "tanh", "add",
+        "abs", "clamp", "clamp_min", "clamp_max", "cos", "sin", "elu", "erf", "exp", "gelu",
+        "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_sigmoid", "logical_not", "mish",
+        "neg", "relu", "relu6", "round", "selu", "sigmoid", "sign", "silu", "softplus", "square", "tanh", "add",
         "sub", "rsub", "mul", "maximum", "minimum", "where", "masked_fill", "eq", "ne", "lt", "le",
         "gt", "ge", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or",
         "bitwise_xor", "bitwise_not", "__and__", "__or__", "__xor__", "dropout", "cumsum",
         # along other dims
         "layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax", "_softmax", "_log_softmax",
-        "scaled_dot_product_attention", "embedding", "amax", "amin", "mean", "argmax", "argmin", "logsumexp",
-        "conv1d", "conv2d", "conv3d", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d",
+        "scaled_dot_product_attention", "embedding", "amax", "amin", "mean", "argmax", "argmin",
+        "logsumexp", "conv1d", "conv2d", "conv3d", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d",
     ]
 )  # fmt: skip
-_REGULAR = frozenset(
-    ["div", "pow", "sqrt", "rsqrt", "reciprocal", "log", "log1p", "var", "std"]
-)
+_REGULAR = frozenset(["div", "pow", "sqrt", "rsqrt", "reciprocal", "log", "log1p", "var", "std"])
 _GROUPED = frozenset(["group_norm", "conv1d", "conv2d", "conv3d"])
 """Told how many groups there are: of true ones."""
 _PAIRS = frozenset(["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"])

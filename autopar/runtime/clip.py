@@ -60,4 +60,5 @@ def _norm(tensor: torch.Tensor, norm_type: float) -> torch.Tensor:
     """Of a rank's part, which may be empty."""
     if not tensor.numel():
         return torch.zeros((), dtype=torch.float64, device=tensor.device)
-    return torch.linalg.vector_norm(tensor, norm_type).double()
+    norm: torch.Tensor = torch.linalg.vector_norm(tensor, norm_type)
+    return norm.double()

@@ -20,6 +20,12 @@ from autopar.placement import Sharding
 from autopar.runtime.context import Axes
 
 
+def flat(x: torch.Tensor, first: int, last: int) -> torch.Tensor:
+    """Dims `first` to `last` as one."""
+    made: torch.Tensor = x.flatten(first, last)
+    return made
+
+
 @dataclass(frozen=True)
 class Zeros:
     """Dim `dim` seen as [before, to, after]: only the first `real` of `to` entries are the model's."""
@@ -35,12 +41,12 @@ class Zeros:
         apart = x.unflatten(self.dim, (self.before, self.real, self.after))
         made = apart.new_zeros(self._sizes(apart, self.to))
         made.narrow(self.dim + 1, 0, self.real).copy_(apart)
-        return made.flatten(self.dim, self.dim + 2)
+        return flat(made, self.dim, self.dim + 2)
 
     def cut(self, x: torch.Tensor) -> torch.Tensor:
         """The real entries."""
         apart = x.unflatten(self.dim, (self.before, self.to, self.after))
-        return apart.narrow(self.dim + 1, 0, self.real).flatten(self.dim, self.dim + 2)
+        return flat(apart.narrow(self.dim + 1, 0, self.real), self.dim, self.dim + 2)
 
     def _sizes(self, apart: torch.Tensor, count: int) -> list[int]:
         sizes = list(apart.shape)
@@ -99,7 +105,13 @@ class Entry:
             if axis is not None and not cuts_evenly(pad, ranks):
                 rows = pad.size * pad.after
                 exchange = Exchange(
-                    mesh.names[axis], ranks, pad.dim, pad.before, rows, rows // ranks, to * pad.after
+                    mesh.names[axis],
+                    ranks,
+                    pad.dim,
+                    pad.before,
+                    rows,
+                    rows // ranks,
+                    to * pad.after,
                 )
         return cls(stored.local_shape(padded_shape(true, pads), mesh), tuple(zeros), exchange)
 
@@ -123,17 +135,21 @@ class Entry:
         """Without them."""
         for zeros in self.zeros:
             x = zeros.cut(x)
-        return x
+        return x.contiguous()
 
 
-def enter(entries: Sequence[Entry], parts: Sequence[torch.Tensor], axes: Axes) -> list[torch.Tensor]:
+def enter(
+    entries: Sequence[Entry], parts: Sequence[torch.Tensor], axes: Axes
+) -> list[torch.Tensor]:
     """Parts at rest as parts of the step; those that are exchanged, all over one axis, together."""
     if entries[0].exchange is not None:
         parts = _exchanged(entries, parts, axes, back=False)
     return [entry.padded(part) for entry, part in zip(entries, parts, strict=True)]
 
 
-def leave(entries: Sequence[Entry], parts: Sequence[torch.Tensor], axes: Axes) -> list[torch.Tensor]:
+def leave(
+    entries: Sequence[Entry], parts: Sequence[torch.Tensor], axes: Axes
+) -> list[torch.Tensor]:
     """Parts of the step, such as gradients, as parts at rest."""
     cut = [entry.cut(part) for entry, part in zip(entries, parts, strict=True)]
     return _exchanged(entries, cut, axes, back=True) if entries[0].exchange is not None else cut
@@ -153,18 +169,19 @@ def kept_here(entry: Entry, part: torch.Tensor, axes: Axes) -> torch.Tensor:
     made = blocks.new_zeros(sizes)
     mine = blocks.narrow(exchange.dim + 1, first - rank * exchange.used, last - first)
     made.narrow(exchange.dim + 1, first - rank * exchange.held, last - first).copy_(mine)
-    return made.flatten(exchange.dim, exchange.dim + 1)
+    return flat(made, exchange.dim, exchange.dim + 1)
 
 
 def _blocks(x: torch.Tensor, exchange: Exchange) -> torch.Tensor:
     rows = x.shape[exchange.dim] // exchange.before
-    return x.unflatten(exchange.dim, (exchange.before, rows))
+    blocks: torch.Tensor = x.unflatten(exchange.dim, (exchange.before, rows))
+    return blocks
 
 
 def _exchanged(
     entries: Sequence[Entry], parts: Sequence[torch.Tensor], axes: Axes, *, back: bool
 ) -> list[torch.Tensor]:
-    """One all-to-all for all parts: every rank gets the rows that it uses (or holds, on the way back)."""
+    """One all-to-all for all parts: every rank gets the rows that it uses, or (`back`) holds."""
     first = entries[0].exchange
     assert first is not None
     axis = axes[first.axis]
@@ -183,11 +200,11 @@ def _exchanged(
             shape = list(blocks.shape)
             shape[place] = high - low
             shapes[other].append(shape)
-    flat = torch.cat([piece.reshape(-1) for pieces in sent for piece in pieces])
+    leaving = torch.cat([piece.reshape(-1) for pieces in sent for piece in pieces])
     sizes_in = [sum(piece.numel() for piece in pieces) for pieces in sent]
     sizes_out = [sum(math.prod(shape) for shape in each) for each in shapes]
-    got = flat.new_empty(sum(sizes_out))
-    dist.all_to_all_single(got, flat, sizes_out, sizes_in, group=axis.group)
+    got = leaving.new_empty(sum(sizes_out))
+    dist.all_to_all_single(got, leaving, sizes_out, sizes_in, group=axis.group)
     return _put_together(entries, shapes, got)
 
 
@@ -202,5 +219,5 @@ def _put_together(
         assert entry.exchange is not None
         dim = entry.exchange.dim
         joined = torch.cat([each[number] for each in by_rank], dim + 1)
-        made.append(joined.flatten(dim, dim + 1))
+        made.append(flat(joined, dim, dim + 1))
     return made

@@ -22,7 +22,9 @@ from autopar.runtime.pieces import Hop, Pieces
 class Slot:
     """One parameter on this rank.
 
-    `entry` says how the stored part becomes part of the step, where sizes are padded.  `pending`: the leaf's gradient holds sums that have not been synchronised yet; `p.grad` shows
+    `entry` says how the stored part becomes part of the step, where sizes are padded.
+
+    `pending`: the leaf's gradient holds sums that have not been synchronised yet; `p.grad` shows
     them, and `base` is the synchronised gradient they will be added to.
     """
 

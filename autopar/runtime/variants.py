@@ -70,7 +70,9 @@ class _CrossEntropy(torch.autograd.Function):
         local = target - first
         mine = (local >= 0) & (local < logits.shape[1]) & valid
         index = local.clamp(0, max(logits.shape[1] - 1, 0))[:, None]
-        picked = logits.gather(1, index)[:, 0] * mine if logits.shape[1] else torch.zeros_like(highest)
+        picked = (
+            logits.gather(1, index)[:, 0] * mine if logits.shape[1] else torch.zeros_like(highest)
+        )
         sums = [exponentials.sum(1), picked]
         if smoothing:
             sums.append(logits.sum(1))

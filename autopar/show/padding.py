@@ -23,7 +23,9 @@ def padding(plan: Plan) -> Table:
 
 def _cells(padding: Padding) -> tuple[str, ...]:
     pad = padding.pad
-    parts = [f"{pad.before} blocks"] * (pad.before > 1) + [f"each {pad.after} long"] * (pad.after > 1)
+    parts = [f"{pad.before} blocks"] * (pad.before > 1) + [f"each {pad.after} long"] * (
+        pad.after > 1
+    )
     dim = f"{pad.dim} ({', '.join(parts)})" if parts else str(pad.dim)
     axes = ", ".join(padding.axes) or "none"
     return dim, str(pad.size), str(pad.to), axes, f"{padding.wasted:.1%}"

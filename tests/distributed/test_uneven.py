@@ -12,11 +12,23 @@ from tests.distributed.test_parity import run
 from tests.pool import Pool
 
 PADDED = {
-    "uneven_gpt2": {(2,): {257: 258, 5: 6}, (4,): {257: 260, 5: 8, 6: 8}, (2, 2): {257: 258, 5: 6, 6: 8}},
-    "uneven_llama": {(2,): {131: 132, 3: 4}, (4,): {131: 132, 6: 8}, (2, 2): {131: 132, 3: 4, 6: 8}},
+    "uneven_gpt2": {
+        (2,): {257: 258, 5: 6},
+        (4,): {257: 260, 5: 8, 6: 8},
+        (2, 2): {257: 258, 5: 6, 6: 8},
+    },
+    "uneven_llama": {
+        (2,): {131: 132, 3: 4},
+        (4,): {131: 132, 6: 8},
+        (2, 2): {131: 132, 3: 4, 6: 8},
+    },
     "uneven_five": {(2,): {5: 6}, (4,): {5: 8}, (2, 2): {5: 6}},
-    "uneven_regression": {(2,): {27: 28, 7: 8}, (4,): {27: 28, 7: 8, 6: 8}, (2, 2): {27: 28, 7: 8, 6: 8}},
-}  # fmt: skip
+    "uneven_regression": {
+        (2,): {27: 28, 7: 8},
+        (4,): {27: 28, 7: 8, 6: 8},
+        (2, 2): {27: 28, 7: 8, 6: 8},
+    },
+}
 """By model and mesh: what the sizes become."""
 EVERYDAY, ALL = 2, 60
 
@@ -73,7 +85,9 @@ def test_checkpoints_of_heads_move(pool: Pool, tmp_path: Path) -> None:
     pool.run(2, jobs.moved, str(tmp_path), "uneven_gpt2", (((2,), "heads"), ((2,), None)))
 
 
-@pytest.mark.parametrize(("name", "force"), [("uneven_five", "vocabulary"), ("uneven_gpt2", "heads")])
+@pytest.mark.parametrize(
+    ("name", "force"), [("uneven_five", "vocabulary"), ("uneven_gpt2", "heads")]
+)
 def test_plain_weights(pool: Pool, tmp_path: Path, name: str, force: str) -> None:
     pool.run(4, jobs.plain_weights, str(tmp_path), name, (4,), force)
 

@@ -60,7 +60,12 @@ def test_emitted_code_says_it() -> None:
 def test_axes_of_a_real_plan() -> None:
     model, inputs, loss = parity.CASES["uneven_gpt2"]()
     made = autopar.compile_model(
-        model, (2, 2), inputs, loss=loss, hardware="h100", constraints={"used:*.wte.weight": {"y": "S(0)"}}
+        model,
+        (2, 2),
+        inputs,
+        loss=loss,
+        hardware="h100",
+        constraints={"used:*.wte.weight": {"y": "S(0)"}},
     )
     assert [(p.leaf, p.pad, p.axes[-1]) for p in made.plan.padding] == [
         ("transformer.wte.weight", Pad(0, 257, 258), "y")
