@@ -286,3 +286,15 @@ def test_constraints_may_need_padding() -> None:
             model, (4,), inputs, hardware="cpu", constraints={"tensor:*.ln_f/layer_norm": "[S(0)]"},
             input="local",
         )  # fmt: skip
+
+
+def test_dropout_makes_no_copies() -> None:
+    """BERT's mask stays a copy where activations do not; an own norm would meet other numbers."""
+    model, inputs, loss = models.bert(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    graph = graph_of(model, {key: value[:6] for key, value in inputs.items()}, loss)
+    found = proposals(graph, Mesh.of(4), inputs=True)
+    assert any(proposal.is_batch and proposal.size == 6 for proposal in found)
+    settings = {"attention_dropout": 0.1}
+    model, inputs, loss = models.llama(**settings)
+    graph = graph_of(model, {key: value[:6] for key, value in inputs.items()}, loss)
+    assert not any(proposal.is_batch for proposal in proposals(graph, Mesh.of(4), inputs=True))

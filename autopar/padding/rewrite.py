@@ -20,7 +20,7 @@ from autopar.record import Padding
 from autopar.rules.declare import rule_of
 from autopar.rules.instance import Instance
 from autopar.rules.local import with_sizes
-from autopar.rules.padding import ignored_index, target_place
+from autopar.rules.padding import ignored_index, singular_places, target_place
 
 
 def padded(graph: Graph, padding: Iterable[Padding]) -> Graph:
@@ -141,7 +141,8 @@ class _Rewriter:
         if touch.way == "ignored":
             return [(target_place(node), ignored_index(node))]
         if touch.way == "regular":
-            wrong = [place for place in touch.read if state(place) != "copy"]
+            singular = (place for place in singular_places(node) if place in touch.read)
+            wrong = [place for place in singular if state(place) != "copy"]
             if wrong:
                 raise PaddingError(
                     f"{node.path} ({node.op}) may meet no number in the padding but true entries, "

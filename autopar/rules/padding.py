@@ -1,7 +1,7 @@
 """How a factor may be padded, operator by operator; what is not said here may not be padded.
 
     free      entries along the factor are independent: any finite padding stays in the padding
-    regular   the same, but the function is singular somewhere: padding must repeat true entries
+    regular   the same, but singular for some values of some operands: theirs must repeat true entries
     zeros     the factor is summed: a set of operands in which the operator is linear must be zero there
     alike     the factor is summed over losses of pairs: all operands must be zero there
     ignored   the factor is summed over targets: those in the padding must be the ignored index
@@ -11,7 +11,7 @@
 "Free" and "zeros" are read off the rule: a factor that may be split into single entries and stands in
 the result is independent, one that is summed adds up.  Backwards every operand that lacks the factor
 sums over it, so gradients have to be zero in the padding: `autopar.padding` sees to that.  The
-statements are proved by running operators with garbage in the padding (`tests/rules/test_padding.py`).
+statements are proved by running operators with garbage in the padding (`tests/rules/test_padding_rules.py`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _FREE = _SUMS | frozenset(
         # one result per element, finite and smooth everywhere
         "abs", "clamp", "clamp_min", "clamp_max", "cos", "sin", "elu", "erf", "exp", "gelu",
         "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_sigmoid", "logical_not", "mish",
-        "neg", "relu", "relu6", "round", "selu", "sigmoid", "sign", "silu", "softplus", "square", "tanh", "add",
-        "sub", "rsub", "mul", "maximum", "minimum", "where", "masked_fill", "eq", "ne", "lt", "le",
-        "gt", "ge", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or",
+        "neg", "relu", "relu6", "round", "selu", "sigmoid", "sign", "silu", "softplus", "square", "tanh",
+        "add", "sub", "rsub", "mul", "maximum", "minimum", "where", "masked_fill", "eq", "ne", "lt",
+        "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or",
         "bitwise_xor", "bitwise_not", "__and__", "__or__", "__xor__", "dropout", "cumsum",
         # along other dims
         "layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax", "_softmax", "_log_softmax",
@@ -76,20 +76,23 @@ def padding_way(node: Node, instance: Instance, factor: str) -> Way | None:
         return _when_summed(name, every)
     if name in _TARGETS or (factor == "g" and name in _GROUPED):
         return None
-    return "regular" if _is_singular(name, node, instance, factor) else "free"
+    read = instance.rule.inputs
+    singular = [place for place in singular_places(node) if factor in read[place].factors]
+    return "regular" if singular else "free"
 
 
-def _is_singular(name: str, node: Node, instance: Instance, factor: str) -> bool:
-    """Whether some finite padding gives a value or a derivative that is not finite."""
+def singular_places(node: Node) -> tuple[int, ...]:
+    """The operands of which some finite values give a result or a derivative that is not finite."""
+    name, every = short(node.op), tuple(range(len(node.operands)))
     if name == "scaled_dot_product_attention":
-        # A row whose mask hides everything is not a number.
-        return len(node.operands) > 3 and factor in instance.rule.inputs[3].factors
+        return every[3:4]  # a row whose mask hides everything is not a number
     if name == "div":
-        return len(node.operands) > 1 and factor in instance.rule.inputs[1].factors
+        return every[1:]
     if node.op == "aten.pow.Tensor_Scalar":
         power = node.args[1]
-        return not isinstance(power, (int, float)) or power < 1 or power != int(power)
-    return name in _REGULAR
+        smooth = isinstance(power, (int, float)) and power >= 1 and power == int(power)
+        return () if smooth else every
+    return every if name in _REGULAR else ()
 
 
 def _when_summed(name: str, in_every_operand: bool) -> Way | None:

@@ -18,7 +18,13 @@ from autopar.rules import padding as statements
 from autopar.rules.declare import rule_of
 from autopar.rules.instance import Instance
 from autopar.rules.local import with_sizes
-from autopar.rules.padding import PADDABLE, ignored_index, padding_way, target_place
+from autopar.rules.padding import (
+    PADDABLE,
+    ignored_index,
+    padding_way,
+    singular_places,
+    target_place,
+)
 from autopar.rules.prove.check import run
 from autopar.rules.prove.simulate import error
 from autopar.rules.text import Term
@@ -120,8 +126,12 @@ def ways_to_fill(node: Node, instance: Instance, touch: Touch) -> Iterator[dict[
         target = target_place(node)
         yield {place: "ignored" if place == target else "garbage" for place in touch.read}
         return
-    word = {"regular": "copy", "alike": "zero"}.get(touch.way, "garbage")
-    yield dict.fromkeys(touch.read, word)
+    if touch.way == "regular":
+        singular = singular_places(node)
+        yield {place: "copy" if place in singular else "garbage" for place in touch.read}
+        yield {place: "copy" if place in singular else "zero" for place in touch.read}
+        return
+    yield dict.fromkeys(touch.read, "zero" if touch.way == "alike" else "garbage")
     if touch.way == "free":
         yield dict.fromkeys(touch.read, "zero")
         for group in instance.linear:
