@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autopar.errors import PaddingError
 from autopar.graph import Graph, short
@@ -103,19 +103,23 @@ def _seed(
 def _proposal(
     graph: Graph, size: int, is_batch: bool, classes: list[Pads], multiples: tuple[int, ...]
 ) -> Proposal:
-    choices = []
-    for to in _targets(size, multiples):
-        chosen: list[Padding] = []
-        for pads in classes:
-            leaves = tuple(_leaves(graph, pads, to))
-            try:
-                padded(graph, leaves)
-            except PaddingError:
-                continue
-            chosen += leaves
-        if chosen:
-            choices.append(tuple(chosen))
-    return Proposal(size, is_batch, tuple(choices))
+    targets = _targets(size, multiples)
+    able = _able(graph, [tuple(_leaves(graph, pads, targets[0])) for pads in classes])
+    choices = (
+        tuple(replace(one, pad=replace(one.pad, to=to)) for leaves in able for one in leaves)
+        for to in targets
+    )
+    return Proposal(size, is_batch, tuple(choice for choice in choices if choice))
+
+
+def _able(graph: Graph, classes: list[tuple[Padding, ...]]) -> list[tuple[Padding, ...]]:
+    """The classes that can be padded, mostly all of them; to what does not matter."""
+    try:
+        padded(graph, (one for leaves in classes for one in leaves))
+    except PaddingError:
+        halves = (classes[: len(classes) // 2], classes[len(classes) // 2 :])
+        return [] if len(classes) == 1 else [able for half in halves for able in _able(graph, half)]
+    return classes
 
 
 def _leaves(graph: Graph, pads: Pads, to: int) -> Iterator[Padding]:

@@ -11,7 +11,7 @@
 "Free" and "zeros" are read off the rule: a factor that may be split into single entries and stands in
 the result is independent, one that is summed adds up.  Backwards every operand that lacks the factor
 sums over it, so gradients have to be zero in the padding: `autopar.padding` sees to that.  The
-statements are proved by running operators with garbage in the padding (`tests/rules/test_padding_rules.py`).
+statements are proved by running operators with garbage in the padding.
 """
 
 from __future__ import annotations
