@@ -9,6 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 import autopar
+from autopar.pads import exchanging_axis
 from autopar.runtime import checkpoint as runtime_checkpoint
 from tests import models
 from tests.capture.compare import eager_loss
@@ -22,7 +23,10 @@ SAME = 1e-7
 """Adam divides by small numbers: in float64, after several steps."""
 FORCED: dict[str, dict[str, str]] = {
     "vocabulary": {"used:*.wte.weight": "[S(0)]"},
-    "heads": {"tensor:*.attn/scaled_dot_product_attention": "[S(1)]"},
+    "heads": {
+        "tensor:*.attn/scaled_dot_product_attention": "[S(1)]",
+        "stored:*.c_attn.weight": "[S(1, of=3)]",
+    },
     "batch": {"tensor:*.ln_f/layer_norm": "[S(0)]"},
 }
 """What cannot be without padding, on one axis."""
@@ -50,6 +54,10 @@ def _built(case: models.Case, mesh: tuple[int, ...], force: str | None) -> autop
         case[0], mesh, case[1], loss=case[2], constraints=constraints, hardware="cpu"
     )
     assert bool(made.plan.padding) == (force is not None)
+    rows = [
+        p for p in made.plan.parameters if exchanging_axis(p.stored, p.pads, made.plan.mesh) == 0
+    ]
+    assert bool(rows) == (force == "heads"), "rows of heads are exchanged between rest and step"
     return made
 
 
