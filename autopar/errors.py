@@ -4,7 +4,8 @@ AutoparError
 ├── InputError            what the user passed does not fit: names, shapes, missing arguments
 │   ├── MeshError         a mesh that is malformed or does not match the world
 │   ├── PlacementError    a type or sharding that is malformed or does not fit a shape
-│   └── ConstraintError   a constraint that matches nothing or cannot be met
+│   ├── ConstraintError   a constraint that matches nothing or cannot be met
+│   └── PaddingError      a dim that cannot be padded without changing what is computed
 ├── CaptureError          the model cannot be captured without changing what it computes
 ├── RuleError             an operator's rule is malformed or missing
 ├── InfeasibleError       no plan meets the constraints
@@ -39,6 +40,10 @@ class PlacementError(InputError):
 
 class ConstraintError(InputError):
     """A constraint matches nothing, or no candidate satisfies it."""
+
+
+class PaddingError(InputError):
+    """A dim cannot be padded: some operator would see the padding."""
 
 
 class CaptureError(AutoparError):

@@ -18,16 +18,17 @@ LAYERS = (
     ("mesh", "batch", "cache"),
     ("views",),
     ("placement",),
+    ("pads",),
     ("conversion", "graph"),
     (
         "blocks", "plan", "problem", "problem_text", "record", "texts", "constraints", "operators",
         "options", "meta", "experts",
     ),
     ("capture", "rules", "presets", "solve", "grouping"),
-    ("pricing",),
+    ("pricing", "padding"),
     ("emit", "runtime"),
     ("posed", "witness"),
-    ("limited",),
+    ("limited", "padded"),
     ("compile",),
     ("certificate", "explain", "landscape"),
     ("microbatch", "show"),
@@ -42,7 +43,7 @@ NAMES_ONLY = {"torch.utils.checkpoint._NoopSaveInputs"}
 """Private names that are compared with, never imported."""
 RUNTIME_MAY_IMPORT = {
     "batch", "conversion", "errors", "experts", "graph", "grouping", "mesh", "operators",
-    "placement", "plan", "runtime",
+    "pads", "placement", "plan", "runtime",
 }  # fmt: skip
 
 
