@@ -16,11 +16,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from autopar.batch import Batch
 from autopar.capture import ExampleInputs
 from autopar.compiler import Compiler, captured
-from autopar.errors import InfeasibleError, InputError, MeshError
+from autopar.errors import InfeasibleError, InputError, MeshError, PaddingError
 from autopar.graph import Graph
 from autopar.mesh import DEFAULT_NAMES, Mesh
 from autopar.meta import without_weights
 from autopar.options import Constraints, Loss, Options, Precision
+from autopar.padding import padded
 from autopar.pipeline_compiler import PipelineCompiler
 from autopar.plan import Plan
 from autopar.posed import Compilation
@@ -253,14 +254,18 @@ def captured_graph(
 def captured_for(
     plan: Plan, model: nn.Module, example_inputs: ExampleInputs | None, loss: Loss | None
 ) -> Graph:
-    """The model's graph, captured the way it was when the plan was made."""
+    """The model's graph, captured and padded the way it was when the plan was made."""
     options = replace(
         Options(loss=loss),
         precision=Precision.parse(plan.precision),
         outputs=plan.asked.outputs,
     )
     inputs = example_inputs if example_inputs is not None else offered_inputs(model)
-    return captured(without_weights(model, options.precision.compute), inputs, options)
+    graph = captured(without_weights(model, options.precision.compute), inputs, options)
+    try:
+        return padded(graph, plan.padding)
+    except PaddingError:
+        return graph  # of another model: the digest says so
 
 
 def as_mesh(mesh: MeshLike) -> Mesh:

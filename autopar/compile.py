@@ -10,10 +10,12 @@ from dataclasses import replace
 
 from autopar import rules
 from autopar.blocks import FEWEST, MODES, blocks
+from autopar.capture.saved import saved as kept_of
 from autopar.errors import InputError
 from autopar.graph import Graph, Saved
 from autopar.limited import within
 from autopar.mesh import Mesh
+from autopar.padded import best_padded
 from autopar.placement import S, Sharding
 from autopar.plan import Conversion, Plan
 from autopar.posed import Compilation, Settings, batch_inputs, pose
@@ -24,10 +26,18 @@ from cost_models.hardware import Hardware
 def compile_graph(
     graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, saved: Mapping[str, Saved]
 ) -> Compilation:
-    """The best plan, within the memory limit where one is set.
+    """The best plan, within the memory limit where one is set; sizes are padded where that pays."""
 
-    Blocks may be recomputed where the limit binds.
-    """
+    def compiled(graph: Graph, kept: Mapping[str, Saved]) -> Compilation:
+        return _compiled(graph, mesh, hardware, settings, kept)
+
+    return best_padded(graph, mesh, settings, saved, compiled)
+
+
+def _compiled(
+    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, saved: Mapping[str, Saved]
+) -> Compilation:
+    """The best plan of this graph.  Blocks may be recomputed where the limit binds."""
     _refuse_no_blocks(graph, settings)
     plain = pose(graph, mesh, hardware, settings, saved)
     limit = settings.memory_limit
@@ -57,7 +67,9 @@ def frontier(
     Left out is what another beats in both, once overlap and the largest operator are counted.
     """
     modes = MODES if settings.recompute is None else None
-    posed = pose(graph, mesh, hardware, replace(settings, memory_limit=None), saved, modes)
+    free = replace(settings, memory_limit=None)
+    graph = compile_graph(graph, mesh, hardware, free, saved).graph
+    posed = pose(graph, mesh, hardware, free, kept_of(graph), modes)
     every = map(posed.compilation, hull(posed.priced.problem))
     kept: list[Compilation] = []
     for made in sorted(every, key=lambda made: made.plan.estimate.step_s):

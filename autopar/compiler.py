@@ -23,10 +23,12 @@ from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.microbatch import part
 from autopar.options import Options
+from autopar.padding import padded
 from autopar.placement import Sharding
 from autopar.plan import Plan
 from autopar.posed import Compilation, Posed, Settings, pose
 from autopar.pricing.parameters import Storage
+from autopar.record import Padding
 from autopar.runtime import agreement
 from autopar.runtime.program import Program, load
 from cost_models.hardware import Hardware
@@ -94,6 +96,8 @@ class Compiler:
             precision=str(options.precision),
             batch=batch,
             storage=storage_of(self._first),
+            pads_batch=options.input == "global",
+            padding=None if self._first is None else _of_parameters(self._first),
             recompute=options.recompute,
             first=self._first is None,
         )
@@ -116,6 +120,7 @@ class Compiler:
         )
         plan_text, source = agreement.from_first_rank(lambda: self._decide(graph, edited))
         plan = Plan.from_json(plan_text, "the plan of rank 0")
+        graph = padded(graph, plan.padding)
         plan.check(graph)
         if self._first is None:
             self._first = plan
@@ -196,6 +201,11 @@ def _read(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"Cannot read source={str(path)!r}: {error}.") from None
+
+
+def _of_parameters(first: Plan) -> tuple[Padding, ...]:
+    """Later programs pad the parameters as the first plan did; their batch is their own."""
+    return tuple(padding for padding in first.padding if padding.leaf in first.parameter)
 
 
 def storage_of(first: Plan | None) -> Mapping[str, Storage]:

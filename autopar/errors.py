@@ -5,7 +5,8 @@ AutoparError
 │   ├── MeshError         a mesh that is malformed or does not match the world
 │   ├── PlacementError    a type or sharding that is malformed or does not fit a shape
 │   ├── ScheduleError     a schedule that breaks its own order, hangs, or does not fit its sizes
-│   └── ConstraintError   a constraint that matches nothing or cannot be met
+│   ├── ConstraintError   a constraint that matches nothing or cannot be met
+│   └── PaddingError      a dim that cannot be padded without changing what is computed
 ├── CaptureError          the model cannot be captured without changing what it computes
 ├── RuleError             an operator's rule is malformed or missing
 ├── InfeasibleError       no plan meets the constraints
@@ -44,6 +45,10 @@ class ConstraintError(InputError):
 
 class ScheduleError(InputError):
     """A schedule breaks its own order, hangs, takes too much memory, or does not fit its sizes."""
+
+
+class PaddingError(InputError):
+    """A dim cannot be padded: some operator would see the padding."""
 
 
 class CaptureError(AutoparError):

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 from autopar.errors import InternalError
+from autopar.pads import Pad
 
 ITEMSIZE = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
@@ -24,12 +25,16 @@ LEAVES: tuple[LeafKind, ...] = ("parameter", "buffer", "input", "constant", "rec
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named tensor: global shape, dtype, and whether a gradient flows through it."""
+    """A named tensor: global shape, dtype, and whether a gradient flows through it.
+
+    `pads` say which part of the shape is padding; see `autopar.padding`.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     differentiable: bool
+    pads: tuple[Pad, ...] = field(default=(), repr=False)  # digests are of the shape
 
     @property
     def itemsize(self) -> int:

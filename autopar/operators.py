@@ -19,10 +19,11 @@ def cross_entropy_sum(
     weight: torch.Tensor | None = None,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
+    classes: int | None = None,
 ) -> torch.Tensor:
-    """Sum of the cross-entropies of all valid targets."""
+    """Sum of the cross-entropies of all valid targets; logits behind the first `classes` are padding."""
     return F.cross_entropy(
-        logits,
+        logits if classes is None else logits[:, :classes],
         target,
         weight,
         ignore_index=ignore_index,

@@ -30,6 +30,8 @@ from autopar.schedules.action import forward
 from autopar.split import Stages, split
 from autopar.staged import Staged, Wanted, compile_pipeline, compile_stages
 
+COUNTING = Settings(padding=(), pads_batch=False)
+
 
 class PipelineCompiler:
     """`compiler` captures; the first pipeline decides where parameters rest ever after."""
@@ -96,9 +98,7 @@ class PipelineCompiler:
         texts += [made.sources[each.stage, each.worker] for each in made.plan.stages]
         if counts is not None:
             for worker in made.plan.workers:
-                found = compile_graph(
-                    counts, worker.mesh, self._hardware, Settings(), saved(counts)
-                )
+                found = compile_graph(counts, worker.mesh, self._hardware, COUNTING, saved(counts))
                 texts += [found.plan.to_json(), found.source]
         return tuple(texts)
 

@@ -20,9 +20,10 @@ from autopar.blocks import Recompute, blocks
 from autopar.conversion import Step, Traffic
 from autopar.errors import PlacementError, PlanError
 from autopar.graph import Graph
+from autopar.pads import Pad, rests
 from autopar.placement import P, R, S, Sharding
 from autopar.problem import Proof
-from autopar.record import Asked, Search, Share, View
+from autopar.record import Asked, Padded, Padding, Search, Share, View
 from autopar.texts import MeshText, ShardingText
 
 SCHEMA = 3
@@ -83,8 +84,9 @@ class ParameterPlan:
 
     `stored` (S or I per axis) is what the optimizer and checkpoints see; `leaf` (S, R or I) is what
     forward and backward see.  `steps` lead from stored to leaf, once per training step; their
-    backward is the gradient's reduction.  `shape` is the global one.  `regather` says what was
-    decided of gathers at its uses; the conversions say where a gather is needed again.
+    backward is the gradient's reduction.  `shape` is the global one, in the model; where `pads` say
+    so the step's is larger, and `stored` is meant of that one: see `autopar.pads.rests`.  `regather`
+    says what was decided of gathers at its uses; the conversions say where one is needed again.
     """
 
     name: str
@@ -93,6 +95,7 @@ class ParameterPlan:
     steps: tuple[Conversion, ...] = ()
     shape: tuple[int, ...] = ()
     regather: bool = field(default=False, repr=False)  # digests are of what is emitted
+    pads: tuple[Pad, ...] = field(default=(), repr=False)  # the graph's digest knows of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,10 @@ class Plan:
     search: Search = field(default_factory=Search)
     shares: tuple[Share, ...] = ()
     """By mesh axis."""
+    padding: tuple[Padding, ...] = ()
+    """Parameters and inputs that are longer in the step than in the model."""
+    padded: tuple[Padded, ...] = ()
+    """The sets of paddings that were compared, where some size is awkward."""
     views: tuple[View, ...] = ()
     """The meshes that were compared, where only the devices were given."""
     hardware_digest: str = ""
@@ -290,9 +297,9 @@ class Plan:
             parameter = self.parameter.get(node.target)
             if parameter is None:
                 raise PlanError(f"The plan does not say how to store parameter {node.target!r}.")
-            if any(kind in (R, P) for kind in parameter.stored) or not parameter.stored.rests(
-                self.mesh
-            ):
+            pads = node.outputs[0].pads
+            unfit = not rests(parameter.stored, pads, self.mesh) or parameter.pads != pads
+            if unfit or any(kind in (R, P) for kind in parameter.stored):
                 raise PlanError(
                     f"Parameter {node.target!r} cannot be stored as {parameter.stored}."
                 )

@@ -13,6 +13,7 @@ from autopar.constraints import Constraint
 from autopar.emit import emit
 from autopar.graph import ITEMSIZE, Graph, Node, Saved
 from autopar.mesh import Mesh
+from autopar.pads import rests
 from autopar.placement import Sharding
 from autopar.plan import OpSharding, Plan
 from autopar.pricing.assemble import assemble
@@ -23,7 +24,7 @@ from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
 from autopar.pricing.space import Candidates, Decisions, Priced
 from autopar.problem import Assignment
-from autopar.record import Asked, Search
+from autopar.record import Asked, Padding, Search
 from autopar.solve import Ready, completed
 from cost_models.hardware import Hardware
 
@@ -55,6 +56,10 @@ class Settings:
     """How inputs that have the batch's first dim arrive; None: whole on every rank."""
     storage: Mapping[str, Storage] = field(default_factory=dict)
     """Parameters, by the user's name, whose place is already decided."""
+    padding: tuple[Padding, ...] | None = None
+    """Parameters that are padded, and no others; None: what pays is padded."""
+    pads_batch: bool = True
+    """Whether the batch may be padded: not where ranks will bring their own parts of it."""
     recompute: Recompute | None = None
     """What every block does in the backward; None: nothing again, or what the memory limit asks for."""
     first: bool = True
@@ -220,7 +225,8 @@ def _storages(
     node = graph.node[name]
     if node.target in settings.storage:
         return (settings.storage[node.target],)
-    leaves = tuple(o.outputs[0] for o in every[name] if o.outputs[0].rests(mesh))
+    pads = node.outputs[0].pads
+    leaves = tuple(o.outputs[0] for o in every[name] if rests(o.outputs[0], pads, mesh))
     found = storages(node.outputs[0], leaves, mesh)
     if settings.regather is None:
         return found

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from autopar.blocks import Recompute
 from autopar.constraints import Constraint
+from autopar.pads import Pad
 from autopar.texts import ShardingText
 
 
@@ -67,3 +68,31 @@ class Share:
     flops: float
     stored: float
     used: float
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """A parameter or input that is longer in the step than in the model.
+
+    `axes` are the mesh axes that split the padded dim where operators read it, or at rest.
+    """
+
+    leaf: str
+    pad: Pad
+    axes: tuple[str, ...] = ()
+
+    @property
+    def wasted(self) -> float:
+        """The share of the dim that is padding."""
+        return 1.0 - self.pad.size / self.pad.to
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """A set of paddings that was planned, as text, and the best plan's seconds under it.
+
+    `objective_s` is None where nothing meets the constraints or the memory limit.
+    """
+
+    what: str
+    objective_s: float | None

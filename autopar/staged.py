@@ -182,4 +182,6 @@ def _settings(
         constraints=tuple(c for c in settings.constraints if speaks(c, part)),
         storage={name: storage for (where, name), storage in rests.items() if where == worker},
         recompute=settings.recompute if blocks(part) else None,
+        padding=(),
+        pads_batch=False,
     )

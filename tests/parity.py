@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from autopar import presets, rules
 from autopar.batch import Batch
@@ -32,9 +33,11 @@ from autopar.constraints import from_user
 from autopar.emit import emit
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
-from autopar.plan import Plan, total
-from autopar.posed import Settings
+from autopar.padding import padded, proposals
+from autopar.plan import ParameterPlan, Plan, total
+from autopar.posed import Settings, pose
 from autopar.pricing.estimate import traffic
+from autopar.record import Padding
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.program import load
@@ -45,6 +48,7 @@ from tests.architectures import ARCHITECTURES
 from tests.capture.compare import eager_loss
 from tests.custom.model import gated
 from tests.random_plans import random_plan
+from tests.uneven import UNEVEN
 from tests.wide import Wide
 
 TOLERANCE = 1e-9
@@ -53,6 +57,7 @@ RATE = 0.1
 CASES = {
     **models.ALL,
     **ADAPTED,
+    **UNEVEN,
     **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES},
     "custom": gated,
 }
@@ -140,6 +145,38 @@ def constrained_work(name: str, shape: tuple[int, ...], constraints: dict[str, s
     return _work(name, f"{constraints} on {mesh}", made.plan, case.graph)
 
 
+def padded_work(
+    name: str,
+    shape: tuple[int, ...],
+    to: dict[int, int],
+    *,
+    seed: int | None = None,
+    constraints: dict[str, str] | None = None,
+) -> Work:
+    """A plan of a case with these sizes padded: a random one, or the solver's."""
+    case, mesh = reference(name), Mesh.of(*shape)
+    graph = padded(case.graph, paddings(case.graph, mesh, to))
+    label = f"{to} on {mesh}, seed {seed}, {constraints}"
+    if seed is not None:
+        plan = random_plan(graph, mesh, seed, saved(graph))
+    else:
+        asked = from_user(dict(constraints or {}), mesh)
+        settings = Settings(optimizer="SGD", states=0.0, constraints=asked)
+        posed = pose(graph, mesh, load_hardware("cpu"), settings, saved(graph))
+        plan = posed.plan(posed.ready.solve())
+    return _work(name, label, plan, graph)
+
+
+def paddings(graph: Graph, mesh: Mesh, to: dict[int, int]) -> tuple[Padding, ...]:
+    """What is proposed of these sizes; each must be there."""
+    found = {
+        (proposal.size, choice[0].pad.to): choice
+        for proposal in proposals(graph, mesh, inputs=True)
+        for choice in proposal.choices
+    }
+    return tuple(padding for size, wanted in to.items() for padding in found[size, wanted])
+
+
 def _work(name: str, label: str, plan: Plan, graph: Graph) -> Work:
     return Work(name, f"{name}, {label}", plan.to_json(), emit(plan, graph, rules.localize))
 
@@ -166,7 +203,8 @@ def parallel_of(work: Work) -> Parallel:
     case = reference(work.name)
     plan = Plan.from_json(work.plan)
     path = Path(tempfile.mkdtemp(prefix="autopar_")) / "emitted.py"
-    program = load(plan, case.graph, work.source, write(work.source, path))
+    graph = padded(case.graph, plan.padding)
+    program = load(plan, graph, work.source, write(work.source, path))
     mesh = device_mesh(plan.mesh)
 
     return Parallel(case.model, mesh, program, NoOther(), example=Batch.of((), case.inputs))
@@ -207,8 +245,30 @@ def check_local_sizes(parallel: Parallel, plan: Plan) -> None:
     for key, parameter in parallel.named_parameters():
         assert isinstance(parameter, DTensor)
         if key in plan.parameter:
-            want = plan.parameter[key].stored.local_shape(tuple(parameter.shape), plan.mesh)
+            entry = plan.parameter[key]
+            if entry.pads:
+                check_uneven_size(parameter, entry)
+                continue
+            want = entry.stored.local_shape(tuple(parameter.shape), plan.mesh)
             assert tuple(parameter.to_local().shape) == want, key
+
+
+def check_uneven_size(parameter: DTensor, entry: ParameterPlan) -> None:
+    """At rest there is no padding: the shard is what DTensor itself would cut of the true shape."""
+    assert tuple(parameter.shape) == entry.shape
+    whole = torch.empty(entry.shape, device="meta")
+    coordinate = parameter.device_mesh.get_coordinate()
+    assert coordinate is not None
+    for axis, kind in enumerate(parameter.placements):
+        if isinstance(kind, Shard):
+            parts = whole.chunk(parameter.device_mesh.size(axis), kind.dim)
+            empty = whole.narrow(kind.dim, 0, 0)
+            whole = parts[coordinate[axis]] if coordinate[axis] < len(parts) else empty
+        elif not isinstance(kind, Replicate):
+            sizes = list(whole.shape)
+            sizes[kind.dim] //= parameter.device_mesh.size(axis)  # type: ignore[attr-defined]
+            whole = whole.new_empty(sizes)
+    assert parameter.to_local().shape == whole.shape
 
 
 def check_gradients(parallel: Parallel, want: dict[str, torch.Tensor | None]) -> None:
@@ -241,12 +301,19 @@ def check_traffic(parallel: Parallel, plan: Plan, counted: CountTraffic) -> None
         want[plan.mesh.names[axis], kind, direction] += nbytes
     for (axis, kind, direction), nbytes in total(predicted.step).items():
         want[plan.mesh.names[axis], kind, direction] += nbytes
-    wrong = {
-        k: (counted.nbytes[k], want[k])
-        for k in want | counted.nbytes
-        if counted.nbytes[k] != want[k]
-    }
+    got = most_of_any_rank(counted.nbytes)
+    wrong = {k: (got[k], want[k]) for k in want | got if got[k] != want[k]}
     assert not wrong, f"(counted, predicted) bytes: {wrong}"
+
+
+def most_of_any_rank(mine: Counter[tuple[str, str, str]]) -> Counter[tuple[str, str, str]]:
+    """Where parts are uneven ranks move unequal numbers of bytes; the prediction is of the most."""
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, mine)
+    largest: Counter[tuple[str, str, str]] = Counter()
+    for one in every:
+        largest |= one
+    return largest
 
 
 @torch.no_grad()

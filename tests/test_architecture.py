@@ -19,6 +19,7 @@ LAYERS = (
     ("views", "schedules"),
     ("simulate",),
     ("placement",),
+    ("pads",),
     ("conversion", "graph"),
     (
         "blocks", "plan", "problem", "problem_text", "record", "texts", "constraints", "operators",
@@ -26,10 +27,10 @@ LAYERS = (
     ),
     ("pipeline_plan",),
     ("capture", "rules", "presets", "solve", "grouping"),
-    ("pricing", "cuts"),
+    ("pricing", "padding", "cuts"),
     ("emit", "runtime"),
     ("posed", "witness"),
-    ("limited",),
+    ("limited", "padded"),
     ("compile",),
     ("staged",),
     ("certificate", "explain", "landscape"),
@@ -46,7 +47,7 @@ NAMES_ONLY = {"torch.utils.checkpoint._NoopSaveInputs", "torch.Tensor.__matmul__
 """Private names that are compared with, never imported."""
 RUNTIME_MAY_IMPORT = {
     "batch", "conversion", "errors", "experts", "graph", "grouping", "leaving", "mesh", "operators",
-    "pipeline_plan", "placement", "plan", "runtime", "schedules", "split",
+    "pads", "pipeline_plan", "placement", "plan", "runtime", "schedules", "split",
 }  # fmt: skip
 
 

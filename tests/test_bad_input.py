@@ -61,14 +61,16 @@ def test_bad_meshes(mesh: object) -> None:
         plan(mesh=mesh)
 
 
-def test_a_dim_that_no_axis_divides_cannot_be_forced() -> None:
+def test_a_dim_that_no_axis_divides_and_a_norm_looks_along_cannot_be_forced() -> None:
+    """It cannot be padded either; without the norm it can (`tests/test_padding.py`)."""
+
     class Odd(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.linear = nn.Linear(7, 5)
+            self.linear, self.norm = nn.Linear(7, 5), nn.LayerNorm(5)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.linear(x).square().mean()
+            return self.norm(self.linear(x)).square().mean()
 
     inputs = {"x": torch.randn(3, 7)}
     free = autopar.plan(Odd(), 2, inputs, hardware="cpu")

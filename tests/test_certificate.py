@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import autopar
-from autopar.api import plan_frontier
+from autopar.api import captured_for, plan_frontier
 from autopar.blocks import MODES
 from autopar.certificate import Check, certify
 from autopar.compile import compile_graph
@@ -47,6 +47,37 @@ def checks_of(plan: Plan, graph: Graph, bound: bool = True) -> dict[str, Check]:
     """By name, for the plan as it is written to a file."""
     again = Plan.from_json(plan.to_json())
     return {check.name: check for check in certify(again, posed_for(again, graph, H100), bound)}
+
+
+def padded() -> Compilation:
+    """A model whose vocabulary only a padded plan can split as asked."""
+    model, inputs, loss = parity.CASES["uneven_gpt2"]()
+    return autopar.compile_model(
+        model, (2, 2), inputs, loss=loss, hardware=H100,
+        constraints={"used:*.wte.weight": {"y": "S(0)"}},
+    )  # fmt: skip
+
+
+def test_padded_plans_are_sound() -> None:
+    """As they are found again from the model: captured, padded as the plan says, posed and solved."""
+    made = padded()
+    assert [p.pad.to for p in made.plan.padding] == [258]
+    model, inputs, loss = parity.CASES["uneven_gpt2"]()
+    graph = captured_for(made.plan, model, inputs, loss)
+    assert graph.digest == made.graph.digest == made.plan.graph_digest
+    assert_sound(made.plan, graph)
+
+
+def test_wrong_words_about_padding_are_refused() -> None:
+    """Axes that split nothing; and a pad that the graph has not makes it another graph."""
+    made = padded()
+    wrong = replace(made.plan, padding=(replace(made.plan.padding[0], axes=("x",)),))
+    assert "padding is" in checks_of(wrong, made.graph)["conversions"].what
+    pad = replace(made.plan.padding[0].pad, to=260)
+    other = replace(made.plan, padding=(replace(made.plan.padding[0], pad=pad),))
+    model, inputs, loss = parity.CASES["uneven_gpt2"]()
+    found = checks_of(other, captured_for(other, model, inputs, loss))
+    assert not found["graph"].ok and not found["structure"].ok
 
 
 def assert_sound(plan: Plan, graph: Graph) -> None:

@@ -96,6 +96,7 @@ def follows(again: Again) -> Iterator[Check]:
         if a != b
     ]
     faults += differs("recompute", stated.recompute, needed.recompute)
+    faults += differs("padding", stated.padding, needed.padding)
     faults += differs("whether choices are in order", stated.choices == needed.choices, True)
     yield checked("conversions", f"the {len(needed.conversions)} that the types need", faults)
 

@@ -48,8 +48,20 @@ def _header(plan: Plan, graph: Graph) -> list[str]:
         "",
         f"predicted on {plan.hardware}: step {e.step_s * 1e3:.1f} ms (compute {e.compute_s * 1e3:.1f}, "
         f"exposed communication {e.exposed_s * 1e3:.1f}), {e.memory_nbytes / 2**20:.1f} MiB per rank",
+        *_padding(plan),
         '"""',
         "",
+    ]
+
+
+def _padding(plan: Plan) -> list[str]:
+    """Sizes that are larger here than in the model: one line each, with the first leaf that has it."""
+    first: dict[tuple[int, int], str] = {}
+    for each in plan.padding:
+        first.setdefault((each.pad.size, each.pad.to), each.leaf)
+    return [
+        f"padded: {size} -> {to}, as in {leaf}; {1 - size / to:.1%} of it wasted"
+        for (size, to), leaf in first.items()
     ]
 
 

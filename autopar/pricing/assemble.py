@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import platform
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 
 from autopar.conversion import Step
 from autopar.graph import Graph, Saved, Tensor
 from autopar.grouping import companions
+from autopar.mesh import Mesh
+from autopar.pads import true_shape
 from autopar.placement import Sharding
 from autopar.plan import BlockPlan, Choice, Conversion, OpSharding, ParameterPlan, Plan
 from autopar.pricing.build import required
@@ -20,6 +23,7 @@ from autopar.pricing.recomputed import again
 from autopar.pricing.routes import Routes
 from autopar.pricing.shares import shares
 from autopar.pricing.space import Decisions
+from autopar.record import Padding
 from cost_models.hardware import digest
 
 
@@ -61,12 +65,40 @@ def assemble(
         hardware_digest=digest(prices.hardware),
         versions=versions(),
         precision=precision,
+        padding=tuple(_padding(graph, choices, parameters, conversions, prices.mesh)),
         recompute=tuple(
             BlockPlan(path, mode) for path, mode in recompute.items() if mode != "none"
         ),
     )
     plan.check(graph)
     return plan
+
+
+def _padding(
+    graph: Graph,
+    choices: tuple[Choice, ...],
+    parameters: tuple[ParameterPlan, ...],
+    conversions: tuple[Conversion, ...],
+    mesh: Mesh,
+) -> Iterator[Padding]:
+    """The padded leaves, and the axes that split them there: at rest or converted."""
+    forms: defaultdict[str, list[Sharding]] = defaultdict(list)
+    for choice in choices:
+        for tensor, form in zip(
+            graph.node[choice.node].outputs, choice.sharding.outputs, strict=True
+        ):
+            forms[tensor.name].append(form)
+    for conversion in conversions:
+        forms[conversion.tensor].append(conversion.target)
+    for parameter in parameters:
+        forms[parameter.name].append(parameter.stored)
+    for node in graph.nodes:
+        for tensor in node.outputs if node.op in ("parameter", "input") else ():
+            for pad in tensor.pads:
+                found = (*forms[tensor.name], *forms[node.target])
+                cut = {axis for form in found for _, axis in form.cuts(pad.dim)}
+                split = sorted(axis for axis in cut if mesh.sizes[axis] > 1)
+                yield Padding(node.target, pad, tuple(mesh.names[axis] for axis in split))
 
 
 def versions() -> tuple[tuple[str, str], ...]:
@@ -91,8 +123,9 @@ def _parameters(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator[
             storage.stored,
             storage.leaf,
             tuple(Conversion(tensor.name, s.axis, s.source, s.target) for s in steps),
-            tensor.shape,
+            true_shape(tensor.shape, tensor.pads),
             storage.regather,
+            tensor.pads,
         )
 
 

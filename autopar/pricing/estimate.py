@@ -24,7 +24,7 @@ from autopar.plan import (
 )
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.operators import local_nbytes, operator_seconds, working_nbytes
-from autopar.pricing.parameters import Storage, StorageBytes, storage_nbytes
+from autopar.pricing.parameters import Storage, StorageBytes, exchanges, storage_nbytes
 from autopar.pricing.prices import BUCKET_NBYTES, Prices, regathered
 from autopar.pricing.recomputed import Again, again
 from autopar.rules import variant_traffic
@@ -66,6 +66,12 @@ def _traffic(
         for c in parameter.steps
         for part in _issued(c, graph, mesh, precision)
     ]
+    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
+    for parameter in parameters:
+        tensor = leaf[parameter.name]
+        wide = reduction_dtype(tensor.name, graph, precision)
+        itemsize = 0 if wide is None else ITEMSIZE[wide]
+        per_step += exchanges(tensor, parameter.stored, mesh, itemsize)
     per_microbatch = _together(graph, choices, conversions, mesh, precision, run_again)
     for choice in choices:
         issued = variant_traffic(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +11,7 @@ from functools import cache
 from autopar.conversion import Step, Traffic
 from autopar.graph import Tensor
 from autopar.mesh import Mesh
+from autopar.pads import Pad, cutting_axis, exchanging_axis, rests, true_shape
 from autopar.placement import I, N, S, Sharding
 from autopar.pricing.operators import local_nbytes
 from autopar.pricing.prices import Prices
@@ -27,16 +29,20 @@ class Storage:
 
 def storages(tensor: Tensor, leaves: tuple[Sharding, ...], mesh: Mesh) -> tuple[Storage, ...]:
     """Every way to store the parameter for each of its leaf types."""
-    return _storages(tensor.shape, tensor.differentiable, leaves, mesh)
+    return _storages(tensor.shape, tensor.pads, tensor.differentiable, leaves, mesh)
 
 
 @cache
 def _storages(
-    shape: tuple[int, ...], differentiable: bool, leaves: tuple[Sharding, ...], mesh: Mesh
+    shape: tuple[int, ...],
+    pads: tuple[Pad, ...],
+    differentiable: bool,
+    leaves: tuple[Sharding, ...],
+    mesh: Mesh,
 ) -> tuple[Storage, ...]:
     found: dict[Storage, None] = {}
     for leaf in leaves:
-        for stored in _stored(shape, differentiable, leaf, mesh):
+        for stored in _stored(shape, pads, differentiable, leaf, mesh):
             found[Storage(stored, leaf, False)] = None
             if leaf.is_split and differentiable:
                 found[Storage(stored, leaf, True)] = None
@@ -44,7 +50,11 @@ def _storages(
 
 
 def _stored(
-    shape: tuple[int, ...], differentiable: bool, leaf: Sharding, mesh: Mesh
+    shape: tuple[int, ...],
+    pads: tuple[Pad, ...],
+    differentiable: bool,
+    leaf: Sharding,
+    mesh: Mesh,
 ) -> Iterator[Sharding]:
     """Keep the leaf's splits; on each other axis rest whole, or split one more dim."""
     whole = I if differentiable else N
@@ -53,20 +63,23 @@ def _stored(
         form: Sharding | None = Sharding(tuple(whole if kind is None else kind for kind in picks))
         for axis, kind in enumerate(picks):
             if kind is None and form is not None and mesh.sizes[axis] > 1:
-                form = _split_once_more(shape, form, axis, mesh)
-        if form is not None and form.rests(mesh):
+                form = _split_once_more(shape, pads, form, axis, mesh)
+        if form is not None and rests(form, pads, mesh):
             yield form
 
 
 def _split_once_more(
-    shape: tuple[int, ...], form: Sharding, axis: int, mesh: Mesh
+    shape: tuple[int, ...], pads: tuple[Pad, ...], form: Sharding, axis: int, mesh: Mesh
 ) -> Sharding | None:
     """Split the first dim that still divides, inside the splits it has."""
+    padded = {pad.dim: pad for pad in pads}
     for dim in range(len(shape)):
         cuts = form.cuts(dim)
         inside = cuts[-1][0] * mesh.sizes[cuts[-1][1]] if cuts else 1
+        if dim in padded and not cuts:
+            inside = padded[dim].before
         finer = form.with_type(axis, S(dim, inside))
-        if finer.fits(shape, mesh):
+        if finer.fits(shape, mesh) and (dim not in padded or rests(finer, pads, mesh)):
             return finer
     return None
 
@@ -112,12 +125,31 @@ def storage_seconds(
         update = prices.update(local_nbytes(tensor, storage.stored, mesh))
     steps = gather_steps(tensor, storage, routes)
     issued = [part for step in steps for part in prices.reduced(step, tensor)]
+    issued += exchanges(tensor, storage.stored, mesh, prices.master_itemsize)
     first = next((s for s in reversed(steps) if _backward(prices.reduced(s, tensor))), None)
     hideable = () if first is None else _backward(prices.reduced(first, tensor))
     every_s, hideable_s = (
         sum(prices.shared(part, together) for part in parts) for parts in (issued, hideable)
     )
     return StorageSeconds(update + every_s - hideable_s, hideable_s)
+
+
+def exchanges(
+    tensor: Tensor, stored: Sharding, mesh: Mesh, gradient_itemsize: int = 0
+) -> tuple[Traffic, ...]:
+    """Equal parts of what rests against the entries of the step, and gradients back; once a step.
+
+    Bytes are those of the rank that has most in the step, the first.
+    """
+    axis = exchanging_axis(stored, tensor.pads, mesh)
+    if axis is None:
+        return ()
+    others = [pad for pad in tensor.pads if cutting_axis(pad, stored, mesh) != axis]
+    count = math.prod(stored.local_shape(true_shape(tensor.shape, others), mesh))
+    forward = Traffic(axis, "all_to_all", "forward", count * tensor.itemsize)
+    wide = max(gradient_itemsize, tensor.itemsize)
+    backward = Traffic(axis, "all_to_all", "backward", count * wide)
+    return (forward, backward) if tensor.differentiable else (forward,)
 
 
 def _backward(traffic: Iterable[Traffic]) -> tuple[Traffic, ...]:
@@ -142,9 +174,9 @@ def storage_nbytes(tensor: Tensor, storage: Storage, prices: Prices) -> StorageB
     """What a parameter occupies: at rest, gathered where the leaf differs, gradient, state."""
     mesh = prices.mesh
     wider = max(1.0, prices.master_itemsize / tensor.itemsize)
-    stored = int(local_nbytes(tensor, storage.stored, mesh) * wider)
+    stored = int(local_nbytes(tensor, storage.stored, mesh) * wider)  # padding of the last rank too
     leaf = local_nbytes(tensor, storage.leaf, mesh)
-    gathered = leaf if leaf != stored else 0
+    gathered = leaf if leaf != stored or tensor.pads else 0
     if not tensor.differentiable:
         return StorageBytes(stored + gathered, 0, 0)
     return StorageBytes(stored + gathered, int(leaf * wider), int(prices.states * stored))

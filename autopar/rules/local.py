@@ -1,4 +1,4 @@
-"""Literal sizes rewritten for one rank: what a view, an expansion or a split is told about shapes."""
+"""Literal sizes rewritten: what a view, an expansion or a split is told about shapes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,24 @@ _CONVOLUTIONS = {
 
 def localize(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Local:
     """The node's arguments on one rank's shards."""
-    kind = short(node.op)
-    args, kwargs = list(node.args), node.kwargs
     if not sharding.outputs:
-        return node.args, kwargs
-    made = [
+        return node.args, node.kwargs
+    made = tuple(
         form.local_shape(tensor.shape, mesh)
         for tensor, form in zip(node.outputs, sharding.outputs, strict=True)
-    ]
+    )
+    args, kwargs = with_sizes(node, made)
+    if short(node.op) == "slice":
+        return tuple(_slice(node, list(args))), kwargs
+    if short(node.op) == "group_norm" or (short(node.op) in _CONVOLUTIONS and len(args) > 6):
+        return tuple(_groups(node, sharding, graph, mesh, list(args))), kwargs
+    return args, kwargs
+
+
+def with_sizes(node: Node, made: tuple[tuple[int, ...], ...]) -> Local:
+    """The node's arguments where its outputs have these shapes: of one rank, or padded."""
+    kind = short(node.op)
+    args, kwargs = list(node.args), node.kwargs
     if kind in _SHAPED and isinstance(args[1], tuple):
         args[1] = made[0]
     elif kind in _CREATED:
@@ -37,10 +47,6 @@ def localize(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Loca
     elif kind in ("split", "split_with_sizes", "tensor_split"):
         dim = _dim(args[2] if len(args) > 2 else dict(kwargs).get("dim", 0), len(made[0]))
         args[1] = _parts(kind, args[1], tuple(shape[dim] for shape in made))
-    elif kind == "slice":
-        args = _slice(node, sharding, graph, mesh, args)
-    elif kind == "group_norm" or (kind in _CONVOLUTIONS and len(args) > 6):
-        args = _groups(node, sharding, graph, mesh, args)
     return tuple(args), kwargs
 
 
@@ -76,9 +82,7 @@ def _dim(arg: Arg, rank: int) -> int:
     return arg % rank if isinstance(arg, int) else 0
 
 
-def _slice(
-    node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh, args: list[Arg]
-) -> list[Arg]:
+def _slice(node: Node, args: list[Arg]) -> list[Arg]:
     """The sliced dim is whole on every rank, so its bounds stay."""
     dim = _dim(args[1] if len(args) > 1 else 0, len(node.outputs[0].shape))
     args = [*args]

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from autopar.runtime import _torch
 from autopar.runtime.context import Axes
+from autopar.runtime.entry import enter, leave
 from autopar.runtime.pieces import Hop
 from autopar.runtime.slots import Slot
 
@@ -32,7 +33,8 @@ class Bucket:
 
     def __post_init__(self) -> None:
         self.hops: tuple[Hop, ...] = self.slots[0].hops
-        sizes = [slot.local.numel() for slot in self.slots]
+        self._entries = [slot.entry for slot in self.slots]
+        sizes = [entry.numel for entry in self._entries]
         self.offsets = [0, *accumulate(sizes)]
         self._leading = self.slots[0].pieces.leading
         self.reset()
@@ -75,10 +77,15 @@ class Bucket:
                 break
             self._advance()
         total = self._current.reshape(-1)
-        for slot, start, end in zip(self.slots, self.offsets, self.offsets[1:], strict=False):
+        parts = [
+            total[start:end].view(entry.shape).to(slot.local.dtype)
+            for slot, entry, start, end in zip(
+                self.slots, self._entries, self.offsets, self.offsets[1:], strict=False
+            )
+        ]
+        for slot, mine in zip(self.slots, leave(self._entries, parts, self.axes), strict=True):
             if id(slot) not in self.unused:
-                mine = total[start:end].view(slot.local.shape)
-                slot.settle(mine.to(slot.local.dtype))
+                slot.settle(mine)
         self.reset()
         del self._current
 
@@ -115,7 +122,9 @@ class Bucket:
     def gather(self) -> None:
         """Fill the leaves from the stored shards."""
         first = self.slots[0]
-        whole = torch.cat([slot.local.to(first.leaf_dtype).reshape(-1) for slot in self.slots])
+        stored = [slot.local.to(first.leaf_dtype) for slot in self.slots]
+        entering = enter(self._entries, stored, self.axes)
+        whole = torch.cat([part.reshape(-1) for part in entering])
         for hop in self.hops:
             if hop.gathers:
                 made = whole.new_empty((hop.ranks, *whole.shape))

@@ -50,7 +50,7 @@ def total_norm(found: Sequence[DTensor], mesh: Mesh, axes: Axes, norm_type: floa
     parts = []
     for split, tensors in sorted(groups.items()):
         wide = [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors]
-        norm = torch.stack([torch.linalg.vector_norm(t, norm_type).double() for t in wide])
+        norm = torch.stack([_norm(t, norm_type) for t in wide])
         part = norm.max() if largest else (norm**norm_type).sum()
         for name in split:
             op = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
@@ -61,3 +61,11 @@ def total_norm(found: Sequence[DTensor], mesh: Mesh, axes: Axes, norm_type: floa
     whole = torch.stack(parts)
     total = whole.max() if largest else whole.sum() ** (1.0 / norm_type)
     return total.to(torch.float32 if found[0].dtype != torch.float64 else torch.float64)
+
+
+def _norm(tensor: torch.Tensor, norm_type: float) -> torch.Tensor:
+    """Of a rank's part, which may be empty."""
+    if not tensor.numel():
+        return torch.zeros((), dtype=torch.float64, device=tensor.device)
+    norm: torch.Tensor = torch.linalg.vector_norm(tensor, norm_type)
+    return norm.double()

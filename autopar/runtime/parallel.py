@@ -214,7 +214,7 @@ class Parallel(Held):
             )
         tensor = batch.tensors[key].to(self.device_mesh.device_type)
         dtype = program.dtype(key)
-        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+        return program.padded(key, tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
     @staticmethod
     def _regathering(program: Program, training: bool) -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from autopar.errors import RuleError, SourceError
-from autopar.graph import Graph, is_random
+from autopar.graph import Graph, Tensor, is_random
 from autopar.grouping import Group, groups
 from autopar.leaving import leaving
 from autopar.operators import callable_of
@@ -40,8 +40,20 @@ class Program:
 
     def dtype(self, key: str) -> torch.dtype:
         """The dtype in which an input enters."""
-        found = next(n for n in self.graph.leaves("input") if n.target == key)
-        return getattr(torch, found.outputs[0].dtype)  # type: ignore[no-any-return]
+        return getattr(torch, self._input(key).dtype)  # type: ignore[no-any-return]
+
+    def padded(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
+        """An input as the step wants it: where it is padded, its last entry once more, and again.
+
+        True entries are numbers that the model can take; what they lead to does not count.
+        """
+        for pad in self._input(key).pads:
+            last = tensor.narrow(pad.dim, pad.size - 1, 1)
+            tensor = torch.cat([tensor, *[last] * (pad.to - pad.size)], pad.dim)
+        return tensor
+
+    def _input(self, key: str) -> Tensor:
+        return next(n.outputs[0] for n in self.graph.leaves("input") if n.target == key)
 
     @cached_property
     def groups(self) -> dict[tuple[str, int], Group]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from autopar.runtime import _torch
 from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes
+from autopar.runtime.entry import kept_here
 from autopar.runtime.slots import Slot
 
 FIRST_NBYTES, NBYTES = 2**20, 25 * 2**20
@@ -28,8 +29,8 @@ class Reducer:
     ) -> None:
         self._axes, self._on_synchronised = axes, on_synchronised
         self._slots = [slot for slot in slots if slot.parameter.requires_grad]
-        travelling = [slot for slot in self._slots if slot.hops]
-        self._alone = [slot for slot in self._slots if not slot.hops]
+        travelling = [slot for slot in self._slots if slot.hops or slot.entry.exchange]
+        self._alone = [slot for slot in self._slots if not (slot.hops or slot.entry.exchange)]
         backward = {id(slot): place for place, slot in enumerate(reversed(travelling))}
         groups = sorted(in_buckets(reversed(travelling)), key=lambda group: backward[id(group[-1])])
         self.buckets = [Bucket(g, axes, g[0].local.dtype) for g in groups]
@@ -91,7 +92,7 @@ class Reducer:
             bucket.finish()
         for slot in self._alone:
             if slot.leaf.grad is not None:
-                slot.settle(slot.leaf.grad.to(slot.local.dtype))
+                slot.settle(slot.entry.cut(slot.leaf.grad.to(slot.local.dtype)))
         self._on_synchronised()
 
     def _show(self, slot: Slot) -> None:
@@ -104,14 +105,15 @@ class Reducer:
         ):
             assert size == hop.ranks
             part = part[self._axes[hop.axis].rank]
-        slot.show_pending(part.reshape(slot.local.shape))
+        slot.show_pending(kept_here(slot.entry, part.reshape(slot.entry.shape), self._axes))
 
 
 def in_buckets(slots: Iterable[Slot]) -> Iterator[list[Slot]]:
     """Slots of equal hops and dtypes together, in order, up to the bucket size."""
     groups: dict[object, list[Slot]] = {}
     for slot in slots:
-        key = (slot.hops, slot.leaf_dtype, slot.local.dtype, slot.pieces.leading)
+        over = None if slot.entry.exchange is None else slot.entry.exchange.axis
+        key = (slot.hops, slot.leaf_dtype, slot.local.dtype, slot.pieces.leading, over)
         groups.setdefault(key, []).append(slot)
     for group in groups.values():
         limit = FIRST_NBYTES

@@ -42,7 +42,16 @@ def _cut(
 def held(
     size: int, dim: int, sharding: Sharding, mesh: Mesh, coordinate: tuple[int, ...]
 ) -> tuple[slice, ...]:
-    """Which indices of a whole dim the rank at `coordinate` holds, in order, as runs."""
+    """Which indices of a whole dim the rank at `coordinate` holds, in order, as runs.
+
+    Where a dim's only cut does not divide it, parts are as `torch.chunk` makes them.
+    """
+    cuts = [(of, axis) for of, axis in sharding.cuts(dim) if mesh.sizes[axis] > 1]
+    if len(cuts) == 1 and cuts[0][0] == 1 and size % mesh.sizes[cuts[0][1]]:
+        axis = cuts[0][1]
+        most = math.ceil(size / mesh.sizes[axis])
+        start, stop = (min(size, (coordinate[axis] + more) * most) for more in (0, 1))
+        return (slice(start, stop),) if stop > start else ()
     indices = _cut(torch.arange(size), 0, dim, sharding, mesh, coordinate).tolist()
     runs: list[slice] = []
     for index in indices:

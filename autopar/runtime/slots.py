@@ -14,12 +14,15 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from autopar.runtime import _torch
+from autopar.runtime.entry import Entry
 from autopar.runtime.pieces import Hop, Pieces
 
 
 @dataclass(eq=False)
 class Slot:
     """One parameter on this rank.
+
+    `entry` says how the stored part becomes part of the step, where sizes are padded.
 
     `pending`: the leaf's gradient holds sums that have not been synchronised yet; `p.grad` shows
     them, and `base` is the synchronised gradient they will be added to.
@@ -31,6 +34,7 @@ class Slot:
     leaf_dtype: torch.dtype
     hops: tuple[Hop, ...]
     pieces: Pieces
+    entry: Entry
     leaf: torch.Tensor = field(init=False)
     pending: bool = False
     base: torch.Tensor | None = None
@@ -49,7 +53,8 @@ class Slot:
     @property
     def shares_storage(self) -> bool:
         """Whether the leaf is the stored tensor itself."""
-        return self.leaf_dtype == self.local.dtype and not any(hop.gathers for hop in self.hops)
+        same = self.leaf_dtype == self.local.dtype and self.entry.is_plain
+        return same and not any(hop.gathers for hop in self.hops)
 
     def new_leaf(self) -> torch.Tensor:
         """A leaf over the stored tensor's storage, or an empty one to be gathered into."""

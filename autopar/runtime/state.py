@@ -11,9 +11,11 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.graph import Graph
 from autopar.mesh import Mesh
+from autopar.pads import padded_shape
 from autopar.placement import I, Sharding
 from autopar.plan import ParameterPlan, Plan
 from autopar.runtime import _torch
+from autopar.runtime.entry import Entry
 from autopar.runtime.pieces import Pieces, hops
 from autopar.runtime.shards import held, placements
 from autopar.runtime.slots import Slot
@@ -39,21 +41,24 @@ def slot(
     device_mesh: DeviceMesh,
 ) -> Slot:
     """The empty slot of one parameter; its leaf is of a dtype, None: its own."""
-    shape = tuple(parameter.shape)
+    shape, coordinate = tuple(parameter.shape), tuple(device_mesh.get_coordinate() or ())
+    runs = _held(shape, entry.stored, mesh, coordinate)
     local = torch.empty(
-        entry.stored.local_shape(shape, mesh),
+        [sum(run.stop - run.start for run in of_dim) for of_dim in runs],
         dtype=parameter.dtype,
         device=device_mesh.device_type,
     )
     layout = _torch.spec(device_mesh, placements(entry.stored, mesh), parameter)
     stored = nn.Parameter(_torch.dtensor(local, layout), requires_grad=parameter.requires_grad)
+    in_step = padded_shape(shape, entry.pads)
     return Slot(
         entry.name,
         stored,
-        entry.leaf.local_shape(shape, mesh),
+        entry.leaf.local_shape(in_step, mesh),
         parameter.dtype if dtype is None else getattr(torch, dtype),
         hops(entry, mesh),
-        Pieces.of(entry, shape, mesh),
+        Pieces.of(entry, in_step, mesh),
+        Entry.of(shape, entry.pads, entry.stored, mesh, coordinate),
     )
 
 
@@ -74,12 +79,18 @@ def targets(
     found = {}
     for slot in held_slots:
         stored = entry_of(slot.name, plan).stored
-        sizes = enumerate(slot.parameter.shape)
-        runs = tuple(held(size, dim, stored, mesh, coordinate) for dim, size in sizes)
+        runs = _held(tuple(slot.parameter.shape), stored, mesh, coordinate)
         found[slot.name] = Target(slot.name, slot.parameter, runs)
     for name, buffer in held_buffers.items():
         found[name] = Target(name, buffer, tuple((slice(0, size),) for size in buffer.shape))
     return found
+
+
+def _held(
+    shape: tuple[int, ...], stored: Sharding, mesh: Mesh, coordinate: tuple[int, ...]
+) -> tuple[tuple[slice, ...], ...]:
+    """Which indices of every dim this rank holds."""
+    return tuple(held(size, dim, stored, mesh, coordinate) for dim, size in enumerate(shape))
 
 
 def entry_of(name: str, plan: Plan) -> ParameterPlan:

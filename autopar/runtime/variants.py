@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -60,14 +61,18 @@ class _CrossEntropy(torch.autograd.Function):
         ignore_index: int,
         smoothing: float,
     ) -> torch.Tensor:
-        highest = logits.amax(1)
+        padded = logits.shape[1]
+        logits = logits[:, : max(classes - first, 0)]
+        highest = _highest(logits)
         dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=group)
         exponentials = (logits - highest[:, None]).exp()
         valid = target != ignore_index
         local = target - first
         mine = (local >= 0) & (local < logits.shape[1]) & valid
-        index = local.clamp(0, logits.shape[1] - 1)[:, None]
-        picked = logits.gather(1, index)[:, 0] * mine
+        index = local.clamp(0, max(logits.shape[1] - 1, 0))[:, None]
+        picked = (
+            logits.gather(1, index)[:, 0] * mine if logits.shape[1] else torch.zeros_like(highest)
+        )
         sums = [exponentials.sum(1), picked]
         if smoothing:
             sums.append(logits.sum(1))
@@ -78,16 +83,23 @@ class _CrossEntropy(torch.autograd.Function):
         if smoothing:
             losses = losses + smoothing * (log_sum - stacked[2] / classes)
         ctx.save_for_backward(exponentials.div_(stacked[0][:, None]), index, mine, valid)
-        ctx.smoothing, ctx.classes = smoothing, classes
+        ctx.smoothing, ctx.classes, ctx.padded = smoothing, classes, padded
         return (losses * valid).sum()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         softmax, index, mine, valid = ctx.saved_tensors
         hit = torch.zeros_like(softmax)
-        hit.scatter_(1, index, mine[:, None].to(softmax.dtype))
+        if softmax.shape[1]:
+            hit.scatter_(1, index, mine[:, None].to(softmax.dtype))
         wanted = (1 - ctx.smoothing) * hit + ctx.smoothing / ctx.classes
-        return ((softmax - wanted) * valid[:, None]) * gradient, *(None,) * 6
+        of_logits = ((softmax - wanted) * valid[:, None]) * gradient
+        return F.pad(of_logits, (0, ctx.padded - softmax.shape[1])), *(None,) * 6
+
+
+def _highest(logits: torch.Tensor) -> torch.Tensor:
+    """The largest logit of each row; a rank may have none."""
+    return logits.amax(1) if logits.shape[1] else logits.new_full(logits.shape[:1], -math.inf)
 
 
 def vocab_parallel_cross_entropy(
@@ -96,16 +108,20 @@ def vocab_parallel_cross_entropy(
     weight: None = None,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
+    classes: int | None = None,
     *,
     axis: str,
 ) -> torch.Tensor:
-    """`cross_entropy_sum` of logits [n, classes] whose classes are split over `axis`; equal on all."""
+    """`cross_entropy_sum` of logits [n, classes] whose classes are split over `axis`; equal on all.
+
+    Logits behind the first `classes` are padding.
+    """
     where = axis_named(axis)
     local = logits.shape[1]
+    every = local * where.size if classes is None else classes
     return _CrossEntropy.apply(  # type: ignore[no-any-return]
-        logits, target, where.group, where.rank * local, local * where.size, ignore_index,
-        label_smoothing,
-    )  # fmt: skip
+        logits, target, where.group, where.rank * local, every, ignore_index, label_smoothing
+    )
 
 
 class _Sum(torch.autograd.Function):

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from autopar.plan import Plan
 from autopar.record import Search
+from autopar.show.padding import compared
 from autopar.show.proof import proof
 from autopar.show.table import row, table
 from autopar.show.units import nbytes, seconds
@@ -27,6 +28,7 @@ def header(plan: Plan) -> Table:
         "memory limit": "none" if limit is None else nbytes(limit),
         "preset": plan.preset or "none, the solver chose",
         "constraints": "\n".join(map(str, plan.asked.constraints)) or "none",
+        "padding": compared(plan),
         "searched": _searched(plan.search),
         "solver": f"{seconds(plan.objective_s)} by its count, {proved}",
         "optimizer": plan.optimizer,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autopar.graph import Graph
+from autopar.pads import true_shape
 from autopar.plan import Plan
 from autopar.show.units import shape
 
@@ -16,7 +17,8 @@ def differences(plan: Plan, graph: Graph) -> tuple[str, ...]:
     if plan.graph_digest == graph.digest:
         return ()
     theirs = {p.name: p.shape for p in plan.parameters}
-    ours = {n.target: n.outputs[0].shape for n in graph.leaves("parameter")}
+    tensors = {n.target: n.outputs[0] for n in graph.leaves("parameter")}
+    ours = {name: true_shape(tensor.shape, tensor.pads) for name, tensor in tensors.items()}
     found = [
         *_named("the plan has parameters that the model lacks", theirs.keys() - ours.keys()),
         *_named("the model has parameters that the plan lacks", ours.keys() - theirs.keys()),

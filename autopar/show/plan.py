@@ -8,6 +8,7 @@ from autopar.graph import Graph
 from autopar.plan import Plan
 from autopar.show.cost import communication, costs, header
 from autopar.show.operators import conversions, operators
+from autopar.show.padding import padding
 from autopar.show.parameters import parameters
 from autopar.show.shares import shares
 
@@ -19,8 +20,9 @@ LEGEND = (
 
 def show_plan(plan: Plan, graph: Graph | None = None) -> RenderableType:
     """The plan in short; repeated blocks are folded.  With the graph, names and uses are exact."""
+    padded = (padding(plan), "") if plan.padding else ()
     return Group(
-        header(plan), "", costs(plan), "", shares(plan), "", parameters(plan, graph), "",
+        header(plan), "", costs(plan), "", shares(plan), "", *padded, parameters(plan, graph), "",
         communication(plan),
     )  # fmt: skip
 

@@ -50,9 +50,10 @@ def _cross_entropy_sum(
     weight: torch.Tensor | None,
     ignore_index: int,
     label_smoothing: float,
+    classes: int | None = None,
 ) -> torch.Tensor:
     return F.cross_entropy(
-        logits,
+        logits[:, :classes] if classes is not None else logits,
         target,
         weight,
         ignore_index=ignore_index,

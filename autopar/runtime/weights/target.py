@@ -63,5 +63,5 @@ class Target:
 
 def _packed(runs: Sequence[slice]) -> list[slice]:
     """The same runs, one after the other."""
-    ends = list(itertools.accumulate(run.stop - run.start for run in runs))
-    return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    ends = [0, *itertools.accumulate(run.stop - run.start for run in runs)]
+    return [slice(start, end) for start, end in itertools.pairwise(ends)]
