@@ -5,8 +5,8 @@ Their definition gives their figures to all four decimals:
     rate = (cost - m (F + I + W)) / cost
     cost = the longest time from a worker's own first action to its own end (`longest_span`)
 
-Transfers cost `comm` milliseconds of latency, occupy nothing, and only their reader waits for them.  1F1B
-came out at once.  For ZB-H1 and ZB-H2 several lists were tried against these tables; some others
+Transfers cost `comm` milliseconds of latency, occupy nothing, and only their reader waits for them.
+1F1B came out at once.  For ZB-H1 and ZB-H2 several lists were tried against these tables; some others
 give the same rates, and ours are those that keep the published memory.
 
 Interleaved 1F1B (3 stages per worker) does not come out: our rates are higher, by 0.0036 at most.  The
