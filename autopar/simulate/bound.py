@@ -11,7 +11,7 @@ last action is a weight gradient, which a sum and all its updates follow; behind
 there is at least the least tail.  A link has all its transfers to do, between the same two.  And one
 microbatch alone takes head + forward + backward + tail.
 
-A stage that several workers hold counts for none of them alone, only for the average of all workers.
+A stage that several workers hold counts for none of them alone, only for their average.
 """
 
 from __future__ import annotations
@@ -43,20 +43,17 @@ class _Relaxed:
         )
         self.stages = range(len(costs.stages))
         self.workers = sorted({worker for row in holders for worker in row})
+        self.held = {w: [s for s in self.stages if w in holders[s]] for w in self.workers}
 
     def bounds(self) -> Iterator[float]:
         """All of them."""
         for stage in self.stages:
             cost = self.costs.stages[stage]
             yield self.head[stage] + cost.forward + self.first(cost) + self.tail[stage]
-        heads, total = 0.0, 0.0
-        for worker in self.workers:
-            held = [stage for stage in self.stages if worker in self.holders[stage]]
-            heads += min(self.head[stage] for stage in held)
+        for held in self.held.values():
             yield from self.of_worker(held)
-        for cost in self.costs.stages:
-            total += self.microbatches * (cost.forward + self.whole(cost))
-        yield (heads + total) / len(self.workers)
+        for group in {tuple(row) for row in self.holders if len(row) > 1}:
+            yield from self.of_group(group)
         yield from self.of_links()
 
     def first(self, cost: StageCost) -> float:
@@ -79,6 +76,17 @@ class _Relaxed:
         reduction = min(self.costs.stages[stage].reduction for stage in held)
         yield head + self.microbatches * (forward + whole) + updates + reduction
         yield head + self.microbatches * (forward + first) + min(self.tail[stage] for stage in held)
+
+    def of_group(self, group: tuple[int, ...]) -> Iterator[float]:
+        """The same for the average of workers that share stages; one without work waits as long."""
+        heads = sum(min(self.head[stage] for stage in self.held[worker]) for worker in group)
+        tails = sum(min(self.tail[stage] for stage in self.held[worker]) for worker in group)
+        inside = [self.costs.stages[s] for s in self.stages if set(self.holders[s]) <= set(group)]
+        forward = sum(cost.forward for cost in inside)
+        first = sum(self.first(cost) for cost in inside)
+        whole = sum(self.whole(cost) for cost in inside)
+        yield (heads + self.microbatches * (forward + whole)) / len(group)
+        yield (heads + self.microbatches * (forward + first) + tails) / len(group)
 
     def of_links(self) -> Iterator[float]:
         """All transfers of a link, from the first that can be there to the last that is awaited."""

@@ -54,6 +54,33 @@ def test_reached(name: str, split: bool) -> None:
     assert lower_bound(costs, schedule.holders, 8, split) == simulate(schedule, costs).step
 
 
+def test_replicas_share_the_work_on_average() -> None:
+    """Two workers start after 0.1 s, do 5 of 10 microbatches each, and 0.1 s of stage 0 follows."""
+    first = " ".join(f"0F{m}" for m in range(10)) + " " + " ".join(f"0B{m}" for m in range(10))
+    halves = (" ".join(f"1F{m} 1B{m}" for m in range(half, 10, 2)) for half in (0, 1))
+    lines = (
+        "halves stages=2 microbatches=10",
+        f"0: {first}",
+        *(f"{w}: {h}" for w, h in enumerate(halves, 1)),
+    )
+    schedule = Schedule.parse("\n".join(lines))
+    costs = Costs((StageCost(0.1, 0.1, 0.0), StageCost(1.0, 0.5, 0.5)))
+    # If backwards may be split, weight gradients may come after that.
+    assert lower_bound(costs, schedule.holders, 10) == pytest.approx(0.1 + 10)
+    assert lower_bound(costs, schedule.holders, 10, split=False) == pytest.approx(0.1 + 10 + 0.1)
+    assert 10.2 <= simulate(schedule, costs).step <= 10.5
+
+
+def test_two_hops_share_a_link() -> None:
+    """It is busy from the end of the first forward to the start of the last; reached by 1F1B."""
+    traffic = (Traffic(0, 1, 10.0, None), Traffic(1, 2, 10.0, None))
+    network = Network((Link(0, 1),), {(0, 1): (0,), (1, 2): (0,)})
+    costs = Costs((StageCost(1, 0.5, 0.5),) * 3, traffic, network)
+    schedule = build("1f1b", 3, 4)
+    assert lower_bound(costs, schedule.holders, 4) == 1 + 8 * 10 + 2
+    assert simulate(schedule, costs).step == 83
+
+
 def test_a_slow_link_binds() -> None:
     schedule = build("gpipe", 2, 8)
     costs = Costs(

@@ -94,6 +94,6 @@ def test_chimera(p: int, m: int) -> None:
 
 @pytest.mark.parametrize(("p", "m"), [(2, 2), (4, 4), (6, 6), (8, 8)])
 def test_chimera_with_backwards_twice_as_long(p: int, m: int) -> None:
-    """One unit: D - 2 waits, half of them for a forward, half for a backward: section 3.1."""
+    """One unit of our lists: what they give, not a published figure."""
     simulated = run(build("chimera", p, m), f=1, i=1, w=1)
     assert simulated.step == pytest.approx(3 * m + (p // 2 - 1) * (1 + 2) + (p // 2 - 1) * 1)
