@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -223,8 +222,7 @@ def _best_view(
         raise refusals[meshes[-1]]
     best = min(made.values(), key=lambda compilation: compilation.plan.objective_s)
     compared = tuple(
-        View(str(mesh), made[mesh].plan.objective_s if mesh in made else math.inf)
-        for mesh in meshes
+        View(str(mesh), made[mesh].plan.objective_s if mesh in made else None) for mesh in meshes
     )
     return replace(best, plan=replace(best.plan, views=compared if len(meshes) > 1 else ()))
 

@@ -49,11 +49,11 @@ class Search:
 class View:
     """A mesh that the devices might have been seen as, and the best plan's seconds there.
 
-    `objective_s` is infinite where nothing fits into the memory.
+    `objective_s` is None where nothing fits into the memory.
     """
 
     mesh: str
-    objective_s: float
+    objective_s: float | None
 
 
 @dataclass(frozen=True, slots=True)

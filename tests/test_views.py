@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 import autopar
 from autopar.errors import MeshError, OverLimitError
+from autopar.record import View
 from autopar.views import views
 from tests import models
 
@@ -49,5 +51,7 @@ def test_meshes_on_which_nothing_fits() -> None:
     found = autopar.plan(model, 4, inputs, loss=loss, hardware="h100", memory_limit=limit)
     assert found.estimate.memory_nbytes <= limit
     assert math.isfinite(found.objective_s) and len(found.views) == 2
+    again = autopar.Plan.from_json(replace(found, views=(View("x=4", None),)).to_json())
+    assert again.views == (View("x=4", None),)
     with pytest.raises(OverLimitError, match="No plan was found that fits"):
         autopar.plan(model, 4, inputs, loss=loss, hardware="h100", memory_limit=1000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 from rich.table import Table
 
@@ -53,7 +52,7 @@ def _searched(search: Search) -> str:
 def _others(plan: Plan) -> str:
     """The other meshes that the devices might have been, and what they would cost."""
     return "; ".join(
-        f"{view.mesh}: {seconds(view.objective_s) if math.isfinite(view.objective_s) else 'too small'}"
+        f"{view.mesh}: {'too small' if view.objective_s is None else seconds(view.objective_s)}"
         for view in plan.views
         if view.mesh != str(plan.mesh)
     )
