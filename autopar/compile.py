@@ -41,7 +41,7 @@ def _compiled(
     _refuse_no_blocks(graph, settings)
     plain = pose(graph, mesh, hardware, settings, saved)
     limit = settings.memory_limit
-    free = plain.plan(plain.ready.solve())
+    free = plain.plan(plain.solve())
     if limit is None or free.estimate.memory_nbytes <= limit:
         return plain.emitted(free)
     if settings.recompute is None and blocks(graph):

@@ -82,17 +82,17 @@ class _Search:
         """Less and less, until a plan fits; then between what was too much and what was enough."""
         too_much = budget = self.limit - posed.priced.least_working
         try:
-            while (excess := self._try(posed, posed.ready.solve(budget))) > 0:
+            while (excess := self._try(posed, posed.solve(budget))) > 0:
                 too_much, budget = budget, budget - excess
         except OverLimitError as error:
             budget = error.least_nbytes
-            if budget > too_much or self._try(posed, posed.ready.solve(budget)) > 0:
+            if budget > too_much or self._try(posed, posed.solve(budget)) > 0:
                 return
         for _ in range(BISECTIONS):
             if self.is_within(NEAR) or budget == too_much:
                 return
             middle = (budget + too_much) / 2
-            if self._try(posed, posed.ready.solve(middle)) > 0:
+            if self._try(posed, posed.solve(middle)) > 0:
                 too_much = middle
             else:
                 budget = middle
@@ -105,13 +105,13 @@ class _Search:
         for most in levels[np.linspace(0, len(levels) - 1, min(LEVELS, len(levels))).astype(int)]:
             calm, budget = replace(posed, priced=posed.priced.calm(most)), self.limit - most
             with suppress(InfeasibleError):
-                while (excess := self._try(calm, calm.ready.solve(budget))) > 0:
+                while (excess := self._try(calm, calm.solve(budget))) > 0:
                     budget -= excess
 
     def try_hulls(self, posed: Sequence[Posed]) -> None:
         """Whatever it costs.  The solver may count more bytes than a plan needs, so its count is no
         limit here, and the bound is that of all plans."""
-        self._bound, self._counted = self.posed.ready.solve(), None
+        self._bound, self._counted = self.posed.solve(), None
         for each in posed:
             for answer in hull(each.priced.problem):
                 self._try(each, answer)

@@ -135,6 +135,8 @@ class Estimate:
     optimizer_nbytes: int
     activation_nbytes: int
     working_nbytes: int
+    in_flight: int = 1
+    """Microbatches whose activations are kept at the same time; `activation_nbytes` are of one."""
 
     @property
     def step_s(self) -> float:
@@ -148,7 +150,7 @@ class Estimate:
             self.parameter_nbytes
             + self.gradient_nbytes
             + self.optimizer_nbytes
-            + self.activation_nbytes
+            + self.in_flight * self.activation_nbytes
             + self.working_nbytes
         )
 

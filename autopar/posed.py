@@ -23,7 +23,7 @@ from autopar.pricing.parameters import Storage, storages
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
 from autopar.pricing.space import Candidates, Decisions, Priced
-from autopar.problem import Assignment
+from autopar.problem import Assignment, Limit
 from autopar.record import Asked, Padding, Search
 from autopar.solve import Ready, completed
 from cost_models.hardware import Hardware
@@ -60,6 +60,10 @@ class Settings:
     """Parameters that are padded, and no others; None: what pays is padded."""
     pads_batch: bool = True
     """Whether the batch may be padded: not where ranks will bring their own parts of it."""
+    microbatches: int = 1
+    """Parts of a step that this graph is one of: what is spent once a step counts so much less."""
+    in_flight: int = 1
+    """Microbatches whose activations are kept at the same time."""
     recompute: Recompute | None = None
     """What every block does in the backward; None: nothing again, or what the memory limit asks for."""
     first: bool = True
@@ -93,6 +97,10 @@ class Posed:
         """No block is recomputed: as decisions of this problem."""
         asks = self.priced.candidates.recompute != ("none",)
         return {block.path: "none" for block in blocks(self.graph)} if asks else {}
+
+    def solve(self, nbytes: float | None = None) -> Assignment:
+        """The best answer within a limit on bytes, as the solver counts them."""
+        return self.ready.solve(None if nbytes is None else Limit(nbytes, self.settings.in_flight))
 
     @cached_property
     def ready(self) -> Ready:
@@ -141,6 +149,7 @@ class Posed:
             optimizer=self.settings.optimizer,
             preset=self.settings.preset,
             precision=self.settings.precision,
+            in_flight=self.settings.in_flight,
         )
 
     def answer(self, decisions: Decisions) -> Assignment:
@@ -161,7 +170,7 @@ def pose(
     `recompute`: what each block may do in the backward; None: what the settings say.
     """
     master = ITEMSIZE["float32"] if settings.precision in ("bfloat16", "float16") else 0
-    prices = Prices(mesh, hardware, settings.states, master)
+    prices = Prices(mesh, hardware, settings.states, master, settings.microbatches)
     routes = Routes(mesh, prices.step, prices.weight_step)
     modes = recompute or (settings.recompute or "none",)
     candidates = replace(candidates_of(graph, mesh, settings), recompute=modes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from autopar.blocks import blocks
 from autopar.capture.saved import saved
@@ -19,6 +18,7 @@ from autopar.posed import Settings
 from autopar.pricing.narrow import speaks
 from autopar.pricing.parameters import Storage
 from autopar.schedules import SCHEDULES, Schedule, build, lower
+from autopar.schedules.kept import most_in_flight
 from autopar.split import Stages, split
 from cost_models.hardware import Hardware
 
@@ -151,13 +151,14 @@ def compile_stages(
     rests = dict(storage or {})
     plans: list[StagePlan] = []
     sources: dict[tuple[int, int], str] = {}
-    known: dict[Any, tuple[Plan, str]] = {}
+    known: dict[object, tuple[Plan, str]] = {}
     for stage, part in enumerate(stages.graphs):
         kept = saved(part)
         for worker in schedule.holders[stage]:
-            own = _settings(settings, part, worker, rests)
+            own = _settings(settings, part, stage, worker, schedule, rests)
             where = workers[worker].mesh
-            key = (stage, str(where), tuple(sorted(own.storage.items(), key=lambda kv: kv[0])))
+            resting = tuple(sorted(own.storage.items(), key=lambda item: item[0]))
+            key = (stage, str(where), own.microbatches, own.in_flight, own.memory_limit, resting)
             if key not in known:
                 made = compile_graph(part, where, hardware, own, kept)
                 known[key] = made.plan, made.source
@@ -174,11 +175,24 @@ def compile_stages(
 
 
 def _settings(
-    settings: Settings, part: Graph, worker: int, rests: Mapping[tuple[int, str], Storage]
+    settings: Settings,
+    part: Graph,
+    stage: int,
+    worker: int,
+    schedule: Schedule,
+    rests: Mapping[tuple[int, str], Storage],
 ) -> Settings:
-    """What is asked of one stage: constraints that speak of it, parameters where they are."""
+    """What is asked of one stage: constraints that speak of it, parameters where they are.
+
+    A worker's stages share its memory equally.
+    """
+    limit = settings.memory_limit
+    own = [a for a in schedule.workers[worker] if a.stage == stage]
     return replace(
         settings,
+        memory_limit=None if limit is None else limit / len(schedule.held[worker]),
+        microbatches=sum(action.kind == "F" for action in own),
+        in_flight=most_in_flight(own),
         constraints=tuple(c for c in settings.constraints if speaks(c, part)),
         storage={name: storage for (where, name), storage in rests.items() if where == worker},
         recompute=settings.recompute if blocks(part) else None,

@@ -37,6 +37,7 @@ def assemble(
     optimizer: str,
     preset: str = "",
     precision: str = "float32",
+    in_flight: int = 1,
 ) -> Plan:
     """The plan that these decisions make, with its predicted step; what a solver proved is not in it."""
     parameters = tuple(_parameters(graph, decisions, routes))
@@ -59,7 +60,7 @@ def assemble(
         parameters=parameters,
         conversions=conversions,
         estimate=estimate(
-            graph, choices, parameters, conversions, prices, saved, precision, recompute
+            graph, choices, parameters, conversions, prices, saved, precision, recompute, in_flight
         ),
         shares=shares(graph, choices, parameters, prices.mesh),
         hardware_digest=digest(prices.hardware),

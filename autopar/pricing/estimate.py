@@ -169,8 +169,9 @@ def estimate(
     saved: Mapping[str, Saved],
     precision: str,
     recompute: Mapping[str, Recompute],
+    in_flight: int = 1,
 ) -> Estimate:
-    """The predicted step of one microbatch on one rank."""
+    """The predicted step of one microbatch on one rank; activations of so many are kept at once."""
     mesh = prices.mesh
     shardings = {c.node: c.sharding for c in choices}
     run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
@@ -198,6 +199,7 @@ def estimate(
         optimizer_nbytes=sum(b.optimizer for b in bytes_of),
         activation_nbytes=keeps.nbytes(),
         working_nbytes=_largest_working(graph, choices, prices, keeps),
+        in_flight=in_flight,
     )
 
 

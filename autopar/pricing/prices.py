@@ -31,6 +31,8 @@ class Prices:
     """Tensors of a parameter's size that the optimizer keeps: two for AdamW."""
     master_itemsize: int = 0
     """Bytes per element of parameters at rest, where that is more than in the step."""
+    microbatches: int = 1
+    """What is spent once a step is shared by so many: costs are those of one of them."""
 
     @cached_property
     def device(self) -> Device:

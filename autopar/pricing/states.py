@@ -49,10 +49,11 @@ class StateCosts:
                 for o in options
             ]
             nbytes = [storage_nbytes(tensor, o, self.prices).total for o in options]
+            share = 1.0 / self.prices.microbatches
             return (
-                np.array([each.visible_s for each in spent]),
+                share * np.array([each.visible_s for each in spent]),
                 np.array(nbytes, dtype=float),
-                np.array([each.hideable_s for each in spent]),
+                share * np.array([each.hideable_s for each in spent]),
             )
 
         return self._once(priced, "storages", options, also=looks(tensor))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from autopar.schedules.action import Action
 from autopar.schedules.schedule import Actions, Schedule
@@ -23,3 +23,12 @@ def most_kept(schedule: Schedule, for_weights: float = 1.0) -> tuple[float, ...]
         max((level for *_, level in levels(actions, for_weights)), default=0.0)
         for actions in schedule.workers
     )
+
+
+def most_in_flight(actions: Sequence[Action]) -> int:
+    """The most microbatches of one stage that are between forward and (the end of) backward."""
+    level = most = 0
+    for action in actions:
+        level += (action.kind == "F") - (action.kind in ("B", "W"))
+        most = max(most, level)
+    return most
