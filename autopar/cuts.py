@@ -11,18 +11,27 @@ from autopar.graph import Graph
 from autopar.rules.work import flops
 from autopar.split import computing, crossing_nbytes, shared
 
+Places = list[tuple[str, int]]
+
 
 def narrow_cuts(graph: Graph) -> tuple[str, ...]:
-    """The operators before which least crosses, of their neighbourhood: between blocks, mostly."""
-    every = list(crossing_nbytes(graph))
-    sizes = [nbytes for _, nbytes in every]
-    found = []
-    for place, (name, nbytes) in enumerate(every):
-        before = sizes[place - 1] if place else float("inf")
-        after = sizes[place + 1] if place + 1 < len(sizes) else float("inf")
-        if nbytes <= before and nbytes < after:
-            found.append(name)
-    return tuple(found)
+    """The operators before which least crosses, of their neighbourhood: between blocks, mostly.
+
+    They are valleys among valleys: inside attention, where a residual passes by, less crosses than
+    before and after, but more than between the layers.
+    """
+    valleys = _valleys(list(crossing_nbytes(graph)), strict=True)
+    return tuple(name for name, _ in _valleys(valleys, strict=False))
+
+
+def _valleys(places: Places, strict: bool) -> Places:
+    """Where no more crosses than on either side; `strict`: less than behind."""
+    sizes = [float("inf"), *(nbytes for _, nbytes in places), float("inf")]
+    return [
+        place
+        for place, before, here, after in zip(places, sizes, sizes[1:], sizes[2:], strict=False)
+        if here <= before and (here < after or (not strict and here == after))
+    ]
 
 
 def balanced(graph: Graph, shares: Sequence[float]) -> tuple[str, ...]:

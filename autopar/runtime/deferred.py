@@ -35,7 +35,9 @@ class Deferred:
         """Compute them, and let them flow on to the parameters."""
         left, self.left = self.left, []
         if left:
-            torch.autograd.backward([w for w, _ in left], [compute() for _, compute in left])
+            with torch.no_grad():
+                gradients = [compute() for _, compute in left]
+            torch.autograd.backward([weight for weight, _ in left], gradients)
 
     def waits(self, tensor: torch.Tensor) -> bool:
         """Whether gradients that arrive here reach parameters only, never an activation."""
@@ -91,7 +93,8 @@ class _Products(TorchFunctionMode):
         x, weight, bias, is_transposed = read(*args)
         if not (weight.dim() == 2 and x.dim() > 1 and x.requires_grad and deferred.waits(weight)):
             return func(*args)
-        made = _Product.apply(x, weight.detach(), weight, is_transposed, deferred)
+        hidden = _Hidden(weight, is_transposed, deferred)
+        made = _Product.apply(x, weight.detach(), hidden)
         return made if bias is None else made + bias
 
 
@@ -99,29 +102,23 @@ class _Product(torch.autograd.Function):
     """``x @ w``, or ``x @ w.T`` where the weight is transposed, as a linear layer's is."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        values: torch.Tensor,
-        weight: torch.Tensor,
-        is_transposed: bool,
-        deferred: Deferred,
-    ) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, values: torch.Tensor, hidden: _Hidden) -> torch.Tensor:
         ctx.save_for_backward(x, values)
-        ctx.hidden = _Hidden(weight, is_transposed, deferred)
-        return x @ (values.T if is_transposed else values)
+        ctx.hidden = hidden
+        return x @ (values.T if hidden.is_transposed else values)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         x, values = ctx.saved_tensors
         hidden: _Hidden = ctx.hidden
         hidden.put_off(x, gradient)
-        return gradient @ (values if hidden.is_transposed else values.T), None, None, None, None
+        return gradient @ (values if hidden.is_transposed else values.T), None, None
 
 
 @dataclass(frozen=True, eq=False)
 class _Hidden:
-    """The weight of a product, with its way to the parameter."""
+    """The weight of a product, with its way to the parameter: autograd must not see it as an argument,
+    or it would run that way without a gradient."""
 
     weight: torch.Tensor
     is_transposed: bool

@@ -1,0 +1,74 @@
+"""Weight gradients that wait are those of a plain backward, and really wait."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from autopar.runtime.deferred import Deferred, at_once, deferring
+
+
+def leaves(seed: int = 0) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(seed)
+    shapes = [(5, 7), (5,), (5, 4), (4, 3)]
+    return tuple(torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes)
+
+
+def loss_of(
+    x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, v: torch.Tensor, u: torch.Tensor
+) -> torch.Tensor:
+    hidden = F.linear(x, w, b).tanh()
+    hidden = torch.addmm(torch.ones(4, dtype=x.dtype), hidden.flatten(0, 1), v).relu()
+    return (hidden @ u).square().sum() + (hidden @ u).sum()
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_equal_and_late(gathered: bool) -> None:
+    parameters = leaves()
+    x = torch.randn(2, 3, 7, dtype=torch.float64, requires_grad=True)
+
+    def weights() -> tuple[torch.Tensor, ...]:
+        return tuple(p * 1.0 for p in parameters) if gathered else parameters
+
+    want = torch.autograd.grad(loss_of(x, *weights()), (x, *parameters))
+    deferred = Deferred(frozenset(map(id, parameters)))
+    with deferring(deferred):
+        loss = loss_of(x, *weights())
+    loss.backward()
+    assert x.grad is not None and torch.allclose(x.grad, want[0], atol=1e-12)
+    w, b, v, u = parameters
+    assert w.grad is None and v.grad is None and u.grad is None and b.grad is not None
+    assert len(deferred.left) == 4
+    deferred.run()
+    for parameter, gradient in zip(parameters, want[1:], strict=True):
+        assert parameter.grad is not None
+        assert torch.allclose(parameter.grad, gradient, atol=1e-12)
+
+
+def test_what_depends_on_the_input_does_not_wait() -> None:
+    """A product with a matrix that an activation made: its gradient belongs to the input's."""
+    (w, *_), x = leaves(), torch.randn(7, 7, dtype=torch.float64, requires_grad=True)
+    deferred = Deferred(frozenset([id(w)]))
+    with deferring(deferred):
+        loss = F.linear(x, w @ x).sum()
+    want = torch.autograd.grad(F.linear(x, w @ x).sum(), (x, w))
+    loss.backward()
+    deferred.run()
+    assert x.grad is not None and torch.allclose(x.grad, want[0], atol=1e-12)
+    assert w.grad is not None and torch.allclose(w.grad, want[1], atol=1e-12)
+
+
+def test_a_recomputed_block_puts_nothing_off() -> None:
+    (w, *_), x = leaves(), torch.randn(2, 7, dtype=torch.float64, requires_grad=True)
+    deferred = Deferred(frozenset([id(w)]))
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        with at_once():
+            return F.linear(x, w).tanh()
+
+    with deferring(deferred):
+        loss = checkpoint(block, x, use_reentrant=False).sum()
+    loss.backward()
+    assert not deferred.left and w.grad is not None
