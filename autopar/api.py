@@ -30,7 +30,7 @@ from autopar.runtime.parallel import Parallel
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.source import Weights
-from autopar.staged import Shape, Wanted
+from autopar.staged import Shape, Wanted, asked_of_pipelines
 from autopar.views import views
 from cost_models.hardware import Hardware, detect
 from cost_models.hardware import load as load_hardware
@@ -76,6 +76,11 @@ def parallelize(
     was edited by hand.  Batches of other shapes are planned when they come, or refused with
     ``replan=False``.
 
+    `stages` (a number, or the shapes of the meshes that hold them, such as ``[(2, 2), 4]``) makes a
+    pipeline: consecutive ranks hold a stage each, `schedule` (see `autopar.schedules`) says who does
+    what when with how many `microbatches`, and `cuts` may name the operators that the later stages
+    begin with.  What comes back then is a `Pipelined`, which trains by ``train_step(**batch)``.
+
     `weights` (a .safetensors file, a directory of them or of `torch.distributed.checkpoint`, a state
     dict) are read in slices.  What a model on the meta device lacks then, `init` makes, called as
     ``model.apply(init)`` would; without it the model's own ``_init_weights`` and ``reset_parameters``.
@@ -87,7 +92,7 @@ def parallelize(
         loss=loss, optimizer=optimizer, precision=precision, memory_limit=memory_limit,
         preset=preset, constraints=constraints, input=input, outputs=outputs, recompute=recompute,
     )  # fmt: skip
-    if isinstance(mesh, int):
+    if isinstance(mesh, int) and stages == 1:
         mesh = _agreed_view(model, mesh, example_inputs, hardware, options)
     device_mesh = world.device_mesh(mesh if isinstance(mesh, DeviceMesh) else as_mesh(mesh))
     faults.watch()
@@ -96,6 +101,9 @@ def parallelize(
         as_mesh(device_mesh),
         as_hardware(hardware),
         options,
+    )
+    asked_of_pipelines(
+        stages, schedule, microbatches, cuts, input=input, source=source, replan=replan
     )
     if stages != 1:
         wanted = Wanted.of(as_mesh(device_mesh), stages, schedule, microbatches, cuts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from autopar.blocks import blocks
 from autopar.capture.saved import saved
@@ -61,6 +62,29 @@ class Wanted:
         per_worker = SCHEDULES[name].per_worker or 2
         count = len(cuts) + 1 if cuts else per_worker * len(workers)
         return cls(workers, count, name, microbatches or 2 * len(workers), tuple(cuts))
+
+
+def asked_of_pipelines(
+    stages: int | Sequence[Shape],
+    schedule: str | None,
+    microbatches: int | None,
+    cuts: Sequence[str],
+    **others: Any,
+) -> None:
+    """Raise `InputError` for what pipelines cannot do, or what only they can."""
+    if stages == 1:
+        for name, value in (("schedule", schedule), ("microbatches", microbatches), ("cuts", cuts)):
+            if value:
+                raise InputError(
+                    f"{name}={value!r} is for pipelines: pass stages= too. (Without stages, "
+                    "train_step(microbatches=...) says how a step is divided.)"
+                )
+        return
+    for name, usual in (("input", "global"), ("source", None), ("replan", True)):
+        if others[name] != usual:
+            raise InputError(
+                f"{name}={others[name]!r} is not there for pipelines yet; leave it out, or stages."
+            )
 
 
 def worker_meshes(mesh: Mesh, stages: int | Sequence[Shape]) -> tuple[WorkerPlan, ...]:

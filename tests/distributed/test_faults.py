@@ -21,11 +21,19 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **more}
 
 
-@pytest.mark.parametrize("how", ["raise", "kill"])
-def test_under_torchrun(how: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "how"),
+    [
+        ("failing.py", "raise"),
+        ("failing.py", "kill"),
+        ("failing_pipeline.py", "raise"),
+        pytest.param("failing_pipeline.py", "kill", marks=pytest.mark.slow),
+    ],
+)
+def test_under_torchrun(script: str, how: str) -> None:
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        str(SCRIPT), how, "1",
+        str(SCRIPT.with_name(script)), how, "1",
     ]  # fmt: skip
     started = time.monotonic()
     done = subprocess.run(

@@ -1,0 +1,68 @@
+"""What a person may ask of a pipeline, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.errors import InputError, ScheduleError
+from autopar.mesh import Mesh
+from autopar.schedules import build
+from autopar.staged import Wanted, asked_of_pipelines, worker_meshes
+
+
+@pytest.mark.parametrize(
+    ("mesh", "stages", "shapes", "ranks"),
+    [
+        ((4,), 2, [(2,), (2,)], [(0, 1), (2, 3)]),
+        ((2, 2), 2, [(1, 2), (1, 2)], [(0, 1), (2, 3)]),
+        ((2, 4), 4, [(1, 2)] * 4, [(0, 1), (2, 3), (4, 5), (6, 7)]),
+        ((2, 3), 3, [(2,)] * 3, [(0, 1), (2, 3), (4, 5)]),
+        ((4,), [1, 3], [(1,), (3,)], [(0,), (1, 2, 3)]),
+        ((2, 2), [(1, 2), 1, (1,)], [(1, 2), (1,), (1,)], [(0, 1), (2,), (3,)]),
+    ],
+)
+def test_devices_are_divided(mesh, stages, shapes, ranks) -> None:
+    found = worker_meshes(Mesh.of(*mesh), stages)
+    assert [worker.mesh.sizes for worker in found] == shapes
+    assert [worker.ranks for worker in found] == ranks
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        (3, "4 devices cannot be divided into 3 equal stages"),
+        (0, "cannot be divided into 0"),
+        ([1, 2], r"stages=\[1, 2\] takes 3 devices; the mesh \(x=4\) has 4"),
+    ],
+)
+def test_divisions_that_do_not_fit(stages, message) -> None:
+    with pytest.raises(InputError, match=message):
+        worker_meshes(Mesh.of(4), stages)
+
+
+def test_schedules_that_are_refused() -> None:
+    with pytest.raises(InputError, match="No schedule is called '2f2b'; there are naive, gpipe"):
+        Wanted.of(Mesh.of(4), 2, "2f2b", None)
+    with pytest.raises(InputError, match="updates weights while microbatches are in flight"):
+        Wanted.of(Mesh.of(4), 2, "pipedream", None)
+    with pytest.raises(ScheduleError, match="even number of workers"):
+        wanted = Wanted.of(Mesh.of(3), 3, "chimera", 4)
+        build(wanted.schedule, len(wanted.workers), wanted.microbatches)
+
+
+def test_defaults() -> None:
+    wanted = Wanted.of(Mesh.of(4), 2, None, None)
+    assert (wanted.schedule, wanted.stages, wanted.microbatches) == ("1f1b", 2, 4)
+    assert Wanted.of(Mesh.of(4), 2, "zb-v", None).stages == 4
+
+
+def test_what_only_pipelines_have_and_what_they_have_not() -> None:
+    plain = {"input": "global", "source": None, "replan": True}
+    asked_of_pipelines(1, None, None, (), **plain)
+    asked_of_pipelines(2, "gpipe", 8, (), **plain)
+    with pytest.raises(InputError, match="schedule='gpipe' is for pipelines: pass stages= too"):
+        asked_of_pipelines(1, "gpipe", None, (), **plain)
+    with pytest.raises(InputError, match="microbatches=8 is for pipelines"):
+        asked_of_pipelines(1, None, 8, (), **plain)
+    with pytest.raises(InputError, match="input='local' is not there for pipelines yet"):
+        asked_of_pipelines(2, None, None, (), **{**plain, "input": "local"})
