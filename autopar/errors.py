@@ -4,6 +4,7 @@ AutoparError
 ├── InputError            what the user passed does not fit: names, shapes, missing arguments
 │   ├── MeshError         a mesh that is malformed or does not match the world
 │   ├── PlacementError    a type or sharding that is malformed or does not fit a shape
+│   ├── ScheduleError     a schedule that breaks its own order, hangs, or does not fit its sizes
 │   └── ConstraintError   a constraint that matches nothing or cannot be met
 ├── CaptureError          the model cannot be captured without changing what it computes
 ├── RuleError             an operator's rule is malformed or missing
@@ -39,6 +40,10 @@ class PlacementError(InputError):
 
 class ConstraintError(InputError):
     """A constraint matches nothing, or no candidate satisfies it."""
+
+
+class ScheduleError(InputError):
+    """A schedule breaks its own order, hangs, takes too much memory, or does not fit its sizes."""
 
 
 class CaptureError(AutoparError):

@@ -16,7 +16,8 @@ LAYERS = (
     ("garbage",),
     ("errors",),
     ("mesh", "batch", "cache"),
-    ("views",),
+    ("views", "schedules"),
+    ("simulate",),
     ("placement",),
     ("conversion", "graph"),
     (
@@ -95,7 +96,9 @@ def test_cost_models_are_a_leaf() -> None:
         assert not any(m.split(".")[0] == "autopar" for m in imported(tree)), path
 
 
-@pytest.mark.parametrize("folder", ["problem.py", "solve", "pricing", "placement.py", "plan.py"])
+@pytest.mark.parametrize(
+    "folder", ["problem.py", "solve", "pricing", "placement.py", "plan.py", "schedules", "simulate"]
+)
 def test_no_torch_where_decisions_are_made(folder: str) -> None:
     place = ROOT / "autopar" / folder
     for path in [place] if place.is_file() else sorted(place.rglob("*.py")):

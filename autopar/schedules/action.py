@@ -1,0 +1,94 @@
+"""One entry of a schedule: what a worker does next.  Prints as ``2F0`` and parses back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from autopar.errors import ScheduleError
+
+Kind = Literal[
+    "F", "B", "I", "W", "U", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "REDUCE", "TIE"
+]  # fmt: skip
+"""What an action does.
+
+F               forward of one microbatch through one stage
+B               its whole backward
+I, W            the same in two halves: gradient of the inputs, then of the weights
+U               update of the stage's weights; only asynchronous schedules have it inside
+SEND_F, RECV_F  activations to a later stage, from an earlier one (`peer`)
+SEND_B, RECV_B  gradients to an earlier stage, from a later one (`peer`)
+REDUCE          sum of a stage's gradients over all workers that hold the stage
+TIE             sum of tied weights' gradients over the stages that share them
+
+`U`, `REDUCE` and `TIE` are not about one microbatch: their `microbatch` counts updates, from 0.
+"""
+
+COMPUTE: frozenset[Kind] = frozenset(("F", "B", "I", "W"))
+SENDS: frozenset[Kind] = frozenset(("SEND_F", "SEND_B"))
+RECEIVES: frozenset[Kind] = frozenset(("RECV_F", "RECV_B"))
+COLLECTIVES: frozenset[Kind] = frozenset(("REDUCE", "TIE"))
+
+_FORM = re.compile(
+    r"(?P<stage>\d+)(?P<kind>[A-Z]+(?:_[FB])?)(?P<microbatch>\d+)"
+    r"(?:@(?P<version>\d+))?(?:[<>](?P<peer>\d+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """``3F0``, ``3SEND_B0>2`` (to stage 2), ``2RECV_B0<3`` (from stage 3), ``2F5@1`` (on version 1).
+
+    `version` is the number of updates in the weights that F, B, I or W use; synchronous schedules
+    have only version 0.
+    """
+
+    kind: Kind
+    stage: int
+    microbatch: int
+    peer: int | None = None
+    version: int = 0
+
+    def __str__(self) -> str:
+        version = f"@{self.version}" if self.version else ""
+        sign = "<" if self.kind in RECEIVES else ">"
+        peer = "" if self.peer is None else f"{sign}{self.peer}"
+        return f"{self.stage}{self.kind}{self.microbatch}{version}{peer}"
+
+    @classmethod
+    def parse(cls, text: str) -> Action:
+        """Read what `str` writes."""
+        found = _FORM.fullmatch(text.strip())
+        if not found or found["kind"] not in get_args(Kind):
+            raise ScheduleError(
+                f"Cannot read the action {text!r}; write <stage><kind><microbatch>, like 2F0, or "
+                f"2SEND_F0>3 with the other stage, or 2F5@1 with the weights' version."
+            )
+        peer = None if found["peer"] is None else int(found["peer"])
+        kind: Kind = found["kind"]  # type: ignore[assignment]
+        version = int(found["version"] or 0)
+        made = cls(kind, int(found["stage"]), int(found["microbatch"]), peer, version)
+        if str(made) != text.strip():
+            raise ScheduleError(f"Cannot read the action {text!r}; did you mean {made}?")
+        return made
+
+
+def forward(stage: int, microbatch: int) -> Action:
+    """F."""
+    return Action("F", stage, microbatch)
+
+
+def backward(stage: int, microbatch: int) -> Action:
+    """B: the whole backward."""
+    return Action("B", stage, microbatch)
+
+
+def input_gradient(stage: int, microbatch: int) -> Action:
+    """I: the first half of the backward, which others wait for."""
+    return Action("I", stage, microbatch)
+
+
+def weight_gradient(stage: int, microbatch: int) -> Action:
+    """W: the second half, which only the update waits for."""
+    return Action("W", stage, microbatch)

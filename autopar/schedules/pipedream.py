@@ -1,0 +1,42 @@
+"""PipeDream: 1F1B that never drains between updates; each microbatch is a minibatch of its own.
+
+Narayanan et al., SOSP 2019, section 3.3.  Stage s of S starts a microbatch while the updates of the
+S - 1 - s before it are missing.  *Weight stashing*: its backward uses the weights of its own forward.
+*Vertical sync*: all stages use as many updates as the first stage had when the microbatch entered.
+
+The lists are one stretch of the stream that begins empty and ends drained.
+"""
+
+from __future__ import annotations
+
+from autopar.schedules.action import Action
+from autopar.schedules.one_f_one_b import one_f_one_b
+from autopar.schedules.schedule import Schedule
+
+
+def pipedream(workers: int, microbatches: int) -> Schedule:
+    """Weight stashing: stage s keeps up to S - s versions."""
+    lists = tuple(
+        _updated(actions, missing=workers - 1 - stage)
+        for stage, actions in enumerate(one_f_one_b(workers, microbatches).workers)
+    )
+    return Schedule("pipedream", workers, microbatches, lists, asynchronous=True)
+
+
+def pipedream_vertical(workers: int, microbatches: int) -> Schedule:
+    """Vertical sync: every stage keeps up to S versions."""
+    lists = tuple(
+        _updated(actions, missing=workers - 1)
+        for actions in one_f_one_b(workers, microbatches).workers
+    )
+    return Schedule("pipedream-vertical", workers, microbatches, lists, asynchronous=True)
+
+
+def _updated(actions: tuple[Action, ...], missing: int) -> tuple[Action, ...]:
+    made: list[Action] = []
+    for action in actions:
+        version = max(0, action.microbatch - missing)
+        made.append(Action(action.kind, action.stage, action.microbatch, version=version))
+        if action.kind == "B":
+            made.append(Action("U", action.stage, action.microbatch))
+    return tuple(made)

@@ -1,0 +1,70 @@
+"""All schedules by name, for `schedule=`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autopar.errors import ScheduleError
+from autopar.schedules.chimera import chimera
+from autopar.schedules.dualpipe_v import dualpipe_v
+from autopar.schedules.gpipe import gpipe
+from autopar.schedules.interleaved import interleaved
+from autopar.schedules.naive import naive
+from autopar.schedules.one_f_one_b import one_f_one_b
+from autopar.schedules.pipedream import pipedream, pipedream_vertical
+from autopar.schedules.pipedream_2bw import pipedream_2bw
+from autopar.schedules.schedule import Schedule
+from autopar.schedules.zb_v import zb_v
+from autopar.schedules.zero_bubble import zb_h1, zb_h2
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A schedule that can be asked for by name.
+
+    build              (workers, microbatches) -> Schedule
+    per_worker         stages on each worker; None: any number, also given to `build` as the number of
+                       stages in all
+    asynchronous       its results differ from the plain step's; only used when asked for
+    """
+
+    build: Callable[..., Schedule]
+    per_worker: int | None = 1
+    asynchronous: bool = False
+
+
+SCHEDULES: dict[str, Named] = {
+    "naive": Named(naive),
+    "gpipe": Named(gpipe),
+    "1f1b": Named(one_f_one_b),
+    "interleaved": Named(interleaved, per_worker=None),
+    "zb-h1": Named(zb_h1),
+    "zb-h2": Named(zb_h2),
+    "zb-v": Named(zb_v, per_worker=2),
+    "dualpipe-v": Named(dualpipe_v, per_worker=2),
+    "chimera": Named(chimera),
+    "pipedream": Named(pipedream, asynchronous=True),
+    "pipedream-vertical": Named(pipedream_vertical, asynchronous=True),
+    "pipedream-2bw": Named(pipedream_2bw, asynchronous=True),
+}
+
+
+def build(name: str, workers: int, microbatches: int, stages: int | None = None) -> Schedule:
+    """The schedule called `name`; `ScheduleError` says which names and sizes there are."""
+    if name not in SCHEDULES:
+        raise ScheduleError(f"No schedule is called {name!r}; there are {', '.join(SCHEDULES)}.")
+    if workers < 1 or microbatches < 1:
+        raise ScheduleError(
+            f"{name} needs at least one worker and one microbatch, not {workers} and {microbatches}."
+        )
+    named = SCHEDULES[name]
+    if named.per_worker is None:
+        return named.build(workers, microbatches, stages)
+    expected = named.per_worker * workers
+    if stages not in (None, expected):
+        raise ScheduleError(
+            f"{name} has {expected} stages on {workers} workers, not {stages}; choose interleaved "
+            f"for another number of stages per worker."
+        )
+    return named.build(workers, microbatches)
