@@ -1,9 +1,10 @@
 """All decisions together: number of stages, cuts, submeshes, ways, microbatches and schedule.
 
-1. Every table (number of microbatches) under every family gets a quick bound; they are tried best first.
-2. Of each, the plan of the least estimate is found exactly (`search.py`); every plan met on the way, equal
-   stages, and the same stages under the other families are candidates.
-3. The best candidates by the estimate are simulated; the least step wins.
+1. Every table (number of microbatches) under every family gets a quick bound; they are tried best first,
+   until the next one's bound is no better than what is known.
+2. Of each, candidates are the plan of the least aim and what was met on the way (`search.py`), plans of
+   short periods (`period.py`), equal stages, and the same stages under the other families.
+3. The best candidates by their estimates are simulated; the least step wins.
 4. What no simulation undercuts is the least bound of any table and family (`relaxation.py`).
 """
 
@@ -11,20 +12,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autopar.errors import InfeasibleError
-from autopar.stages.priced import Picked, Priced
-from autopar.stages.relaxation import bound_of, quick_bound_of
-from autopar.stages.search import least_estimate
-from autopar.stages.simulated import Objective, schedule_of, simulated_step
+from autopar.stages.period import bracketed
+from autopar.stages.priced import Picked, Priced, price
+from autopar.stages.relaxation import makespan_bound_of, quick_bound_of
+from autopar.stages.search import least_aim
+from autopar.stages.simulated import Objective, simulated_step
 from autopar.stages.stage_plan import PlannedStage, StagePlan
 from autopar.stages.table import StageProblem
 
-KEEP = 8
+KEEP = 5
 """Candidates that are simulated."""
 ENOUGH = 1e-3
-"""Estimates are searched to this share: the simulation differs from them by more."""
+"""Aims are searched to this share: the simulation differs from them by more."""
+HALVINGS = 5
+"""Of the gap between a bound and a known estimate."""
 
 
 @dataclass(frozen=True)
@@ -38,88 +42,107 @@ class Candidate:
 
 
 def plan_stages(
-    problem: StageProblem,
-    objective: Objective | None = None,
-    keep: int = KEEP,
-    enough: float = ENOUGH,
+    problem: StageProblem, objective: Objective | None = None, keep: int = KEEP
 ) -> StagePlan:
-    """The plan of the least step found, with its bound; raise where nothing fits."""
-    problem.check()
-    every = [Priced(problem, table, family) for table in problem.tables for family in problem.families]
-    quick = {id(priced): quick_bound_of(priced) for priced in every}
-    every.sort(key=lambda priced: quick[id(priced)])
-    found = candidates(every, quick, enough)
-    play = objective or simulated_step
-    steps = [(play(c.priced, c.stages), c.estimate_s, c.order, c) for c in found[:keep]]
-    # Families that keep more than the search counts may all fail: then the rest is tried in turn.
-    steps += [
-        (play(c.priced, c.stages), c.estimate_s, c.order, c)
-        for c in found[keep:]
-        if not any(math.isfinite(step) for step, *_ in steps)
-    ]
-    step, _, _, best = min(steps, key=lambda row: row[:3], default=(math.inf, 0, 0, None))
-    if best is None or not math.isfinite(step):
-        raise InfeasibleError(_why(problem, every))
-    bound = 0.0 if objective else least_bound(every, quick)
-    return _plan(best, step, min(bound, step), "none" if objective else "relaxation").check()
+    """The plan of the least step found, with its bound; raise where nothing fits.
+
+    With an objective of one's own there is no bound: the relaxation speaks of the simulator.
+    """
+    pool = Pool(price(problem.check()))
+    bound = pool.search()
+    best, step = _best(pool.ranked(), objective or simulated_step, keep)
+    if best is None:
+        raise InfeasibleError(_why(problem, pool.every))
+    if objective is not None:
+        return _plan(best, step, 0.0, "none").check()
+    return _plan(best, step, min(bound, step), "relaxation").check()
 
 
-def candidates(every: Sequence[Priced], quick: dict[int, float], enough: float) -> list[Candidate]:
-    """Plans by their estimates, best first."""
-    best = math.inf
-    pool: dict[tuple[int, tuple[Picked, ...]], Candidate] = {}
+@dataclass
+class Pool:
+    """Candidates of all tables and families."""
 
-    def offer(priced: Priced, stages: tuple[Picked, ...]) -> None:
+    every: Sequence[Priced]
+    known: dict[tuple[int, tuple[Picked, ...]], Candidate] = field(default_factory=dict)
+    least_s: float = math.inf
+
+    def offer(self, priced: Priced, stages: tuple[Picked, ...]) -> None:
+        """Take a plan in, if it fits and is new."""
         key = (id(priced), stages)
-        if stages and key not in pool:
+        if key not in self.known:
             estimate = priced.estimate(stages)
-            if math.isfinite(estimate):
-                pool[key] = Candidate(estimate, len(pool), priced, stages)
+            if estimate < math.inf:
+                self.known[key] = Candidate(estimate, len(self.known), priced, stages)
+                self.least_s = min(self.least_s, estimate)
 
-    for priced in every:
-        for stages in equal_stages(priced):
-            offer(priced, stages)
-    best = min((c.estimate_s for c in pool.values()), default=math.inf)
-    for priced in every:
-        if quick[id(priced)] >= best:
-            continue
-        estimated, seen = least_estimate(priced, enough, best)
-        for stages in seen:
-            offer(priced, stages)
-        if estimated is not None:
-            best = min(best, estimated.estimate_s)
-    for other in list(pool.values()):
-        for priced in every:
-            if priced.table is other.priced.table:
-                offer(priced, other.stages)
-    return sorted(pool.values(), key=lambda c: (c.estimate_s, c.order))
+    def search(self) -> float:
+        """Find candidates; what is returned is below every plan's step."""
+        quick = [(quick_bound_of(priced), at) for at, priced in enumerate(self.every)]
+        for priced in self.every:
+            for stages in equal_stages(priced):
+                self.offer(priced, stages)
+        bound = math.inf
+        for least, at in sorted(quick):
+            if least >= self.least_s:
+                # What follows has no lower bound than this one.
+                bound = min(bound, least)
+                break
+            bound = min(bound, max(least, self._search(self.every[at])))
+        self._exchange()
+        return bound
+
+    def _search(self, priced: Priced) -> float:
+        found = least_aim(priced, ENOUGH, self.least_s)
+        for stages in found.seen if found else ():
+            self.offer(priced, stages)
+        low = makespan_bound_of(priced)
+        if low >= self.least_s:
+            return low
+        bound, plans = bracketed(priced, low, self.least_s, HALVINGS)
+        for stages in plans:
+            self.offer(priced, stages)
+        return bound
+
+    def _exchange(self) -> None:
+        """Every plan under the other families of its table."""
+        for other in list(self.known.values()):
+            for priced in self.every:
+                if priced.table is other.priced.table and priced is not other.priced:
+                    self.offer(priced, other.stages)
+
+    def ranked(self) -> list[Candidate]:
+        """Best first."""
+        return sorted(self.known.values(), key=lambda c: (c.estimate_s, c.order))
 
 
 def equal_stages(priced: Priced) -> Iterator[tuple[Picked, ...]]:
     """As many layers and devices each, one way for all: what people set up by hand."""
     layers = priced.problem.positions - 1
-    for number, way in enumerate(priced.table.ways):
+    for number in sorted(priced.places):
+        way = priced.table.ways[number]
         stages, rest = divmod(priced.problem.devices, way.size)
         if rest or stages > priced.most_stages:
             continue
         ends = [layers * (index + 1) // stages for index in range(stages)]
-        starts = [0, *ends[:-1]]
-        yield tuple((start, end, number) for start, end in zip(starts, ends, strict=True))
+        yield tuple((start, end, number) for start, end in zip([0, *ends], ends, strict=False))
 
 
-def least_bound(every: Sequence[Priced], quick: dict[int, float]) -> float:
-    """Over all tables and families, which come by their quick bounds."""
-    least = math.inf
-    for priced in every:
-        if quick[id(priced)] >= least:
+def _best(
+    found: Sequence[Candidate], objective: Objective, keep: int
+) -> tuple[Candidate | None, float]:
+    """The least step of the first `keep` candidates; more are tried only while none fits."""
+    best, least = None, math.inf
+    for index, candidate in enumerate(found):
+        if index >= keep and best is not None:
             break
-        least = min(least, bound_of(priced))
-    return least
+        step = objective(candidate.priced, candidate.stages)
+        if step < least:
+            best, least = candidate, step
+    return best, least
 
 
 def _plan(best: Candidate, step: float, bound: float, proof: str) -> StagePlan:
     priced, stages = best.priced, best.stages
-    schedule = schedule_of(priced.family, len(stages), priced.table.microbatches)
     made = []
     for index, (start, end, number) in enumerate(stages):
         way, at = priced.table.ways[number], (start, end)
@@ -132,8 +155,9 @@ def _plan(best: Candidate, step: float, bound: float, proof: str) -> StagePlan:
             )
         )  # fmt: skip
     return StagePlan(
-        schedule.name, schedule.microbatches, tuple(made), step, best.estimate_s, bound, proof
-    )
+        priced.family.name, priced.table.microbatches, tuple(made), step, best.estimate_s, bound,
+        proof,
+    )  # fmt: skip
 
 
 def _why(problem: StageProblem, every: Sequence[Priced]) -> str:

@@ -1,4 +1,4 @@
-"""One table under one family of schedules: what each way costs, in the arrays that recurrences need."""
+"""One table under one family of schedules: delays and rates of all ways, and what a plan is worth."""
 
 from __future__ import annotations
 
@@ -10,48 +10,32 @@ from functools import cached_property
 import numpy as np
 
 from autopar.stages.families import Family
-from autopar.stages.recurrence import Array, Crossing, Step
-from autopar.stages.table import StageProblem, StageTable, Way
+from autopar.stages.recurrence import Array, Step, spans_of
+from autopar.stages.stack import Stack, stacks_of, unit_of
+from autopar.stages.table import StageProblem, StageTable
 
 Picked = tuple[int, int, int]
 """A stage: from cut, to cut, index of the way."""
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
-    """Ways of one size between two layouts; arrays are [way, start, end]."""
-
-    size: int
-    entry: int
-    exit: int
-    ways: tuple[int, ...]
-    forward: Array
-    micro: Array
-    apart: Array
-    delay: Array
-    rate: Array
-    once: Array
-    hidden: Array
-    flights: Array
-
-
-@dataclass(frozen=True, eq=False)
 class Priced:
-    """`unit`: the sizes' common divisor, in which devices are counted."""
+    """`stacks` do not depend on the family."""
 
     problem: StageProblem
     table: StageTable
     family: Family
+    stacks: tuple[Stack, ...]
 
     @cached_property
     def unit(self) -> int:
         """Submeshes come in multiples of it."""
-        return math.gcd(*(way.size for way in self.table.ways), self.problem.devices)
+        return unit_of(self.problem, self.table)
 
     @property
-    def devices(self) -> int:
-        """In units."""
-        return self.problem.devices // self.unit
+    def sizes(self) -> tuple[int, int, int]:
+        """Layouts, positions and devices (in units), as recurrences want them."""
+        return self.table.borders, self.problem.positions, self.problem.devices // self.unit
 
     @cached_property
     def most_stages(self) -> int:
@@ -60,41 +44,42 @@ class Priced:
         asked = self.problem.most_stages or self.problem.positions
         return min(self.problem.positions - 1, self.problem.devices // smallest, asked)
 
-    @cached_property
-    def groups(self) -> tuple[Group, ...]:
-        """All ways."""
-        kinds: dict[tuple[int, int, int], list[int]] = {}
-        for index, way in enumerate(self.table.ways):
-            kinds.setdefault((way.size // self.unit, way.entry, way.exit), []).append(index)
-        return tuple(self._group(*kind, found) for kind, found in sorted(kinds.items()))
-
-    def _group(self, size: int, entry: int, exit: int, indices: Sequence[int]) -> Group:
-        ways = [self.table.ways[index] for index in indices]
-        micro = np.stack([way.seconds for way in ways])
-        apart = np.stack([way.forward_s + way.input_grad_s for way in ways])
-        weights = np.stack([way.weight_grad_s for way in ways])
-        once = np.stack([once_of(way) for way in ways])
-        with np.errstate(invalid="ignore"):
-            delay = np.maximum(0.0, micro - self.family.saved * weights)
-            delay = np.where(np.isfinite(micro), delay, math.inf)
-            rate = self.table.microbatches * micro + once - np.where(np.isfinite(delay), delay, 0.0)
-        return Group(
-            size, entry, exit, tuple(indices),
-            np.stack([way.forward_s for way in ways]), micro, apart, delay, rate, once,
-            np.stack([way.hideable_s for way in ways]),
-            np.stack([self._flights(way) for way in ways]),
-        )  # fmt: skip
-
-    def _flights(self, way: Way) -> Array:
-        """How many microbatches in flight fit."""
-        left = self.problem.memory_nbytes - way.rest_nbytes - way.working_nbytes
-        with np.errstate(divide="ignore", invalid="ignore"):
-            many = np.where(way.kept_nbytes > 0, np.floor(left / way.kept_nbytes), math.inf)
-        return np.where(way.offered & (left >= 0), many, -1.0)
-
     def in_flight(self, position: int) -> int:
         """Of a stage so far from the end."""
         return self.family.in_flight(position, self.table.microbatches)
+
+    def turns(self, position: int) -> float:
+        """How often a microbatch waits for another one's whole flight to end."""
+        held = self.in_flight(position)
+        return (self.table.microbatches - held) / held
+
+    @cached_property
+    def delays(self) -> tuple[Array, ...]:
+        """Per stack, what one microbatch costs in the bubble."""
+        if not self.family.saved:
+            return tuple(stack.micro for stack in self.stacks)
+        return tuple(
+            np.where(
+                np.isfinite(stack.micro),
+                np.maximum(0.0, stack.micro - self.family.saved * _finite(stack.weights)),
+                math.inf,
+            )
+            for stack in self.stacks
+        )
+
+    @cached_property
+    def rates(self) -> tuple[Array, ...]:
+        """Per stack, what a stage adds to the step if it is the slowest."""
+        many = self.table.microbatches
+        return tuple(
+            many * stack.micro + stack.once - _finite(delay)
+            for stack, delay in zip(self.stacks, self.delays, strict=True)
+        )
+
+    @cached_property
+    def flights(self) -> tuple[Array, ...]:
+        """Per stack, for how long a microbatch that is in flight is in a stage."""
+        return tuple(s.apart if self.family.splits else s.micro for s in self.stacks)
 
     @cached_property
     def passing_s(self) -> Array:
@@ -108,77 +93,91 @@ class Priced:
 
     @cached_property
     def link_rate(self) -> Array:
-        """What a link adds to the longest of all rates."""
+        """What a link adds to the step if it is the slowest."""
         return (self.table.microbatches - 1) * self.busy_s
 
-    def estimate(self, stages: Sequence[Picked]) -> float:
-        """Sum of delays and the largest rate; infinite where memory does not do."""
-        total, rates = 0.0, [0.0]
-        for index, (start, end, number) in enumerate(stages):
-            way, group, at = self.look_up(number)
-            here = (at, start, end)
-            if group.flights[here] < self.in_flight(len(stages) - index):
-                return math.inf
-            total += float(group.delay[here])
-            rates.append(float(group.rate[here]))
-            if index + 1 < len(stages):
-                cut = (end, way.exit, self.table.ways[stages[index + 1][2]].entry)
+    @cached_property
+    def places(self) -> dict[int, tuple[int, int]]:
+        """Each way that nothing beats: its stack, and its place there."""
+        return {
+            number: (place, index)
+            for place, stack in enumerate(self.stacks)
+            for index, number in enumerate(stack.ways)
+        }
+
+    def aim(self, stages: Sequence[Picked]) -> float:
+        """What `search.py` minimises: the sum of delays and the largest rate."""
+        return sum(self.sum_and_rate(stages))
+
+    def sum_and_rate(self, stages: Sequence[Picked]) -> tuple[float, float]:
+        """Straight from the definition; infinite where memory does not do."""
+        total, worst, entry = 0.0, 0.0, 0
+        for position, (start, end, number) in enumerate(reversed(stages), start=1):
+            place, index = self.places[number]
+            at = (index, start, end)
+            if self.stacks[place].flights[at] < self.in_flight(position):
+                return math.inf, math.inf
+            if position > 1:
+                cut = (end, self.table.ways[number].exit, entry)
                 total += float(self.passing_s[cut])
-                rates.append(float(self.link_rate[cut]))
-        return total + max(rates)
+                worst = max(worst, float(self.link_rate[cut]))
+            entry = self.table.ways[number].entry
+            total += float(self.delays[place][at])
+            worst = max(worst, float(self.rates[place][at]), self.turns(position) * total)
+        return total, worst
 
-    def look_up(self, number: int) -> tuple[Way, Group, int]:
-        """A way with its group and its place there."""
-        for group in self.groups:
-            if number in group.ways:
-                return self.table.ways[number], group, group.ways.index(number)
-        raise IndexError(number)
+    def estimate(self, stages: Sequence[Picked]) -> float:
+        """The aim with the windows of `period.py`: what candidates are ranked by."""
+        total, worst = self.sum_and_rate(stages)
+        return total + max(worst, self._longest_window(stages)) if total < math.inf else math.inf
 
-
-def once_of(way: Way) -> Array:
-    """Seconds once a step that nothing hides: reductions run beside the last microbatch's backward."""
-    with np.errstate(invalid="ignore"):
-        hides = way.input_grad_s + way.weight_grad_s
-        over = np.where(way.offered, np.maximum(0.0, way.hideable_s - hides), 0.0)
-    made: Array = np.where(way.offered, way.exposed_s, 0.0) + over
-    return made
-
-
-def crossing_sum(passing: Array, allowed: Array | None = None) -> Crossing:
-    """H = min over e of passing + F; transfers that are not allowed do not exist."""
-    cost = passing if allowed is None else np.where(allowed, passing, math.inf)
-
-    def cross(best: Array, cuts: slice) -> Array:
-        if cost.shape[1] == 1:
-            return best + cost[cuts, 0, 0][None, :, None]
-        made = cost[cuts].transpose(1, 2, 0)[:, :, :, None] + best[None]
-        return np.asarray(made.min(axis=1))
-
-    return cross
-
-
-def crossing_max(station: Array, passing: Array | None) -> Crossing:
-    """H = min over e of max(station, passing + F)."""
-
-    def cross(best: Array, cuts: slice) -> Array:
-        far = best[None]
-        if passing is not None:
-            far = passing[cuts].transpose(1, 2, 0)[:, :, :, None] + far
-        made = np.maximum(station[cuts].transpose(1, 2, 0)[:, :, :, None], far)
-        return np.asarray(made.min(axis=1))
-
-    return cross
-
-
-def steps_of(
-    groups: Sequence[Group], stations: Sequence[Array] | None, heads: Sequence[Array] | None
-) -> list[Step]:
-    """The least station and the least head of each group's ways, apart from each other."""
-    return [
-        Step(
-            group.size, group.entry, group.exit,
-            None if stations is None else stations[index].min(axis=0),
-            None if heads is None else heads[index].min(axis=0),
+    def _longest_window(self, stages: Sequence[Picked]) -> float:
+        """Seconds after the first flight for which neighbouring stages make each other wait."""
+        if self.family.slope is None:
+            return 0.0
+        sums, passed, entry = [0.0], [0.0], 0
+        for position, (start, end, number) in enumerate(reversed(stages), start=1):
+            place, index = self.places[number]
+            way = self.table.ways[number]
+            passed.append(float(self.passing_s[end, way.exit, entry]) if position > 1 else 0.0)
+            sums.append(sums[-1] + passed[-1] + float(self.flights[place][index, start, end]))
+            entry = way.entry
+        held = [self.in_flight(position) for position in range(1, len(sums))]
+        many = self.table.microbatches
+        return max(
+            (many - first) / (first - last + 1) * (sums[x + 1] - sums[z] - passed[z + 1])
+            for x, first in enumerate(held)
+            for z, last in enumerate(held[: x + 1])
         )
-        for index, group in enumerate(groups)
-    ]  # fmt: skip
+
+    def steps(
+        self, position: int, stations: Sequence[Array] | None, heads: Sequence[Array] | None
+    ) -> list[Step]:
+        """Per stack the least station and the least head of the ways that fit at a position."""
+        held = self.in_flight(position)
+        made = []
+        for index, stack in enumerate(self.stacks):
+            fits = stack.flights >= held
+            station, head = (
+                None if costs is None else np.where(fits, costs[index], math.inf).min(axis=0)
+                for costs in (stations, heads)
+            )
+            known = head if head is not None else station
+            assert known is not None
+            spans = spans_of(known < math.inf)
+            made.append(Step(stack.size, stack.entry, stack.exit, station, head, spans))
+        return made
+
+
+def price(problem: StageProblem) -> list[Priced]:
+    """Every table under every family."""
+    return [
+        Priced(problem, table, family, stacks)
+        for table in problem.tables
+        for stacks in (stacks_of(problem, table),)
+        for family in problem.families
+    ]
+
+
+def _finite(array: Array) -> Array:
+    return np.where(array < math.inf, array, 0.0)

@@ -1,24 +1,21 @@
-"""The objective: a plan of stages played by the simulator."""
+"""The objective: a plan of stages, played."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
-from autopar.schedules.schedule import Schedule
-from autopar.simulate.simulate import simulate
 from autopar.simulate.values import Costs, Link, Network, StageCost, Traffic
-from autopar.stages.families import Family
-from autopar.stages.priced import Picked, Priced, once_of
-from autopar.stages.table import StageTable
+from autopar.stages.play import ChainCosts, lists_of, most_held, step_of
+from autopar.stages.priced import Picked, Priced
+from autopar.stages.table import StageTable, Way
 
 Objective = Callable[[Priced, Sequence[Picked]], float]
 """Seconds of a step; infinite where the plan does not fit."""
 
 
 def costs_of(table: StageTable, stages: Sequence[Picked]) -> Costs:
-    """Every stage on a worker of its own; neighbours are joined by a link in each direction."""
+    """For the simulator: each stage on a worker of its own; neighbours have a link in each direction."""
     made = []
     for start, end, number in stages:
         way, at = table.ways[number], (start, end)
@@ -32,7 +29,7 @@ def costs_of(table: StageTable, stages: Sequence[Picked]) -> Costs:
                 kept_for_weights=float(way.late_nbytes[at]),
                 working=float(way.working_nbytes[at]),
                 static=float(way.rest_nbytes[at]),
-                reduction=float(once_of(way)[at]) - late,
+                reduction=_not_hidden(way, at),
                 update=late,
             )
         )
@@ -49,16 +46,32 @@ def costs_of(table: StageTable, stages: Sequence[Picked]) -> Costs:
     return Costs(tuple(made), tuple(traffic), Network(links, {**there, **back}))
 
 
-@lru_cache(maxsize=64)
-def schedule_of(family: Family, stages: int, microbatches: int) -> Schedule:
-    """Made once; the simulator keeps its own form of it."""
-    return family.make(stages, microbatches)
-
-
 def simulated_step(priced: Priced, stages: Sequence[Picked]) -> float:
-    """Seconds of a step; infinite where some worker keeps too many bytes."""
-    schedule = schedule_of(priced.family, len(stages), priced.table.microbatches)
-    done = simulate(schedule, costs_of(priced.table, stages))
-    if max(done.peaks) > priced.problem.memory_nbytes:
-        return math.inf
-    return done.step
+    """What the simulator says of `costs_of`; infinite where some worker keeps too many bytes."""
+    lists = lists_of(priced.family, len(stages), priced.table.microbatches)
+    costs = costs_of(priced.table, stages)
+    for row, stage in zip(lists, costs.stages, strict=True):
+        held = (f * stage.kept + late * stage.kept_for_weights for f, late in most_held(row))
+        if stage.static + stage.working + max(held) > priced.problem.memory_nbytes:
+            return math.inf
+    traffic = costs.edges if len(stages) > 1 else ()
+    return step_of(
+        lists,
+        ChainCosts(
+            tuple(
+                (s.forward, s.whole_backward, s.input_gradient, s.weight_gradient)
+                for s in costs.stages
+            ),
+            tuple(edge.nbytes for edge in traffic),
+            tuple(edge.gradient_nbytes or 0.0 for edge in traffic),
+            priced.table.latency_s,
+            tuple(s.reduction for s in costs.stages),
+            tuple(s.update for s in costs.stages),
+        ),
+    )
+
+
+def _not_hidden(way: Way, at: tuple[int, int]) -> float:
+    """Of the reduction, what is longer than the last microbatch's backward."""
+    hides = float(way.input_grad_s[at] + way.weight_grad_s[at])
+    return max(0.0, float(way.hideable_s[at]) - hides)
