@@ -25,7 +25,7 @@ import math
 import numpy as np
 
 from autopar.stages.crossings import walk
-from autopar.stages.priced import Picked, Priced
+from autopar.stages.priced import Fitting, Picked, Priced
 from autopar.stages.recurrence import Array, Crossing, least, suffixes
 
 SLACK = 1e-12
@@ -51,7 +51,7 @@ def possible(priced: Priced, step: float) -> tuple[Picked, ...] | None:
         return _excess(passing, math.inf if slope is None else (slope - 1) * period(position))
 
     found = suffixes(
-        lambda position: priced.steps(position, None, costs_at(position)),
+        Fitting(priced, None, allowed, period),
         cross_at,
         priced.sizes,
         priced.most_stages,

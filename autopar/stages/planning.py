@@ -1,10 +1,10 @@
 """All decisions together: number of stages, cuts, submeshes, ways, microbatches and schedule.
 
-1. Every table (number of microbatches) under every family gets a quick bound; they are tried best first,
+1. Every table (number of microbatches) under every family gets a quick bound; a family's are tried best first,
    until the next one's bound is no better than what is known.
 2. Of each, candidates are the plan of the least aim and what was met on the way (`search.py`), plans of
-   short periods (`period.py`), equal stages, and the same stages under the other families.
-3. The best candidates by their estimates are simulated; the least step wins.
+   short periods (`period.py`), equal stages, and the best of families before it.
+3. A family's best candidates by their estimates are simulated; the least step of all wins.
 4. What no simulation undercuts is the least bound of any table and family (`relaxation.py`).
 """
 
@@ -23,8 +23,8 @@ from autopar.stages.simulated import Objective, simulated_step
 from autopar.stages.stage_plan import PlannedStage, StagePlan
 from autopar.stages.table import StageProblem
 
-KEEP = 5
-"""Candidates that are simulated."""
+KEEP = 3
+"""Candidates of each family that are simulated."""
 ENOUGH = 1e-3
 """Aims are searched to this share: the simulation differs from them by more."""
 HALVINGS = 5
@@ -48,21 +48,35 @@ def plan_stages(
 
     With an objective of one's own there is no bound: the relaxation speaks of the simulator.
     """
-    pool = Pool(price(problem.check()))
-    bound = pool.search()
-    best, step = _best(pool.ranked(), objective or simulated_step, keep)
+    every = price(problem.check())
+    bounds = [quick_bound_of(priced) for priced in every]
+    pools: list[Pool] = []
+    best: Candidate | None = None
+    step = math.inf
+    for family in problem.families:
+        members = [at for at, priced in enumerate(every) if priced.family is family]
+        pool = Pool(members, every, keep)
+        pool.fill(bounds, math.inf if objective else step)
+        for other in pools:
+            pool.take(other)
+        pools.append(pool)
+        found, seconds = pool.best(objective or simulated_step)
+        if seconds < step:
+            best, step = found, seconds
     if best is None:
-        raise InfeasibleError(_why(problem, pool.every))
+        raise InfeasibleError(_why(problem, every))
     if objective is not None:
         return _plan(best, step, 0.0, "none").check()
-    return _plan(best, step, min(bound, step), "relaxation").check()
+    return _plan(best, step, min(step, *bounds), "relaxation").check()
 
 
 @dataclass
 class Pool:
-    """Candidates of all tables and families."""
+    """Candidates of one family: estimates of different ones do not compare."""
 
+    members: Sequence[int]
     every: Sequence[Priced]
+    keep: int
     known: dict[tuple[int, tuple[Picked, ...]], Candidate] = field(default_factory=dict)
     least_s: float = math.inf
 
@@ -75,44 +89,51 @@ class Pool:
                 self.known[key] = Candidate(estimate, len(self.known), priced, stages)
                 self.least_s = min(self.least_s, estimate)
 
-    def search(self) -> float:
-        """Find candidates; what is returned is below every plan's step."""
-        quick = [(quick_bound_of(priced), at) for at, priced in enumerate(self.every)]
-        for priced in self.every:
-            for stages in equal_stages(priced):
-                self.offer(priced, stages)
-        bound = math.inf
-        for least, at in sorted(quick):
-            if least >= self.least_s:
-                # What follows has no lower bound than this one.
-                bound = min(bound, least)
+    def fill(self, bounds: list[float], step: float) -> None:
+        """Find candidates that could beat a known step, and raise the bounds of their tables."""
+        for at in self.members:
+            for stages in equal_stages(self.every[at]):
+                self.offer(self.every[at], stages)
+        for at in sorted(self.members, key=lambda at: bounds[at]):
+            if bounds[at] >= min(self.least_s, step):
                 break
-            bound = min(bound, max(least, self._search(self.every[at])))
-        self._exchange()
-        return bound
+            bounds[at] = max(bounds[at], self._search(self.every[at], step))
 
-    def _search(self, priced: Priced) -> float:
+    def _search(self, priced: Priced, step: float) -> float:
+        low = makespan_bound_of(priced)
+        if low >= min(self.least_s, step):
+            return low
         found = least_aim(priced, ENOUGH, self.least_s)
         for stages in found.seen if found else ():
             self.offer(priced, stages)
-        low = makespan_bound_of(priced)
-        if low >= self.least_s:
+        if not found or low >= min(self.least_s, step):
             return low
-        bound, plans = bracketed(priced, low, self.least_s, HALVINGS)
+        bound, plans = bracketed(priced, low, min(self.least_s, step), HALVINGS)
         for stages in plans:
             self.offer(priced, stages)
         return bound
 
-    def _exchange(self) -> None:
-        """Every plan under the other families of its table."""
-        for other in list(self.known.values()):
-            for priced in self.every:
-                if priced.table is other.priced.table and priced is not other.priced:
-                    self.offer(priced, other.stages)
+    def take(self, other: Pool) -> None:
+        """The best plans of another family, under this one."""
+        for candidate in other.ranked()[: self.keep]:
+            for at in self.members:
+                if self.every[at].table is candidate.priced.table:
+                    self.offer(self.every[at], candidate.stages)
 
     def ranked(self) -> list[Candidate]:
         """Best first."""
         return sorted(self.known.values(), key=lambda c: (c.estimate_s, c.order))
+
+    def best(self, objective: Objective) -> tuple[Candidate | None, float]:
+        """The least step of the first candidates; more are tried only while none fits."""
+        best, least = None, math.inf
+        for index, candidate in enumerate(self.ranked()):
+            if index >= self.keep and best is not None:
+                break
+            step = objective(candidate.priced, candidate.stages)
+            if step < least:
+                best, least = candidate, step
+        return best, least
 
 
 def equal_stages(priced: Priced) -> Iterator[tuple[Picked, ...]]:
@@ -125,20 +146,6 @@ def equal_stages(priced: Priced) -> Iterator[tuple[Picked, ...]]:
             continue
         ends = [layers * (index + 1) // stages for index in range(stages)]
         yield tuple((start, end, number) for start, end in zip([0, *ends], ends, strict=False))
-
-
-def _best(
-    found: Sequence[Candidate], objective: Objective, keep: int
-) -> tuple[Candidate | None, float]:
-    """The least step of the first `keep` candidates; more are tried only while none fits."""
-    best, least = None, math.inf
-    for index, candidate in enumerate(found):
-        if index >= keep and best is not None:
-            break
-        step = objective(candidate.priced, candidate.stages)
-        if step < least:
-            best, least = candidate, step
-    return best, least
 
 
 def _plan(best: Candidate, step: float, bound: float, proof: str) -> StagePlan:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autopar.stages.families import Family
 from autopar.stages.recurrence import Array, Step, spans_of
@@ -150,23 +151,44 @@ class Priced:
             for z, last in enumerate(held[: x + 1])
         )
 
-    def steps(
-        self, position: int, stations: Sequence[Array] | None, heads: Sequence[Array] | None
-    ) -> list[Step]:
-        """Per stack the least station and the least head of the ways that fit at a position."""
-        held = self.in_flight(position)
+
+class Fitting:
+    """Per stack, the least station and the least head of the ways that fit at a position from the end.
+
+    `offset_at` is taken off every head.
+    """
+
+    def __init__(
+        self,
+        priced: Priced,
+        stations: Sequence[Array] | None,
+        heads: Sequence[Array] | None,
+        offset_at: Callable[[int], float] = lambda position: 0.0,
+    ) -> None:
+        self.priced, self.stations, self.heads, self.offset_at = priced, stations, heads, offset_at
+        known = heads if heads is not None else stations
+        assert known is not None
+        self.spans = [spans_of((costs < math.inf).any(axis=0)) for costs in known]
+
+    def __call__(self, position: int) -> list[Step]:
+        """At one position."""
+        held = self.priced.in_flight(position)
         made = []
-        for index, stack in enumerate(self.stacks):
-            fits = stack.flights >= held
-            station, head = (
-                None if costs is None else np.where(fits, costs[index], math.inf).min(axis=0)
-                for costs in (stations, heads)
-            )
-            known = head if head is not None else station
-            assert known is not None
-            spans = spans_of(known < math.inf)
-            made.append(Step(stack.size, stack.entry, stack.exit, station, head, spans))
+        for index, stack in enumerate(self.priced.stacks):
+            if self.spans[index]:
+                fits = stack.flights >= held
+                station = None if self.stations is None else _least(self.stations[index], fits)
+                head = None if self.heads is None else _least(self.heads[index], fits)
+                if head is not None:
+                    head -= self.offset_at(position)
+                made.append(
+                    Step(stack.size, stack.entry, stack.exit, station, head, self.spans[index])
+                )
         return made
+
+
+def _least(costs: Array, fits: NDArray[np.bool_]) -> Array:
+    return np.asarray(np.where(fits, costs, math.inf).min(axis=0))
 
 
 def price(problem: StageProblem) -> list[Priced]:

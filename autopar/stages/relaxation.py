@@ -35,7 +35,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autopar.stages.crossings import always, longest
-from autopar.stages.priced import Priced
+from autopar.stages.priced import Fitting, Priced
 from autopar.stages.recurrence import Array, Crossing, any_number, least, suffixes
 
 Part = tuple[Sequence[Array], Sequence[Array], Crossing]
@@ -45,7 +45,7 @@ Part = tuple[Sequence[Array], Sequence[Array], Crossing]
 def quick_bound_of(priced: Priced) -> float:
     """(1) with the memory of a last stage everywhere: lower, and much faster."""
     return max(
-        any_number(priced.steps(1, stations, heads), cross, priced.sizes)
+        any_number(Fitting(priced, stations, heads)(1), cross, priced.sizes)
         for stations, heads, cross in _parts(priced)
     )
 
@@ -58,7 +58,7 @@ def makespan_bound_of(priced: Priced) -> float:
 def _makespan(priced: Priced, part: Part) -> float:
     stations, heads, cross = part
     found = suffixes(
-        lambda position: priced.steps(position, stations, heads),
+        Fitting(priced, stations, heads),
         always(cross),
         priced.sizes,
         priced.most_stages,

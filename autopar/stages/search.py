@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.stages.crossings import adding, always, longest, walk
-from autopar.stages.priced import Picked, Priced
+from autopar.stages.priced import Fitting, Picked, Priced
 from autopar.stages.recurrence import least, suffixes
 
 
@@ -49,7 +49,7 @@ def within(priced: Priced, limit: float) -> tuple[float, tuple[Picked, ...]]:
         return limit / turns if turns else math.inf
 
     found = suffixes(
-        lambda position: priced.steps(position, None, costs),
+        Fitting(priced, None, costs),
         cross_at,
         priced.sizes,
         priced.most_stages,
@@ -64,7 +64,7 @@ def within(priced: Priced, limit: float) -> tuple[float, tuple[Picked, ...]]:
 def slowest(priced: Priced) -> float:
     """No plan's largest rate is less."""
     found = suffixes(
-        lambda position: priced.steps(position, priced.rates, None),
+        Fitting(priced, priced.rates, None),
         always(longest(priced.link_rate, np.zeros_like(priced.link_rate))),
         priced.sizes,
         priced.most_stages,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -54,15 +55,15 @@ class Way:
         """Devices that a stage takes."""
         return self.nodes * self.devices
 
-    @property
+    @cached_property
     def seconds(self) -> Array:
         """Forward and backward of one microbatch."""
         return self.forward_s + self.input_grad_s + self.weight_grad_s
 
-    @property
+    @cached_property
     def offered(self) -> NDArray[np.bool_]:
         """Which ranges there are."""
-        return np.isfinite(self.seconds)
+        return self.seconds < np.inf
 
     @property
     def late_nbytes(self) -> Array:
@@ -147,22 +148,24 @@ class StageProblem:
                 raise PlanError(f"{at}: sizes are at least 1 and borders at least 0")
             if max(way.entry, way.exit) >= borders:
                 raise PlanError(f"{at}: borders {way.entry}, {way.exit}; there are {borders}")
-            for name, array in way.arrays():
-                if array.shape != (self.positions, self.positions):
-                    raise PlanError(f"{at}: {name} has shape {array.shape}, not {self.positions} squared")
-            if way.offered[np.tril_indices(self.positions)].any():
-                raise PlanError(f"{at}: a range that does not end behind its start; make it infinite")
-            for name, array in way.arrays():
-                _check_figures(f"{at}: {name}", array, way.offered)
-            if (way.late_nbytes > way.kept_nbytes)[way.offered].any():
-                raise PlanError(f"{at}: keeps more for weight gradients than it keeps")
+            self._check_way(at, way)
+
+    def _check_way(self, at: str, way: Way) -> None:
+        for name, array in way.arrays():
+            if array.shape != (self.positions, self.positions):
+                raise PlanError(f"{at}: {name} has shape {array.shape}, not {self.positions} squared")
+        if np.tril(way.offered).any():
+            raise PlanError(f"{at}: a range that does not end behind its start; make it infinite")
+        for name, array in way.arrays():
+            _check_figures(f"{at}: {name}", array, way.offered)
+        if ((way.late_nbytes > way.kept_nbytes) & way.offered).any():
+            raise PlanError(f"{at}: keeps more for weight gradients than it keeps")
 
 
 def _check_figures(where: str, array: Array, offered: NDArray[np.bool_]) -> None:
-    with np.errstate(invalid="ignore"):
-        wrong = offered & ~((array >= 0) & (array < np.inf))
-    if wrong.any():
-        first = tuple(int(i) for i in np.argwhere(wrong)[0])
+    right = (array >= 0) & (array < np.inf)
+    if not (right | ~offered).all():
+        first = tuple(int(i) for i in np.argwhere(offered & ~right)[0])
         raise PlanError(f"{where}: {array[first]} at {first}; figures are finite and at least 0")
 
 
