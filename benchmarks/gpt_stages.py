@@ -13,7 +13,7 @@ With b samples a microbatch on t tensor- and d data-parallel devices, per layer 
                    recomputing a layer keeps 2 s b h / d, needs one layer's kept bytes while it works, and runs
                    forward and its all-reduces again
     once a step    all-reduce of 2-byte gradients over d (hideable), update at `memory_bytes_per_s`
-    borders        2 b s h bytes between stages over the link between nodes
+    borders        2 b s h bytes between stages, over as many links between nodes as the smaller one has nodes
 """
 
 from __future__ import annotations
@@ -89,8 +89,9 @@ def gpt_table(
 ) -> StageTable:
     """Every shape, view, recompute and sharding of the optimizer."""
     samples = gpt.batch // microbatches
+    widths = sorted({nodes for nodes, _ in shapes})
     ways = tuple(
-        _way(gpt, machine, samples, shape, tensor, recompute, sharded)
+        _way(gpt, machine, samples, shape, tensor, recompute, sharded, widths.index(shape[0]))
         for shape in shapes
         for tensor, data in _views(shape)
         if samples % data == 0
@@ -98,7 +99,9 @@ def gpt_table(
         for sharded in ((False, True) if data > 1 else (False,))
     )
     alpha, beta = machine.between
-    cuts = np.full((gpt.layers + 1, 1, 1), 2.0 * samples * gpt.sequence * gpt.hidden / beta)
+    links = np.minimum.outer(widths, widths)
+    seconds = 2.0 * samples * gpt.sequence * gpt.hidden / beta / links
+    cuts = np.broadcast_to(seconds, (gpt.layers + 1, *links.shape))
     return StageTable(microbatches, ways, cuts, cuts, alpha)
 
 
@@ -124,6 +127,7 @@ def _way(
     tensor: int,
     recompute: bool,
     sharded: bool,
+    border: int,
 ) -> Way:
     nodes, devices = shape
     data = nodes * devices // tensor
@@ -156,6 +160,8 @@ def _way(
         np.where(offered, kept if recompute else 0.0, 0.0),
         32 * total / (data if sharded else 1) / machine.memory_bytes_per_s,
         np.where(offered, reduced, 0.0),
+        entry=border,
+        exit=border,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from autopar.errors import InfeasibleError
 from autopar.stages.period import bracketed
 from autopar.stages.priced import Picked, Priced, price
-from autopar.stages.relaxation import makespan_bound_of, quick_bound_of
+from autopar.stages.relaxation import flush_bound_of, makespan_bound_of, quick_bound_of
 from autopar.stages.search import least_aim
 from autopar.stages.simulated import Objective, simulated_step
 from autopar.stages.stage_plan import PlannedStage, StagePlan
@@ -27,6 +27,8 @@ KEEP = 3
 """Candidates of each family that are simulated."""
 ENOUGH = 1e-3
 """Aims are searched to this share: the simulation differs from them by more."""
+CLOSE = 0.005
+"""A bound as close as this is not improved."""
 HALVINGS = 5
 """Of the gap between a bound and a known estimate."""
 
@@ -67,7 +69,19 @@ def plan_stages(
         raise InfeasibleError(_why(problem, every))
     if objective is not None:
         return _plan(best, step, 0.0, "none").check()
-    return _plan(best, step, min(step, *bounds), "relaxation").check()
+    return _plan(best, step, _tightened(every, bounds, step), "relaxation").check()
+
+
+def _tightened(every: Sequence[Priced], bounds: list[float], step: float) -> float:
+    """The least bound, after the most promising tables have been looked at once more."""
+    left = set(range(len(every)))
+    while True:
+        least = min(range(len(every)), key=lambda at: bounds[at])
+        if least not in left or bounds[least] * (1 + CLOSE) >= step:
+            return min(step, bounds[least])
+        left.remove(least)
+        better = max(makespan_bound_of(every[least]), flush_bound_of(every[least], step))
+        bounds[least] = max(bounds[least], better)
 
 
 @dataclass

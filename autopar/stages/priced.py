@@ -155,7 +155,7 @@ class Priced:
 class Fitting:
     """Per stack, the least station and the least head of the ways that fit at a position from the end.
 
-    `offset_at` is taken off every head.
+    `offset_at` is taken off every head; ways whose `rates_at` a position is above the limit do not fit.
     """
 
     def __init__(
@@ -164,8 +164,11 @@ class Fitting:
         stations: Sequence[Array] | None,
         heads: Sequence[Array] | None,
         offset_at: Callable[[int], float] = lambda position: 0.0,
+        rates_at: Callable[[int], Sequence[Array]] | None = None,
+        limit: float = math.inf,
     ) -> None:
         self.priced, self.stations, self.heads, self.offset_at = priced, stations, heads, offset_at
+        self.rates_at, self.limit = rates_at, limit
         known = heads if heads is not None else stations
         assert known is not None
         self.spans = [spans_of((costs < math.inf).any(axis=0)) for costs in known]
@@ -173,10 +176,13 @@ class Fitting:
     def __call__(self, position: int) -> list[Step]:
         """At one position."""
         held = self.priced.in_flight(position)
+        rates = None if self.rates_at is None else self.rates_at(position)
         made = []
         for index, stack in enumerate(self.priced.stacks):
             if self.spans[index]:
                 fits = stack.flights >= held
+                if rates is not None:
+                    fits &= rates[index] <= self.limit
                 station = None if self.stations is None else _least(self.stations[index], fits)
                 head = None if self.heads is None else _least(self.heads[index], fits)
                 if head is not None:
