@@ -66,7 +66,9 @@ def _excess(passing: Array, spared: float) -> Crossing:
 
     def cross(best: Array, cuts: slice) -> Array:
         far = cost[:, :, cuts] + best[None]
-        return np.where(far < math.inf, np.maximum(0.0, far - spared), math.inf)
+        if spared == math.inf:
+            return np.where(far < math.inf, 0.0, math.inf)
+        return np.maximum(0.0, far - spared)
 
     return cross
 

@@ -1,0 +1,153 @@
+"""Against everything: brute force over cuts, submeshes, ways, microbatches and schedules, all of it simulated."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_tables import every_plan, least_of, random_problem
+
+from autopar.errors import InfeasibleError, PlanError
+from autopar.simulate.simulate import simulate
+from autopar.stages import EAGER, FAMILIES, GPIPE, ONE_F_ONE_B, StagePlan, plan_stages
+from autopar.stages.families import family
+from autopar.stages.period import possible
+from autopar.stages.play import most_held, numbered
+from autopar.stages.priced import price
+from autopar.stages.relaxation import flush_bound_of, makespan_bound_of, quick_bound_of
+from autopar.stages.search import least_aim
+from autopar.stages.simulated import costs_of, simulated_step
+
+ALL = tuple(FAMILIES.values())
+seeds = st.integers(0, 10**6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.sampled_from(ALL))
+def test_no_simulation_undercuts_a_bound(seed: int, chosen: object) -> None:
+    for priced in price(random_problem(seed, (chosen,))):
+        steps = [simulated_step(priced, stages) for stages in every_plan(priced)]
+        least = min(steps, default=math.inf)
+        for bound in (quick_bound_of(priced), makespan_bound_of(priced)):
+            assert bound <= least * (1 + 1e-9)
+        if least < math.inf:
+            assert flush_bound_of(priced, 2 * least) <= least * (1 + 1e-9)
+            assert possible(priced, least * (1 + 1e-9)) is not None
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.sampled_from(ALL))
+def test_the_search_is_exact_for_its_aim(seed: int, chosen: object) -> None:
+    for priced in price(random_problem(seed, (chosen,))):
+        plans = [plan for plan in every_plan(priced) if all(n in priced.places for *_, n in plan)]
+        least = least_of(priced.aim(plan) for plan in plans)
+        found = least_aim(priced)
+        if found is None:
+            assert least == math.inf
+        else:
+            assert found.aim_s == pytest.approx(least) == priced.aim(found.stages)
+            assert found.bound_s <= least * (1 + 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds)
+def test_ways_that_are_dropped_are_no_loss(seed: int) -> None:
+    """A way that another one beats in every figure is in no plan that must be."""
+    for priced in price(random_problem(seed, (ONE_F_ONE_B,))):
+        every = least_of(simulated_step(priced, plan) for plan in every_plan(priced))
+        kept = least_of(
+            simulated_step(priced, plan)
+            for plan in every_plan(priced)
+            if all(n in priced.places for *_, n in plan)
+        )
+        assert kept == pytest.approx(every)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds)
+def test_the_plan_is_near_the_best_and_above_its_bound(seed: int) -> None:
+    problem = random_problem(seed, (ONE_F_ONE_B, GPIPE, EAGER))
+    least = least_of(
+        simulated_step(priced, plan) for priced in price(problem) for plan in every_plan(priced)
+    )
+    if least == math.inf:
+        with pytest.raises(InfeasibleError):
+            plan_stages(problem)
+        return
+    plan = plan_stages(problem)
+    assert plan.bound_s <= least * (1 + 1e-9)
+    assert least * (1 - 1e-9) <= plan.step_s <= least * 1.5
+    assert StagePlan.from_json(plan.to_json()) == plan
+    # With everything simulated it is the best.
+    assert plan_stages(problem, keep=10**6).step_s <= plan.step_s
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.sampled_from(ALL))
+def test_the_quick_play_is_the_simulators(seed: int, chosen: object) -> None:
+    for priced in price(random_problem(seed, (chosen,))):
+        for stages in list(every_plan(priced))[:5]:
+            schedule = priced.family.make(len(stages), priced.table.microbatches)
+            done = simulate(schedule, costs_of(priced.table, stages))
+            step = simulated_step(priced, stages)
+            if max(done.peaks) <= priced.problem.memory_nbytes:
+                assert step == pytest.approx(done.step)
+            else:
+                assert step == math.inf
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_in_flight_is_what_the_lists_hold(name: str) -> None:
+    for stages in (1, 2, 5):
+        for many in (1, 3, 4, 12):
+            lists = numbered(family(name).make(stages, many))
+            for stage, row in enumerate(lists):
+                held = max(flying for flying, _ in most_held(row))
+                assert held == family(name).in_flight(stages - stage, many)
+
+
+def test_a_forced_number_of_stages_and_an_objective_of_ones_own() -> None:
+    problem = random_problem(2, (ONE_F_ONE_B,))
+    plan = plan_stages(problem, objective=lambda priced, stages: float(len(stages)))
+    assert plan.proof == "none" and plan.bound_s == 0
+    assert plan.step_s == len(plan.stages)
+
+
+def test_bad_tables_are_named() -> None:
+    from dataclasses import replace
+
+    problem = random_problem(3, (GPIPE,))
+    table = problem.tables[0]
+    way = table.ways[0]
+
+    def broken(**changes: object) -> None:
+        ways = (replace(way, **changes), *table.ways[1:])
+        replace(problem, tables=(replace(table, ways=ways),)).check()
+
+    with pytest.raises(PlanError, match="at least 0"):
+        broken(kept_nbytes=way.kept_nbytes - 100)
+    with pytest.raises(PlanError, match="has shape"):
+        broken(rest_nbytes=np.zeros((2, 1)))
+    with pytest.raises(PlanError, match="borders"):
+        broken(entry=9)
+    with pytest.raises(PlanError, match="does not end behind"):
+        broken(forward_s=np.ones_like(way.forward_s), input_grad_s=np.ones_like(way.forward_s), weight_grad_s=np.ones_like(way.forward_s))
+    with pytest.raises(PlanError, match="keeps more for weight"):
+        broken(kept_for_weights_nbytes=way.kept_nbytes + 1)
+    with pytest.raises(PlanError, match="at least one of them"):
+        replace(problem, tables=(replace(table, ways=()),)).check()
+    with pytest.raises(PlanError, match="no family"):
+        family("2f2b")
+
+
+def test_what_does_not_fit_is_said() -> None:
+    from dataclasses import replace
+
+    problem = random_problem(4, (ONE_F_ONE_B,))
+    with pytest.raises(InfeasibleError, match="bytes per device"):
+        plan_stages(replace(problem, memory_nbytes=1e-9))
+    with pytest.raises(InfeasibleError, match="fills 1000 devices"):
+        plan_stages(replace(problem, devices=1000))
