@@ -2,18 +2,20 @@
 
 With b samples a microbatch on t tensor- and d data-parallel devices, per layer and microbatch:
 
-    forward        24 b s h^2 + 4 b s^2 h FLOP      (Narayanan et al. 2021, appendix: matmuls and attention)
+    forward        24 b s h^2 + 4 b s^2 h FLOP      (Narayanan et al. 2021, appendix)
     input grad.    24 b s h^2 + 8 b s^2 h           weight gradient  24 b s h^2
-    all / (t d) at `flops_per_s`; the last layer also has logits: 2 b s h V forward, as much for each gradient
-    all-reduces    2 forward, 2 backward of 2 b s h / d bytes over t; all-reduce of N bytes over n devices:
-                   2 (n - 1) (alpha + N / (n beta)), the slowest link that it crosses
-    memory         12 h^2 / t parameters of 4 bytes (weight, gradient) + 12 bytes (Adam), the latter over d
-                   where sharded (ZeRO-1); the first layer also V h; kept for the backward
+    all / (t d) at `flops_per_s`; the last layer also has logits: 2 b s h V forward, as much for
+    each gradient
+    all-reduces    2 forward, 2 backward of 2 b s h / d bytes over t; all-reduce of N bytes over n
+                   devices: 2 (n - 1) (alpha + N / (n beta)), the slowest link that it crosses
+    memory         12 h^2 / t parameters of 4 bytes (weight, gradient) + 12 bytes (Adam), the latter
+                   over d where sharded (ZeRO-1); the first layer also V h; kept for the backward
                    s b h / d (10 + 24 / t + 5 a s / (h t)) bytes (Korthikanti et al. 2022, eq. 2);
-                   recomputing a layer keeps 2 s b h / d, needs one layer's kept bytes while it works, and runs
-                   forward and its all-reduces again
+                   recomputing a layer keeps 2 s b h / d, needs one layer's kept bytes while it
+                   works, and runs forward and its all-reduces again
     once a step    all-reduce of 2-byte gradients over d (hideable), update at `memory_bytes_per_s`
-    borders        2 b s h bytes between stages, over as many links between nodes as the smaller one has nodes
+    borders        2 b s h bytes between stages, over as many links between nodes as the smaller one
+                   has nodes
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Eager 1F1B: 1F1B whose workers run ahead as far as ZB-H2's, so that slow transfers do not stall it.
 
-Zhuang et al., arXiv:2211.05322, section 4.  With s stages from its own to the last, a worker has up to 2 s - 1
-microbatches in flight instead of s; what it sends is not awaited at once.
+Zhuang et al., arXiv:2211.05322.  With s stages from its own to the last, a worker has up
+to 2 s - 1 microbatches in flight instead of s; what it sends is not awaited at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where to cut a model into stages, on which submeshes, how each runs, under which schedule: a function of plain data."""
+"""Cuts, submeshes, ways to run and a schedule for a model: a function of plain data."""
 
 from autopar.stages.families import EAGER, FAMILIES, GPIPE, ONE_F_ONE_B, ZB_H1, ZB_H2, Family
 from autopar.stages.planning import plan_stages

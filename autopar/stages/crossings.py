@@ -1,4 +1,4 @@
-"""What lies between a stage and the next: transfers, in the algebras of the recurrence; and the way back."""
+"""What lies between stages: transfers, in the algebras of the recurrence; and the way back."""
 
 from __future__ import annotations
 

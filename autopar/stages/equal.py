@@ -1,4 +1,4 @@
-"""Equal stages, as people set them up by hand: as many repeated layers each, one degree, one option, equal replicas.
+"""Equal stages, as set up by hand: as many repeated layers each, one degree, option and replication.
 
 What is before the repeated layers joins the first stage and what is behind them the last, or each
 gets a stage of its own (PipeDream-2BW's planner, as Piper compares itself with it).

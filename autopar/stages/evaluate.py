@@ -1,4 +1,4 @@
-"""The load and the bytes of one given stage, straight from the definitions: the referee of the solver."""
+"""The load and the bytes of a given stage, straight from the definitions: the referee of the solver."""
 
 from __future__ import annotations
 

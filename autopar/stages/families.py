@@ -1,8 +1,8 @@
 """Schedules as the planner sees them: how many microbatches a stage holds, and how long a step takes.
 
-A stage's *position* s counts from the end: the last stage has 1.  `in_flight` is what the schedule's lists
-really hold between a forward and its (input) backward: less would let memory be exceeded, and either would
-spoil a bound.
+A stage's *position* s counts from the end: the last stage has 1.  `in_flight` is what the
+schedule's lists really hold between a forward and its (input) backward: less would let memory be
+exceeded, and either would spoil a bound.
 
 The estimate of a step is
 
@@ -11,9 +11,10 @@ The estimate of a step is
 with t a microbatch's forward and backward on a stage, a what one microbatch costs in the bubble:
     a = t                       GPipe, 1F1B    (Alpa, eq. 2)
     a = t - 2 w,  a = t - 3 w   ZB-H1, ZB-H2   (Zero Bubble, table 1: its bubbles are (p - 1) of these)
-but at least 0, where w are the seconds of weight gradients; R is the sum of a, transfers there and back included,
-from this stage to the end: how long a microbatch is in flight, of which there are f.  Where transfers are slow
-that is what 1F1B waits for (Little's law).  The estimate steers the search; the simulation decides.
+but at least 0, where w are the seconds of weight gradients; R is the sum of a, transfers there and
+back included, from this stage to the end: how long a microbatch is in flight, of which there are f.
+Where transfers are slow that is what 1F1B waits for (Little's law).  The estimate steers the search;
+the simulation decides.
 """
 
 from __future__ import annotations

@@ -59,9 +59,7 @@ def offers_of(workload: Workload, downsets: Downsets) -> list[Offers]:
     return [offer for offer in made if len(offer.of)]
 
 
-def _crossing(
-    workload: Workload, downsets: Downsets, start: Ints, end: Ints
-) -> NDArray[np.bool_]:
+def _crossing(workload: Workload, downsets: Downsets, start: Ints, end: Ints) -> NDArray[np.bool_]:
     """[range, tensor]: whether some but not all layers that touch the tensor are in the range."""
     touches = np.zeros((len(workload.layers), len(workload.tensors)))
     for index, tensor in enumerate(workload.tensors):
@@ -96,9 +94,7 @@ def border_seconds(
     return total
 
 
-def options_on(
-    workload: Workload, layer: int, way: tuple[int, int]
-) -> tuple[list[Option], Array]:
+def options_on(workload: Workload, layer: int, way: tuple[int, int]) -> tuple[list[Option], Array]:
     """A layer's options on one way that no other beats, with their rows."""
     options = [option for option in workload.layers[layer].options if option.way == way]
     rows = np.array([row(option) for option in options]).reshape(len(options), 5)
@@ -117,11 +113,13 @@ def _offer(
     layers = range(len(workload.layers))
     rows = [options_on(workload, layer, way)[1] for layer in layers]
     able = np.array([len(r) > 0 for r in rows])
-    missing = downsets.holds @ ~able
+    missing = downsets.holds @ (~able).astype(int)
     chosen = missing[end] == missing[start]
     start, end, crossing = start[chosen], end[chosen], crossing[chosen]
     free = {at for at in layers if len(rows[at]) > 1 or (rows[at][:, WORKING] > 0).any()}
-    fixed = np.array([r[0] if len(r) and at not in free else NOTHING[0] for at, r in enumerate(rows)])
+    fixed = np.array(
+        [r[0] if len(r) and at not in free else NOTHING[0] for at, r in enumerate(rows)]
+    )
     base = downsets.holds @ fixed
     holds = downsets.holds[end] & ~downsets.holds[start]
     border = border_seconds(workload, way, holds, crossing)

@@ -1,16 +1,17 @@
 """The least period: how fast a pipeline can repeat once it is full, order and memory included.
 
-A family's list runs f(x) microbatches ahead at stage x, so the forward of microbatch n + f(x) follows the
-backward of n there, and at stage z the backward of n + 1 follows the forward of n + f(z).  Take stages x
-to z, z not before x: from the backward of n at x over forwards x ... z and backwards z ... x everything
-waits for one another, and arrives at the backward of n + f(x) - f(z) + 1.  With t and transfers c there
-and back,
+A family's list runs f(x) microbatches ahead at stage x, so the forward of microbatch n + f(x)
+follows the backward of n there, and at stage z the backward of n + 1 follows the forward of n +
+f(z).  Take stages x to z, z not before x: from the backward of n at x over forwards x ... z and
+backwards z ... x everything waits for one another, and arrives at the backward of n + f(x) - f(z) +
+1.  With t and transfers c there and back,
 
     (t(x) + c(x) + t(x + 1) + ... + t(z)) / (f(x) - f(z) + 1)  <=  period        for all x <= z
 
-(t = f + i where backwards are split).  It happens at least (M - f(z) + 1) / (f(x) - f(z) + 1) times, the first
-flight included, so a step T allows periods up to p(z) = T / (M - f(z) + 1), and whether some plan has
-all windows within T is one pass of the recurrence over the longest excess of any window from x on,
+(t = f + i where backwards are split).  It happens at least (M - f(z) + 1) / (f(x) - f(z) + 1)
+times, the first flight included, so a step T allows periods up to p(z) = T / (M - f(z) + 1), and
+whether some plan has all windows within T is one pass of the recurrence over the longest excess of
+any window from x on,
 
     G(x) = t(x) - p(x) + max(0, c(x) + G(x + 1) - (slope - 1) p(x))   <= 0,
 

@@ -1,7 +1,7 @@
 """All decisions together: number of stages, cuts, submeshes, ways, microbatches and schedule.
 
-1. Every table (number of microbatches) under every family gets a quick bound; a family's are tried best first,
-   until the next one's bound is no better than what is known.
+1. Every table (number of microbatches) under every family gets a quick bound; a family's are tried
+   best first, until the next one's bound is no better than what is known.
 2. Of each, candidates are the plan of the least aim and what was met on the way (`search.py`), plans of
    short periods (`period.py`), equal stages, and the best of families before it.
 3. A family's best candidates by their estimates are simulated; the least step of all wins.

@@ -1,4 +1,4 @@
-"""A chain of stages played quickly: the simulator's answer where stage y feeds y + 1 and links are their own.
+"""A chain of stages played quickly: the simulator's answer where each stage feeds the next.
 
 The planner plays schedules of up to thousands of microbatches.  There the simulator's general graph of
 dependencies costs more than the play; on a chain each action waits for one other at most.
@@ -21,7 +21,8 @@ KINDS = {"F": 0, "B": 1, "I": 2, "W": 3}
 
 @dataclass(frozen=True)
 class ChainCosts:
-    """Per stage: seconds of F, B, I, W; per cut: seconds that a transfer occupies its link, there and back."""
+    """Per stage: seconds of F, B, I, W; per cut: seconds that a transfer occupies its link, there
+    and back."""
 
     seconds: tuple[tuple[float, float, float, float], ...]
     there: tuple[float, ...]
@@ -53,7 +54,10 @@ def step_of(lists: Lists, costs: ChainCosts) -> float:
     microbatches = 1 + max(row[-1] for row in lists) // 4
     missing = -1.0
     ready = [
-        ([0.0 if stage == 0 else missing] * microbatches, [0.0 if stage == last else missing] * microbatches)
+        (
+            [0.0 if stage == 0 else missing] * microbatches,
+            [0.0 if stage == last else missing] * microbatches,
+        )
         for stage in range(last + 1)
     ]
     clock, at, done = [0.0] * (last + 1), [0] * (last + 1), [0.0] * (last + 1)
@@ -97,7 +101,8 @@ def step_of(lists: Lists, costs: ChainCosts) -> float:
 
 
 def most_held(row: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """(forwards without their input backward, of those done the ones without weights), where either peaks."""
+    """(forwards without their input backward, of those done the ones without weights), where either
+    peaks."""
     flying = late = 0
     found: set[tuple[int, int]] = set()
     for number in row:

@@ -171,7 +171,7 @@ class Fitting:
         self.rates_at, self.limit = rates_at, limit
         known = heads if heads is not None else stations
         assert known is not None
-        self.spans = [spans_of((costs < math.inf).any(axis=0)) for costs in known]
+        self.spans = [spans_of(np.asarray((costs < math.inf).any(axis=0))) for costs in known]
 
     def __call__(self, position: int) -> list[Step]:
         """At one position."""

@@ -62,9 +62,7 @@ def _workload(read: dict[str, Any]) -> Workload:
 def _options(node: dict[str, Any]) -> tuple[Option, ...]:
     back = bool(node["isBackwardNode"])
     on_cpu = node["cpuLatency"] / 1e3
-    cpu = Option(
-        pool=CPU, forward_s=0.0 if back else on_cpu, input_grad_s=on_cpu if back else 0.0
-    )
+    cpu = Option(pool=CPU, forward_s=0.0 if back else on_cpu, input_grad_s=on_cpu if back else 0.0)
     if not node["supportedOnFpga"]:
         return (cpu,)
     fast = node["fpgaLatency"] / 1e3

@@ -1,4 +1,4 @@
-"""Piper's input files (github.com/msr-fiddle/piper, NeurIPS 2021): one option per layer, degree and recompute.
+"""Piper's input files (github.com/msr-fiddle/piper, NeurIPS 2021).
 
 There an edge's bytes pass forward and backward, a layer adds bytes of its own at a border, replicas
 move 4 (d - 1) / d of their weights, and memory is `memoryUsageA` per microbatch in flight plus

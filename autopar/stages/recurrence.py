@@ -3,12 +3,13 @@
 F[s][e, k, d] is the best value of what lies behind cut k, in s stages on exactly d devices, the first
 of which reads layout e:
 
-    F[s][e, k, d] = min over shapes n, ways from e to x, cuts j > k:  step(way[k, j], H[s-1][x, j, d - n])
-    H[s][x, j, d] = min over e' of  cross(j, x, e', F[s][e', j, d])
+    F[s][e, k, d] = min over shapes n, ways from e to x, cuts j > k  of
+                    step(way[k, j], H[s - 1][x, j, d - n])
+    H[s][x, j, d] = min over e'  of  cross(j, x, e', F[s][e', j, d])
 
 and H[0] is 0 exactly at the last cut with no device left.  Three algebras are used: one adds, one
-takes the larger, and one is max(station, head + what follows).  A stage's position from the end, s, fixes
-how many microbatches it holds, so the ways that fit depend on it.
+takes the larger, and one is max(station, head + what follows).  A stage's position from the end, s,
+fixes how many microbatches it holds, so the ways that fit depend on it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Array = NDArray[np.float64]
 Crossing = Callable[[Array, slice], Array]
 """F[e, j, d] of some cuts j -> [x, e, j, d], whose minimum over e is H."""
 BLOCK = 8
-"""Starts that are treated together: smaller ones waste less of the triangle, larger ones less overhead."""
+"""Starts that are treated together: smaller ones waste less of the triangle, larger ones less
+overhead."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +107,8 @@ def suffixes(
     most_stages: int,
     longest_at: Callable[[int], float] = lambda position: math.inf,
 ) -> list[Array]:
-    """F[1], F[2], ... as far as anything is finite; values above `longest_at` their position are dropped.
+    """F[1], F[2], ... as far as anything is finite; values above `longest_at` their position are
+    dropped.
 
     `cross_at(s)` leads from F[s - 1] to H[s - 1], in front of which a stage at position s is put.
     """

@@ -1,41 +1,42 @@
 """What no simulation undercuts: lower bounds on the step of every plan of a problem.
 
-The relaxation.  A stage's worker does at most one thing at a time, and a link carries one microbatch at a time
-and direction.  The first microbatch reaches a stage only after the forwards of all stages before it and
-the transfers between; after the last backward of a stage its gradient still passes their backwards.  A stage has
-no more microbatches in flight than its family says.  Everything else is let go: most of the order, contention
-between links, microbatches that wait for each other.  So, with t = f + i + w the seconds of a
-microbatch and `once` what is exposed once a step:
+The relaxation.  A stage's worker does at most one thing at a time, and a link carries one
+microbatch at a time and direction.  The first microbatch reaches a stage only after the forwards of
+all stages before it and the transfers between; after the last backward of a stage its gradient
+still passes their backwards.  A stage has no more microbatches in flight than its family says.
+Everything else is let go: most of the order, contention between links, microbatches that wait for
+each other.  So, with t = f + i + w the seconds of a microbatch and `once` what is exposed once a step:
 
 (1)  step >= sum over stages y before x of head(y)  +  station(x)        for every stage x
 
      head(y)                               station(x)
-     t, transfers there and back           M t          whole backwards: the last one passes all before it
-     f + i, transfers there and back       M (f + i)    split backwards: so does the last input gradient
+     t, transfers there and back           M t          whole backwards: all wait for the last one
+     f + i, transfers there and back       M (f + i)    split backwards: so with input gradients
      f, transfers there                    M t + once   any
 
      and for a link behind stage y: M times the longer of its two directions.
 
-(2)  the windows of `period.py`: how soon a list can repeat, given how many microbatches are in flight.
+(2)  the windows of `period.py`: how soon a list can repeat, given how much is in flight.
 
 (3)  step >= sum over all stages of t and transfers there and back
-             + max over stages of  (M - 1) f + max(0, M - in flight) b,  (M - 1) b + max(0, M - in flight) f
+             + max over stages of  (M - 1) f + max(0, M - in flight) b,
+                                   (M - 1) b + max(0, M - in flight) f
 
-     with b = i + w (i, and f + i for t, where backwards are split).  When the last forward of a stage ends, M
-     forwards and all but `in flight` backwards are done there; that microbatch then still goes to the end and
-     back.  When its first backward starts, one microbatch has been to the end, and M backwards and all
-     but `in flight` forwards are left.
+     with b = i + w (i, and f + i for t, where backwards are split).  When the last forward of a
+     stage ends, M forwards and all but `in flight` backwards are done there; that microbatch then
+     still goes to the end and back.  When its first backward starts, one microbatch has been to the
+     end, and M backwards and all but `in flight` forwards are left.
 
-Minimising the largest of one pair's terms of (1) over all cuts, submeshes and ways, within memory, is one pass of
-`recurrence.py`, since the largest peels off stage by stage:
+Minimising the largest of one pair's terms of (1) over all cuts, submeshes and ways, within memory,
+is one pass of `recurrence.py`, since the largest peels off stage by stage:
 
     V = min over first stages of max(station, head + V of what follows).
 
-Where several ways share a size, their least station and their least head are taken apart from each other, a
-relaxation again.  The least step that (2) allows is bracketed by bisection.  (3) is a sum and a maximum, as in
-`search.py`; a few limits T on its rates cut plans into classes, each with its bound S(T) + the class's
-least rate.  Memory relaxes nothing that
-a simulation would forbid, as `in_flight` is what a family's lists really hold.
+Where several ways share a size, their least station and their least head are taken apart from each
+other, a relaxation again.  The least step that (2) allows is bracketed by bisection.  (3) is a sum
+and a maximum, as in `search.py`; a few limits T on its rates cut plans into classes, each with its
+bound S(T) + the class's least rate.  Memory forbids nothing that a simulation would allow, as
+`in_flight` is what a family's lists really hold.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ def _least_sum(priced: Priced, limit: float) -> float:
     pairs = []
     for stack in priced.stacks:
         ways = [priced.table.ways[number] for number in stack.ways]
-        back = np.stack([w.input_grad_s if splits else w.input_grad_s + w.weight_grad_s for w in ways])
+        back = np.stack(
+            [w.input_grad_s if splits else w.input_grad_s + w.weight_grad_s for w in ways]
+        )
         pairs.append((np.maximum(stack.forward, back), np.minimum(stack.forward, back)))
 
     def rates_at(position: int) -> list[Array]:

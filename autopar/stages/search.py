@@ -1,13 +1,13 @@
 """The plan of the least aim: min over plans of (sum of delays + the largest rate), with memory.
 
-For a limit T on rates, `within(T)` is the recurrence that adds delays over ways whose rate is at most T, and
-drops suffixes in which a microbatch is in flight for too long: S(T).  The sum that is least is also the flight
-that is shortest, so that loses nothing.  S falls as T grows, and the least aim is min over T of
-S(T) + T among rates that occur (Alpa enumerates t_max in the same role).
+For a limit T on rates, `within(T)` is the recurrence that adds delays over ways whose rate is at
+most T, and drops suffixes in which a microbatch is in flight for too long: S(T).  The sum that is
+least is also the flight that is shortest, so that loses nothing.  S falls as T grows, and the least
+aim is min over T of S(T) + T among rates that occur (Alpa enumerates t_max in the same role).
 
-Here T is found by branch and bound over intervals: plans whose largest rate lies in [low, high) aim at no less
-than S(high) + low.  Evaluating a T inside shows a plan with its own largest rate r <= T; between r and T
-nothing can be better, so the interval falls into [low, r) and (T, high).
+Here T is found by branch and bound over intervals: plans whose largest rate lies in [low, high) aim
+at no less than S(high) + low.  Evaluating a T inside shows a plan with its own largest rate r <= T;
+between r and T nothing can be better, so the interval falls into [low, r) and (T, high).
 """
 
 from __future__ import annotations

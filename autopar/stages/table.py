@@ -2,7 +2,8 @@
 
 Positions 0..L are the places where a chain of L layers can be cut (or the downsets of a graph, numbered
 along their order).  A `Way` is one way to run any range of them on one submesh shape: a logical view, a
-sharding, a choice of recompute.  Several ways on one shape are the small set from which the planner picks.
+sharding, a choice of recompute.  Several ways on one shape are the small set from which the planner
+picks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """Figures of ranges [start, end) in arrays indexed by both; seconds are infinite where there is none.
+    """Figures of ranges [start, end) in arrays indexed by both; seconds are infinite where there is
+    none.
 
     forward_s, input_grad_s, weight_grad_s   of one microbatch
     rest_nbytes              all the time, on each device
@@ -32,7 +34,8 @@ class Way:
     working_nbytes           while an action of the stage runs
     exposed_s                once a step, behind everything else (updates, last collectives)
     hideable_s               once a step, beside the last microbatch's backward (gradient reduction)
-    entry, exit              in which layout (border) the stage reads and leaves what passes between stages
+    entry, exit              in which layout (border) the stage reads and leaves what passes between
+                             stages
     """
 
     name: str
@@ -84,8 +87,8 @@ class StageTable:
     """All ways for one number of microbatches.
 
     `send_s[cut, exit, entry]`: seconds that a microbatch's activations occupy the link at a cut, from a
-    stage that leaves them in layout `exit` to one that reads them in `entry`; `return_s`: their gradients.
-    Each transfer arrives `latency_s` later.
+    stage that leaves them in layout `exit` to one that reads them in `entry`; `return_s`: their
+    gradients. Each transfer arrives `latency_s` later.
     """
 
     microbatches: int
@@ -144,7 +147,7 @@ class StageProblem:
             raise PlanError(f"{where}: a latency of {table.latency_s} s")
         for way in table.ways:
             at = f"{where}, way {way.name!r} on {way.nodes}x{way.devices}"
-            if min(way.nodes, way.devices) < 1 or not 0 <= min(way.entry, way.exit):
+            if min(way.nodes, way.devices) < 1 or not min(way.entry, way.exit) >= 0:
                 raise PlanError(f"{at}: sizes are at least 1 and borders at least 0")
             if max(way.entry, way.exit) >= borders:
                 raise PlanError(f"{at}: borders {way.entry}, {way.exit}; there are {borders}")
@@ -153,7 +156,9 @@ class StageProblem:
     def _check_way(self, at: str, way: Way) -> None:
         for name, array in way.arrays():
             if array.shape != (self.positions, self.positions):
-                raise PlanError(f"{at}: {name} has shape {array.shape}, not {self.positions} squared")
+                raise PlanError(
+                    f"{at}: {name} has shape {array.shape}, not {self.positions} squared"
+                )
         if np.tril(way.offered).any():
             raise PlanError(f"{at}: a range that does not end behind its start; make it infinite")
         for name, array in way.arrays():

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +77,9 @@ def least_load(workload: Workload) -> ThroughputPlan:
             low = middle
     stages = solver.stages(pool[high])
     load = max(stage.load_s for stage in stages)
-    ranges = len({(a, b) for o in offers for a, b in zip(o.start.tolist(), o.end.tolist(), strict=True)})
+    ranges = len(
+        {(a, b) for o in offers for a, b in zip(o.start.tolist(), o.end.tolist(), strict=True)}
+    )
     return ThroughputPlan(stages, load, load, len(downsets), ranges)
 
 
@@ -94,7 +96,9 @@ def _moves(workload: Workload, offers: Offers) -> list[_Move]:
 
 def _nothing_fits(workload: Workload, moves: list[_Move]) -> None:
     if not moves:
-        raise InfeasibleError("no range of layers fits into any pool; raise a pool's memory or count")
+        raise InfeasibleError(
+            "no range of layers fits into any pool; raise a pool's memory or count"
+        )
     pools = ", ".join(f"{p.name}: {p.count} x {p.memory_nbytes:.4g} bytes" for p in workload.pools)
     raise InfeasibleError(
         f"no plan of stages fits into {pools}; give more devices or memory, fewer microbatches in "
@@ -156,7 +160,7 @@ class _Solver:
         most = np.minimum(move.replicas * flights[rows], self.most)
         return move.offers.start[rows], move.offers.end[rows], most
 
-    def _shifted(self, pool: int, taken: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    def _shifted(self, pool: int, taken: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Where a state with fewer devices left lies, and the state it is reached from."""
         there = [slice(None)] * len(self.shape)
         here = list(there)
@@ -196,5 +200,10 @@ class _Solver:
         start, end = offers.start[row], offers.end[row]
         layers = np.flatnonzero(self.downsets.holds[end] & ~self.downsets.holds[start])
         return LoadedStage(
-            tuple(int(l) for l in layers), offers.pool, offers.devices, move.replicas, in_flight, load
+            tuple(int(l) for l in layers),
+            offers.pool,
+            offers.devices,
+            move.replicas,
+            in_flight,
+            load,
         )

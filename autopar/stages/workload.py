@@ -1,4 +1,4 @@
-"""What is to be cut into stages, as plain data: layers with options, tensors between them, pools of devices.
+"""What is to be cut into stages, as plain data: layers with options, tensors, pools of devices.
 
 No graph, no model, no torch.  A chain or a branching graph; sizes are bytes, times seconds, both per
 microbatch unless a name says otherwise.  Captured models, hand-written examples and other planners'

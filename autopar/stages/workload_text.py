@@ -68,7 +68,10 @@ def to_json(workload: Workload) -> str:
     """What is at its default is left out; a limit that is left out is infinite."""
     plain = {
         "layers": [
-            {**_short(layer, Layer("", ())), "options": [_short(o, Option()) for o in layer.options]}
+            {
+                **_short(layer, Layer("", ())),
+                "options": [_short(o, Option()) for o in layer.options],
+            }
             for layer in workload.layers
         ],
         "tensors": [_short(tensor, Tensor(-1, ())) for tensor in workload.tensors],
@@ -105,7 +108,9 @@ def to_text(workload: Workload) -> str:
     ]
     for index, layer in enumerate(workload.layers):
         ways = ", ".join(
-            f"{workload.pools[o.pool].name} x{o.devices} {o.name} {o.seconds:.4g} s".replace("  ", " ")
+            f"{workload.pools[o.pool].name} x{o.devices} {o.name} {o.seconds:.4g} s".replace(
+                "  ", " "
+            )
             for o in layer.options
         )
         reads = sorted(t.source for t in workload.tensors if index in t.targets)

@@ -1,4 +1,4 @@
-"""Against everything: brute force over cuts, submeshes, ways, microbatches and schedules, all of it simulated."""
+"""Against brute force over cuts, submeshes, ways, microbatches and schedules, all simulated."""
 
 from __future__ import annotations
 
@@ -134,7 +134,11 @@ def test_bad_tables_are_named() -> None:
     with pytest.raises(PlanError, match="borders"):
         broken(entry=9)
     with pytest.raises(PlanError, match="does not end behind"):
-        broken(forward_s=np.ones_like(way.forward_s), input_grad_s=np.ones_like(way.forward_s), weight_grad_s=np.ones_like(way.forward_s))
+        broken(
+            forward_s=np.ones_like(way.forward_s),
+            input_grad_s=np.ones_like(way.forward_s),
+            weight_grad_s=np.ones_like(way.forward_s),
+        )
     with pytest.raises(PlanError, match="keeps more for weight"):
         broken(kept_for_weights_nbytes=way.kept_nbytes + 1)
     with pytest.raises(PlanError, match="at least one of them"):

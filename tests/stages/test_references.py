@@ -1,9 +1,9 @@
 """Layer graphs of other planners, and the values that their own programs reach on them.
 
-The values come from the authors' programs, msr-fiddle/dnn-partitioning (`throughput-dp/dp.cpp`, `dp`) and
-msr-fiddle/piper (`algo.cpp`), both under the MIT licence, compiled and run on one core: milliseconds a sample,
-and seconds a sample at 25 * 2**30 bytes/s.  Their inputs are not part of the repository: set
-AUTOPAR_STAGE_INPUTS to a folder with `dnn_partition/` and `piper/`.
+The values come from the authors' programs, msr-fiddle/dnn-partitioning (`throughput-dp/dp.cpp`,
+`dp`) and msr-fiddle/piper (`algo.cpp`), both under the MIT licence, compiled and run on one core:
+milliseconds a sample, and seconds a sample at 25 * 2**30 bytes/s.  Their inputs are not part of the
+repository: set AUTOPAR_STAGE_INPUTS to a folder with `dnn_partition/` and `piper/`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MAX_LOAD_MS = {
     "resnet50_training": 78.6318,
 }
 NONE = math.inf
-# GiB, devices: Piper's own, without replicas, tensor parallelism, recompute; equal stages without and with
-# tensor parallelism.
+# GiB, devices: Piper's own, without replicas, tensor parallelism, recompute; equal stages without
+# and with tensor parallelism.
 PIPER: dict[tuple[float, int], tuple[float, ...]] = {
     (1, 8): (NONE,) * 6,
     (1, 32): (NONE,) * 6,
@@ -81,7 +81,9 @@ def test_max_load(name: str) -> None:
 @pytest.mark.parametrize(
     "memory, devices",
     [
-        pytest.param(*row, marks=() if row in EVERY_DAY else pytest.mark.slow, id=f"{row[0]}GiB-{row[1]}")
+        pytest.param(
+            *row, marks=() if row in EVERY_DAY else pytest.mark.slow, id=f"{row[0]}GiB-{row[1]}"
+        )
         for row in PIPER
     ],
 )
