@@ -38,9 +38,9 @@ def gpt_39b(families: tuple[Family, ...]) -> StageProblem:
 
 
 def llama_405b(families: tuple[Family, ...]) -> StageProblem:
-    """Stages of 64 devices and more; a batch of 2,048 sequences leaves no more than 256 microbatches."""
+    """At most 32 stages of 64 devices and more; 2,048 sequences leave 256 microbatches at most."""
     shapes = shapes_of(H100_80, 64)
-    return gpt_problem(LLAMA_405B, H100_80, [2**k for k in range(3, 9)], families, shapes)
+    return gpt_problem(LLAMA_405B, H100_80, [2**k for k in range(3, 9)], families, shapes, 32)
 
 
 def alpas_step(problem: StageProblem) -> float:

@@ -116,7 +116,7 @@ def suffixes(
     found: list[Array] = []
     for position in range(1, most_stages + 1):
         if found:
-            behind = nearest(cross_at(position)(found[-1], slice(None)))
+            behind = _between(cross_at(position), found[-1])
         best = one_more(steps_at(position), behind)
         longest = longest_at(position)
         if longest < math.inf:
@@ -125,6 +125,15 @@ def suffixes(
             break
         found.append(best)
     return found
+
+
+def _between(cross: Crossing, best: Array) -> Array:
+    """H, computed only at the cuts from which something follows."""
+    alive = np.flatnonzero((best < math.inf).any(axis=(0, 2)))
+    cuts = slice(int(alive[0]), int(alive[-1]) + 1)
+    made = np.full(best.shape, math.inf)
+    made[:, cuts] = nearest(cross(best[:, cuts], cuts))
+    return made
 
 
 def least(found: Sequence[Array]) -> float:
