@@ -69,7 +69,8 @@ def _excess(passing: Array, spared: float) -> Crossing:
         far = cost[:, :, cuts] + best[None]
         if spared == math.inf:
             return np.where(far < math.inf, 0.0, math.inf)
-        return np.maximum(0.0, far - spared)
+        far -= spared
+        return np.maximum(far, 0.0, out=far)
 
     return cross
 

@@ -128,12 +128,18 @@ def suffixes(
 
 
 def _between(cross: Crossing, best: Array) -> Array:
-    """H, computed only at the cuts from which something follows."""
-    alive = np.flatnonzero((best < math.inf).any(axis=(0, 2)))
-    cuts = slice(int(alive[0]), int(alive[-1]) + 1)
+    """H, computed only where something follows."""
+    there = best < math.inf
+    cuts, counts = (_span(np.asarray(there.any(axis=axes))) for axes in ((0, 2), (0, 1)))
     made = np.full(best.shape, math.inf)
-    made[:, cuts] = nearest(cross(best[:, cuts], cuts))
+    made[:, cuts, counts] = nearest(cross(best[:, cuts, counts], cuts))
     return made
+
+
+def _span(there: NDArray[np.bool_]) -> slice:
+    """From the first to the last."""
+    places = np.flatnonzero(there)
+    return slice(int(places[0]), int(places[-1]) + 1)
 
 
 def least(found: Sequence[Array]) -> float:
