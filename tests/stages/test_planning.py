@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,14 +13,26 @@ from random_tables import every_plan, least_of, random_problem
 
 from autopar.errors import InfeasibleError, PlanError
 from autopar.simulate.simulate import simulate
-from autopar.stages import EAGER, FAMILIES, GPIPE, ONE_F_ONE_B, StagePlan, plan_stages
+from autopar.stages import (
+    EAGER,
+    FAMILIES,
+    GPIPE,
+    ONE_F_ONE_B,
+    Family,
+    StagePlan,
+    StageProblem,
+    StageTable,
+    Way,
+    plan_stages,
+)
 from autopar.stages.families import family
-from autopar.stages.period import possible
+from autopar.stages.period import bracketed, possible
 from autopar.stages.play import most_held, numbered
-from autopar.stages.priced import price
+from autopar.stages.priced import Priced, price
 from autopar.stages.relaxation import flush_bound_of, makespan_bound_of, quick_bound_of
 from autopar.stages.search import least_aim
 from autopar.stages.simulated import costs_of, simulated_step
+from autopar.stages.table import no_transfers, ranges
 
 ALL = tuple(FAMILIES.values())
 seeds = st.integers(0, 10**6)
@@ -27,7 +40,7 @@ seeds = st.integers(0, 10**6)
 
 @settings(max_examples=60, deadline=None)
 @given(seeds, st.sampled_from(ALL))
-def test_no_simulation_undercuts_a_bound(seed: int, chosen: object) -> None:
+def test_no_simulation_undercuts_a_bound(seed: int, chosen: Family) -> None:
     for priced in price(random_problem(seed, (chosen,))):
         steps = [simulated_step(priced, stages) for stages in every_plan(priced)]
         least = min(steps, default=math.inf)
@@ -40,7 +53,7 @@ def test_no_simulation_undercuts_a_bound(seed: int, chosen: object) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seeds, st.sampled_from(ALL))
-def test_the_search_is_exact_for_its_aim(seed: int, chosen: object) -> None:
+def test_the_search_is_exact_for_its_aim(seed: int, chosen: Family) -> None:
     for priced in price(random_problem(seed, (chosen,))):
         plans = [plan for plan in every_plan(priced) if all(n in priced.places for *_, n in plan)]
         least = least_of(priced.aim(plan) for plan in plans)
@@ -87,7 +100,7 @@ def test_the_plan_is_near_the_best_and_above_its_bound(seed: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seeds, st.sampled_from(ALL))
-def test_the_quick_play_is_the_simulators(seed: int, chosen: object) -> None:
+def test_the_quick_play_is_the_simulators(seed: int, chosen: Family) -> None:
     for priced in price(random_problem(seed, (chosen,))):
         for stages in list(every_plan(priced))[:5]:
             schedule = priced.family.make(len(stages), priced.table.microbatches)
@@ -117,8 +130,6 @@ def test_a_forced_number_of_stages_and_an_objective_of_ones_own() -> None:
 
 
 def test_bad_tables_are_named() -> None:
-    from dataclasses import replace
-
     problem = random_problem(3, (GPIPE,))
     table = problem.tables[0]
     way = table.ways[0]
@@ -148,10 +159,60 @@ def test_bad_tables_are_named() -> None:
 
 
 def test_what_does_not_fit_is_said() -> None:
-    from dataclasses import replace
-
     problem = random_problem(4, (ONE_F_ONE_B,))
     with pytest.raises(InfeasibleError, match="bytes per device"):
         plan_stages(replace(problem, memory_nbytes=1e-9))
     with pytest.raises(InfeasibleError, match="fills 1000 devices"):
         plan_stages(replace(problem, devices=1000))
+
+
+def chain(
+    layers: int, many: int, seconds: list[float], transfer_s: float, chosen: Family
+) -> Priced:
+    """One layer and one device a stage, one way, slow transfers."""
+    per_layer = [[part * (1 + at % 3) for at in range(layers)] for part in seconds]
+    parts = [
+        ranges(layers + 1, lambda a, b, p=part: sum(p[a:b]) if b == a + 1 else np.inf, np.inf)
+        for part in per_layer
+    ]
+    nothing = np.zeros((layers + 1, layers + 1))
+    way = Way("only", 1, 1, *parts, nothing, nothing, nothing, nothing, nothing)
+    cuts = np.full((layers + 1, 1, 1), transfer_s)
+    table = StageTable(many, (way,), cuts, cuts)
+    (priced,) = price(StageProblem(layers + 1, layers, 1.0, (table,), (chosen,)).check())
+    return priced
+
+
+@pytest.mark.parametrize("chosen", ALL, ids=lambda chosen: chosen.name)
+@pytest.mark.parametrize("transfer_s", [0.0, 0.3, 2.0])
+def test_windows_hold_and_bind(chosen: Family, transfer_s: float) -> None:
+    """The bound by windows is below the one plan's step, and near it with many microbatches."""
+    for layers in (2, 3, 5):
+        for many in (2, 5, 8, 60):
+            priced = chain(layers, many, [1.0, 1.0, 0.5], transfer_s, chosen)
+            step = simulated_step(priced, tuple((at, at + 1, 0) for at in range(layers)))
+            assert possible(priced, step) is not None
+            bound, _ = bracketed(priced, 0.0, step, 30)
+            assert bound <= step
+            if many == 60 and not chosen.splits:
+                assert bound >= 0.8 * step
+
+
+def test_a_window_is_exact_where_a_step_is_one() -> None:
+    """Two stages of 1F1B: both stages and the transfers for every two microbatches."""
+    priced = chain(2, 9, [1.0, 1.0, 0.0], 1.0, ONE_F_ONE_B)
+    # Layers take 2 and 4 seconds, so a flight takes 8; two at a time: 9 / 2 flights.
+    assert possible(priced, 36.0) is not None
+    assert possible(priced, 35.99) is None
+
+
+def test_a_fast_way_that_needs_too_much_room_to_work_beats_nothing() -> None:
+    nothing = np.zeros((2, 2))
+    ways = tuple(
+        Way(name, 1, 1, *[ranges(2, lambda a, b, s=s: s, np.inf)] * 3, *[nothing] * 2,
+            ranges(2, lambda a, b, n=n: n), *[nothing] * 2)
+        for name, s, n in (("fast", 1.0, 9.0), ("slow", 2.0, 1.0))
+    )  # fmt: skip
+    table = StageTable(1, ways, no_transfers(2), no_transfers(2))
+    assert plan_stages(StageProblem(2, 1, 5.0, (table,), (GPIPE,))).stages[0].way == "slow"
+    assert plan_stages(StageProblem(2, 1, 9.0, (table,), (GPIPE,))).stages[0].way == "fast"

@@ -231,3 +231,15 @@ def test_workloads_are_checked() -> None:
     with pytest.raises(PlanError, match=r"no workload: layers.0.options"):
         from_json('{"layers": [{"name": "a"}], "pools": []}')
     assert "layer 0" in to_text(random_workload(5))
+
+
+def test_replicas_can_be_needed_for_memory() -> None:
+    """With two stages behind it the first would hold three microbatches; two replicas hold two each."""
+    layers = tuple(
+        Layer(name, (Option(forward_s=1.0, rest_nbytes=4.0, kept_nbytes=1.0),)) for name in "abc"
+    )
+    tensors = (Tensor(0, (1,)), Tensor(1, (2,)))
+    workload = Workload(layers, tensors, (Pool("gpu", 4, 6.0),), 4).check()
+    assert [stage.replicas for stage in least_load(workload).stages] == [2, 1, 1]
+    with pytest.raises(InfeasibleError, match="fewer microbatches in flight"):
+        least_load(replace(workload, pools=(Pool("gpu", 3, 6.0),)))
