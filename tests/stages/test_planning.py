@@ -198,12 +198,13 @@ def test_windows_hold_and_bind(chosen: Family, transfer_s: float) -> None:
                 assert bound >= 0.8 * step
 
 
-def test_a_window_is_exact_where_a_step_is_one() -> None:
-    """Two stages of 1F1B: both stages and the transfers for every two microbatches."""
-    priced = chain(2, 9, [1.0, 1.0, 0.0], 1.0, ONE_F_ONE_B)
-    # Layers take 2 and 4 seconds, so a flight takes 8; two at a time: 9 / 2 flights.
-    assert possible(priced, 36.0) is not None
-    assert possible(priced, 35.99) is None
+def test_a_window_by_hand() -> None:
+    """Two stages of 1F1B: both and the transfers between, 2 + 4 + 6 s, for every two microbatches."""
+    priced = chain(2, 9, [1.0, 1.0, 0.0], 3.0, ONE_F_ONE_B)
+    # Periods up to T / 9 at the last stage and T / 8 before it: 12 = T / 8 + T / 9.
+    assert possible(priced, 50.83) is not None
+    assert possible(priced, 50.82) is None
+    assert simulated_step(priced, ((0, 1, 0), (1, 2, 0))) >= 50.83
 
 
 def test_a_fast_way_that_needs_too_much_room_to_work_beats_nothing() -> None:
