@@ -37,19 +37,35 @@ def _valleys(places: Places, strict: bool) -> Places:
 def balanced(graph: Graph, shares: Sequence[float]) -> tuple[str, ...]:
     """Cuts into stages whose work is as the shares are, as nearly as narrow places allow.
 
-    Raises `InputError` where the graph has too few places for so many stages.
+    Every stage has parameters of its own to read, where the graph has enough.  Raises `InputError`
+    where it has too few places for so many stages.
     """
     count = len(shares)
-    narrow = narrow_cuts(graph)
-    if len(narrow) < count - 1:
-        narrow = tuple(name for name, _ in crossing_nbytes(graph))
-    if len(narrow) < count - 1:
+    every = tuple(name for name, _ in crossing_nbytes(graph))
+    places = (_reading(graph, narrow_cuts(graph)), _reading(graph, every), every)
+    found = next((cuts for cuts in places if len(cuts) >= count - 1), None)
+    if found is None:
         raise InputError(
-            f"{graph.name} can be cut at {len(narrow)} places, into {len(narrow) + 1} stages at most, "
+            f"{graph.name} can be cut at {len(every)} places, into {len(every) + 1} stages at most, "
             f"not {count}."
         )
-    work = _work_before(graph, narrow)
-    return tuple(narrow[place] for place in _fair(work, shares))
+    work = _work_before(graph, found)
+    return tuple(found[place] for place in _fair(work, shares))
+
+
+def _reading(graph: Graph, cuts: Sequence[str]) -> tuple[str, ...]:
+    """The cuts that have parameters read before, between and behind them."""
+    parameters = {node.outputs[0].name for node in graph.leaves("parameter")}
+    last_count, found, wanted = 0, [], set(cuts)
+    reads = [parameters & set(node.operands) for node in graph.nodes]
+    left = sum(map(bool, reads))
+    seen = 0
+    for node, read in zip(graph.nodes, reads, strict=True):
+        if node.name in wanted and last_count < seen < left:
+            found.append(node.name)
+            last_count = seen
+        seen += bool(read)
+    return tuple(found)
 
 
 def _work_before(graph: Graph, cuts: Sequence[str]) -> list[float]:

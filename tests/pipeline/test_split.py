@@ -88,3 +88,11 @@ def test_cuts_move_to_graphs_of_other_shapes() -> None:
     other = capture(model, shorter, loss=loss)
     cuts = balanced(whole, [1.0, 1.0, 1.0])
     assert transferred(cuts, whole, other) == cuts
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "bert", "unet"])
+def test_every_stage_reads_parameters(name: str) -> None:
+    whole = graph(name)
+    for count in (2, 3):
+        made = split(whole, balanced(whole, [1.0] * count))
+        assert all(part.leaves("parameter") for part in made.graphs)
