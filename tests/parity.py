@@ -39,7 +39,7 @@ from autopar.runtime.counting import CountTraffic
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.program import load
 from cost_models.hardware import load as load_hardware
-from tests import models
+from tests import fuzz, models
 from tests.adapted import ADAPTED
 from tests.architectures import ARCHITECTURES
 from tests.capture.compare import eager_loss
@@ -59,6 +59,12 @@ CASES = {
 """Every model by name."""
 
 
+def case_of(name: str) -> models.Case:
+    """A case by name; ``fuzz.7`` is the grammar's model of seed 7."""
+    family, _, seed = name.partition(".")
+    return fuzz.model(int(seed)) if family == "fuzz" else CASES[name]()
+
+
 @dataclass(frozen=True)
 class Reference:
     """One step of the single process."""
@@ -76,7 +82,7 @@ class Reference:
 @cache
 def reference(name: str) -> Reference:
     """Capture, forward, backward and an SGD step in float64."""
-    model, inputs, loss = models.double(CASES[name]())
+    model, inputs, loss = models.double(case_of(name))
     with Wide():
         graph = with_outputs(capture(model, inputs, loss=loss), ())
         eager = copy.deepcopy(model)
