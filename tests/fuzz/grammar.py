@@ -121,8 +121,11 @@ def entrance(draw: Draw) -> tuple[nn.Module, Shape]:
 
 def grown(draw: Draw, shape: Shape) -> tuple[nn.Module, Shape]:
     """A layer for a tensor of this shape, and the shape that it makes."""
-    for _ in range(50):
-        made = proposal(draw, shape)
+    for _ in range(TRIES):
+        try:
+            made = proposal(draw, shape)
+        except ValueError:  # no such layer of this shape
+            continue
         after = shape_after(made, shape)
         if after is not None:
             return made, after

@@ -11,7 +11,7 @@ from tests.fuzz.draw import Do, Draw, Shape, With, weight
 
 def batch_norm(draw: Draw, shape: Shape) -> nn.Module:
     """Statistics of the whole batch."""
-    return nn.BatchNorm1d(shape[1], affine=draw.flag(0.8), momentum=draw.one((0.1, None)))
+    return nn.BatchNorm1d(shape[1], affine=draw.flag(0.8), momentum=draw.one((0.1, 0.3)))
 
 
 def crosses(draw: Draw, shape: Shape) -> nn.Module:
