@@ -105,6 +105,14 @@ def shapes_only(m: Small, x: torch.Tensor) -> torch.Tensor:
     return (hidden + torch.zeros_like(hidden) + hidden.new_ones(4)).pow(2).sum()
 
 
+def like_another(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A mask in the dtype, shape or size of a tensor with gradient has none itself."""
+    hidden = m.linear(x)  # type: ignore[operator]
+    mask = x > 0
+    found = mask.type_as(hidden) + mask.to(hidden) + x[:1].expand_as(hidden)
+    return (hidden * (found + x.flatten().view_as(hidden) + x.t().reshape_as(hidden))).sum()
+
+
 def regrouped(m: Small, x: torch.Tensor) -> torch.Tensor:
     hidden = m.linear(x).flatten().unflatten(0, (2, 4, 4)).transpose(0, 1).contiguous()
     return (hidden.view(-1, 4) * x.view_as(x)).sum().to(torch.float64)
@@ -125,6 +133,7 @@ BODIES: tuple[Body, ...] = (
     constants,
     means,
     shapes_only,
+    like_another,
     regrouped,
 )
 
