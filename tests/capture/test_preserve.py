@@ -105,9 +105,9 @@ def shapes_only(m: Small, x: torch.Tensor) -> torch.Tensor:
     return (hidden + torch.zeros_like(hidden) + hidden.new_ones(4)).pow(2).sum()
 
 
-def like_another(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def like_another(m: Small, x: torch.Tensor) -> torch.Tensor:
     """A mask in the dtype, shape or size of a tensor with gradient has none itself."""
-    hidden = m.linear(x)  # type: ignore[operator]
+    hidden = m.linear(x)
     mask = x > 0
     found = mask.type_as(hidden) + mask.to(hidden) + x[:1].expand_as(hidden)
     return (hidden * (found + x.flatten().view_as(hidden) + x.t().reshape_as(hidden))).sum()

@@ -43,7 +43,9 @@ def gated(draw: Draw, shape: Shape) -> nn.Module:
     down = nn.Linear(wide, shape[-1], bias=False)
     if way == "apart":
         gate, up = nn.Linear(shape[-1], wide), nn.Linear(shape[-1], wide)
-        return With("swiglu", lambda x, g, u, d: d(F.silu(g(x)) * u(x)), gate=gate, up=up, down=down)
+        return With(
+            "swiglu", lambda x, g, u, d: d(F.silu(g(x)) * u(x)), gate=gate, up=up, down=down
+        )
     fused = nn.Linear(shape[-1], 2 * wide, bias=draw.flag())
 
     def forward(x: torch.Tensor, fused: nn.Module, down: nn.Module) -> torch.Tensor:
@@ -141,21 +143,28 @@ def views(draw: Draw, shape: Shape) -> nn.Module:
             lambda x: x.unflatten(-1, (parts, -1)).transpose(-1, -2).reshape(x.shape).contiguous(),
         )
     if way == "column":
-        return With("columns", lambda x, m: m(x.reshape(batch, -1, width)).reshape(x.shape), mix=mix)
+        return With(
+            "columns", lambda x, m: m(x.reshape(batch, -1, width)).reshape(x.shape), mix=mix
+        )
     if way == "unbind":
         return Do(
             "unbind",
-            lambda x: torch.stack([p * (i + 1) for i, p in enumerate(x.unflatten(-1, (parts, -1)).unbind(-2))], -2)
-            .reshape(x.shape),
+            lambda x: torch.stack(
+                [p * (i + 1) for i, p in enumerate(x.unflatten(-1, (parts, -1)).unbind(-2))], -2
+            ).reshape(x.shape),
         )
-    return Do("expand", lambda x: (x.unsqueeze(-2).expand(*x.shape[:-1], 3, width) * 0.5).flatten(-2))
+    return Do(
+        "expand", lambda x: (x.unsqueeze(-2).expand(*x.shape[:-1], 3, width) * 0.5).flatten(-2)
+    )
 
 
 def slices(draw: Draw, shape: Shape) -> nn.Module:
     """Parts of the features taken apart and put together again."""
     width = shape[-1]
     cut = draw.one((1, 3, width // 2, width // 4))
-    way = draw.one(("rotate", "swap", "strided", "pad", "roll", "flip", "select", "cumsum", "repeat"))
+    way = draw.one(
+        ("rotate", "swap", "strided", "pad", "roll", "flip", "select", "cumsum", "repeat")
+    )
     if way == "rotate":
         half = width // 2
         return Do("rotate half", lambda x: x + torch.cat([-x[..., half:], x[..., :half]], -1))

@@ -111,7 +111,11 @@ def entrance(draw: Draw) -> tuple[nn.Module, Shape]:
     kind = draw.one(("tokens", "tokens", "sequence", "vector", "image", "image"))
     if kind == "tokens":
         width = draw.width()
-        return nn.Embedding(VOCAB, width, padding_idx=draw.one((None, 0))), (BATCH, draw.one(LENGTHS), width)
+        return nn.Embedding(VOCAB, width, padding_idx=draw.one((None, 0))), (
+            BATCH,
+            draw.one(LENGTHS),
+            width,
+        )
     if kind == "sequence":
         return nn.Identity(), (BATCH, draw.one(LENGTHS), draw.width())
     if kind == "vector":

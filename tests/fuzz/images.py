@@ -155,5 +155,16 @@ def to_sequence(draw: Draw, shape: Shape) -> nn.Module:
     return Do("tokens", lambda x: x.flatten(2).transpose(1, 2))
 
 
-LAYERS = (convolution, convolution, transposed, pooling, larger, norms, norms, gates, gates, windows)
+LAYERS = (
+    convolution,
+    convolution,
+    transposed,
+    pooling,
+    larger,
+    norms,
+    norms,
+    gates,
+    gates,
+    windows,
+)
 ENDS = (to_vector, to_sequence)

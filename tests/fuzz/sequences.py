@@ -34,10 +34,14 @@ def positions(draw: Draw, shape: Shape) -> nn.Module:
     if way == "longer":
         return With("table", lambda x, w: x + w[:length], table=weight(2 * length, width))
     if way == "parameter":
-        return With("positions", lambda x, w: x + w, table=nn.Parameter(torch.randn(1, length, width)))
+        return With(
+            "positions", lambda x, w: x + w, table=nn.Parameter(torch.randn(1, length, width))
+        )
     return Do(
         "sinus",
-        lambda x: x + torch.sin(torch.arange(length, device=x.device, dtype=x.dtype))[None, :, None],
+        lambda x: (
+            x + torch.sin(torch.arange(length, device=x.device, dtype=x.dtype))[None, :, None]
+        ),
     )
 
 
@@ -53,7 +57,9 @@ def along(draw: Draw, shape: Shape) -> nn.Module:
         "shift": Do("shift", lambda x: x - F.pad(x, (0, 0, step, 0))[:, :-step]),
         "difference": Do("difference", lambda x: torch.cat([x[:, :1], x[:, 1:] - x[:, :-1]], 1)),
         "order": With("index", lambda x, i: x[:, i], order=order),
-        "select": With("index_select", lambda x, i: x.index_select(1, i), order=order[: length // 2]),
+        "select": With(
+            "index_select", lambda x, i: x.index_select(1, i), order=order[: length // 2]
+        ),
         "gather": With(
             "gather",
             lambda x, i: x.gather(1, i[None, :, None].expand(x.shape[0], -1, x.shape[2])),
@@ -65,7 +71,9 @@ def along(draw: Draw, shape: Shape) -> nn.Module:
         "mean": Do("mean of places", lambda x: x - x.mean(1, keepdim=True)),
         "halves": Do("halves", lambda x: torch.cat([b * 0.5 for b in x.chunk(2, 1)][::-1], 1)),
         "drop": Do("without the last", lambda x: x[:, : length - length // 4]),
-        "copy": Do("index_put", lambda x: x.clone().index_put((slice_(x), order[:2]), x[:, :2] * 0.5)),
+        "copy": Do(
+            "index_put", lambda x: x.clone().index_put((slice_(x), order[:2]), x[:, :2] * 0.5)
+        ),
     }
     return ways[draw.one(list(ways))]
 
@@ -82,7 +90,9 @@ def regroup(draw: Draw, shape: Shape) -> nn.Module:
     way = draw.one(("merge", "windows", "mixer", "split", "unfold"))
     if way == "merge":
         down = nn.Linear(parts * width, width)
-        return With("merge", lambda x, d: d(x.view(batch, length // parts, parts * width)), down=down)
+        return With(
+            "merge", lambda x, d: d(x.view(batch, length // parts, parts * width)), down=down
+        )
     if way == "split":
         up = nn.Linear(width, 2 * width)
         return With("split", lambda x, u: u(x).reshape(batch, 2 * length, width), up=up)
@@ -93,9 +103,7 @@ def regroup(draw: Draw, shape: Shape) -> nn.Module:
         )  # fmt: skip
     mix = nn.Linear(width, width)
     if way == "unfold":
-        return With(
-            "unfold", lambda x, m: m(x.unfold(1, 2, 2).mean(-1)), mix=mix
-        )
+        return With("unfold", lambda x, m: m(x.unfold(1, 2, 2).mean(-1)), mix=mix)
 
     def windows(x: torch.Tensor, mix: nn.Module) -> torch.Tensor:
         rows = x.view(batch, parts, length // parts, width).reshape(-1, length // parts, width)
@@ -137,7 +145,9 @@ def to_vector(draw: Draw, shape: Shape) -> nn.Module:
         "sum": Do("sum", lambda x: x.sum(dim=1) / length),
         "flat": Do("flatten", lambda x: x.flatten(1)),
         "attend": With("pool", lambda x, s: (s(x).softmax(1) * x).sum(1), scorer=scorer),
-        "bmm": With("bmm", lambda x, s: torch.bmm(s(x).transpose(1, 2), x).squeeze(1), scorer=scorer),
+        "bmm": With(
+            "bmm", lambda x, s: torch.bmm(s(x).transpose(1, 2), x).squeeze(1), scorer=scorer
+        ),
     }
     return ways[draw.one(list(ways))]
 
