@@ -68,7 +68,7 @@ def _cross_entropy(
 def _batch_norm(
     axis: int, node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh
 ) -> tuple[Traffic, ...]:
-    """Forward: sum, sum of squares and count; backward, where one is asked for: two sums of gradients."""
+    """Forward: sum, sum of squares, count; backward, where there is one: two sums of gradients."""
     tensor = graph.tensors[node.operands[0]]
     channels = sharding.inputs[0].local_shape(tensor.shape, mesh)[1]
     itemsize = max(tensor.itemsize, 4)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.utils.checkpoint import checkpoint
+from transformers.pytorch_utils import compile_compatible_method_lru_cache
 
 from tests.capture.compare import captured_equals_eager
 from tests.capture.small import Small, small
@@ -228,3 +231,38 @@ def test_batch_norm_twice() -> None:
     captured_equals_eager(Twice().double(), inputs)
     eval_graph = captured_equals_eager(Twice().double().eval(), inputs)
     assert not eval_graph.mutations
+
+
+class Cached(nn.Module):
+    """Makes a table at the first call and keeps it for the next ones, in three ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.kept = functools.lru_cache(self._made)
+
+    @staticmethod
+    @compile_compatible_method_lru_cache(maxsize=2)
+    def numbers(size: int) -> torch.Tensor:
+        """As transformers does it."""
+        return torch.arange(size, dtype=torch.float64)
+
+    @staticmethod
+    def _made(size: int) -> torch.Tensor:
+        return torch.arange(size, dtype=torch.float64)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019
+    def table(self, size: int) -> torch.Tensor:
+        """Of a method."""
+        return torch.ones(size, dtype=torch.float64) * 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.linear(x) * self.table(x.shape[0])[:, None]
+        return (made + self.kept(x.shape[1]) * self.numbers(x.shape[1])).sum()
+
+
+def test_caches_hold_nothing_of_a_capture() -> None:
+    model = Cached().double()
+    x = torch.randn(8, 4, dtype=torch.float64)
+    for _ in range(2):
+        captured_equals_eager(model, {"x": x})
