@@ -13,16 +13,16 @@ import torch
 from torch import nn
 
 from tests import models
-from tests.fuzz import common, images, losses, sequences, vectors
+from tests.fuzz import common, images, losses, odds, sequences, vectors
 from tests.fuzz.attention import Attention
 from tests.fuzz.draw import Do, Draw, Shape
 
 BATCH, VOCAB = 8, 40
 LENGTHS = (8, 12, 16)
 LAYERS = {
-    2: (*common.LAYERS, *vectors.LAYERS),
-    3: (*common.LAYERS, *sequences.LAYERS, *sequences.LAYERS),
-    4: images.LAYERS,
+    2: (*common.LAYERS, *vectors.LAYERS, *odds.LAYERS),
+    3: (*common.LAYERS, *sequences.LAYERS, *sequences.LAYERS, *odds.LAYERS, *odds.LAYERS),
+    4: (*images.LAYERS, odds.plain),
 }
 ENDS = {2: vectors.ENDS, 3: sequences.ENDS, 4: images.ENDS}
 LARGEST = 6000
@@ -113,11 +113,8 @@ def entrance(draw: Draw) -> tuple[nn.Module, Shape]:
     kind = draw.one(("tokens", "tokens", "sequence", "vector", "image", "image"))
     if kind == "tokens":
         width = draw.width()
-        return nn.Embedding(VOCAB, width, padding_idx=draw.one((None, 0))), (
-            BATCH,
-            draw.one(LENGTHS),
-            width,
-        )
+        table = nn.Embedding(VOCAB, width, padding_idx=draw.one((None, 0)))
+        return table, (BATCH, draw.one(LENGTHS), width)
     if kind == "sequence":
         return nn.Identity(), (BATCH, draw.one(LENGTHS), draw.width())
     if kind == "vector":
