@@ -102,6 +102,11 @@ def reference(name: str) -> Reference:
     )
 
 
+def forget() -> None:
+    """Let go of the models that were checked so far."""
+    reference.cache_clear()
+
+
 @dataclass(frozen=True)
 class Work:
     """A plan to be checked, as text that crosses to other processes."""
