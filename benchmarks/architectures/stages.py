@@ -31,6 +31,7 @@ from tests.pool import Pool, WorkerError
 PRESETS = (None, "fsdp", "megatron")
 SEEDS = (0, 1, 2)
 """Of the random plans under which a step is taken besides the presets."""
+STEP_LIMIT_S = 200.0
 LOCAL = re.compile(r"\S*/(?:site-packages|tests|autopar)/")
 """Where a file lies on the machine that wrote the table, which is nobody's business."""
 
@@ -88,10 +89,9 @@ def stepped(name: str) -> dict[str, Any]:
     works += [parity.random_work(key, (2,), seed) for seed in SEEDS]
     pool = Pool()
     try:
-        errors = pool.run(2, parity.check_all, works)
+        errors = pool.run(2, parity.check_all, works, limit_s=STEP_LIMIT_S)
     except WorkerError as error:
-        *_, last, label = str(error).strip().splitlines()
-        raise WorkerError(f"{label}: {last}") from None
+        raise WorkerError(", ".join(str(error).strip().splitlines()[-2:])) from None
     finally:
         pool.stop()
     return {"plans": len(works), "worst": max(errors)}
