@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -29,7 +29,9 @@ def forgotten(model: nn.Module) -> Iterator[None]:
 def caches(model: nn.Module) -> list[Any]:
     """The caches around methods of the model's classes, functions beside these, and attributes."""
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
-    places = [vars(kind) for kind in kinds if kind.__module__ != "torch.nn.modules.module"]
+    places: list[Mapping[str, Any]] = [
+        vars(kind) for kind in kinds if kind.__module__ != "torch.nn.modules.module"
+    ]
     names = {kind.__module__ for kind in kinds if not kind.__module__.startswith("torch.")}
     places += [vars(sys.modules[name]) for name in sorted(names) if name in sys.modules]
     places += [vars(module) for module in model.modules()]

@@ -2,8 +2,8 @@
 
 python benchmarks/architectures -o benchmarks/architectures.json --page docs/architectures.md
 
-Each runs in a process of its own with a time limit; a stage that fails is kept with its error.  With
-names, only these are run, and their results replaced.  Without `--run` nothing runs: the page is written anew.
+Each runs in a process of its own with a time limit; a stage that fails is kept with its error.
+With names, only these are run and their results replaced; with `--no-run` only the page is written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is counted of a graph and of a plan: by whose word rules are, what axes split, what stays whole."""
+"""What is counted of a graph and of a plan: whose word rules are, what axes split and what not."""
 
 from __future__ import annotations
 

@@ -11,20 +11,21 @@ HEAD = """# Architectures
 
 <!-- written by benchmarks/architectures: no row is edited by hand -->
 
-    python benchmarks/architectures -o benchmarks/architectures.json --page docs/architectures.md
+    python benchmarks/architectures --page docs/architectures.md
 
-Tiny instances of architectures as their libraries build them from a configuration (`tests/architectures`),
-with loss, in train mode, planned for {mesh} devices with the {hardware} profile; {machine}, {date}.
+Tiny instances of architectures as their libraries build them from a configuration
+(`tests/architectures`), with loss, in train mode, planned on a {mesh} mesh with the {hardware} profile;
+{machine}, {date}.
 
-- *operators*: distinct ones; of these the share whose rule is declared by autopar, found by experiment, or
-  missing (computed whole).
+- *operators*: distinct ones; of these the share whose rule is declared by autopar, found by experiment,
+  or missing (computed whole).
 - *FLOPs*: what each axis splits where communication is free, so what rules allow.
-- *parameters*: bytes that `x` splits at rest and `y` splits in use under the `fsdp_megatron` preset, where
-  communication is free; every reading of a parameter counts.
+- *parameters*: bytes that `x` splits at rest and `y` splits in use under the `fsdp_megatron` preset,
+  where communication is free; every reading of a parameter counts.
 - *plan*: seconds from the graph to the solver's plan and its source.
-- *worst error*: of loss, gradients, weights after a step of SGD and buffers, against one process, in float64 on
-  two ranks, under {plans} plans: the solver's, `fsdp`, `megatron` and random ones. Traffic equals the prediction
-  in all of them.
+- *worst error*: of loss, gradients, weights after a step of SGD, and buffers, against one process, in
+  float64 on two ranks, under {plans} plans: the solver's, `fsdp`, `megatron` and random ones. In all of
+  them the bytes that collectives moved equal the prediction.
 
 """
 COLUMNS = (
@@ -41,12 +42,12 @@ def page(document: Mapping[str, Any]) -> str:
     lines = [row(COLUMNS), row(["---", *["---:"] * (len(COLUMNS) - 1)]), *map(line, results)]
     text += "\n".join(lines) + "\n"
     for title, notes in (
-        ("What stays whole", reasons), ("Operators without a rule", without_rule),
-        ("What fails", failures),
-    ):  # fmt: skip
-        found = [note for result in results for note in notes(result)]
-        if found:
-            text += f"\n## {title}\n\n" + "\n".join(f"- {note}" for note in found) + "\n"
+        ("What stays whole", [note for found in results for note in reasons(found)]),
+        ("Operators without a rule", without_rule(results)),
+        ("What fails", [note for found in results for note in failures(found)]),
+    ):
+        if notes:
+            text += f"\n## {title}\n\n" + "\n".join(f"- {note}" for note in notes) + "\n"
     return text
 
 
@@ -116,10 +117,14 @@ def reasons(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"{found['name']}, {what} ({percent(share)}): {', '.join(f'`{w}`' for w in whole)}"
 
 
-def without_rule(found: Mapping[str, Any]) -> Iterator[str]:
-    """Operators that are computed whole on every rank."""
-    if names := found.get("capture", {}).get("without rule"):
-        yield f"{found['name']}: {', '.join(f'`{name}`' for name in names)}"
+def without_rule(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Operators that are computed whole on every rank, and where."""
+    users: dict[str, list[str]] = {}
+    for found in results:
+        for name in found.get("capture", {}).get("without rule", ()):
+            users.setdefault(name, []).append(found["name"])
+    ordered = sorted(users.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [f"`{name}`: {', '.join(names)}" for name, names in ordered]
 
 
 def failures(found: Mapping[str, Any]) -> Iterator[str]:

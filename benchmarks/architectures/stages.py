@@ -1,4 +1,4 @@
-"""The stages of one architecture, in a process of its own: one JSON line each, so that a kill loses one."""
+"""The stages of one architecture, in a process of its own; each is told when it is done."""
 
 from __future__ import annotations
 

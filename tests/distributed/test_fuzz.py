@@ -1,4 +1,4 @@
-"""Random models (tests/fuzz) train on ranks as they do alone, under the solver's plan and random ones."""
+"""Random models (tests/fuzz) train on ranks as alone, under the solver's plan and random ones."""
 
 from __future__ import annotations
 
