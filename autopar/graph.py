@@ -169,11 +169,13 @@ class Saved:
     """What autograd keeps of one node for its backward: which operands, which outputs, what else.
 
     `extra_nbytes` counts storages that are neither (a mask, statistics) on the whole, unsplit node.
+    `copied` are those of the operands of which it keeps a copy where they do not lie in row-major order.
     """
 
     operands: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     extra_nbytes: int = 0
+    copied: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

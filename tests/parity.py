@@ -42,7 +42,7 @@ from autopar.runtime.counting import CountTraffic
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.program import load
 from cost_models.hardware import load as load_hardware
-from tests import models
+from tests import fuzz, models
 from tests.adapted import ADAPTED
 from tests.architectures import ARCHITECTURES
 from tests.capture.compare import eager_loss
@@ -64,6 +64,12 @@ CASES = {
 """Every model by name."""
 
 
+def case_of(name: str) -> models.Case:
+    """A case by name; ``fuzz.7`` is the grammar's model of seed 7."""
+    family, _, seed = name.partition(".")
+    return fuzz.model(int(seed)) if family == "fuzz" else CASES[name]()
+
+
 @dataclass(frozen=True)
 class Reference:
     """One step of the single process."""
@@ -81,7 +87,7 @@ class Reference:
 @cache
 def reference(name: str) -> Reference:
     """Capture, forward, backward and an SGD step in float64."""
-    model, inputs, loss = models.double(CASES[name]())
+    model, inputs, loss = models.double(case_of(name))
     with Wide():
         graph = with_outputs(capture(model, inputs, loss=loss), ())
         eager = copy.deepcopy(model)
@@ -99,6 +105,11 @@ def reference(name: str) -> Reference:
         {key: p.detach() for key, p in eager.named_parameters()},
         {key: b.detach() for key, b in eager.named_buffers()},
     )
+
+
+def forget() -> None:
+    """Let go of the models that were checked so far."""
+    reference.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -181,15 +192,17 @@ def _work(name: str, label: str, plan: Plan, graph: Graph) -> Work:
     return Work(name, f"{name}, {label}", plan.to_json(), emit(plan, graph, rules.localize))
 
 
-def check_all(works: list[Work]) -> None:
-    """Check plans one after the other; an error says which."""
+def check_all(works: list[Work]) -> float:
+    """Check plans one after the other; the worst error, or an exception that says which plan."""
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
+    worst = 0.0
     for work in works:
         try:
-            check_plan(work)
+            worst = max(worst, check_plan(work))
         except Exception as error:
             error.add_note(work.label)
             raise
+    return worst
 
 
 @cache
@@ -220,7 +233,7 @@ class NoOther:
         raise AssertionError("no microbatches are expected")
 
 
-def check_plan(work: Work) -> None:
+def check_plan(work: Work) -> float:
     """Loss, gradients, weights, buffers, local sizes and traffic are what they should be."""
     case = reference(work.name)
     parallel = parallel_of(work)
@@ -231,13 +244,14 @@ def check_plan(work: Work) -> None:
         loss = parallel(**case.inputs)
         counted.direction = "backward"
         loss.backward()
-    close(loss.detach(), case.loss, "loss")
-    check_gradients(parallel, case.gradients)
+    worst = close(loss.detach(), case.loss, "loss")
+    worst = max(worst, check_gradients(parallel, case.gradients))
     check_traffic(parallel, plan, counted)
     optimizer.step()
-    check_weights(parallel, case)
+    worst = max(worst, check_weights(parallel, case))
     for key, buffer in parallel.named_buffers():
-        close(buffer, case.buffers[key], f"buffer {key}")
+        worst = max(worst, close(buffer, case.buffers[key], f"buffer {key}"))
+    return worst
 
 
 def check_local_sizes(parallel: Parallel, plan: Plan) -> None:
@@ -271,8 +285,9 @@ def check_uneven_size(parameter: DTensor, entry: ParameterPlan) -> None:
     assert parameter.to_local().shape == whole.shape
 
 
-def check_gradients(parallel: Parallel, want: dict[str, torch.Tensor | None]) -> None:
+def check_gradients(parallel: Parallel, want: dict[str, torch.Tensor | None]) -> float:
     """Each gradient against the single process, relative to the largest entry in the model."""
+    worst = 0.0
     scale = max(float(g.abs().max()) for g in want.values() if g is not None)
     for key, parameter in parallel.named_parameters():
         gradient = parameter.grad
@@ -280,17 +295,22 @@ def check_gradients(parallel: Parallel, want: dict[str, torch.Tensor | None]) ->
             assert gradient is None, f"{key} has a gradient that the single process lacks"
             continue
         assert isinstance(gradient, DTensor), f"{key} has no gradient"
-        close(gradient.full_tensor(), want[key], f"gradient of {key}", scale)
+        found = close(gradient.full_tensor(), want[key], f"gradient of {key}", scale)
+        worst = max(worst, found)
+    return worst
 
 
-def check_weights(parallel: Parallel, case: Reference) -> None:
+def check_weights(parallel: Parallel, case: Reference) -> float:
     """Weights after a step, relative to the largest update."""
+    worst = 0.0
     before = {key: p.detach() for key, p in case.model.named_parameters()}
     update = max(float((case.weights[k] - before[k]).abs().max()) for k in before)
     for key, value in parallel.full_state_dict().items():
         if key in case.weights:
             difference = float((value - case.weights[key]).abs().max())
             assert difference <= TOLERANCE * update, f"weight {key}: {difference} of {update}"
+            worst = max(worst, difference / update if update else 0.0)
+    return worst
 
 
 def check_traffic(parallel: Parallel, plan: Plan, counted: CountTraffic) -> None:
@@ -317,9 +337,10 @@ def most_of_any_rank(mine: Counter[tuple[str, str, str]]) -> Counter[tuple[str, 
 
 
 @torch.no_grad()
-def close(got: torch.Tensor, want: torch.Tensor | None, what: str, scale: float = 0.0) -> None:
-    """Equal up to the tolerance, relative to the largest entry."""
+def close(got: torch.Tensor, want: torch.Tensor | None, what: str, scale: float = 0.0) -> float:
+    """Equal up to the tolerance, relative to the largest entry; how far from equal."""
     assert want is not None and got.shape == want.shape, f"{what}: {got.shape}"
     size = max(float(want.double().abs().max()) if want.numel() else 0.0, scale, 1e-30)
     difference = float((got.double() - want.double()).abs().max()) if want.numel() else 0.0
     assert difference <= TOLERANCE * size, f"{what}: {difference} of {size}"
+    return difference / size

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from autopar.plan import Plan
 from autopar.solve import solve
 from cost_models.hardware import load
+from tests import parity
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
@@ -63,3 +65,30 @@ def test_kendall_tau() -> None:
     assert kendall_tau([(1, 3), (2, 2), (3, 1)]) == -1
     assert kendall_tau([(1, 1), (1, 2), (2, 3)]) == pytest.approx(2 / (2 * 3) ** 0.5)
     assert kendall_tau([(1, 1), (1, 2)]) == 0
+
+
+def test_the_page_of_architectures_is_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row is edited by hand, every architecture has one, and no local path is in it."""
+    monkeypatch.syspath_prepend(str(FOLDER / "architectures"))
+    from page import page
+
+    from tests.architectures import ARCHITECTURES
+
+    found = json.loads((FOLDER / "architectures.json").read_text())
+    written = (FOLDER.parent / "docs" / "architectures.md").read_text()
+    assert written == page(found)
+    assert [entry["name"] for entry in found["results"]] == list(ARCHITECTURES)
+    assert "site-packages" not in written and str(FOLDER.parent) not in written
+
+
+def test_what_an_architecture_leaves_whole_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER / "architectures"))
+    import measures
+
+    case = parity.reference("mlp")
+    plan = Plan.from_json(parity.preset_work("mlp", (2,), "megatron").plan)
+    share = measures.split(plan, case.graph)["x"]
+    assert share["used"] < 1 and "norm.weight in layer_norm" in share["whole parameters"]
+    assert share["flops"] == plan.shares[0].flops or share["whole flops"]
+    told = measures.operators(case.graph)
+    assert sum(told["rules"].values()) == pytest.approx(1.0, abs=1e-3)

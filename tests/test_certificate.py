@@ -93,7 +93,13 @@ ASKED: tuple[tuple[str | None, float | None], ...] = (
 
 @pytest.mark.parametrize(
     ("name", "asked"),
-    [*(("mlp", asked) for asked in ASKED), ("gpt2", ASKED[2])],
+    [
+        ("mlp", ASKED[0]),
+        pytest.param("mlp", ASKED[1], marks=pytest.mark.slow),  # the fixture `limited` has one
+        pytest.param("mlp", ASKED[2], marks=pytest.mark.slow),
+        ("mlp", ASKED[3]),
+        ("gpt2", ASKED[2]),
+    ],
 )
 def test_sound_plans(name: str, asked: tuple[str | None, float | None]) -> None:
     check_sound(name, *asked)

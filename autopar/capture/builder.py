@@ -12,6 +12,8 @@ WITHOUT_GRADIENT = ("_like", "new_zeros", "new_ones", "new_full", "new_empty", "
 """Operators that read a tensor's shape only, or cut the gradient."""
 OVERWRITES = {"copy", "fill", "zero"}
 """Operators whose result does not depend on the values of their first operand."""
+LIKE_ANOTHER = {"type_as", "to", "view_as", "reshape_as", "expand_as"}
+"""Operators that read of a second operand its shape or dtype only."""
 EACH_FOR_ITSELF = {"broadcast_tensors", "meshgrid"}
 """Operators whose outputs depend on one operand each, in order."""
 Kwargs = tuple[tuple[str, Arg], ...]
@@ -69,6 +71,8 @@ class Builder:
             return tuple(carries)
         if op.endswith(WITHOUT_GRADIENT):
             return (False,) * outputs
+        if op in LIKE_ANOTHER:
+            carries = carries[:1]
         return (any(carries[1:] if op in OVERWRITES else carries),) * outputs
 
     def without_gradient(self, arg: Arg, origin: Origin) -> Arg:

@@ -33,7 +33,7 @@ ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*(?:[-+*/@|&]
 
 def name_tensors(graph: Graph) -> Graph:
     """Give every tensor a short, unique Python identifier; the first of a name has no suffix."""
-    taken: set[str] = set()
+    taken: dict[str, int] = {}
     names: dict[str, str] = {}
     nodes: list[Node] = []
     last_of_line = _last_of_line(graph)
@@ -114,10 +114,12 @@ def _identifier(text: str) -> str:
     return f"{name}_" if name in RESERVED else name
 
 
-def _unique(name: str, taken: set[str]) -> str:
-    candidate, number = name, 0
+def _unique(name: str, taken: dict[str, int]) -> str:
+    """The name, or the first one behind it that is free; `taken` knows how far each was counted."""
+    candidate, number = name, taken.get(name, 0)
     while candidate in taken:
         number += 1
         candidate = f"{name.removesuffix('_')}_{number}"
-    taken.add(candidate)
+    taken[name] = number
+    taken[candidate] = taken.get(candidate, 0)
     return candidate

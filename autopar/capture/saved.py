@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,9 @@ import torch
 from autopar.capture import _torch
 from autopar.graph import Graph, Node, Saved, Tensor, short
 from autopar.operators import bind, callable_of
+
+Layout = Callable[[torch.Tensor], torch.Tensor]
+"""Gives a tensor the strides under which an operator is looked at."""
 
 
 def saved(graph: Graph) -> dict[str, Saved]:
@@ -42,14 +46,25 @@ def _numbered(node: Node, order: dict[str, int]) -> str:
 
 
 def _measure(node: Node, operands: dict[str, Tensor]) -> Saved:
+    swapped = short(node.op) == "scaled_dot_product_attention"
+    found = _kept(node, operands, _heads_behind if swapped else _as_made)
+    if all(len(tensor.shape) < 2 for tensor in operands.values()):
+        return found
+    try:
+        still = _kept(node, operands, _turned).operands
+    except RuntimeError:  # a view that such strides do not have
+        still = ()
+    return replace(found, copied=tuple(place for place in found.operands if place not in still))
+
+
+def _kept(node: Node, operands: dict[str, Tensor], lay: Layout) -> Saved:
     kept: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> None:
         kept[_torch.storage_id(tensor)] = tensor.untyped_storage().nbytes()
 
     with _torch.fake_mode():
-        swapped = short(node.op) == "scaled_dot_product_attention"
-        tensors = {name: _fake(tensor, swapped) for name, tensor in operands.items()}
+        tensors = {name: _fake(tensor, lay) for name, tensor in operands.items()}
         hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed)
         with torch.enable_grad(), hooks:
             result = _call(node, tensors)
@@ -58,6 +73,24 @@ def _measure(node: Node, operands: dict[str, Tensor]) -> Saved:
         by_operand = _holding(kept, ((i, tensors[name]) for i, name in enumerate(names)))
         by_output = _holding(kept, enumerate(outputs))
     return Saved(by_operand, by_output, sum(kept.values()))
+
+
+def _as_made(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def _heads_behind(x: torch.Tensor) -> torch.Tensor:
+    """Heads lie behind positions, as attention mostly gets them.
+
+    Without a fused kernel, as under a mask with a gradient, it saves copies of such operands: gathers
+    of them must not be promised to be forgotten.
+    """
+    return x.transpose(1, 2).contiguous().transpose(1, 2) if x.dim() == 4 else x
+
+
+def _turned(x: torch.Tensor) -> torch.Tensor:
+    """The first dim lies innermost."""
+    return x.movedim(0, -1).contiguous().movedim(-1, 0) if x.dim() > 1 else x
 
 
 def _holding(kept: dict[int, int], tensors: Iterable[tuple[int, Any]]) -> tuple[int, ...]:
@@ -70,19 +103,10 @@ def _holding(kept: dict[int, int], tensors: Iterable[tuple[int, Any]]) -> tuple[
     return tuple(found)
 
 
-def _fake(tensor: Tensor, swapped: bool) -> torch.Tensor:
-    """`swapped`: heads lie behind positions, as attention mostly gets them.
-
-    Without a fused kernel, as under a mask with a gradient, it saves copies of such operands: gathers
-    of them must not be promised to be forgotten.
-    """
+def _fake(tensor: Tensor, lay: Layout) -> torch.Tensor:
     dtype = getattr(torch, tensor.dtype)
     differentiable = tensor.differentiable and (dtype.is_floating_point or dtype.is_complex)
-    leaf = torch.empty(tensor.shape, dtype=dtype, requires_grad=differentiable)
-    if swapped and leaf.dim() == 4:
-        with torch.no_grad():
-            leaf = leaf.transpose(1, 2).contiguous().transpose(1, 2)
-        leaf.requires_grad_(differentiable)
+    leaf = lay(torch.empty(tensor.shape, dtype=dtype)).requires_grad_(differentiable)
     # A view of a leaf may be changed in place; a leaf that needs a gradient may not.
     return leaf.view_as(leaf) if differentiable else leaf
 

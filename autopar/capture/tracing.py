@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch.func import functional_call
 
 from autopar.capture import _torch
+from autopar.capture.cached import forgotten
 from autopar.capture.inputs import Call
 from autopar.capture.known import KnownValues
 from autopar.capture.loss import find_loss, no_loss, output_tensors
@@ -97,6 +98,7 @@ def trace(
     with (
         _modes(model, train),
         clean_attributes(model),
+        forgotten(model),
         explained(model, where, inputs),
         refuse_custom_backward(where),
         transformers_told(),

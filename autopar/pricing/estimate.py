@@ -73,11 +73,12 @@ def _traffic(
         itemsize = 0 if wide is None else ITEMSIZE[wide]
         per_step += exchanges(tensor, parameter.stored, mesh, itemsize)
     per_microbatch = _together(graph, choices, conversions, mesh, precision, run_again)
+    reached = _reached(graph)
     for choice in choices:
-        issued = variant_traffic(
-            choice.sharding.variant, graph.node[choice.node], choice.sharding, graph, mesh
-        )
-        per_microbatch += issued
+        node = graph.node[choice.node]
+        issued = variant_traffic(choice.sharding.variant, node, choice.sharding, graph, mesh)
+        goes_back = any(tensor.name in reached for tensor in node.outputs)
+        per_microbatch += (p for p in issued if goes_back or p.direction == "forward")
         if choice.node in run_again.computed:
             per_microbatch += _once_more(issued)
     return TrafficOf(tuple(per_step), tuple(per_microbatch))

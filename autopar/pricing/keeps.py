@@ -20,6 +20,8 @@ from autopar.pricing.recomputed import NOTHING, Again, Form
 
 SURE_VIEWS = VIEWS - {"view", "reshape", "flatten"}
 """Operators that never copy; a reshape copies where strides ask for it, so nothing is promised of it."""
+IN_ORDER = frozenset({"squeeze", "unsqueeze"})
+"""Views that leave a tensor in row-major order."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Keeps:
         That is an operator that saves it or a view of it, or a regathered gather that starts from it.
         """
         storage = self._storages(SURE_VIEWS)
-        needed = {storage[form] for form in self._saved_forms(self._keeping)}
+        needed = self._needed(storage)
         checked: list[Conversion] = []
         for conversion in reversed(self.conversions):
             wanted = conversion.regather and (conversion.tensor, conversion.target) in needed
@@ -70,6 +72,19 @@ class Keeps:
                 needed.add(storage[conversion.tensor, conversion.source])
             checked.append(replace(conversion, regather=wanted))
         return tuple(reversed(checked))
+
+    def _needed(self, storage: Mapping[Form, Form]) -> set[Form]:
+        """The storages that operators save, whatever the strides of what they are given."""
+        in_order = self._storages(IN_ORDER)
+        found = set()
+        for node in self._keeping:
+            saved, sharding = self.saved.get(node.name, Saved()), self.shardings[node.name]
+            for place in saved.operands:
+                where = in_order if place in saved.copied else storage
+                found.add(where[node.operands[place], sharding.inputs[place]])
+            for place in saved.outputs:
+                found.add(storage[node.outputs[place].name, sharding.outputs[place]])
+        return found
 
     @cached_property
     def saved_storages(self) -> frozenset[Form]:

@@ -68,14 +68,13 @@ def _cross_entropy(
 def _batch_norm(
     axis: int, node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh
 ) -> tuple[Traffic, ...]:
-    """Forward: sum, sum of squares and count; backward: the two sums of the gradient."""
+    """Forward: sum, sum of squares, count; backward, where there is one: two sums of gradients."""
     tensor = graph.tensors[node.operands[0]]
     channels = sharding.inputs[0].local_shape(tensor.shape, mesh)[1]
     itemsize = max(tensor.itemsize, 4)
-    return (
-        Traffic(axis, "all_reduce", "forward", (2 * channels + 1) * itemsize),
-        Traffic(axis, "all_reduce", "backward", 2 * channels * itemsize),
-    )
+    forward = Traffic(axis, "all_reduce", "forward", (2 * channels + 1) * itemsize)
+    backward = Traffic(axis, "all_reduce", "backward", 2 * channels * itemsize)
+    return (forward, backward) if tensor.differentiable else (forward,)
 
 
 _TRAFFIC: Mapping[str, TrafficOf] = {

@@ -89,7 +89,7 @@ class Module:
         raise SourceError(f"{type(self).__name__} defines no forward.")
 
     def __call__(self, *args: Any) -> Any:
-        with regather.scope():
+        with regather.scope() as leaving:
             if self.recompute == "none":
-                return self.forward(*args)
-            return recompute.run(self.forward, self.recompute, args)
+                return leaving(self.forward(*args))
+            return leaving(recompute.run(self.forward, self.recompute, args))

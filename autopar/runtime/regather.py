@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+T = TypeVar("T")
 Gather = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -73,6 +74,16 @@ class _Forward:
                 return scope[key][1]
         return None
 
+    def leaving(self, results: T) -> T:
+        """Hand the gathered tensors among a block's results to the block around it."""
+        *_, outer, inner = self.scopes
+        for tensor in results if isinstance(results, tuple) else (results,):
+            if isinstance(tensor, torch.Tensor):
+                key = tensor.untyped_storage().data_ptr()
+                if key in inner:
+                    outer[key] = inner[key]
+        return results
+
 
 _FORWARD: ContextVar[_Forward | None] = ContextVar("forward", default=None)
 
@@ -98,15 +109,18 @@ def regathering() -> Iterator[None]:
 
 
 @contextmanager
-def scope() -> Iterator[None]:
-    """One block: what it gathers is forgotten when it returns."""
+def scope() -> Iterator[Callable[[T], T]]:
+    """One block: what it gathers is forgotten when it returns, save what it passes on.
+
+    Yields what its results must go through: gathered ones belong to the block around it from then on.
+    """
     forward = _FORWARD.get()
     if forward is None:
-        yield
+        yield lambda results: results
         return
     forward.scopes.append({})
     try:
-        yield
+        yield forward.leaving
     finally:
         forward.scopes.pop()
 

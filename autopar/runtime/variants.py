@@ -124,21 +124,62 @@ def vocab_parallel_cross_entropy(
     )
 
 
-class _Sum(torch.autograd.Function):
-    """All-reduce whose gradient is all-reduced too (each rank uses the sum differently)."""
+class _BatchNorm(torch.autograd.Function):
+    """Normalises by sums over all ranks; keeps what `F.batch_norm` keeps: the input and the weight."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        eps: float,
+        group: dist.ProcessGroup,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        dims, channels = _but_channels(x), x.shape[1]
+        count = wide.new_full((1,), x.numel() / channels)
+        totals = torch.cat([wide.sum(dims), (wide * wide).sum(dims), count])
+        dist.all_reduce(totals, group=group)
+        number = totals[-1]
+        mean = totals[:channels] / number
+        variance = totals[channels:-1] / number - mean * mean
+        scale = torch.rsqrt(variance + eps)
+        y = (wide - _along(mean, x)) * _along(scale, x)
+        if weight is not None:
+            y = y * _along(weight, x)
+        if bias is not None:
+            y = y + _along(bias, x)
+        ctx.save_for_backward(x, weight, mean, scale, number)
         ctx.group = group
-        total = x.clone()
-        dist.all_reduce(total, group=group)
-        return total
+        ctx.mark_non_differentiable(mean, variance, number)
+        return y.to(x.dtype), mean, variance, number
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        total = gradient[:-1].contiguous()
+    def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Any:
+        x, weight, mean, scale, number = ctx.saved_tensors
+        wide = gradient.to(mean.dtype)
+        normal = (x - _along(mean, x)) * _along(scale, x)
+        sums = torch.stack([wide.sum(_but_channels(x)), (wide * normal).sum(_but_channels(x))])
+        of_weight = sums[1].to(weight.dtype) if weight is not None else None
+        of_bias = sums[0].to(gradient.dtype) if ctx.needs_input_grad[2] else None
+        if not ctx.needs_input_grad[0]:
+            return None, of_weight, of_bias, None, None
+        total = sums.clone()
         dist.all_reduce(total, group=ctx.group)
-        return torch.cat([total, torch.zeros_like(gradient[-1:])]), None
+        total /= number
+        change = wide - _along(total[0], x) - normal * _along(total[1], x)
+        change *= _along(scale if weight is None else scale * weight, x)
+        return change.to(x.dtype), of_weight, of_bias, None, None
+
+
+def _but_channels(x: torch.Tensor) -> list[int]:
+    return [0, *range(2, x.dim())]
+
+
+def _along(channels: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """One number per channel, in as many dims as x has."""
+    return channels.view(1, -1, *(1,) * (x.dim() - 2))
 
 
 def sync_batch_norm(
@@ -153,23 +194,10 @@ def sync_batch_norm(
     axis: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Batch norm of a batch split over `axis`, with the statistics of the whole batch."""
-    dims = [0, *range(2, x.dim())]
-    count = x.new_full((1,), x.numel() / x.shape[1])
-    totals = _Sum.apply(torch.cat([x.sum(dims), (x * x).sum(dims), count]), axis_named(axis).group)
-    channels = x.shape[1]
-    number = totals[-1].detach()
-    mean = totals[:channels] / number
-    variance = totals[channels:-1] / number - mean * mean
-    shape = [1, channels, *(1,) * (x.dim() - 2)]
-    y = (x - mean.view(shape)) * torch.rsqrt(variance + eps).view(shape)
-    if weight is not None:
-        y = y * weight.view(shape)
-    if bias is not None:
-        y = y + bias.view(shape)
-    with torch.no_grad():
-        unbiased = variance * (number / (number - 1))
-        new_mean = torch.lerp(running_mean, mean.to(running_mean.dtype), momentum)
-        new_var = torch.lerp(running_var, unbiased.to(running_var.dtype), momentum)
+    y, mean, variance, number = _BatchNorm.apply(x, weight, bias, eps, axis_named(axis).group)
+    unbiased = variance * (number / (number - 1))
+    new_mean = torch.lerp(running_mean, mean.to(running_mean.dtype), momentum)
+    new_var = torch.lerp(running_var, unbiased.to(running_var.dtype), momentum)
     return y, new_mean, new_var
 
 

@@ -15,6 +15,7 @@ from tests.architectures import (
     encoders,
     experts,
     other,
+    unseen,
     vision,
 )
 from tests.architectures.sizes import Case
@@ -37,6 +38,11 @@ FAMILIES: Mapping[str, tuple[Callable[..., Case], ...]] = MappingProxyType(
             experts.mixtral, experts.mixtral_batched, experts.mixtral_looped, experts.gshard,
         ),
         "other": (other.unet, other.dlrm, other.lstm, other.denoiser, other.graph_network),
+        "unseen": (
+            unseen.mpt, unseen.gpt_bigcode, unseen.gptj, unseen.gemma2, unseen.cohere2,
+            unseen.qwen2_moe, unseen.mamba2, unseen.longformer, unseen.fnet, unseen.pegasus,
+            unseen.beit, unseen.dinov2, unseen.wav2vec2,
+        ),
     }
 )  # fmt: skip
 ARCHITECTURES: Mapping[str, Callable[..., Case]] = MappingProxyType(

@@ -75,7 +75,7 @@ def close(
     """Error relative to the largest entry, or to a given scale where that is larger."""
     assert got.shape == want.shape, what
     difference = _largest(got.detach().double() - want.detach().double())
-    size = max(_largest(want.detach()), scale, 1e-30)
+    size = max(_largest(want.detach().double()), scale, 1e-30)
     assert difference <= tolerance * size, f"{what}: {difference} against {size}"
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.utils.checkpoint import checkpoint
+from transformers.pytorch_utils import compile_compatible_method_lru_cache
 
 from tests.capture.compare import captured_equals_eager
 from tests.capture.small import Small, small
@@ -105,6 +108,14 @@ def shapes_only(m: Small, x: torch.Tensor) -> torch.Tensor:
     return (hidden + torch.zeros_like(hidden) + hidden.new_ones(4)).pow(2).sum()
 
 
+def like_another(m: Small, x: torch.Tensor) -> torch.Tensor:
+    """A mask in the dtype, shape or size of a tensor with gradient has none itself."""
+    hidden = m.linear(x)
+    mask = x > 0
+    found = mask.type_as(hidden) + mask.to(hidden) + x[:1].expand_as(hidden)
+    return (hidden * (found + x.flatten().view_as(hidden) + x.t().reshape_as(hidden))).sum()
+
+
 def regrouped(m: Small, x: torch.Tensor) -> torch.Tensor:
     hidden = m.linear(x).flatten().unflatten(0, (2, 4, 4)).transpose(0, 1).contiguous()
     return (hidden.view(-1, 4) * x.view_as(x)).sum().to(torch.float64)
@@ -125,6 +136,7 @@ BODIES: tuple[Body, ...] = (
     constants,
     means,
     shapes_only,
+    like_another,
     regrouped,
 )
 
@@ -219,3 +231,50 @@ def test_batch_norm_twice() -> None:
     captured_equals_eager(Twice().double(), inputs)
     eval_graph = captured_equals_eager(Twice().double().eval(), inputs)
     assert not eval_graph.mutations
+
+
+class Cached(nn.Module):
+    """Makes a table at the first call and keeps it for the next ones, in three ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.kept = functools.lru_cache(self._made)
+
+    @staticmethod
+    @compile_compatible_method_lru_cache(maxsize=2)
+    def numbers(size: int) -> torch.Tensor:
+        """As transformers does it."""
+        return torch.arange(size, dtype=torch.float64)
+
+    @staticmethod
+    def _made(size: int) -> torch.Tensor:
+        return torch.arange(size, dtype=torch.float64)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019
+    def table(self, size: int) -> torch.Tensor:
+        """Of a method."""
+        return torch.ones(size, dtype=torch.float64) * 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.linear(x) * self.table(x.shape[0])[:, None]
+        return (made + self.kept(x.shape[1]) * self.numbers(x.shape[1])).sum()
+
+
+def test_caches_hold_nothing_of_a_capture() -> None:
+    model = Cached().double()
+    x = torch.randn(8, 4, dtype=torch.float64)
+    for _ in range(2):
+        captured_equals_eager(model, {"x": x})
+
+
+def test_a_group_norm_of_data_keeps_the_layout_that_it_was_given() -> None:
+    """Torch's kernel crashes on a channels-last input without gradient: the copy is no no-op there."""
+
+    def body(m: Small, x: torch.Tensor) -> torch.Tensor:
+        image = x.view(2, 4, 2, 2).permute(0, 3, 1, 2).contiguous()
+        return F.group_norm(image, 1, m.linear.weight[0, :2], m.linear.bias[:2]).square().sum()
+
+    model, inputs = small(body)
+    graph = captured_equals_eager(model, inputs)
+    assert any(node.op.startswith("aten.contiguous") for node in graph.nodes)

@@ -28,3 +28,19 @@ def of_attention(mask_has_gradient: bool) -> Saved:
 def test_attention_without_a_fused_kernel_keeps_copies() -> None:
     assert {0, 1, 2} <= set(of_attention(mask_has_gradient=False).operands)
     assert not {0, 1, 2} & set(of_attention(mask_has_gradient=True).operands)
+
+
+def test_an_operator_that_lays_its_operand_out_anew_keeps_a_copy() -> None:
+    """A linear map of three dims keeps a transposed operand as a copy, of two dims as it is."""
+
+    def body(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        made = m.linear(x.view(2, 4, 4).transpose(0, 1))  # type: ignore[operator]
+        flat = m.linear(made.flatten(0, 1))  # type: ignore[operator]
+        return flat.square().sum()
+
+    model, inputs = small(body)
+    graph = capture(model, inputs)
+    kept = saved(graph)
+    wide, flat = (kept[node.name] for node in graph.nodes if short(node.op) == "linear")
+    assert 0 in wide.operands and wide.copied == (0,)
+    assert 0 in flat.operands and flat.copied == ()

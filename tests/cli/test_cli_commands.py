@@ -156,6 +156,7 @@ def test_map(tmp_path: Path) -> None:
     assert "| batch | 1.0 GiB |" in lines and "200KiB" not in page.read_text()
 
 
+@pytest.mark.slow
 def test_map_of_a_configuration(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(LLAMA))

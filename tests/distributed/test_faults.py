@@ -24,7 +24,7 @@ def environment(**more: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("script", "how"),
     [
-        ("failing.py", "raise"),
+        pytest.param("failing.py", "raise", marks=pytest.mark.slow),
         ("failing.py", "kill"),
         ("failing_pipeline.py", "raise"),
         pytest.param("failing_pipeline.py", "kill", marks=pytest.mark.slow),

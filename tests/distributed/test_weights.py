@@ -18,8 +18,9 @@ PLANS: list[tuple[tuple[int, ...], str | None]] = [((2, 2), "fsdp_megatron"), ((
 
 @pytest.mark.parametrize(
     ("name", "preset"),
-    [("gpt2", "fsdp_megatron"), ("llama", "fsdp"), ("bert", None), ("t5", "zero2"),
-     ("attending", "fsdp"), ("cnn", "ddp")],
+    [("gpt2", "fsdp_megatron"), pytest.param("llama", "fsdp", marks=pytest.mark.slow),
+     pytest.param("bert", None, marks=pytest.mark.slow), ("t5", "zero2"), ("attending", "fsdp"),
+     ("cnn", "ddp")],
 )  # fmt: skip
 def test_meta_models_are_initialised_as_in_one_process(
     pool: Pool, name: str, preset: str | None
@@ -77,7 +78,10 @@ def test_read_a_checkpoint_directory(pool: Pool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mesh", "preset"), PLANS)
-@pytest.mark.parametrize("name", ["gpt2", "t5", "albert", "bert", "cnn"])
+@pytest.mark.parametrize(
+    "name",
+    ["gpt2", "albert", "cnn", *(pytest.param(n, marks=pytest.mark.slow) for n in ("t5", "bert"))],
+)
 def test_a_state_dict_loads_and_goes_back(
     pool: Pool, name: str, mesh: tuple[int, ...], preset: str | None
 ) -> None:

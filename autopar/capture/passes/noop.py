@@ -24,7 +24,26 @@ DROPOUTS = {"aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_
 
 def drop_noops(graph: Graph) -> Graph:
     """Readers of a no-op read its operand."""
-    return rewrite(graph, _without)
+    laid_out = _must_be_laid_out(graph)
+    return rewrite(
+        graph,
+        lambda node, tensors: None if node.name in laid_out else _without(node, tensors),
+    )
+
+
+def _must_be_laid_out(graph: Graph) -> set[str]:
+    """The ``.contiguous()`` before group norms of what needs no gradient.
+
+    There torch (2.13, CPU) ends the process in the backward of a channels-last input.
+    """
+    read = {node.operands[0] for node in graph.nodes if node.op == "aten.group_norm.default"}
+    return {
+        node.name
+        for node in graph.nodes
+        if node.op in ("aten.contiguous.default", "aten.clone.default")
+        and not node.outputs[0].differentiable
+        and node.outputs[0].name in read
+    }
 
 
 def _without(node: Node, tensors: Tensors) -> str | None:
