@@ -102,6 +102,21 @@ def writes_to(overload: Any) -> tuple[tuple[int, str], ...]:
     )
 
 
+def without_out(overload: Any) -> str | None:
+    """The overload that makes what this one writes into ``out=``; None if there is none."""
+    taken = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
+    for name in overload.overloadpacket.overloads():
+        other = getattr(overload.overloadpacket, name)
+        if [(a.name, str(a.type)) for a in other._schema.arguments] == taken:
+            return str(other)
+    return None
+
+
+def is_out(overload: Any) -> bool:
+    """Whether an operator writes its result into an argument ``out=``."""
+    return any(argument.is_out for argument in overload._schema.arguments)
+
+
 def has_storage(value: object) -> bool:
     """Whether a traced value is a tensor with memory of its own."""
     return isinstance(value, torch.Tensor) and torch._C._has_storage(value)

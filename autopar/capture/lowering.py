@@ -142,9 +142,23 @@ class _Lowering:
         elif changes_only_geometry(op):
             self._emit(node, functional_form(op), args, kwargs)
             self.now[target] = self.now[node]
+        elif _torch.is_out(overload):
+            self._write(node, target, self._without_out(node, overload, target), args, kwargs[:-1])
         else:
             self._write(node, target, functional_form(op), args, kwargs)
         return None
+
+    def _without_out(self, node: fx.Node, overload: Any, target: fx.Node) -> str:
+        """The operator that returns what this one writes; refused where writing would cast."""
+        op = _torch.without_out(overload)
+        given = {a.meta["val"].dtype for a in node.all_input_nodes if a.meta["val"].dim()}
+        if (
+            op is None
+            or given != {target.meta["val"].dtype}
+            or next(reversed(node.kwargs)) != "out"
+        ):
+            raise _refused(node, f"{overload}, which writes into out= in a way of its own")
+        return op
 
     def _write(
         self, node: fx.Node, target: fx.Node, op: str, args: tuple[Arg, ...], kwargs: Kwargs

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers.pytorch_utils import compile_compatible_method_lru_cache
 
+from autopar.capture import capture
 from tests.capture.compare import captured_equals_eager
 from tests.capture.small import Small, small
 
@@ -278,3 +279,22 @@ def test_a_group_norm_of_data_keeps_the_layout_that_it_was_given() -> None:
     model, inputs = small(body)
     graph = captured_equals_eager(model, inputs)
     assert any(node.op.startswith("aten.contiguous") for node in graph.nodes)
+
+
+class Normalised(nn.Module):
+    """Power iteration into buffers through ``out=``, as spectral norm does it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 6)
+        self.second = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).tanh()).square().mean()
+
+
+def test_out_arguments_become_results() -> None:
+    torch.manual_seed(0)
+    graph = capture(Normalised(), {"x": torch.randn(4, 8)})
+    assert not [node.op for node in graph.nodes if node.op.endswith((".out", "_out"))]
+    assert {name.rsplit(".", 1)[-1] for name, _ in graph.mutations} == {"_u", "_v"}
