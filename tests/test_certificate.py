@@ -64,9 +64,7 @@ ASKED: tuple[tuple[str | None, float | None], ...] = (
     ("name", "asked"),
     [
         ("mlp", ASKED[0]),
-        pytest.param(
-            "mlp", ASKED[1], marks=pytest.mark.slow
-        ),  # the fixture `limited` has one
+        pytest.param("mlp", ASKED[1], marks=pytest.mark.slow),  # the fixture `limited` has one
         pytest.param("mlp", ASKED[2], marks=pytest.mark.slow),
         ("mlp", ASKED[3]),
         ("gpt2", ASKED[2]),
