@@ -269,16 +269,16 @@ def test_caches_hold_nothing_of_a_capture() -> None:
         captured_equals_eager(model, {"x": x})
 
 
-def test_a_group_norm_of_data_keeps_the_layout_that_it_was_given() -> None:
-    """Torch's kernel crashes on a channels-last input without gradient: the copy is no no-op there."""
+def test_a_group_norm_of_data_is_laid_out() -> None:
+    """Torch's kernel crashes on a channels-last input without gradient, which no user's copy prevents
+    once captured: copies are no-ops in a graph."""
 
     def body(m: Small, x: torch.Tensor) -> torch.Tensor:
-        image = x.view(2, 4, 2, 2).permute(0, 3, 1, 2).contiguous()
-        return F.group_norm(image, 1, m.linear.weight[0, :2], m.linear.bias[:2]).square().sum()
+        image = F.relu(x.view(2, 2, 2, 4).permute(0, 3, 1, 2).contiguous())
+        return F.group_norm(image, 1, m.linear.weight[0], m.linear.bias).square().sum()
 
     model, inputs = small(body)
-    graph = captured_equals_eager(model, inputs)
-    assert any(node.op.startswith("aten.contiguous") for node in graph.nodes)
+    captured_equals_eager(model, inputs)
 
 
 class Normalised(nn.Module):

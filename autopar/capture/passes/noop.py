@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from autopar.capture.passes.normal import LAID_OUT
 from autopar.capture.passes.rewriting import Tensors, argument, rewrite, tensor_of
 from autopar.graph import Graph, Node, Ref, Tensor
 
@@ -32,17 +33,12 @@ def drop_noops(graph: Graph) -> Graph:
 
 
 def _must_be_laid_out(graph: Graph) -> set[str]:
-    """The ``.contiguous()`` before group norms of what needs no gradient.
-
-    There torch (2.13, CPU) ends the process in the backward of a channels-last input.
-    """
+    """The copies that `normalise` puts in front of group norms of data."""
     read = {node.operands[0] for node in graph.nodes if node.op == "aten.group_norm.default"}
     return {
         node.name
         for node in graph.nodes
-        if node.op in ("aten.contiguous.default", "aten.clone.default")
-        and not node.outputs[0].differentiable
-        and node.outputs[0].name in read
+        if node.op == LAID_OUT and node.name in read and not node.outputs[0].differentiable
     }
 
 

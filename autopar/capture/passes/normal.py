@@ -37,6 +37,9 @@ DRAWN = {
 """Their values are not known, but what they are made like matters no more."""
 
 
+LAID_OUT = "aten.contiguous.default"
+
+
 def normalise(graph: Graph) -> Graph:
     """Rewrite every node to its one spelling."""
     return rewrite(graph, _spelled)
@@ -73,12 +76,29 @@ def _spelled(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
         out = node.outputs[0]
         op = f"aten.{DRAWN[short(node.op)]}"
         return (replace(node, op=op, args=(out.shape,), kwargs=(("dtype", DType(out.dtype)),)),)
+    if node.op == "aten.group_norm.default":
+        return _laid_out(node, tensors)
     if node.op in ("aten.repeat.default", "aten.tile.default"):
         return _repeated(node, tensors)
     if node.op.startswith("aten.") and short(node.op) in CREATION and not node.operands:
         typed = {**dict(node.kwargs), "dtype": DType(node.outputs[0].dtype)}
         return (replace(node, kwargs=tuple(typed.items())),)
     return None
+
+
+def _laid_out(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
+    """Data in row-major order, whatever views and copies the user's code had made of it before.
+
+    Torch (2.13, CPU) ends the process in the backward of a group norm whose channels-last input has no
+    gradient.
+    """
+    source = tensor_of(node.args[0], tensors)
+    assert source is not None
+    if source.differentiable:
+        return None
+    made = replace(source, name=f"{node.name}.laid_out")
+    copy = Node(made.name, LAID_OUT, (Ref(source.name),), (), (made,), "", node.origin)
+    return copy, replace(node, args=(Ref(made.name), *node.args[1:]))
 
 
 def _filled(node: Node) -> Node:
