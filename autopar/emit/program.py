@@ -69,10 +69,13 @@ class _Program:
         )
         args, kwargs = self._arguments(node, choice)
         op, args = said_plainly(node, args, choice, self.graph, self.plan.mesh)
+        rows = _true_rows(node, self.graph)
         if choice.variant:
             axis = next(a for a, used in enumerate(choice.variants) if used)
             op = f"autopar.{choice.variant}"
-            kwargs = (*kwargs, ("axis", self.plan.mesh.names[axis]))
+            kwargs = (*kwargs, *rows, ("axis", self.plan.mesh.names[axis]))
+        elif rows:
+            op, kwargs = "autopar.padded_embedding", (*kwargs, *rows)
         parts = expression(op, args, kwargs, bound)
         if is_random(node):
             parts = self._per_shard(parts, choice)
@@ -139,6 +142,14 @@ class _Program:
         self._bound[target] = target
         comment = describe(tensor, conversion.target, mesh)
         self.statements.append(Statement((target,), (f"{verb}(", source, text), comment, origin))
+
+
+def _true_rows(node: Node, graph: Graph) -> tuple[tuple[str, Arg], ...]:
+    """How many rows of a padded table are the model's: ids behind them are out of range."""
+    if node.op != "aten.embedding.default":
+        return ()
+    pads = graph.tensors[node.operands[0]].pads
+    return tuple(("rows", pad.size) for pad in pads if pad.dim == 0)
 
 
 def verb_of(conversion: Conversion, differentiable: bool) -> str:

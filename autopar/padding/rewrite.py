@@ -108,7 +108,9 @@ class _Rewriter:
             for place, fill in self._fills(node, instance, touch, reads):
                 reads[place] = self._mask(node, reads[place], touch.read[place], fill)
             if touch.way == "counted":
-                counted = (self._classes(touch),)
+                counted = (self._entries(touch, "Classes"),)
+            if touch.way == "unread":
+                self._entries(touch, "Rows of a table")
         outputs = tuple(map(self._tensor, node.outputs))
         args, kwargs = with_sizes(node, tuple(tensor.shape for tensor in outputs))
         names = iter(reads)
@@ -150,10 +152,11 @@ class _Rewriter:
                 )
         return []
 
-    def _classes(self, touch: Touch) -> int:
+    def _entries(self, touch: Touch, what: str) -> int:
+        """How many there are without padding, which numbers point to: those at the front."""
         pad = touch.read[0]
         if not pad.is_plain:
-            raise PaddingError(f"Classes are padded at their end only, not {pad}.")
+            raise PaddingError(f"{what} are padded at their end only, not {pad}.")
         return pad.size
 
     def _mask(self, reader: Node, name: str, pad: Pad, fill: int | float) -> str:

@@ -19,6 +19,7 @@ from autopar.runtime.variants import (
     count_valid,
     cross_entropy_sum,
     expert_parallel,
+    padded_embedding,
     routed_experts,
     sync_batch_norm,
     vocab_parallel_cross_entropy,
@@ -27,7 +28,7 @@ from autopar.runtime.variants import (
 
 __all__ = [
     "I", "Module", "N", "P", "R", "S", "all_gather", "all_reduce", "all_to_all", "batch_norm",
-    "count_valid", "cross_entropy_sum", "expert_parallel", "invariant", "on", "partial", "per_shard",
-    "reduce_scatter", "replicate", "routed_experts", "shard", "sync_batch_norm",
+    "count_valid", "cross_entropy_sum", "expert_parallel", "invariant", "on", "padded_embedding",
+    "partial", "per_shard", "reduce_scatter", "replicate", "routed_experts", "shard", "sync_batch_norm",
     "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
 ]  # fmt: skip

@@ -90,6 +90,11 @@ def users(tensor: torch.Tensor) -> int:
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)) - 1
 
 
+def assert_async(holds: torch.Tensor, message: str) -> None:
+    """Fail with this message unless a boolean is true; on a GPU later, and without waiting."""
+    torch._assert_async(holds, message)
+
+
 def store() -> Store:
     """The key-value store that the default group was started with."""
     return dist.distributed_c10d._get_default_store()

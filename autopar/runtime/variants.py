@@ -12,22 +12,34 @@ import torch.nn.functional as F
 from autopar.experts import routed_experts
 from autopar.operators import batch_norm, count_valid, cross_entropy_sum
 from autopar.runtime.context import axis as axis_named
+from autopar.runtime.ranges import check_range, padded_embedding
 
 
 def vocab_parallel_embedding(
-    weight: torch.Tensor, indices: torch.Tensor, padding_idx: int = -1, *_: Any, axis: str
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    padding_idx: int = -1,
+    *_: Any,
+    rows: int | None = None,
+    axis: str,
 ) -> torch.Tensor:
-    """Rows that this rank holds, zeros for the others: the sum over ranks is the embedding."""
-    rows = weight.shape[0]
-    local = indices - axis_named(axis).rank * rows
-    mine = (local >= 0) & (local < rows)
+    """Rows that this rank holds, zeros for the others: the sum over ranks is the embedding.
+
+    Of all ranks' rows those behind the first `rows` are padding.
+    """
+    where, held = axis_named(axis), weight.shape[0]
+    every = held * where.size if rows is None else rows
+    table = [every, *weight.shape[1:]]
+    check_range(indices, every, f"vocab_parallel_embedding (table of shape {table}): id")
+    local = indices - where.rank * held
+    mine = (local >= 0) & (local < held)
     if padding_idx >= 0:
         # The padding row gets no gradient; its value counts all the same.
-        frozen = F.embedding(local.clamp(0, rows - 1), weight.detach())
-        trained = F.embedding(local.clamp(0, rows - 1), weight)
+        frozen = F.embedding(local.clamp(0, held - 1), weight.detach())
+        trained = F.embedding(local.clamp(0, held - 1), weight)
         picked = torch.where((indices == padding_idx).unsqueeze(-1), frozen, trained)
     else:
-        picked = F.embedding(local.clamp(0, rows - 1), weight)
+        picked = F.embedding(local.clamp(0, held - 1), weight)
     return picked * mine.unsqueeze(-1).to(weight.dtype)
 
 
@@ -119,6 +131,8 @@ def vocab_parallel_cross_entropy(
     where = axis_named(axis)
     local = logits.shape[1]
     every = local * where.size if classes is None else classes
+    what = f"vocab_parallel_cross_entropy ({every} classes): target"
+    check_range(target, every, what, ignored=ignore_index)
     return _CrossEntropy.apply(  # type: ignore[no-any-return]
         logits, target, where.group, where.rank * local, every, ignore_index, label_smoothing
     )
@@ -202,7 +216,7 @@ def sync_batch_norm(
 
 
 __all__ = [
-    "batch_norm", "count_valid", "cross_entropy_sum", "expert_parallel", "routed_experts",
-    "sync_batch_norm",
+    "batch_norm", "count_valid", "cross_entropy_sum", "expert_parallel", "padded_embedding",
+    "routed_experts", "sync_batch_norm",
     "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
 ]  # fmt: skip
