@@ -32,6 +32,7 @@ from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.source import Weights
 from autopar.staged import Shape, Wanted, asked_of_pipelines
 from autopar.views import views
+from cost_models.errors import CostModelError
 from cost_models.hardware import Hardware, detect
 from cost_models.hardware import load as load_hardware
 
@@ -243,8 +244,8 @@ def _captured_by(
     options: Options,
 ) -> tuple[Compiler, Graph]:
     """A compiler that needs no processes and no weights, and the graph that it captured."""
-    inputs = example_inputs if example_inputs is not None else offered_inputs(model)
     bare = without_weights(model, options.precision.compute)
+    inputs = example_inputs if example_inputs is not None else offered_inputs(model)
     compiler = Compiler(bare, as_mesh(mesh), as_hardware(hardware), options)
     return compiler, compiler.graph(inputs)
 
@@ -293,7 +294,10 @@ def as_hardware(hardware: str | Hardware | None) -> Hardware:
     """A profile by name or path; None asks the machine what it is."""
     if isinstance(hardware, Hardware):
         return hardware
-    return load_hardware(hardware if hardware is not None else detect())
+    try:
+        return load_hardware(hardware if hardware is not None else detect())
+    except CostModelError as error:
+        raise InputError(str(error)) from error
 
 
 def offered_inputs(model: nn.Module) -> ExampleInputs:

@@ -6,8 +6,10 @@ them at once (`autopar.solve.marginals`).
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from autopar.errors import InputError
@@ -45,10 +47,11 @@ class Explanation:
 def explain(plan: Plan, posed: Posed, target: str) -> Explanation:
     """Every alternative to what the plan chose for `target`: a tensor, an operator or a parameter.
 
-    `target` is a name as `autopar show` prints it, or a pattern that matches one thing only; of equal
-    layers any index will do.  `posed` is the plan's problem.
+    `target` is a name as `autopar show` prints it, the end of one (``up_proj.weight``) or a pattern; it
+    must mean one thing, and of layers that are equal in all but their index the first is explained.
+    `posed` is the plan's problem.
     """
-    node = _found(posed, target)
+    node = _found(plan, posed, target)
     problem, index = posed.priced.problem, posed.priced.names.index(node.name)
     costs = best_with_each_state(problem, index, plan.bound_nbytes)
     least: dict[str, float] = {}
@@ -62,7 +65,7 @@ def explain(plan: Plan, posed: Posed, target: str) -> Explanation:
     return Explanation(node.outputs[0].name, node.path, tuple(ordered), is_exact)
 
 
-def _found(posed: Posed, target: str) -> Node:
+def _found(plan: Plan, posed: Posed, target: str) -> Node:
     """The node that the user means."""
     target = dict(posed.graph.aliases).get(target, target)
     fixed = [n for n in posed.graph.nodes if n.op in FIXED]
@@ -73,18 +76,48 @@ def _found(posed: Posed, target: str) -> Node:
         exact = [node for node in nodes if target in names(node)]
         if len(exact) == 1:
             return exact[0]
-    matching = [n for n in nodes if any(fnmatch.fnmatchcase(name, target) for name in _names(n))]
-    if len(matching) == 1:
-        return matching[0]
+    matching = [node for node in nodes if any(_means(target, name) for name in _names(node))]
     if not matching:
-        examples = ", ".join(node.path for node in nodes[-EXAMPLES:])
-        raise InputError(f"{posed.graph.name} has no {target!r}. Names look like {examples}.")
+        close = ", ".join(_close(target, {name for node in nodes for name in _spoken(node)}))
+        raise InputError(f"{posed.graph.name} has no {target!r}. Names look like {close}.")
+    alike = {
+        (_without_index(node.path), _chosen(plan, node), *_candidates(posed, node))
+        for node in matching
+    }
+    if len(alike) == 1:
+        return matching[0]
     shown = ", ".join(f"{node.outputs[0].name} ({node.path})" for node in matching[:EXAMPLES])
     raise InputError(f"{target!r} means {len(matching)} things: {shown} ... Name one of them.")
 
 
 def _names(node: Node) -> set[str]:
     return {node.path, node.name, *(tensor.name for tensor in node.outputs)}
+
+
+def _spoken(node: Node) -> set[str]:
+    """The names that people know: a parameter's own, an operator's path."""
+    return {node.target if node.op == "parameter" else node.path}
+
+
+def _means(target: str, name: str) -> bool:
+    return name.endswith(f".{target}") or fnmatch.fnmatchcase(name, target)
+
+
+def _without_index(path: str) -> str:
+    return re.sub(r"\b\d+\b", "*", path)
+
+
+def _close(target: str, names: Iterable[str]) -> list[str]:
+    """The names most like what was asked for, or with ends most like it; of equal layers the first."""
+
+    def likeness(name: str) -> float:
+        end = ".".join(name.split(".")[-1 - target.count(".") :])
+        return max(difflib.SequenceMatcher(None, target, other).ratio() for other in (name, end))
+
+    distinct: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: (len(name), name)):
+        distinct.setdefault(_without_index(name), name)
+    return sorted(distinct.values(), key=likeness, reverse=True)[:EXAMPLES]
 
 
 def _candidates(posed: Posed, node: Node) -> Iterator[str]:

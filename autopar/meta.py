@@ -7,12 +7,24 @@ import copy
 import torch
 from torch import nn
 
+from autopar.errors import InputError
+
 
 def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.Module:
     """A copy on the meta device; ties stay ties, and no weight is ever copied.
 
     With `compute`, floating parameters are of that dtype; buffers keep theirs.
     """
+    if not isinstance(model, nn.Module):
+        what = (
+            f"the class {model.__name__}"
+            if isinstance(model, type)
+            else f"a {type(model).__name__}"
+        )
+        raise InputError(
+            f"autopar takes the model as an nn.Module, not {what}. Put what it computes into the "
+            "forward of a module, which holds the parameters, and pass an instance."
+        )
     memo: dict[int, object] = {}
     for parameter in model.parameters():
         dtype = (

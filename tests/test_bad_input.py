@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from torch import nn
 import autopar
 from autopar.errors import CaptureError, ConstraintError, InputError, MeshError, PlanError
 from autopar.plan import SCHEMA
-from cost_models.errors import UnknownHardwareError
+from autopar.runtime import checkpoint
+from autopar.runtime.weights.source import opened
 from tests import models
 
 
@@ -46,7 +48,7 @@ def test_model_without_a_loss() -> None:
 
 
 def test_unknown_hardware() -> None:
-    with pytest.raises(UnknownHardwareError, match=r"'h10'.*'h100'.*autopar calibrate"):
+    with pytest.raises(InputError, match=r"'h10'.*'h100'.*autopar calibrate"):
         plan(hardware="h10")
 
 
@@ -77,6 +79,34 @@ def test_a_dim_that_no_axis_divides_and_a_norm_looks_along_cannot_be_forced() ->
     assert not any(parameter.leaf.is_split for parameter in free.parameters)
     with pytest.raises(ConstraintError, match=r"linear.weight.*S\(0\)"):
         autopar.plan(Odd(), 2, inputs, hardware="cpu", constraints={"leaf:linear.weight": "[S(0)]"})
+
+
+@pytest.mark.parametrize("place", ["up.weight", "used:up.weight", "stored:up.weight"])
+def test_a_constraint_on_a_dim_that_is_not_there(place: str) -> None:
+    with pytest.raises(ConstraintError, match=r"up(\.weight|/linear) has no dim 5.*shape is \["):
+        plan(constraints={place: "[S(5), *]"})
+    assert plan(constraints={place: "[S(5) | R | I, *]"})
+
+
+def test_a_model_that_is_no_module() -> None:
+    for model, what in ((lambda x: x, "a function"), (nn.Linear, "the class Linear")):
+        with pytest.raises(InputError, match=f"nn.Module, not {what}.*pass an instance"):
+            autopar.plan(model, 2, hardware="cpu")  # type: ignore[arg-type]
+
+
+def test_checkpoints_and_weights_that_are_not_there(tmp_path: Path) -> None:
+    model, nowhere = nn.Linear(3, 5), tmp_path / "nope"
+    with pytest.raises(InputError, match=r"nope: the directory does not exist"):
+        checkpoint.load(nowhere, model)
+    for path in (nowhere, nowhere.with_suffix(".safetensors")):
+        with pytest.raises(InputError, match=r"weights=.*nope.* does not exist"):
+            opened(path)
+
+
+def test_a_checkpoint_of_another_size(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "step", nn.Linear(3, 5))
+    with pytest.raises(InputError, match=r": 'weight' is \[5, 3\], the model's \[5, 4\]\. Build"):
+        checkpoint.load(tmp_path / "step", nn.Linear(4, 5))
 
 
 def test_a_constraint_that_matches_nothing() -> None:

@@ -63,7 +63,7 @@ def bind(model: nn.Module, inputs: ExampleInputs, loss: Callable[..., Any] | Non
         to_loss = key in target.required or (not to_model and (key in target.names or target.open))
         if not (to_model or to_loss):
             raise InputError(
-                f"example input {key!r} fits neither {type(model).__name__}.forward{forward} "
+                f"The input {key!r} fits neither {type(model).__name__}.forward{forward} "
                 "nor the "
                 f"loss{target}; rename it, or give the loss a parameter {key!r}."
             )

@@ -122,7 +122,7 @@ def explained(
             f"{key} {tuple(t.shape)} {str(t.dtype)[6:]}" for key, t in inputs.items()
         )
         raise CaptureError(
-            f"{name} failed at {place}\nwhile it ran on the example inputs ({shapes}): "
+            f"{name} failed at {place}\nwhile it ran on the inputs ({shapes}): "
             f"{type(error).__name__}: {error}"
         ) from error
 

@@ -7,14 +7,12 @@ from typing import Annotated
 
 import typer
 
-from autopar.api import plan_frontier
+from autopar.api import as_hardware, plan_frontier
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, load
 from autopar.cli.output import console, save
 from autopar.errors import InputError
 from autopar.mesh import Mesh
 from autopar.show import curve
-from cost_models.hardware import detect
-from cost_models.hardware import load as load_hardware
 
 
 def command(
@@ -32,7 +30,7 @@ def command(
     """The whole time-memory curve: plans from the fastest to the smallest, each the best of its size."""
     if output and output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; name a folder.")
-    devices, profile = Mesh.parse(mesh), load_hardware(hardware or detect())
+    devices, profile = Mesh.parse(mesh), as_hardware(hardware or None)
     loaded = load(model, batch, sequence)
     plans = plan_frontier(loaded.model, devices, loaded.inputs, hardware=profile, loss=loaded.loss)
     console().print(curve(plans))

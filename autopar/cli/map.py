@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from autopar.api import as_hardware
 from autopar.cli.models import MODEL_HELP, SEQUENCE, load
 from autopar.cli.output import console, save
 from autopar.errors import InputError
@@ -15,8 +16,6 @@ from autopar.mesh import Mesh
 from autopar.options import Options, nbytes
 from autopar.show import landscape_grid, landscape_table
 from autopar.sweep import plan_landscape
-from cost_models.hardware import detect
-from cost_models.hardware import load as load_hardware
 
 BEGIN, END = "<!-- written by autopar map, anew each time -->", "<!-- until here -->"
 """What stands between these lines of a page belongs to the command, the rest to its author."""
@@ -48,7 +47,7 @@ def command(
     sizes, limits = _batches(batches), _memories(memories)
     Options.of(optimizer=optimizer, precision=precision)
     page = _page(output) if output else ""
-    devices, profile = Mesh.parse(mesh), load_hardware(hardware or detect())
+    devices, profile = Mesh.parse(mesh), as_hardware(hardware or None)
     loaded = load(model, sizes[0] if model.startswith("hf:") else None, sequence)
     points: list[Point] = []
     for point in plan_landscape(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from autopar.api import captured_for
+from autopar.api import as_hardware, captured_for
 from autopar.cli.models import load
 from autopar.errors import InputError, PlanError
 from autopar.graph import Graph
 from autopar.plan import Plan
 from autopar.show import differences
 from cost_models.hardware import Hardware, names
-from cost_models.hardware import load as load_hardware
 
 
 def graph_of(plan: Plan, model: str, batch: int | None, sequence: int | None) -> Graph:
@@ -39,4 +38,4 @@ def hardware_of(plan: Plan, given: str | None) -> Hardware:
             f"The plan was priced for {plan.hardware!r}, which is not among the profiles that come "
             f"with autopar ({', '.join(names())}). Pass the profile's file with --hardware."
         )
-    return load_hardware(given or plan.hardware)
+    return as_hardware(given or plan.hardware)

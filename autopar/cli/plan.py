@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from autopar import presets
-from autopar.api import compile_model
+from autopar.api import as_hardware, compile_model
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, load
 from autopar.cli.output import console, known, save
 from autopar.errors import ConstraintError, InputError, MeshError
@@ -18,8 +18,6 @@ from autopar.options import Options
 from autopar.problem_text import to_json
 from autopar.rules import coverage, discovered
 from autopar.show import coverage_line, show_plan
-from cost_models.hardware import detect
-from cost_models.hardware import load as load_hardware
 
 
 def command(
@@ -67,7 +65,7 @@ def command(
     )
     if problem is not None and problem.resolve() == output.resolve():
         raise InputError(f"--output and --problem are both {output}: pass two files.")
-    shape, profile = _shape(mesh, devices), load_hardware(hardware or detect())
+    shape, profile = _shape(mesh, devices), as_hardware(hardware or None)
     loaded = load(model, batch, sequence)
     made = compile_model(
         loaded.model, shape, loaded.inputs, hardware=profile, loss=loaded.loss,

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from autopar.constraints import Constraint
 from autopar.errors import ConstraintError
-from autopar.graph import Graph, Node
+from autopar.graph import Graph, Node, Tensor
 from autopar.mesh import Mesh
-from autopar.placement import Sharding
+from autopar.placement import S, Sharding, parse_type
 from autopar.plan import OpSharding
 from autopar.pricing.parameters import Storage
 
@@ -30,11 +30,15 @@ def narrow(
     for constraint in constraints:
         if _is_about_parameters(constraint):
             for name, options in rest.items():
-                if constraint.matches(graph.node[name].target):
-                    rest[name] = _filter(options, constraint, mesh, _place(constraint), name)
+                node = graph.node[name]
+                if constraint.matches(node.target):
+                    _refuse_dims(constraint, node.target, node.outputs)
+                    rest[name] = _filter(options, constraint, mesh, _place(constraint), node.target)
         for node in graph.nodes:
             indices = _spoken_of(constraint, node, graph)
             if indices and not node.is_leaf:
+                names = [*node.operands, *(tensor.name for tensor in node.outputs)]
+                _refuse_dims(constraint, node.path, [graph.tensors[names[i]] for i in indices])
                 kept[node.name] = _filter(
                     kept[node.name], constraint, mesh, _operands(indices), node.path
                 )
@@ -69,6 +73,19 @@ def _filter(
         f"{name}: none of its {len(options)} candidates meets the constraint ({constraint}). "
         "Allow more types there, or relax the constraints on its neighbours."
     )
+
+
+def _refuse_dims(constraint: Constraint, name: str, tensors: Iterable[Tensor]) -> None:
+    """Refuse what no tensor that is spoken of has, unless an alternative asks for something else."""
+    most = max(tensors, key=lambda tensor: len(tensor.shape))
+    tokens = {token for alternative in constraint.allowed for token in alternative}
+    types = [None if token == "S" else parse_type(token) for token in sorted(tokens)]
+    dims = [kind.dim for kind in types if isinstance(kind, S)]
+    if len(dims) == len(types) and min(dims) >= len(most.shape) and not constraint.optional:
+        raise ConstraintError(
+            f"{name} has no dim {min(dims)}, of which the constraint ({constraint}) speaks: its shape "
+            f"is {list(most.shape)}. Its last dim is {len(most.shape) - 1}; they count from 0."
+        )
 
 
 def _is_about_parameters(constraint: Constraint) -> bool:

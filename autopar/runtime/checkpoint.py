@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -32,6 +34,8 @@ from autopar.errors import InputError
 from autopar.runtime import _torch
 from autopar.runtime.random import Seeds
 
+LISTED = 8
+"""Tensors that a message spells out."""
 Optimizer = torch.optim.Optimizer
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 """The optimizer's state and settings by parameter: ranks of a pipeline have different parameters."""
@@ -57,6 +61,8 @@ def save(
 
 def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None) -> int:
     """Read a checkpoint into a model (parallel or plain) and its optimizer; give its step."""
+    if not Path(path).exists():
+        raise InputError(f"There is no checkpoint {path}: the directory does not exist.")
     if not (Path(path) / ".metadata").is_file():
         raise InputError(f"{path} is no checkpoint: it has no .metadata file.")
     state = _state(model, optimizer, 0)
@@ -66,7 +72,8 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
             state_dict_loader.load(plain, checkpoint_id=path, no_dist=not dist.is_initialized())
     except (Exception, CheckpointException) as error:
         raise InputError(
-            f"{path} does not fit this model{' and optimizer' if optimizer else ''}: {_first(error)}"
+            f"{path} does not fit this model{' and optimizer' if optimizer else ''}: "
+            f"{_other_sizes(Path(path), state['model']) or _first(error)}"
         ) from error
     with torch.no_grad():
         _copy_back(plain["model"], state["model"])
@@ -79,6 +86,23 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
     else:
         seeds.state = plain["rng"]
     return int(plain["step"])
+
+
+def _other_sizes(path: Path, model: dict[str, Any]) -> str:
+    """Which tensors are of another shape in the checkpoint, empty if none."""
+    kept = FileSystemReader(path).read_metadata().state_dict_metadata
+    wrong = []
+    for name, tensor in model.items():
+        there = kept.get(f"model.{name}")
+        if isinstance(there, TensorStorageMetadata) and there.size != tensor.shape:
+            wrong.append(f"{name!r} is {list(there.size)}, the model's {list(tensor.shape)}")
+    if not wrong:
+        return ""
+    more = f"; and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
+    return (
+        f"{'; '.join(wrong[:LISTED])}{more}. Build the model with the configuration that the "
+        "checkpoint was written with."
+    )
 
 
 def _first(error: BaseException) -> str:

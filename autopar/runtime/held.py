@@ -14,7 +14,14 @@ from autopar.runtime import _torch, checkpoint
 from autopar.runtime.random import Seeds
 from autopar.runtime.scaler import GradScaler
 from autopar.runtime.weights.fill import load
-from autopar.runtime.weights.match import Dialect, Match, refuse_leftovers
+from autopar.runtime.weights.match import (
+    FOR_LOAD_STATE_DICT,
+    FOR_LOAD_WEIGHTS,
+    Advice,
+    Dialect,
+    Match,
+    refuse_leftovers,
+)
 from autopar.runtime.weights.source import Source, Weights, opened
 from autopar.runtime.weights.target import Target
 
@@ -62,17 +69,18 @@ class Held(nn.Module):
                 "assign=True would replace the shards that the step computes with. Leave it out: "
                 "values are copied into them."
             )
-        match = self._load(opened(state_dict), strict)
+        match = self._load(opened(state_dict), FOR_LOAD_STATE_DICT if strict else None)
         return _torch.IncompatibleKeys(list(match.missing), list(match.unexpected))
 
     def load_weights(self, weights: Weights) -> None:
         """Read what `autopar.parallelize` takes as weights=, each rank its own slices."""
-        self._load(opened(weights), strict=True)
+        self._load(opened(weights), FOR_LOAD_WEIGHTS)
 
-    def _load(self, source: Source, strict: bool) -> Match:
+    def _load(self, source: Source, strictly: Advice | None) -> Match:
+        """Fill what the source has; unless None, `strictly` is what to do if names are left over."""
         wanted = {name: t for name, t in self._targets.items() if name in self._persistent}
         match = self._dialect.match(wanted, source)
-        if strict:
-            refuse_leftovers(source, match.missing, match.unexpected)
+        if strictly is not None:
+            refuse_leftovers(source, match.missing, match.unexpected, strictly)
         load(source, self._targets, match)
         return match

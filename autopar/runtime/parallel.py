@@ -139,7 +139,8 @@ class Parallel(Held):
         batch = Batch.of(args, kwargs)
         program = self._programs.for_batch(args, kwargs, self.training)
         self._agree(batch)
-        return self._run(program, batch)
+        with self._programs.expected.explained(batch):
+            return self._run(program, batch)
 
     def train_step(
         self, *, microbatches: int = 1, scaler: torch.amp.GradScaler | None = None, **batch: Any
@@ -161,7 +162,10 @@ class Parallel(Held):
         total: torch.Tensor | None = None
         for number, piece in enumerate(parts):
             last = number == microbatches - 1
-            with nullcontext() if last else self.no_sync():
+            with (
+                nullcontext() if last else self.no_sync(),
+                self._programs.expected.explained(Batch.of((), batch)),
+            ):
                 loss = self._loss_of(self._run(program, Batch.of((), {**piece, **denominators})))
                 scaled(loss).backward()
             total = loss.detach() if total is None else total + loss.detach()

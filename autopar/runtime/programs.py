@@ -10,6 +10,7 @@ import torch
 
 from autopar.batch import Batch, mapped
 from autopar.errors import InputError
+from autopar.runtime.expected import Expected
 from autopar.runtime.program import Program
 
 
@@ -40,6 +41,7 @@ class Programs:
         local_input: bool,
     ) -> None:
         self.first = first
+        self.expected = Expected(example)
         self._compiler = compiler
         self._replan, self._local_input = replan, local_input
         self._of_batch = {(True, example.signature): first}
@@ -65,18 +67,22 @@ class Programs:
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
     ) -> Program:
         """The program of this batch; `InputError` for other shapes where replanning is not wanted."""
+        self.expected.check(args, kwargs)
         if self._local_input:
             args, kwargs = self._whole(args, kwargs)
         batch = Batch.of(args, kwargs)
         key = (training, batch.signature)
         if key not in self._of_batch:
             if training and not self._replan:
+                if self.expected.differences(batch):
+                    raise InputError(self.expected.refusal(batch))
                 raise InputError(
                     f"This batch ({batch}) has other shapes than the example inputs, and "
                     "replan=False was asked for. Pad it, drop it (DataLoader(drop_last=True)), or "
                     "pass replan=True to autopar.parallelize."
                 )
-            made = self._compiler.for_batch(args, kwargs, training)
+            with self.expected.explained(batch):
+                made = self._compiler.for_batch(args, kwargs, training)
             self._finish(made)
             self._of_batch[key] = made
         return self._of_batch[key]
@@ -85,11 +91,13 @@ class Programs:
         self, batch: Mapping[str, Any], piece: Mapping[str, Any], pieces: int
     ) -> tuple[Program | None, Program]:
         """What counts the denominators of a batch (if any are needed), and what runs one part of it."""
+        self.expected.check((), batch)
         if self._local_input:
             batch, piece = self._whole((), batch)[1], self._whole((), piece)[1]
         key = (Batch.of((), batch).signature, pieces)
         if key not in self._of_parts:
-            counts, program = self._compiler.for_microbatches(batch, piece, pieces)
+            with self.expected.explained(Batch.of((), batch)):
+                counts, program = self._compiler.for_microbatches(batch, piece, pieces)
             self._finish(program)
             self._of_parts[key] = counts, program
         return self._of_parts[key]

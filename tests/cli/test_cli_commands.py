@@ -129,6 +129,24 @@ def test_explain(plan_file: Path) -> None:
     assert "impossible" not in ok("explain", plan_file, f"{FACTORIES}:good", "up/linear")
     unknown = run("explain", plan_file, f"{FACTORIES}:good", "nope")
     assert unknown.exit_code == 1 and "Names look like" in unknown.stderr
+    close = run("explain", plan_file, f"{FACTORIES}:good", "up.wieght").stderr
+    assert "has no 'up.wieght'. Names look like up.weight" in close
+
+
+def test_explain_by_the_end_of_a_name(tmp_path: Path) -> None:
+    """Of equal layers the first is explained; ends that mean different things are refused."""
+    config, path = tmp_path / "config.json", tmp_path / "plan.json"
+    config.write_text(json.dumps(LLAMA))
+    model = (f"hf:{config}", "--batch", 4, "--sequence", 8)
+    ok("plan", *model, "--mesh", "2", "--hardware", "h100", "--preset", "fsdp", "-o", path)
+    end = ok("explain", path, *model[:1], "up_proj.weight", *model[1:])
+    whole = ok("explain", path, *model[:1], "model.layers.0.mlp.up_proj.weight", *model[1:])
+    assert end == whole and "layers.0.mlp.up_proj" in end
+    wide = run("explain", path, *model[:1], "weight", *model[1:])
+    assert wide.exit_code == 1 and "Name one of them" in wide.stderr
+    unknown = run("explain", path, *model[:1], "upproj.weight", *model[1:])
+    assert "Names look like model.layers.0.mlp.up_proj.weight" in unknown.stderr
+    assert "layers.1" not in unknown.stderr
 
 
 def test_frontier(tmp_path: Path) -> None:

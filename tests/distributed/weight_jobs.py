@@ -219,6 +219,9 @@ def load_errors(mesh: tuple[int, ...]) -> list[str]:
     ]
     messages = [message_of(lambda state=state: parallel.load_state_dict(state)) for state in wrong]
     messages.append(message_of(lambda: parallel.load_state_dict(plain, assign=True)))
+    messages.append(message_of(lambda: parallel.load_weights(lacking)))
+    extra = {**plain, "extra.weight": torch.zeros(2)}
+    messages.append(message_of(lambda: autopar.parallelize(case[0], mesh, case[1], weights=extra)))
     parallel.load_state_dict({k: v for k, v in plain.items() if k != "lm_head.weight"})
     result = parallel.load_state_dict({**lacking, "extra": torch.zeros(1)}, strict=False)
     assert (result.missing_keys, result.unexpected_keys) == ([bias], ["extra"])

@@ -16,6 +16,7 @@ from autopar.placement import I, Sharding
 from autopar.plan import ParameterPlan
 from autopar.runtime import agreement, context
 from autopar.runtime.clip import gradients, shrink, total_norm
+from autopar.runtime.expected import Expected
 from autopar.runtime.held import Held
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
@@ -71,6 +72,7 @@ class Pipelined(Held):
         self._device = self.device_mesh.device_type
         self.axes = context.Axes.of(self.device_mesh)
         self._first, self._compiler = built, compiler
+        self._expected = Expected(example)
         self._of_batch = {(True, example.signature): built}
         self._agreed = False
         seed = int(agreement.from_first_rank(lambda: (str(torch.initial_seed()),))[0])
@@ -237,9 +239,11 @@ class Pipelined(Held):
         )
 
     def _for_batch(self, batch: Mapping[str, Any], training: bool) -> Built:
+        self._expected.check((), batch)
         key = (training, Batch.of((), batch).signature)
         if key not in self._of_batch:
-            self._of_batch[key] = self._compiler.pipeline_for(batch, training)
+            with self._expected.explained(Batch.of((), batch)):
+                self._of_batch[key] = self._compiler.pipeline_for(batch, training)
         return self._of_batch[key]
 
     def _agree(self, batch: Mapping[str, Any]) -> None:

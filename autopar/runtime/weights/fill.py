@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from autopar.errors import InputError
 from autopar.runtime.state import from_first_rank, sent
 from autopar.runtime.weights.initialise import Init, Visits
-from autopar.runtime.weights.match import Dialect, Match, refuse_leftovers
+from autopar.runtime.weights.match import FOR_PARALLELIZE, Dialect, Match, refuse_leftovers
 from autopar.runtime.weights.source import Source, Weights, opened
 from autopar.runtime.weights.target import Target
 
@@ -38,7 +38,8 @@ def fill(
         source = opened(weights)
         wanted = {name: target for name, target in targets.items() if name in persistent}
         match = dialect.match(wanted, source)
-        refuse_leftovers(source, match.missing if init is None else (), match.unexpected)
+        missing = match.missing if init is None else ()
+        refuse_leftovers(source, missing, match.unexpected, FOR_PARALLELIZE)
         load(source, targets, match)
         read = match.names.keys()
     values = dict((*model.named_parameters(), *model.named_buffers()))

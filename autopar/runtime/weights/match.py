@@ -87,18 +87,33 @@ class Dialect:
             )
 
 
-def refuse_leftovers(source: Source, missing: Iterable[str], unexpected: Iterable[str]) -> None:
+@dataclass(frozen=True)
+class Advice:
+    """What a caller can do about names that the source lacks, about those too many, and about both."""
+
+    missing: str
+    unexpected: str = "drop what is too much"
+    both: str = ""
+
+
+FOR_PARALLELIZE = Advice("pass init= to initialise what is missing")
+FOR_LOAD_WEIGHTS = Advice("add what is missing")
+FOR_LOAD_STATE_DICT = Advice("add what is missing", both=", or load it with strict=False")
+
+
+def refuse_leftovers(
+    source: Source, missing: Iterable[str], unexpected: Iterable[str], advice: Advice
+) -> None:
     """Raise `InputError` naming what the source lacks and what it has too much."""
     absent, extra = [repr(n) for n in missing], [repr(n) for n in unexpected]
     if not absent and not extra:
         return
     faults = [f"has no {_listed(absent)}"] * bool(absent)
     faults += [f"has {_listed(extra)}, which the model has not"] * bool(extra)
-    remedies = ["pass init= to initialise what is missing"] * bool(absent)
-    remedies += ["drop what is too much"] * bool(extra)
+    ways = [advice.missing] * bool(absent) + [advice.unexpected] * bool(extra)
     raise InputError(
         f"{source} does not fit the model: it {' and '.join(faults)}. Rename its tensors to the "
-        f"model's names, {' and '.join(remedies)}, or load it with strict=False."
+        f"model's names, or {' and '.join(ways)}{advice.both}."
     )
 
 

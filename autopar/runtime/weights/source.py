@@ -59,8 +59,12 @@ def opened(weights: Weights) -> Source:
     path = Path(weights)
     if (path / ".metadata").is_file():
         return Checkpoint(path)
-    if path.is_dir() or path.suffix == ".safetensors":
+    if path.is_dir() or (path.suffix == ".safetensors" and path.exists()):
         return Safetensors.at(path)
+    if not path.exists():
+        raise InputError(
+            f"weights={str(weights)!r} does not exist. Pass the path of what there is."
+        )
     raise InputError(
         f"weights={str(weights)!r} is no weights that autopar reads: pass a .safetensors file, a "
         "directory of them, a torch.distributed.checkpoint directory, or a state dict (for other "

@@ -1,0 +1,100 @@
+"""What the example inputs were, beside a batch that does not work: what is different is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autopar.batch import Batch, tensors_in
+from autopar.errors import CaptureError, InputError
+
+LISTED = 8
+"""Differences that a message spells out."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A later batch may be of another kind (an optional input more, another dtype) and is captured anew.
+
+    Where that fails, its differences from the `example` are the likely reason.
+    """
+
+    example: Batch
+
+    def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Refuse data that is no tensor where the example had one: it would be taken for constants."""
+        places = _places(args, kwargs)
+        for key, tensor in self.example.tensors.items():
+            value = _at(places, key)
+            is_data = isinstance(value, (list, tuple)) or hasattr(value, "__array__")
+            if is_data and not tensors_in(value, key) and not isinstance(value, torch.Tensor):
+                raise InputError(
+                    f"{key!r} is a {type(value).__name__}; pass a tensor, which the example inputs "
+                    f"had ({_form(tensor)})."
+                )
+
+    @contextmanager
+    def explained(self, batch: Batch) -> Iterator[None]:
+        """Failures while a batch of another kind is captured or run, as an `InputError` that says so."""
+        try:
+            yield
+        except (CaptureError, InputError, RuntimeError) as error:
+            other = isinstance(error, (dist.DistError, torch.OutOfMemoryError))
+            about = type(error) in (CaptureError, InputError) or isinstance(error, RuntimeError)
+            if other or not about or not self.differences(batch):
+                raise
+            raise InputError(f"{self.refusal(batch)}\n{type(error).__name__}: {error}") from error
+
+    def refusal(self, batch: Batch) -> str:
+        """What to say of a batch of another kind."""
+        found = self.differences(batch)
+        more = f"; and {len(found) - LISTED} more" if len(found) > LISTED else ""
+        return (
+            "The model does not run on this batch, which is of another kind than the example inputs: "
+            f"{'; '.join(found[:LISTED])}{more}. Pass it the way the example inputs were passed."
+        )
+
+    def differences(self, batch: Batch) -> list[str]:
+        """What is of another kind than in the example: keys and dtypes, not shapes."""
+        had, has = _kinds(self.example), _kinds(batch)
+        lacks = [
+            f"this batch has no {k!r}, which they had ({had[k][1]})" for k in had if k not in has
+        ]
+        more = [f"{k!r} ({has[k][1]}), which they had not" for k in has if k not in had]
+        other = [
+            f"{k!r} is {has[k][1]}, and was {had[k][1]}"
+            for k in had
+            if k in has and has[k][0] != had[k][0]
+        ]
+        return [*lacks, *other, *(f"this batch has {words}" for words in more)]
+
+
+def _kinds(batch: Batch) -> dict[str, tuple[object, str]]:
+    """What distinguishes each input, and how to speak of it: a tensor's dtype, a constant's value."""
+    tensors = {key: (tensor.dtype, _form(tensor)) for key, tensor in batch.tensors.items()}
+    return {**tensors, **{key: (value, value) for key, value in batch.constants}}
+
+
+def _places(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+
+
+def _at(places: Any, key: str) -> Any:
+    """What a call has under a dotted key, None if nothing."""
+    for part in key.split("."):
+        if isinstance(places, Mapping):
+            places = places.get(part)
+        elif isinstance(places, (list, tuple)) and part.isdigit() and int(part) < len(places):
+            places = places[int(part)]
+        else:
+            return None
+    return places
+
+
+def _form(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
