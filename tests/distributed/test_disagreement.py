@@ -16,7 +16,7 @@ CASES = [
     (jobs.different_batches, "RankMismatchError", "the batch of the first step"),
     (jobs.different_options, "RankMismatchError", "the options"),
     (jobs.first_rank_cannot_plan, "OverLimitError", "fits 1000 bytes"),
-    (jobs.missing_input, "InputError", "this batch has no 'target', which they had (float32["),
+    (jobs.missing_input, "InputError", "this batch has no 'target', which they had"),
 ]
 
 
