@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
 
 import autopar
+from autopar.runtime import on, vocab_parallel_cross_entropy
+from autopar.runtime.context import Axes
 from tests import models
 from tests.uneven import UNEVEN
 
@@ -31,3 +35,22 @@ def refused(name: str, constraints: dict[str, str], bad: list[tuple[str, int]]) 
     ignored["labels"][:, 2] = -100
     assert torch.isfinite(parallel(**ignored))
     return parallel.source, found
+
+
+def refused_targets(classes: int, bad: tuple[int, ...]) -> dict[int, str]:
+    """What each bad target raises where three logits per sample are on each of two ranks."""
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("x",))
+    every = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
+    mine = every[:, 3 * mesh.get_rank() :][:, :3]
+    found = {}
+    with on(Axes.of(mesh)):
+        for number in (classes - 1, *bad):
+            target = torch.tensor([-100, number])
+            try:
+                got = vocab_parallel_cross_entropy(mine, target, classes=classes, axis="x")
+                want = F.cross_entropy(every[:, :classes], target, reduction="sum")
+                assert torch.allclose(got, want)
+            except IndexError as error:
+                found[number] = str(error)
+    assert list(found) == list(bad)
+    return found

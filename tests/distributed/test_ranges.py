@@ -14,8 +14,8 @@ WHOLE = {"stored:*.wte.weight": "[S(0)]", "used:*.wte.weight": "[R]"}
 @pytest.mark.parametrize(
     ("name", "constraints", "size", "called"),
     [
-        ("gpt2", SPLIT, 256, ("vocab_parallel_embedding", "vocab_parallel_cross_entropy")),
-        ("uneven_gpt2", SPLIT, 257, ("vocab_parallel_embedding", "vocab_parallel_cross_entropy")),
+        ("gpt2", SPLIT, 64, ("vocab_parallel_embedding", "cross_entropy_sum")),
+        ("uneven_gpt2", SPLIT, 257, ("vocab_parallel_embedding", "cross_entropy_sum")),
         ("uneven_gpt2", WHOLE, 257, ("padded_embedding", "cross_entropy_sum")),
     ],
 )
@@ -34,3 +34,14 @@ def test_every_plan(
             assert message.startswith(function)
             assert f" {number} is out of range; valid are 0 ... {size - 1}" in message
             assert ("-100 (ignored)" in message) == (key == "labels")
+
+
+@pytest.mark.parametrize("classes", [6, 5])
+def test_split_classes(pool: Pool, classes: int) -> None:
+    """Of six logits per sample three on each rank, all classes or the last one padding."""
+    for found in pool.run(2, jobs.refused_targets, classes, (classes, classes + 500, -5)):
+        for number, message in found.items():
+            assert message == (
+                f"vocab_parallel_cross_entropy ({classes} classes): target {number} is out of "
+                f"range; valid are 0 ... {classes - 1} and -100 (ignored)."
+            )
