@@ -22,7 +22,7 @@ def torchrun(ranks: int, script: Path, *arguments: str, cache: Path) -> str:
         env={**os.environ, **place},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

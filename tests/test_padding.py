@@ -187,7 +187,7 @@ def test_forgotten_masks_are_caught(forgotten: str) -> None:
     def fills(self: Any, node: Any, instance: Any, touch: Any, reads: Any) -> Any:
         return [] if touch.way == forgotten else real(self, node, instance, touch, reads)
 
-    def classes(self: Any, touch: Any) -> int:
+    def entries(self: Any, touch: Any, what: str) -> int:
         return int(touch.read[0].to)
 
     name, size = ("uneven_regression", 6) if forgotten == "zeros" else ("uneven_gpt2", 6)
@@ -195,7 +195,7 @@ def test_forgotten_masks_are_caught(forgotten: str) -> None:
     case = parity.reference(name)
     found = next(p for p in proposals(case.graph, AWKWARD, inputs=True) if p.size == size)
     check(case, found.choices[0])
-    changed = {"_classes": classes} if forgotten == "counted" else {"_fills": fills}
+    changed = {"_entries": entries} if forgotten == "counted" else {"_fills": fills}
     # Where the padding of a sum is not zero, the rewrite itself finds that gradients would leak.
     red = pytest.raises((AssertionError, PaddingError))
     with mock.patch.multiple(rewrite._Rewriter, **changed), red:

@@ -13,8 +13,8 @@ import pytest
 
 SCRIPT = Path(__file__).parent / "failing.py"
 ROOT = Path(__file__).parent.parent.parent
-LIMIT_S = 40.0
-"""Start of the processes included, which takes most of it."""
+LIMIT_S = 100.0
+"""Start of the processes included, which takes most of it on a busy machine."""
 
 
 def environment(**more: str) -> dict[str, str]:
