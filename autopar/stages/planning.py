@@ -189,11 +189,16 @@ def _why(problem: StageProblem, every: Sequence[Priced]) -> str:
             f"{every[0].most_stages} stages; offer other sizes or more layers to cut at"
         )
     least = min(
-        float((way.rest_nbytes + way.kept_nbytes + way.working_nbytes)[way.offered].min())
-        for table in problem.tables
-        for way in table.ways
-        if way.offered.any()
+        (
+            float((way.rest_nbytes + way.kept_nbytes + way.working_nbytes)[way.offered].min())
+            for table in problem.tables
+            for way in table.ways
+            if way.offered.any()
+        ),
+        default=None,
     )
+    if least is None:
+        return "no way offers any range of layers; every time in the tables is infinite"
     return (
         f"no plan fits into {problem.memory_nbytes:.4g} bytes per device (the smallest range of layers "
         f"takes {least:.4g}); offer ways that keep less, more devices, or more memory"

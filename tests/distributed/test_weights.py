@@ -117,10 +117,7 @@ def test_initialisers_that_cannot_be_run(pool: Pool, tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads Linux's peak memory")
 @pytest.mark.parametrize("reads", [False, True])
 def test_no_process_holds_the_whole_model(pool: Pool, tmp_path: Path, reads: bool) -> None:
-    """256 MiB on four ranks: each rank's memory grows by its shards and a few parameters.
-
-    Less than the shards, where the process still had free pages.
-    """
+    """256 MiB on four ranks: each rank's memory grows by its shards and a few parameters."""
     layers = 64
     for count in (2, layers) if reads else ():
         save_file(jobs.Stack(count).state_dict(), tmp_path / f"{count}.safetensors")

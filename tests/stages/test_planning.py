@@ -122,6 +122,16 @@ def test_in_flight_is_what_the_lists_hold(name: str) -> None:
                 assert held == family(name).in_flight(stages - stage, many)
 
 
+def test_nothing_offered_is_said() -> None:
+    problem = random_problem(2, (ONE_F_ONE_B,))
+    tables = tuple(
+        replace(t, ways=tuple(replace(w, forward_s=w.forward_s * np.inf) for w in t.ways))
+        for t in problem.tables
+    )
+    with pytest.raises(InfeasibleError, match="offers any range"):
+        plan_stages(replace(problem, tables=tables))
+
+
 def test_a_forced_number_of_stages_and_an_objective_of_ones_own() -> None:
     problem = random_problem(2, (ONE_F_ONE_B,))
     plan = plan_stages(problem, objective=lambda priced, stages: float(len(stages)))
