@@ -18,6 +18,7 @@ LAYERS = (
     ("mesh", "batch", "cache"),
     ("views", "schedules"),
     ("simulate",),
+    ("stages",),
     ("placement",),
     ("pads",),
     ("conversion", "graph"),
@@ -101,7 +102,17 @@ def test_cost_models_are_a_leaf() -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", ["problem.py", "solve", "pricing", "placement.py", "plan.py", "schedules", "simulate"]
+    "folder",
+    [
+        "problem.py",
+        "solve",
+        "pricing",
+        "placement.py",
+        "plan.py",
+        "schedules",
+        "simulate",
+        "stages",
+    ],
 )
 def test_no_torch_where_decisions_are_made(folder: str) -> None:
     place = ROOT / "autopar" / folder

@@ -1,0 +1,36 @@
+"""Cuts, submeshes, ways to run and a schedule for a model: a function of plain data."""
+
+from autopar.stages.families import EAGER, FAMILIES, GPIPE, ONE_F_ONE_B, ZB_H1, ZB_H2, Family
+from autopar.stages.planning import plan_stages
+from autopar.stages.read_dnn_partitioning import read_dnn_partitioning
+from autopar.stages.read_piper import read_piper
+from autopar.stages.stage_plan import PlannedStage, StagePlan
+from autopar.stages.table import StageProblem, StageTable, Way
+from autopar.stages.throughput import LoadedStage, ThroughputPlan, least_load
+from autopar.stages.workload import Layer, Option, Pool, Tensor, Workload
+
+__all__ = [
+    "EAGER",
+    "FAMILIES",
+    "GPIPE",
+    "ONE_F_ONE_B",
+    "ZB_H1",
+    "ZB_H2",
+    "Family",
+    "Layer",
+    "LoadedStage",
+    "Option",
+    "PlannedStage",
+    "Pool",
+    "StagePlan",
+    "StageProblem",
+    "StageTable",
+    "Tensor",
+    "ThroughputPlan",
+    "Way",
+    "Workload",
+    "least_load",
+    "plan_stages",
+    "read_dnn_partitioning",
+    "read_piper",
+]

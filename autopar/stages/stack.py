@@ -1,0 +1,120 @@
+"""A table's ways, stacked by the devices they take and the layouts they read and leave.
+
+What one way beats in every figure on every range is dropped: no plan is better with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autopar.stages.recurrence import Array
+from autopar.stages.table import StageProblem, StageTable, Way
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Ways of one size (in units of devices) between two layouts; arrays are [way, start, end].
+
+    micro    seconds of a microbatch, forward and backward
+    apart    without the weight gradient
+    once     seconds once a step that nothing hides
+    hidden   seconds once a step that run beside compute
+    flights  microbatches in flight that fit; -1 where not even one rests there
+    """
+
+    size: int
+    entry: int
+    exit: int
+    ways: tuple[int, ...]
+    forward: Array
+    weights: Array
+    micro: Array
+    apart: Array
+    once: Array
+    hidden: Array
+    flights: Array
+
+
+def unit_of(problem: StageProblem, table: StageTable) -> int:
+    """The sizes' common divisor: devices are counted in it."""
+    return math.gcd(*(way.size for way in table.ways), problem.devices)
+
+
+def stacks_of(problem: StageProblem, table: StageTable) -> tuple[Stack, ...]:
+    """All ways that something could be said for."""
+    kinds: dict[tuple[int, int, int], list[int]] = {}
+    for index, way in enumerate(table.ways):
+        kinds.setdefault((way.size, way.entry, way.exit), []).append(index)
+    unit = unit_of(problem, table)
+    return tuple(
+        _stack(problem, table, (size // unit, entry, exit), found)
+        for (size, entry, exit), found in sorted(kinds.items())
+    )
+
+
+def _stack(
+    problem: StageProblem, table: StageTable, kind: tuple[int, int, int], found: Sequence[int]
+) -> Stack:
+    every = [table.ways[index] for index in found]
+    kept = _undominated(every)
+    ways = [every[index] for index in kept]
+    forward = np.stack([way.forward_s for way in ways])
+    apart = forward + np.stack([way.input_grad_s for way in ways])
+    weights = np.stack([way.weight_grad_s for way in ways])
+    return Stack(
+        *kind, tuple(found[index] for index in kept), forward, weights, apart + weights, apart,
+        np.stack([once_of(way) for way in ways]),
+        np.stack([way.hideable_s for way in ways]),
+        np.stack([_flights(way, problem.memory_nbytes) for way in ways]),
+    )  # fmt: skip
+
+
+def _undominated(ways: Sequence[Way]) -> list[int]:
+    """Indices; of equal ways the first."""
+    corners = [np.array([array[0, -1] for array in _figures(way)]) for way in ways]
+    kept: list[int] = []
+    for index, way in enumerate(ways):
+        beaten = any(
+            (corners[other] <= corners[index]).all() and _beats(ways[other], way) for other in kept
+        )
+        if not beaten:
+            gone = {
+                other
+                for other in kept
+                if (corners[index] <= corners[other]).all() and _beats(way, ways[other])
+            }
+            kept = [other for other in kept if other not in gone] + [index]
+    return sorted(kept)
+
+
+def _figures(way: Way) -> list[Array]:
+    return [
+        way.forward_s, way.input_grad_s, way.weight_grad_s, way.rest_nbytes, way.kept_nbytes,
+        way.late_nbytes, way.working_nbytes, way.exposed_s, way.hideable_s,
+    ]  # fmt: skip
+
+
+def _beats(one: Way, two: Way) -> bool:
+    """Where `two` is not offered its seconds are infinite, and its other figures do not matter."""
+    absent = ~two.offered
+    pairs = zip(_figures(one), _figures(two), strict=True)
+    return all(bool(((mine <= theirs) | absent).all()) for mine, theirs in pairs)
+
+
+def once_of(way: Way) -> Array:
+    """Seconds once a step that nothing hides: reductions run beside the last microbatch's backward."""
+    offered = way.offered
+    hides = np.where(offered, way.input_grad_s + way.weight_grad_s, 0.0)
+    over = np.maximum(0.0, way.hideable_s - hides)
+    return np.where(offered, way.exposed_s + over, 0.0)
+
+
+def _flights(way: Way, memory_nbytes: float) -> Array:
+    left = memory_nbytes - way.rest_nbytes - way.working_nbytes
+    with np.errstate(divide="ignore", invalid="ignore"):
+        many = np.where(way.kept_nbytes > 0, np.floor(left / way.kept_nbytes), math.inf)
+    return np.where(way.offered & (left >= 0), many, -1.0)

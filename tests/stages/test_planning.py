@@ -1,0 +1,219 @@
+"""Against brute force over cuts, submeshes, ways, microbatches and schedules, all simulated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_tables import every_plan, least_of, random_problem
+
+from autopar.errors import InfeasibleError, PlanError
+from autopar.simulate.simulate import simulate
+from autopar.stages import (
+    EAGER,
+    FAMILIES,
+    GPIPE,
+    ONE_F_ONE_B,
+    Family,
+    StagePlan,
+    StageProblem,
+    StageTable,
+    Way,
+    plan_stages,
+)
+from autopar.stages.families import family
+from autopar.stages.period import bracketed, possible
+from autopar.stages.play import most_held, numbered
+from autopar.stages.priced import Priced, price
+from autopar.stages.relaxation import flush_bound_of, makespan_bound_of, quick_bound_of
+from autopar.stages.search import least_aim
+from autopar.stages.simulated import costs_of, simulated_step
+from autopar.stages.table import no_transfers, ranges
+
+ALL = tuple(FAMILIES.values())
+seeds = st.integers(0, 10**6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.sampled_from(ALL))
+def test_no_simulation_undercuts_a_bound(seed: int, chosen: Family) -> None:
+    for priced in price(random_problem(seed, (chosen,))):
+        steps = [simulated_step(priced, stages) for stages in every_plan(priced)]
+        least = min(steps, default=math.inf)
+        for bound in (quick_bound_of(priced), makespan_bound_of(priced)):
+            assert bound <= least * (1 + 1e-9)
+        if least < math.inf:
+            assert flush_bound_of(priced, 2 * least) <= least * (1 + 1e-9)
+            assert possible(priced, least * (1 + 1e-9)) is not None
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.sampled_from(ALL))
+def test_the_search_is_exact_for_its_aim(seed: int, chosen: Family) -> None:
+    for priced in price(random_problem(seed, (chosen,))):
+        plans = [plan for plan in every_plan(priced) if all(n in priced.places for *_, n in plan)]
+        least = least_of(priced.aim(plan) for plan in plans)
+        found = least_aim(priced)
+        if found is None:
+            assert least == math.inf
+        else:
+            assert found.aim_s == pytest.approx(least) == priced.aim(found.stages)
+            assert found.bound_s <= least * (1 + 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds)
+def test_ways_that_are_dropped_are_no_loss(seed: int) -> None:
+    """A way that another one beats in every figure is in no plan that must be."""
+    for priced in price(random_problem(seed, (ONE_F_ONE_B,))):
+        every = least_of(simulated_step(priced, plan) for plan in every_plan(priced))
+        kept = least_of(
+            simulated_step(priced, plan)
+            for plan in every_plan(priced)
+            if all(n in priced.places for *_, n in plan)
+        )
+        assert kept == pytest.approx(every)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds)
+def test_the_plan_is_near_the_best_and_above_its_bound(seed: int) -> None:
+    problem = random_problem(seed, (ONE_F_ONE_B, GPIPE, EAGER))
+    least = least_of(
+        simulated_step(priced, plan) for priced in price(problem) for plan in every_plan(priced)
+    )
+    if least == math.inf:
+        with pytest.raises(InfeasibleError):
+            plan_stages(problem)
+        return
+    plan = plan_stages(problem)
+    assert plan.bound_s <= least * (1 + 1e-9)
+    assert least * (1 - 1e-9) <= plan.step_s <= least * 1.5
+    assert StagePlan.from_json(plan.to_json()) == plan
+    # With everything simulated it is the best.
+    assert plan_stages(problem, keep=10**6).step_s <= plan.step_s
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.sampled_from(ALL))
+def test_the_quick_play_is_the_simulators(seed: int, chosen: Family) -> None:
+    for priced in price(random_problem(seed, (chosen,))):
+        for stages in list(every_plan(priced))[:5]:
+            schedule = priced.family.make(len(stages), priced.table.microbatches)
+            done = simulate(schedule, costs_of(priced.table, stages))
+            step = simulated_step(priced, stages)
+            if max(done.peaks) <= priced.problem.memory_nbytes:
+                assert step == pytest.approx(done.step)
+            else:
+                assert step == math.inf
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_in_flight_is_what_the_lists_hold(name: str) -> None:
+    for stages in (1, 2, 5):
+        for many in (1, 3, 4, 12):
+            lists = numbered(family(name).make(stages, many))
+            for stage, row in enumerate(lists):
+                held = max(flying for flying, _ in most_held(row))
+                assert held == family(name).in_flight(stages - stage, many)
+
+
+def test_a_forced_number_of_stages_and_an_objective_of_ones_own() -> None:
+    problem = random_problem(2, (ONE_F_ONE_B,))
+    plan = plan_stages(problem, objective=lambda priced, stages: float(len(stages)))
+    assert plan.proof == "none" and plan.bound_s == 0
+    assert plan.step_s == len(plan.stages)
+
+
+def test_bad_tables_are_named() -> None:
+    problem = random_problem(3, (GPIPE,))
+    table = problem.tables[0]
+    way = table.ways[0]
+
+    def broken(**changes: object) -> None:
+        ways = (replace(way, **changes), *table.ways[1:])
+        replace(problem, tables=(replace(table, ways=ways),)).check()
+
+    with pytest.raises(PlanError, match="at least 0"):
+        broken(kept_nbytes=way.kept_nbytes - 100)
+    with pytest.raises(PlanError, match="has shape"):
+        broken(rest_nbytes=np.zeros((2, 1)))
+    with pytest.raises(PlanError, match="borders"):
+        broken(entry=9)
+    with pytest.raises(PlanError, match="does not end behind"):
+        broken(
+            forward_s=np.ones_like(way.forward_s),
+            input_grad_s=np.ones_like(way.forward_s),
+            weight_grad_s=np.ones_like(way.forward_s),
+        )
+    with pytest.raises(PlanError, match="keeps more for weight"):
+        broken(kept_for_weights_nbytes=way.kept_nbytes + 1)
+    with pytest.raises(PlanError, match="at least one of them"):
+        replace(problem, tables=(replace(table, ways=()),)).check()
+    with pytest.raises(PlanError, match="no family"):
+        family("2f2b")
+
+
+def test_what_does_not_fit_is_said() -> None:
+    problem = random_problem(4, (ONE_F_ONE_B,))
+    with pytest.raises(InfeasibleError, match="bytes per device"):
+        plan_stages(replace(problem, memory_nbytes=1e-9))
+    with pytest.raises(InfeasibleError, match="fills 1000 devices"):
+        plan_stages(replace(problem, devices=1000))
+
+
+def chain(
+    layers: int, many: int, seconds: list[float], transfer_s: float, chosen: Family
+) -> Priced:
+    """One layer and one device a stage, one way, slow transfers."""
+    per_layer = [[part * (1 + at % 3) for at in range(layers)] for part in seconds]
+    parts = [
+        ranges(layers + 1, lambda a, b, p=part: sum(p[a:b]) if b == a + 1 else np.inf, np.inf)
+        for part in per_layer
+    ]
+    nothing = np.zeros((layers + 1, layers + 1))
+    way = Way("only", 1, 1, *parts, nothing, nothing, nothing, nothing, nothing)
+    cuts = np.full((layers + 1, 1, 1), transfer_s)
+    table = StageTable(many, (way,), cuts, cuts)
+    (priced,) = price(StageProblem(layers + 1, layers, 1.0, (table,), (chosen,)).check())
+    return priced
+
+
+@pytest.mark.parametrize("chosen", ALL, ids=lambda chosen: chosen.name)
+@pytest.mark.parametrize("transfer_s", [0.0, 0.3, 2.0])
+def test_windows_hold_and_bind(chosen: Family, transfer_s: float) -> None:
+    """The bound by windows is below the one plan's step, and near it with many microbatches."""
+    for layers in (2, 3, 5):
+        for many in (2, 5, 8, 60):
+            priced = chain(layers, many, [1.0, 1.0, 0.5], transfer_s, chosen)
+            step = simulated_step(priced, tuple((at, at + 1, 0) for at in range(layers)))
+            assert possible(priced, step) is not None
+            bound, _ = bracketed(priced, 0.0, step, 30)
+            assert bound <= step
+            if many == 60 and not chosen.splits:
+                assert bound >= 0.8 * step
+
+
+def test_a_window_by_hand() -> None:
+    """Two stages of 1F1B: both and the transfers between, 2 + 4 + 6 s, for every two microbatches."""
+    priced = chain(2, 9, [1.0, 1.0, 0.0], 3.0, ONE_F_ONE_B)
+    # Periods up to T / 9 at the last stage and T / 8 before it: 12 = T / 8 + T / 9.
+    assert possible(priced, 50.83) is not None
+    assert possible(priced, 50.82) is None
+    assert simulated_step(priced, ((0, 1, 0), (1, 2, 0))) >= 50.83
+
+
+def test_a_fast_way_that_needs_too_much_room_to_work_beats_nothing() -> None:
+    nothing = np.zeros((2, 2))
+    ways = tuple(
+        Way(name, 1, 1, *[ranges(2, lambda a, b, s=s: s, np.inf)] * 3, *[nothing] * 2,
+            ranges(2, lambda a, b, n=n: n), *[nothing] * 2)
+        for name, s, n in (("fast", 1.0, 9.0), ("slow", 2.0, 1.0))
+    )  # fmt: skip
+    table = StageTable(1, ways, no_transfers(2), no_transfers(2))
+    assert plan_stages(StageProblem(2, 1, 5.0, (table,), (GPIPE,))).stages[0].way == "slow"
+    assert plan_stages(StageProblem(2, 1, 9.0, (table,), (GPIPE,))).stages[0].way == "fast"

@@ -1,0 +1,106 @@
+"""Layer graphs of other planners, and the values that their own programs reach on them.
+
+The values come from the authors' programs, msr-fiddle/dnn-partitioning (`throughput-dp/dp.cpp`,
+`dp`) and msr-fiddle/piper (`algo.cpp`), both under the MIT licence, compiled and run on one core:
+milliseconds a sample, and seconds a sample at 25 * 2**30 bytes/s.  Their inputs are not part of the
+repository: set AUTOPAR_STAGE_INPUTS to a folder with `dnn_partition/` and `piper/`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autopar.errors import InfeasibleError
+from autopar.stages.equal import least_equal_load
+from autopar.stages.read_dnn_partitioning import read_dnn_partitioning
+from autopar.stages.read_piper import read_piper
+from autopar.stages.throughput import least_load
+from autopar.stages.workload import Workload
+
+FOLDER = os.environ.get("AUTOPAR_STAGE_INPUTS", "")
+needs_inputs = pytest.mark.skipif(not FOLDER, reason="AUTOPAR_STAGE_INPUTS is not set")
+
+MAX_LOAD_MS = {
+    "bert24_inference": 17.7899,
+    "bert24_training": 41.7458,
+    "resnet50_inference": 33.7747,
+    "resnet50_training": 78.6318,
+}
+NONE = math.inf
+# GiB, devices: Piper's own, without replicas, tensor parallelism, recompute; equal stages without
+# and with tensor parallelism.
+PIPER: dict[tuple[float, int], tuple[float, ...]] = {
+    (1, 8): (NONE,) * 6,
+    (1, 32): (NONE,) * 6,
+    (1, 64): (NONE,) * 6,
+    (1, 128): (0.03887175, 0.07390625, NONE, NONE, NONE, NONE),
+    (1, 512): (0.00878004036, 0.07390625, NONE, NONE, NONE, NONE),
+    (2, 8): (NONE,) * 6,
+    (2, 32): (0.0665495, 0.07390625, NONE, NONE, NONE, NONE),
+    (2, 64): (0.0320300812, 0.07390625, 0.0443059868, 0.1567745, NONE, 0.12333875),
+    (2, 128): (0.0151464079, 0.07390625, 0.0151464079, 0.0713791657, NONE, 0.0482573118),
+    (2, 512): (0.00366752626, 0.07390625, 0.00366752626, 0.015044385, NONE, 0.0120755538),
+    (8, 8): (0.16585575, 0.16585575, 0.16585575, 0.2597525, 0.230978, 0.230978),
+    (8, 32): (0.0415154504, 0.07390625, 0.0415154504, 0.0566194733, 0.0513510889, 0.0513510889),
+    (8, 64): (0.0202005503, 0.07390625, 0.0202005503, 0.0279882783, 0.0257245478, 0.0257245478),
+    (8, 128): (0.0101208803, 0.07390625, 0.0101208803, 0.0135946002, 0.0129112773, 0.0129112773),
+    (8, 512): (
+        0.00256112785, 0.07390625, 0.00256112785, 0.00341807489, 0.00330132436, 0.00330132436,
+    ),
+    (80, 8): (0.122007269, 0.16451575, 0.122007269, 0.122007269, 0.122007269, 0.122007269),
+    (80, 32): (0.0308440482, 0.07390625, 0.0308440482, 0.0308440482, 0.0308440482, 0.0308440482),
+    (80, 64): (0.015650178, 0.07390625, 0.015650178, 0.015650178, 0.015650178, 0.015650178),
+    (80, 128): (
+        0.00805324292, 0.07390625, 0.00805324292, 0.00805324292, 0.00805324292, 0.00805324292,
+    ),
+    (80, 512): (
+        0.00227252011, 0.07390625, 0.00227252011, 0.00227252011, 0.00241478679, 0.00241478679,
+    ),
+}  # fmt: skip
+EVERY_DAY = {(1, 8), (2, 32), (2, 64), (8, 8)}
+
+
+def read(name: str) -> str:
+    return (Path(FOLDER) / name).read_text()
+
+
+@needs_inputs
+@pytest.mark.parametrize("name", MAX_LOAD_MS)
+def test_max_load(name: str) -> None:
+    plan = least_load(read_dnn_partitioning(read(f"dnn_partition/{name}.json")))
+    assert plan.load_s * 1e3 == pytest.approx(MAX_LOAD_MS[name], rel=1e-5)
+    assert plan.bound_s == plan.load_s
+
+
+@needs_inputs
+@pytest.mark.parametrize(
+    "memory, devices",
+    [
+        pytest.param(
+            *row, marks=() if row in EVERY_DAY else pytest.mark.slow, id=f"{row[0]}GiB-{row[1]}"
+        )
+        for row in PIPER
+    ],
+)
+def test_piper(memory: float, devices: int) -> None:
+    whole = read_piper(read("piper/bert32a100.json"), devices, memory * 2**30, 25 * 2**30)
+    alone = replace(whole, pools=(replace(whole.pools[0], replicas=False),))
+    split = whole.keeping(most_devices=1)
+    blocks = [at for at, layer in enumerate(whole.layers) if "Transformer" in layer.name]
+    got = (
+        solved(whole), solved(alone), solved(split), solved(whole.keeping(names=["vanilla"])),
+        least_equal_load(split, blocks), least_equal_load(whole, blocks),
+    )  # fmt: skip
+    assert got == pytest.approx(PIPER[memory, devices], rel=1e-8)
+
+
+def solved(workload: Workload) -> float:
+    try:
+        return least_load(workload).load_s
+    except InfeasibleError:
+        return math.inf
