@@ -1,0 +1,226 @@
+"""A captured model as a `StageProblem`: positions, ways of every submesh, transfers, for several M.
+
+One sweep: the folded graph is solved once or twice per mesh that a submesh may form; the few decisions that
+come out are priced for every size of a microbatch and every mode of recomputation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from autopar.blocks import MODES, Recompute, blocks
+from autopar.capture.saved import saved
+from autopar.graph import Graph
+from autopar.mesh import Mesh
+from autopar.placement import S
+from autopar.posed import Settings, prices_of
+from autopar.pricing.estimate import storage_bytes
+from autopar.split import computing, crossing, shared, split
+from autopar.stages import Family, StageProblem, StageTable, Way
+from autopar.staging.borders import Border, link_between, passing, tiles_of
+from autopar.staging.decided import Decided, PieceChoices, decide, of_pieces
+from autopar.staging.folded import fold
+from autopar.staging.positions import Places
+from autopar.staging.shapes import Shape, shapes
+from autopar.staging.sizes import NotLinear, Sized, between
+from autopar.staging.ways import Chain, Tie, piece_spent, way
+from cost_models.hardware import Hardware
+
+MOST_COUNTS = 8
+"""Numbers of microbatches that are looked at, beside one."""
+MOST_STAGES = 64
+
+
+class Sizes:
+    """The folded graph for any number of samples: two captures, and the line through both."""
+
+    def __init__(self, batch: int, whole: Graph, capture: Callable[[int], Graph]) -> None:
+        self.batch, self._capture = batch, capture
+        self._known = {batch: _sized(batch, whole)}
+
+    def __call__(self, samples: int) -> Sized:
+        """The graph of so many samples."""
+        if samples not in self._known:
+            self._known[samples] = self._on_line(samples) or _sized(samples, self._capture(samples))
+        return self._known[samples]
+
+    @cached_property
+    def _other(self) -> Sized:
+        samples = next(
+            self.batch // part for part in range(2, self.batch + 1) if self.batch % part == 0
+        )
+        return _sized(samples, self._capture(samples))
+
+    def _on_line(self, samples: int) -> Sized | None:
+        try:
+            return between(self._known[self.batch], self._other, samples)
+        except NotLinear:
+            return None
+
+
+def _sized(samples: int, graph: Graph) -> Sized:
+    folded = fold(graph).graph
+    return Sized(samples, folded, saved(folded))
+
+
+def counts(batch: int) -> tuple[int, ...]:
+    """One microbatch, and the largest powers of two that divide the batch."""
+    powers = [2**k for k in range(1, batch.bit_length()) if batch % 2**k == 0]
+    return (1, *powers[-MOST_COUNTS:])
+
+
+@dataclass(frozen=True, eq=False)
+class Tabled:
+    """The problem, and what its positions and ways mean."""
+
+    problem: StageProblem
+    places: Places
+    meshes: Mapping[str, Mesh]
+    """By the name of a way."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Everything that ways are made from."""
+
+    whole: Graph
+    places: Places
+    sizes: Sizes
+    mesh: Mesh
+    hardware: Hardware
+    settings: Settings
+    memory_nbytes: float
+
+    def tabled(self, families: tuple[Family, ...], many: Sequence[int]) -> Tabled:
+        """The problem; raise where nothing could ever be planned."""
+        shaped = shapes(self.mesh, self.hardware.devices_per_host)
+        decisions = [
+            (shape, decided)
+            for shape in shaped
+            for mesh in shape.meshes
+            for decided in self._decisions(mesh)
+        ]
+        meshes: dict[str, Mesh] = {}
+        tables = [t for count in many if (t := self._table(count, decisions, meshes)) is not None]
+        problem = StageProblem(
+            len(self.places.positions), self.mesh.world_size, self.memory_nbytes, tuple(tables),
+            families, MOST_STAGES,
+        )  # fmt: skip
+        return Tabled(problem.check(), self.places, meshes)
+
+    def _decisions(self, mesh: Mesh) -> list[Decided]:
+        """Of microbatches that the outer axis can divide, and that all devices can."""
+        batch = self.sizes.batch
+        found: dict[object, Decided] = {}
+        for samples in dict.fromkeys(min(batch, n) for n in (mesh.sizes[0], mesh.world_size)):
+            for each in decide(
+                self.sizes(samples), mesh, self.hardware, self.settings, batch // samples
+            ):
+                found.setdefault(each.laid, each)
+        return list(found.values())
+
+    def _table(
+        self, count: int, decisions: Sequence[tuple[Shape, Decided]], meshes: dict[str, Mesh]
+    ) -> StageTable | None:
+        """All ways for one number of microbatches."""
+        sized = self.sizes(self.sizes.batch // count)
+        fitting = [(shape, each) for shape, each in decisions if each.fits(sized.graph)]
+        if not fitting:
+            return None
+        at_cut = dict(crossing(sized.graph))
+        across = [at_cut[self._stands[self.places.cut(p)]] for p in range(1, self._last)]
+        read = [_border(each, sized.graph, across) for _, each in fitting]
+        borders = sorted(set(read))
+        ways: list[Way] = []
+        for number, ((shape, each), border) in enumerate(zip(fitting, read, strict=True)):
+            for mode, made in self._modes(sized, each, shape, number, borders.index(border)):
+                meshes[made.name] = each.mesh
+                ways.append(made)
+        link = link_between(self.hardware, self.mesh.world_size)
+        send, back = passing([(), *across, ()], borders, link)
+        return StageTable(count, tuple(ways), send, back, link.latency_s)
+
+    def _modes(
+        self, sized: Sized, decided: Decided, shape: Shape, number: int, border: int
+    ) -> Iterator[tuple[Recompute, Way]]:
+        """One decision under every mode of recomputation."""
+        pieces = split(sized.graph, self._folded_cuts).graphs
+        chosen = of_pieces(decided, sized.graph, pieces)
+        prices = prices_of(decided.mesh, self.hardware, self.settings)
+        ties = list(self._ties(decided, sized.graph))
+        asked = self.settings.recompute
+        modes = (asked,) if asked else MODES if blocks(self.whole) else ("none",)
+        for mode in modes:
+            figures = [
+                piece_spent(piece, mine, prices, sized.saved, self.settings.precision, mode)
+                for piece, mine in zip(pieces, chosen, strict=True)
+            ]
+            name = f"{'x'.join(map(str, decided.mesh.sizes))} #{number}"
+            name += "" if mode == "none" else f" {mode}"
+            yield mode, way(name, decided.mesh, shape.hosts, self._chain, figures, ties, border)
+
+    @property
+    def _last(self) -> int:
+        return len(self.places.positions) - 1
+
+    @cached_property
+    def _stands(self) -> Mapping[str, str]:
+        return fold(self.whole).stands_for
+
+    @cached_property
+    def _folded_cuts(self) -> tuple[str, ...]:
+        """Where pieces of the folded graph begin, in its order."""
+        order = [node.name for node in self.sizes(self.sizes.batch).graph.nodes]
+        begins = {self._stands[cut] for cut in self.places.pieces}
+        return tuple(sorted(begins, key=order.index))
+
+    @cached_property
+    def _chain(self) -> Chain:
+        number = {name: place + 1 for place, name in enumerate(self._folded_cuts)}
+        like = (0, *(number[self._stands[cut]] for cut in self.places.pieces))
+        return Chain(like, self.places.positions)
+
+    @cached_property
+    def _readers(self) -> Mapping[str, tuple[int, ...]]:
+        """Parameters that several pieces read, by the user's name."""
+        everywhere = shared(self.whole)
+        starts = set(self.places.pieces)
+        piece, of = 0, {}
+        for node in computing(self.whole):
+            piece += node.name in starts
+            if node.name not in everywhere:
+                of[node.name] = piece
+        found = {
+            node.target: tuple(
+                sorted({of[r.name] for r in self.whole.consumers[node.outputs[0].name] if r.name in of})
+            )
+            for node in self.whole.leaves("parameter")
+        }
+        return {name: pieces for name, pieces in found.items() if len(pieces) > 1}
+
+    def _ties(self, decided: Decided, graph: Graph) -> Iterator[Tie]:
+        prices = prices_of(decided.mesh, self.hardware, self.settings)
+        leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
+        for name, pieces in self._readers.items():
+            if name in leaf:
+                nbytes = storage_bytes(leaf[name], decided.parameter[name], prices).total
+                for first, later in zip(pieces, pieces[1:], strict=False):
+                    yield first, later, nbytes
+
+
+def _border(decided: Decided, graph: Graph, across: Sequence[Sequence[object]]) -> Border:
+    """How a decision divides what crosses cuts: as it is first read there."""
+    forms = []
+    for name in dict.fromkeys(t.name for tensors in across for t in tensors):  # type: ignore[attr-defined]
+        reader = next(iter(graph.consumers[name]), None)
+        form = decided.made(graph, name)
+        if reader is not None:
+            inputs = decided.choice[reader.name].inputs
+            form = dict(zip(reader.operands, inputs, strict=True))[name]
+        tiles = 1
+        for axis, kind in enumerate(form):
+            tiles *= decided.mesh.sizes[axis] if isinstance(kind, S) else 1
+        forms.append((graph.tensors[name], tiles))
+    return Border(decided.mesh.world_size, tiles_of(forms))
