@@ -20,7 +20,7 @@ from autopar.pricing.parameters import Storage
 from autopar.schedules import SCHEDULES, Schedule, build, lower
 from autopar.schedules.kept import most_in_flight
 from autopar.split import Stages, split
-from cost_models.hardware import Hardware
+from cost_models.hardware import Hardware, digest
 
 Shape = int | Sequence[int]
 
@@ -149,6 +149,7 @@ def compile_stages(
     `storage`: by worker and parameter, where parameters already are.
     """
     rests = dict(storage or {})
+    known_hardware, hardware = hardware, on_full_hosts(hardware, mesh)
     plans: list[StagePlan] = []
     sources: dict[tuple[int, int], str] = {}
     known: dict[object, tuple[Plan, str]] = {}
@@ -169,9 +170,16 @@ def compile_stages(
     lowered = lower(schedule, edges(stages))
     count = schedule.microbatches
     plan_ = PipelinePlan(
-        graph.name, graph.digest, mesh, tuple(cuts), count, str(lowered), workers, tuple(plans)
-    )
+        graph.name, graph.digest, mesh, tuple(cuts), count, str(lowered), workers, tuple(plans),
+        hardware=known_hardware.device.name, hardware_digest=digest(known_hardware),
+        versions=plans[0].plan.versions,
+    )  # fmt: skip
     return Staged(plan_, stages, sources)
+
+
+def on_full_hosts(hardware: Hardware, mesh: Mesh) -> Hardware:
+    """Devices and links as stages see them: other stages work on the same hosts."""
+    return hardware.filled(min(mesh.world_size, hardware.devices_per_host))
 
 
 def _settings(

@@ -6,12 +6,12 @@ to its step, and bytes to its memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autopar.blocks import Recompute
 from autopar.graph import Graph, Node, Saved, short
-from autopar.plan import Choice, Conversion, ParameterPlan, Plan
+from autopar.plan import Choice, Conversion, OpSharding, ParameterPlan, Plan
 from autopar.pricing.estimate import (
     flows_of,
     hideable_seconds,
@@ -22,10 +22,11 @@ from autopar.pricing.estimate import (
     update_seconds,
 )
 from autopar.pricing.keeps import Keeps
-from autopar.pricing.operators import operator_seconds
+from autopar.pricing.operators import OperatorSeconds, operator_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import Again, again
 
+SecondsOf = Callable[[Node, OpSharding, Graph, Prices], OperatorSeconds]
 _PUT_OFF = frozenset(["linear", "addmm", "matmul", "mm"])
 """Products whose weight's gradient the runtime computes apart, where schedules ask for it."""
 
@@ -86,15 +87,16 @@ def spent(
     saved: Mapping[str, Saved],
     precision: str,
     recompute: Mapping[str, Recompute],
+    seconds_of: SecondsOf = operator_seconds,
 ) -> Spent:
-    """What a graph under these decisions spends."""
+    """What a graph under these decisions spends; `seconds_of` may remember what it was asked before."""
     mesh = prices.mesh
     shardings = {c.node: c.sharding for c in choices}
     run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
     forward = weights = compute = 0.0
     for choice in choices:
         node = graph.node[choice.node]
-        each = operator_seconds(node, choice.sharding, graph, prices)
+        each = seconds_of(node, choice.sharding, graph, prices)
         backward = each.backward_s + (each.forward_s if node.name in run_again.computed else 0.0)
         forward += each.forward_s
         compute += backward

@@ -41,8 +41,13 @@ class Places:
 def places(graph: Graph) -> Places:
     """The places of a graph."""
     pieces = _narrowest(graph)
-    chosen = _one_per_block(graph, pieces) if len(pieces) > MOST else list(range(len(pieces)))
-    return Places(pieces, (0, *(at + 1 for at in chosen), len(pieces) + 1))
+    most = MOST
+    if len(pieces) > MOST:
+        pieces = _one_per_block(graph, pieces)
+        most = max(MOST, *(2 * repeat.count for repeat in repeats(graph)), 0)
+    last = len(pieces)
+    chosen = range(last) if last <= most else _evenly(last, most)
+    return Places(pieces, (0, *(at + 1 for at in chosen), last + 1))
 
 
 def forced(cuts: Sequence[str]) -> Places:
@@ -73,23 +78,22 @@ def _work_before(graph: Graph) -> dict[str, float]:
     return dict(zip([*(node.name for node in operators), ""], sums, strict=True))
 
 
-def _one_per_block(graph: Graph, pieces: Sequence[str]) -> list[int]:
-    """Outside of repeats all, inside the narrowest of each copy; evenly fewer where that is too many."""
+def _one_per_block(graph: Graph, pieces: Sequence[str]) -> tuple[str, ...]:
+    """Outside of repeats all, inside one per copy, at the same place in each: the narrowest."""
     nbytes = dict(crossing_nbytes(graph))
     index = {node.name: place for place, node in enumerate(graph.nodes)}
-    most = MOST
-    chosen: dict[int, tuple[int, int]] = {}
-    outside: list[int] = []
-    found = repeats(graph)
-    for at, cut in enumerate(pieces):
-        home = next((r for r in found if r.start <= index[cut] < r.stop), None)
-        if home is None:
-            outside.append(at)
+    left = set(pieces)
+    for repeat in repeats(graph):
+        inside = [cut for cut in pieces if repeat.start <= index[cut] < repeat.stop]
+        middle = [cut for cut in inside if index[cut] in repeat.block(1)]
+        if not middle:
             continue
-        most = max(most, 2 * home.count)
-        copy = home.start + (index[cut] - home.start) // home.period * home.period
-        chosen[copy] = min(chosen.get(copy, (nbytes[cut], at)), (nbytes[cut], at))
-    every = sorted([*outside, *(at for _, at in chosen.values())])
-    if len(every) <= most:
-        return every
-    return sorted({every[round(i * (len(every) - 1) / (most - 1))] for i in range(most)})
+        best = min(middle, key=lambda cut: (nbytes[cut], index[cut]))
+        offset = index[best] - repeat.start - repeat.period
+        kept = {repeat.start + copy * repeat.period + offset for copy in range(repeat.count)}
+        left -= {cut for cut in inside if index[cut] not in kept}
+    return tuple(cut for cut in pieces if cut in left)
+
+
+def _evenly(count: int, most: int) -> list[int]:
+    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})

@@ -58,4 +58,4 @@ def _inside(size: int) -> list[Mesh]:
 
 def _across(size: int, per_host: int) -> list[Mesh]:
     inner = [n for n in range(per_host, 1, -1) if per_host % n == 0][:INNER]
-    return [Mesh.of(size // n, n) for n in inner] or [Mesh.of(size)]
+    return [Mesh.of(size), *(Mesh.of(size // n, n) for n in inner)]

@@ -12,13 +12,17 @@ from functools import cached_property
 
 from autopar.blocks import MODES, Recompute, blocks
 from autopar.capture.saved import saved
-from autopar.graph import Graph
+from autopar.graph import Graph, Node
 from autopar.mesh import Mesh
 from autopar.placement import S
+from autopar.plan import OpSharding
 from autopar.posed import Settings, prices_of
 from autopar.pricing.estimate import storage_bytes
+from autopar.pricing.operators import OperatorSeconds, operator_seconds
+from autopar.pricing.prices import Prices
+from autopar.pricing.spent import Spent
 from autopar.split import computing, crossing, shared, split
-from autopar.stages import Family, StageProblem, StageTable, Way
+from autopar.stages import Family, StageProblem, StageTable
 from autopar.staging.borders import Border, link_between, passing, tiles_of
 from autopar.staging.decided import Decided, PieceChoices, decide, of_pieces
 from autopar.staging.folded import fold
@@ -29,7 +33,7 @@ from autopar.staging.ways import Chain, Tie, piece_spent, way
 from cost_models.hardware import Hardware
 
 MOST_COUNTS = 8
-"""Numbers of microbatches that are looked at, beside one."""
+"""Numbers of microbatches that are looked at."""
 MOST_STAGES = 64
 
 
@@ -66,9 +70,9 @@ def _sized(samples: int, graph: Graph) -> Sized:
 
 
 def counts(batch: int) -> tuple[int, ...]:
-    """One microbatch, and the largest powers of two that divide the batch."""
+    """The largest powers of two that divide the batch."""
     powers = [2**k for k in range(1, batch.bit_length()) if batch % 2**k == 0]
-    return (1, *powers[-MOST_COUNTS:])
+    return tuple(powers[-MOST_COUNTS:]) or (1,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,10 +115,10 @@ class Sweep:
         return Tabled(problem.check(), self.places, meshes)
 
     def _decisions(self, mesh: Mesh) -> list[Decided]:
-        """Of microbatches that the outer axis can divide, and that all devices can."""
-        batch = self.sizes.batch
+        """Of microbatches of several sizes."""
+        batch, per_host = self.sizes.batch, self.hardware.devices_per_host
         found: dict[object, Decided] = {}
-        for samples in dict.fromkeys(min(batch, n) for n in (mesh.sizes[0], mesh.world_size)):
+        for samples in dict.fromkeys(min(batch, n) for n in _samples(mesh, per_host)):
             for each in decide(
                 self.sizes(samples), mesh, self.hardware, self.settings, batch // samples
             ):
@@ -125,6 +129,7 @@ class Sweep:
         self, count: int, decisions: Sequence[tuple[Shape, Decided]], meshes: dict[str, Mesh]
     ) -> StageTable | None:
         """All ways for one number of microbatches."""
+        number = {id(each): place for place, (_, each) in enumerate(decisions)}
         sized = self.sizes(self.sizes.batch // count)
         fitting = [(shape, each) for shape, each in decisions if each.fits(sized.graph)]
         if not fitting:
@@ -133,33 +138,48 @@ class Sweep:
         across = [at_cut[self._stands[self.places.cut(p)]] for p in range(1, self._last)]
         read = [_border(each, sized.graph, across) for _, each in fitting]
         borders = sorted(set(read))
-        ways: list[Way] = []
-        for number, ((shape, each), border) in enumerate(zip(fitting, read, strict=True)):
-            for mode, made in self._modes(sized, each, shape, number, borders.index(border)):
-                meshes[made.name] = each.mesh
-                ways.append(made)
+        pieces = split(sized.graph, self._folded_cuts).graphs
+        ways = []
+        for (shape, each), border in zip(fitting, read, strict=True):
+            for mode in self._modes:
+                figures = self._figures(sized, each, pieces, mode)
+                name = f"{'x'.join(map(str, each.mesh.sizes))} #{number[id(each)]}"
+                name += "" if mode == "none" else f" {mode}"
+                meshes[name] = each.mesh
+                ties = list(self._ties(each, sized.graph))
+                at = borders.index(border)
+                ways.append(way(name, each.mesh, shape.hosts, self._chain, figures, ties, at))
         link = link_between(self.hardware, self.mesh.world_size)
         send, back = passing([(), *across, ()], borders, link)
         return StageTable(count, tuple(ways), send, back, link.latency_s)
 
-    def _modes(
-        self, sized: Sized, decided: Decided, shape: Shape, number: int, border: int
-    ) -> Iterator[tuple[Recompute, Way]]:
-        """One decision under every mode of recomputation."""
-        pieces = split(sized.graph, self._folded_cuts).graphs
-        chosen = of_pieces(decided, sized.graph, pieces)
-        prices = prices_of(decided.mesh, self.hardware, self.settings)
-        ties = list(self._ties(decided, sized.graph))
+    @cached_property
+    def _modes(self) -> tuple[Recompute, ...]:
+        """What blocks may do in the backward."""
         asked = self.settings.recompute
-        modes = (asked,) if asked else MODES if blocks(self.whole) else ("none",)
-        for mode in modes:
-            figures = [
-                piece_spent(piece, mine, prices, sized.saved, self.settings.precision, mode)
-                for piece, mine in zip(pieces, chosen, strict=True)
-            ]
-            name = f"{'x'.join(map(str, decided.mesh.sizes))} #{number}"
-            name += "" if mode == "none" else f" {mode}"
-            yield mode, way(name, decided.mesh, shape.hosts, self._chain, figures, ties, border)
+        return (asked,) if asked else MODES if blocks(self.whole) else ("none",)
+
+    def _figures(
+        self, sized: Sized, decided: Decided, pieces: Sequence[Graph], mode: Recompute
+    ) -> list[Spent]:
+        """What every piece of the folded graph spends."""
+        if id(decided) not in self._chosen:
+            self._chosen[id(decided)] = of_pieces(decided, sized.graph, pieces)
+        prices = prices_of(decided.mesh, self.hardware, self.settings)
+        seconds_of = self._timed.setdefault((sized.samples, decided.mesh), Remembered())
+        return [
+            piece_spent(piece, mine, prices, sized.saved, self.settings.precision, mode, seconds_of)
+            for piece, mine in zip(pieces, self._chosen[id(decided)], strict=True)
+        ]
+
+    @cached_property
+    def _chosen(self) -> dict[int, tuple[PieceChoices, ...]]:
+        """Decisions written out, by identity; the sweep keeps them alive."""
+        return {}
+
+    @cached_property
+    def _timed(self) -> dict[object, Remembered]:
+        return {}
 
     @property
     def _last(self) -> int:
@@ -208,6 +228,31 @@ class Sweep:
                 nbytes = storage_bytes(leaf[name], decided.parameter[name], prices).total
                 for first, later in zip(pieces, pieces[1:], strict=False):
                     yield first, later, nbytes
+
+
+class Remembered:
+    """Seconds of operators of one graph on one mesh; candidates are the same objects for many."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], tuple[OperatorSeconds, OpSharding]] = {}
+
+    def __call__(
+        self, node: Node, sharding: OpSharding, graph: Graph, prices: Prices
+    ) -> OperatorSeconds:
+        key = node.name, id(sharding)
+        if key not in self._known:
+            self._known[key] = operator_seconds(node, sharding, graph, prices), sharding
+        return self._known[key][0]
+
+
+def _samples(mesh: Mesh, per_host: int) -> tuple[int, ...]:
+    """Sizes of microbatches for which a mesh's decisions are sought.
+
+    As many as the outer axis has devices: it divides the batch, an inner one divides tensors.  One: an
+    axis inside a host divides tensors, too.
+    """
+    inside = len(mesh) == 1 and mesh.world_size <= per_host
+    return (mesh.sizes[0], 1) if inside else (mesh.sizes[0],)
 
 
 def _border(decided: Decided, graph: Graph, across: Sequence[Sequence[object]]) -> Border:

@@ -24,7 +24,7 @@ from autopar.mesh import Mesh
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import again
-from autopar.pricing.spent import Spent, spent
+from autopar.pricing.spent import SecondsOf, Spent, spent
 from autopar.stages.table import Array, Way
 from autopar.staging.decided import PieceChoices
 
@@ -47,6 +47,7 @@ def piece_spent(
     saved: Mapping[str, Saved],
     precision: str,
     mode: Recompute,
+    seconds_of: SecondsOf,
 ) -> Spent:
     """What one piece spends where all of its blocks do the same in the backward."""
     recompute = {block.path: mode for block in blocks(piece)} if mode != "none" else {}
@@ -56,7 +57,7 @@ def piece_spent(
     keeps = Keeps(piece, shardings, chosen.conversions, mesh, saved, run_again)
     return spent(
         piece, chosen.choices, chosen.parameters, keeps.effective(), prices, saved, precision,
-        recompute,
+        recompute, seconds_of,
     )  # fmt: skip
 
 
