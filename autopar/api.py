@@ -6,12 +6,13 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from autopar.automatic import chosen
 from autopar.batch import Batch
 from autopar.capture import ExampleInputs
 from autopar.compiler import Compiler, captured
@@ -22,6 +23,7 @@ from autopar.meta import without_weights
 from autopar.options import Constraints, Loss, Options, Precision
 from autopar.padding import padded
 from autopar.pipeline_compiler import PipelineCompiler
+from autopar.pipeline_plan import PipelinePlan
 from autopar.plan import Plan
 from autopar.posed import Compilation
 from autopar.record import View
@@ -30,11 +32,13 @@ from autopar.runtime.parallel import Parallel
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.source import Weights
-from autopar.staged import Shape, Wanted
+from autopar.staged import Shape, Staged, Wanted
+from autopar.staging.choose import Wishes
 from autopar.views import views
 from cost_models.hardware import Hardware, detect
 from cost_models.hardware import load as load_hardware
 
+StagesLike = int | Sequence[Shape] | Literal["auto"]
 MeshLike = Mesh | DeviceMesh | Sequence[int] | int | str
 
 
@@ -57,7 +61,7 @@ def parallelize(
     replan: bool = True,
     weights: Weights | None = None,
     init: Init | None = None,
-    stages: int | Sequence[Shape] = 1,
+    stages: StagesLike = 1,
     schedule: str | None = None,
     microbatches: int | None = None,
     cuts: Sequence[str] = (),
@@ -80,6 +84,10 @@ def parallelize(
     dict) are read in slices.  What a model on the meta device lacks then, `init` makes, called as
     ``model.apply(init)`` would; without it the model's own ``_init_weights`` and ``reset_parameters``.
 
+    `stages` cuts the model into a pipeline: how many stages, or the mesh of each (``[1, (1, 3)]``), or
+    ``"auto"``, which decides whether to cut at all, where, on which devices, into how many
+    `microbatches` and by which `schedule`; those two and `cuts` are then free to be left out or forced.
+
     Raises `InputError` and its kinds for what does not fit, `CaptureError` for a model that cannot
     be captured as it is, `InfeasibleError` where nothing meets the constraints.
     """
@@ -97,9 +105,15 @@ def parallelize(
         as_hardware(hardware),
         options,
     )
-    if stages != 1:
+    if stages == "auto":
+        found = _agreed_stages(
+            compiler, _batch_of(model, example_inputs), schedule, microbatches, cuts
+        )
+        if found is not None:
+            return _pipelined(model, compiler, *found, example_inputs, weights, init)
+    elif stages != 1:
         wanted = Wanted.of(as_mesh(device_mesh), stages, schedule, microbatches, cuts)
-        return _pipelined(model, compiler, wanted, example_inputs, weights, init)
+        return _pipelined(model, compiler, wanted, None, example_inputs, weights, init)
     example = example_inputs if example_inputs is not None else offered_inputs(model)
     if options.input == "global":
         agreement.same("the example inputs", Batch.of(*as_call(example)).digest)
@@ -114,21 +128,53 @@ def _pipelined(
     model: nn.Module,
     compiler: Compiler,
     wanted: Wanted,
+    given: Staged | None,
     example_inputs: ExampleInputs | None,
     weights: Weights | None,
     init: Init | None,
 ) -> Pipelined:
     """The model as stages of a pipeline."""
-    example = example_inputs if example_inputs is not None else offered_inputs(model)
-    if not isinstance(example, Mapping):
-        raise InputError("Pass a pipeline's example_inputs as a dict of keyword arguments.")
+    example = _batch_of(model, example_inputs)
     agreement.same("the example inputs", Batch.of((), example).digest)
-    staged = PipelineCompiler(compiler, wanted)
+    staged = PipelineCompiler(compiler, wanted, given)
     built = staged.pipeline_for(example, training=True)
     aliases = compiler.graph(example).aliases
     return Pipelined(
         model, built, staged, example=Batch.of((), example), aliases=aliases, weights=weights, init=init,
     )  # fmt: skip
+
+
+def _batch_of(model: nn.Module, example_inputs: ExampleInputs | None) -> Mapping[str, Any]:
+    """The batch of a pipeline, by name."""
+    example = example_inputs if example_inputs is not None else offered_inputs(model)
+    if not isinstance(example, Mapping):
+        raise InputError("Pass a pipeline's example_inputs as a dict of keyword arguments.")
+    return example
+
+
+def _agreed_stages(
+    compiler: Compiler,
+    batch: Mapping[str, Any],
+    schedule: str | None,
+    microbatches: int | None,
+    cuts: Sequence[str],
+) -> tuple[Wanted, Staged | None] | None:
+    """What rank 0 finds best: a pipeline, which rank 0 has compiled already, or None."""
+    agreement.same("the example inputs", Batch.of((), batch).digest)
+    made: list[Staged] = []
+
+    def decide() -> tuple[str, ...]:
+        found = chosen(compiler, batch, Wishes(schedule, microbatches, tuple(cuts)))
+        if found.staged is None:
+            return ()
+        made.append(found.staged)
+        return (found.staged.plan.to_json(),)
+
+    texts = agreement.from_first_rank(decide)
+    if not texts:
+        return None
+    plan = PipelinePlan.from_json(texts[0], "the plan of rank 0")
+    return Wanted.like(plan), made[0] if made else None
 
 
 def plan(
@@ -137,14 +183,49 @@ def plan(
     example_inputs: ExampleInputs | None = None,
     *,
     hardware: str | Hardware | None = None,
+    stages: StagesLike = 1,
+    schedule: str | None = None,
+    microbatches: int | None = None,
+    cuts: Sequence[str] = (),
     **options: Any,
-) -> Plan:
+) -> Plan | PipelinePlan:
     """What `parallelize` would decide, without processes and without weights.
 
     A number of devices for `mesh` is searched: every mesh of one or two axes that they make.
     The model may be on the meta device.  `options` are the keyword arguments of `parallelize`.
     """
-    return compile_model(model, mesh, example_inputs, hardware=hardware, **options).plan
+    if stages == 1:
+        return compile_model(model, mesh, example_inputs, hardware=hardware, **options).plan
+    return compile_staged(
+        model, mesh, example_inputs, hardware=hardware, stages=stages, schedule=schedule,
+        microbatches=microbatches, cuts=cuts, **options,
+    ).plan  # fmt: skip
+
+
+def compile_staged(
+    model: nn.Module,
+    mesh: MeshLike,
+    example_inputs: ExampleInputs | None = None,
+    *,
+    hardware: str | Hardware | None = None,
+    stages: StagesLike = "auto",
+    schedule: str | None = None,
+    microbatches: int | None = None,
+    cuts: Sequence[str] = (),
+    **options: Any,
+) -> Staged | Compilation:
+    """A pipeline with its stages' graphs and sources; where ``"auto"`` finds none better, a plan."""
+    inputs = _batch_of(model, example_inputs)
+    asked = Options.of(**options)
+    bare = without_weights(model, asked.precision.compute)
+    compiler = Compiler(bare, as_mesh(mesh), as_hardware(hardware), asked)
+    if stages == "auto":
+        found = chosen(compiler, inputs, Wishes(schedule, microbatches, tuple(cuts)))
+        best = found.staged or found.plain
+        assert best is not None
+        return best
+    wanted = Wanted.of(compiler.mesh, stages, schedule, microbatches, cuts)
+    return PipelineCompiler(compiler, wanted).decide(inputs)[0]
 
 
 def compile_model(

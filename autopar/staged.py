@@ -62,6 +62,12 @@ class Wanted:
         count = len(cuts) + 1 if cuts else per_worker * len(workers)
         return cls(workers, count, name, microbatches or 2 * len(workers), tuple(cuts))
 
+    @classmethod
+    def like(cls, plan: PipelinePlan) -> Wanted:
+        """What a plan decided."""
+        schedule = plan.schedule
+        return cls(plan.workers, schedule.stages, schedule.name, plan.microbatches, plan.cuts)
+
 
 def worker_meshes(mesh: Mesh, stages: int | Sequence[Shape]) -> tuple[WorkerPlan, ...]:
     """The devices, consecutive ranks, as the meshes of workers.

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from autopar.posed import Compilation, Settings
 from autopar.pricing.estimate import traffic
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.pipeline.module import Pipelined
+from cost_models.hardware import Hardware
 from tests.parity import CASES, RATE, Reference, check_weights, close, reference
 from tests.random_plans import random_plan
 from tests.wide import Wide
@@ -35,10 +36,11 @@ class Line:
     name: str
     mesh: tuple[int, ...]
     stages: int | Sequence[Any]
-    schedule: str
-    microbatches: int
+    schedule: str | None
+    microbatches: int | None
     seed: int | None = None
     cuts: tuple[str, ...] = ()
+    hardware: Hardware | str = field(default="cpu", repr=False)
 
 
 def check_lines(lines: list[Line]) -> None:
@@ -76,7 +78,7 @@ def pipelined(line: Line, case: Reference) -> Pipelined:
     loss = CASES[line.name]()[2]
     with Wide(), _random(line.seed):
         parallel = autopar.parallelize(
-            case.model, line.mesh, case.inputs, loss=loss, optimizer="SGD", hardware="cpu",
+            case.model, line.mesh, case.inputs, loss=loss, optimizer="SGD", hardware=line.hardware,
             stages=line.stages, schedule=line.schedule, microbatches=line.microbatches,
             cuts=line.cuts,
         )  # fmt: skip

@@ -61,9 +61,7 @@ def _traffic(
     run_again: Again,
 ) -> TrafficOf:
     sent = per_microbatch(graph, choices, conversions, mesh, precision, run_again)
-    return TrafficOf(
-        per_step(graph, parameters, mesh, precision), tuple(part for _, part in sent)
-    )
+    return TrafficOf(per_step(graph, parameters, mesh, precision), tuple(part for _, part in sent))
 
 
 def per_step(
@@ -299,9 +297,7 @@ def _buckets(sizes: list[int]) -> list[int]:
     return [BUCKET_NBYTES] * full + [rest] * (rest > 0)
 
 
-def largest_working(
-    graph: Graph, choices: tuple[Choice, ...], prices: Prices, keeps: Keeps
-) -> int:
+def largest_working(graph: Graph, choices: tuple[Choice, ...], prices: Prices, keeps: Keeps) -> int:
     """The largest operator, with what is recomputed of its block while it goes back."""
     of_block = keeps.recomputed_nbytes()
     mesh = prices.mesh

@@ -12,6 +12,7 @@ from autopar.solve.network import Prices
 from autopar.solve.ready import Ready, refuse_too_large
 from autopar.solve.rows import Goal
 
+
 def hull(problem: Problem) -> tuple[Assignment, ...]:
     """From the fastest to the smallest assignment; the bound of each is of all within its bytes.
 

@@ -47,6 +47,8 @@ class Source:
     whole: Graph
     capture: Callable[[int], Graph]
     parted: Callable[[int], Graph]
+    is_separable: bool = True
+    """Whether a step may be made of microbatches."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Wishes:
         return tuple(FAMILIES[name] for name in names)
 
     def counts(self, batch: int) -> tuple[int, ...]:
-        """The numbers of microbatches to choose from."""
+        """The numbers of microbatches to choose from, where there may be several."""
         if self.microbatches is None:
             return counts(batch)
         if self.microbatches < 1 or batch % self.microbatches:
@@ -136,7 +138,10 @@ def _problems(
         source.whole, found, Sizes(source.batch, source.whole, source.capture), mesh,
         on_full_hosts(hardware, mesh), settings, settings.memory_limit,
     )  # fmt: skip
-    tabled = sweep.tabled(wishes.families, wishes.counts(source.batch))
+    many = wishes.counts(source.batch)
+    if not source.is_separable and wishes.microbatches is None:
+        many = (1,)
+    tabled = sweep.tabled(wishes.families, many)
     if wishes.cuts:
         return {"stages": (tabled, tabled.problem)}
     single = replace(tabled.problem, most_stages=1, families=tabled.problem.families[:1])
@@ -178,9 +183,7 @@ def compiled(
     stages = split(graph, cuts)
     schedule = FAMILIES[plan.schedule].make(len(plan.stages), plan.microbatches)
     meshes = [tabled.meshes[stage.way] for stage in plan.stages]
-    made = compile_stages(
-        graph, stages, cuts, mesh, hardware, settings, _workers(meshes), schedule
-    )
+    made = compile_stages(graph, stages, cuts, mesh, hardware, settings, _workers(meshes), schedule)
     prediction: Prediction = predict(made.plan, stages, hardware, settings)
     prediction = replace(prediction, bound_s=plan.bound_s, table_step_s=plan.step_s)
     return replace(made, plan=replace(made.plan, prediction=prediction))

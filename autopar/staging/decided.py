@@ -118,9 +118,7 @@ def _of_piece(decided: Decided, graph: Graph, piece: Graph) -> PieceChoices:
     wanted = {
         (name, form)
         for choice in choices
-        for name, form in zip(
-            piece.node[choice.node].operands, choice.sharding.inputs, strict=True
-        )
+        for name, form in zip(piece.node[choice.node].operands, choice.sharding.inputs, strict=True)
     }
     here: list[Conversion] = []
     for conversion in reversed(decided.laid.conversions):

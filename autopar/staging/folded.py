@@ -52,9 +52,7 @@ def fold(graph: Graph) -> Folded:
     return Folded(folded, stands)
 
 
-def _stand_in(
-    second: Node, mine: Node, stands: dict[str, str], tensors: dict[str, str]
-) -> None:
+def _stand_in(second: Node, mine: Node, stands: dict[str, str], tensors: dict[str, str]) -> None:
     stands[mine.name] = second.name
     for there, here in zip(mine.outputs, second.outputs, strict=True):
         tensors[there.name] = here.name
@@ -64,5 +62,3 @@ def _is_left(node: Node, before: set[str], read: set[str]) -> bool:
     """A leaf that only copies that are gone read."""
     names = {tensor.name for tensor in node.outputs}
     return node.is_leaf and bool(names & before) and not names & read
-
-

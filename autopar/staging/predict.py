@@ -25,7 +25,9 @@ from cost_models.hardware import Hardware
 from cost_models.hardware import Link as HardwareLink
 
 
-def predict(plan: PipelinePlan, stages: Stages, hardware: Hardware, settings: Settings) -> Prediction:
+def predict(
+    plan: PipelinePlan, stages: Stages, hardware: Hardware, settings: Settings
+) -> Prediction:
     """The simulated step of a pipeline's plan, and what its stages cost."""
     spent = stages_spent(plan, stages, hardware, settings)
     schedule = computing(plan.schedule)

@@ -214,7 +214,9 @@ class Sweep:
                 of[node.name] = piece
         found = {
             node.target: tuple(
-                sorted({of[r.name] for r in self.whole.consumers[node.outputs[0].name] if r.name in of})
+                sorted(
+                    {of[r.name] for r in self.whole.consumers[node.outputs[0].name] if r.name in of}
+                )
             )
             for node in self.whole.leaves("parameter")
         }

@@ -94,8 +94,11 @@ def way(
         seconds(lambda f: f.weight_grad_s),
         _without_twice(summed(lambda f: f.rest_nbytes), ties, chain.positions),
         summed(lambda f: f.kept_nbytes),
-        np.where(behind, _largest([figures[like].working_nbytes for like in chain.like],
-                                  chain.positions), 0.0),  # fmt: skip
+        np.where(
+            behind,
+            _largest([figures[like].working_nbytes for like in chain.like], chain.positions),
+            0.0,
+        ),  # fmt: skip
         summed(lambda f: f.exposed_s) + hideable - hidden,
         hidden,
         entry=border,

@@ -1,0 +1,21 @@
+"""Stages that autopar chooses, on real processes: the step equals that of one process."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pipelines import Line, check_lines
+from tests.pool import Pool
+from tests.staging.hosts import slow_hosts
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "architectures.t5"])
+def test_chosen_stages_are_equal(pool: Pool, name: str) -> None:
+    """Between hosts nearly nothing can be sent, so that stages are the best that there is."""
+    pool.run(4, check_lines, [Line(name, (4,), "auto", None, None, hardware=slow_hosts())])
+
+
+def test_one_stage_that_accumulates(pool: Pool) -> None:
+    """Within one host with a fast link, microbatches are asked for."""
+    line = Line("gpt2", (2,), "auto", "gpipe", 4, hardware=slow_hosts(1e12, 0.0))
+    pool.run(2, check_lines, [line])
