@@ -11,7 +11,7 @@ from autopar.batch import leaves_of, mapped
 from autopar.compiler import Compiler
 from autopar.errors import ConstraintError, InputError
 from autopar.graph import Graph
-from autopar.microbatch import check_separable, part
+from autopar.microbatch import part
 from autopar.staging.choose import Chosen, Source, Wishes, choose
 
 
@@ -50,7 +50,7 @@ def source_of(compiler: Compiler, batch: Mapping[str, Any]) -> Source:
 def _is_separable(whole: Graph) -> bool:
     """Whether microbatches keep the meaning of the step."""
     try:
-        check_separable(whole, 2)
+        part(whole, whole, 2)
     except InputError:
         return False
     return True

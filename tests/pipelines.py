@@ -40,6 +40,7 @@ class Line:
     microbatches: int | None
     seed: int | None = None
     cuts: tuple[str, ...] = ()
+    least_workers: int = 1
     hardware: Hardware | str = field(default="cpu", repr=False)
 
 
@@ -58,6 +59,7 @@ def check_line(line: Line) -> None:
     """Loss, gradients, weights, buffers, local sizes and traffic are what they should be."""
     case = reference(line.name)
     parallel = pipelined(line, case)
+    assert len(parallel.plan.workers) >= line.least_workers
     check_local_sizes(parallel)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=RATE)
     with CountTraffic(parallel.device_mesh) as counted:

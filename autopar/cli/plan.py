@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from autopar import presets
-from autopar.api import compile_model
+from autopar.api import compile_model, compile_staged
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, load
 from autopar.cli.output import console, known, save
+from autopar.cli.stages import read_stages
 from autopar.errors import ConstraintError, InputError, MeshError
 from autopar.mesh import Mesh
 from autopar.options import Options
+from autopar.posed import Compilation
 from autopar.problem_text import to_json
 from autopar.rules import coverage, discovered
-from autopar.show import coverage_line, show_plan
+from autopar.show import coverage_line, show_pipeline, show_plan
+from autopar.staged import Staged
 from cost_models.hardware import detect
 from cost_models.hardware import load as load_hardware
 
@@ -50,6 +53,18 @@ def command(
         str | None,
         typer.Option(help="none, selective or full, in every block; none given: as memory asks."),
     ] = None,
+    stages: Annotated[
+        str, typer.Option(help="auto, a number of stages, or their meshes, such as 1+3 or 2x2+4.")
+    ] = "1",
+    schedule: Annotated[
+        str | None, typer.Option(help="Of stages: 1f1b, gpipe, zb-h1, ...; none: chosen.")
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option(min=1, help="Parts of the batch in a step of stages.")
+    ] = None,
+    cut: Annotated[
+        list[str] | None, typer.Option(help="Operator that a stage begins with; repeatable.")
+    ] = None,
     problem: Annotated[
         Path | None, typer.Option(help="Write what the solver solves, for `autopar solve`.")
     ] = None,
@@ -68,18 +83,38 @@ def command(
     if problem is not None and problem.resolve() == output.resolve():
         raise InputError(f"--output and --problem are both {output}: pass two files.")
     shape, profile = _shape(mesh, devices), load_hardware(hardware or detect())
+    wanted = read_stages(stages)
+    if problem is not None and wanted != 1:
+        raise InputError("--problem writes the problem of one graph; with --stages there are several.")
     loaded = load(model, batch, sequence)
-    made = compile_model(
-        loaded.model, shape, loaded.inputs, hardware=profile, loss=loaded.loss,
-        optimizer=asked.optimizer, precision=asked.precision, memory_limit=asked.memory_limit,
-        preset=asked.preset, constraints=asked.constraints, recompute=asked.recompute,
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "hardware": profile, "loss": loaded.loss, "optimizer": asked.optimizer,
+        "precision": asked.precision, "memory_limit": asked.memory_limit, "preset": asked.preset,
+        "constraints": asked.constraints, "recompute": asked.recompute,
+    }  # fmt: skip
+    if wanted == 1:
+        _refuse_alone(schedule, microbatches, cut)
+        made: Staged | Compilation = compile_model(loaded.model, shape, loaded.inputs, **options)
+    else:
+        made = compile_staged(
+            loaded.model, shape, loaded.inputs, stages=wanted, schedule=schedule,
+            microbatches=microbatches, cuts=tuple(cut or ()), **options,
+        )  # fmt: skip
     save(made.plan.to_json() + "\n", output)
+    if isinstance(made, Staged):
+        console().print(show_pipeline(made.plan), f"\nwrote {output}", sep="\n")
+        return
     if problem:
         save(to_json(made.priced.problem) + "\n", problem)
     spent = sum(found.seconds for found in discovered())
     said = coverage_line(coverage(made.graph), spent)
     console().print(show_plan(made.plan, made.graph), "", Text(said), f"\nwrote {output}", sep="\n")
+
+
+def _refuse_alone(schedule: str | None, microbatches: int | None, cut: list[str] | None) -> None:
+    for flag, given in (("schedule", schedule), ("microbatches", microbatches), ("cut", cut)):
+        if given:
+            raise InputError(f"--{flag} speaks of stages: pass --stages auto, or how many.")
 
 
 def _shape(mesh: str | None, devices: int | None) -> Mesh | int:

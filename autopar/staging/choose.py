@@ -182,7 +182,7 @@ def compiled(
     cuts = cuts_of(tabled, plan)
     stages = split(graph, cuts)
     schedule = FAMILIES[plan.schedule].make(len(plan.stages), plan.microbatches)
-    meshes = [tabled.meshes[stage.way] for stage in plan.stages]
+    meshes = [tabled.decided[stage.way].mesh for stage in plan.stages]
     made = compile_stages(graph, stages, cuts, mesh, hardware, settings, _workers(meshes), schedule)
     prediction: Prediction = predict(made.plan, stages, hardware, settings)
     prediction = replace(prediction, bound_s=plan.bound_s, table_step_s=plan.step_s)

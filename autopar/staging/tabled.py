@@ -81,7 +81,7 @@ class Tabled:
 
     problem: StageProblem
     places: Places
-    meshes: Mapping[str, Mesh]
+    decided: Mapping[str, Decided]
     """By the name of a way."""
 
 
@@ -106,13 +106,13 @@ class Sweep:
             for mesh in shape.meshes
             for decided in self._decisions(mesh)
         ]
-        meshes: dict[str, Mesh] = {}
-        tables = [t for count in many if (t := self._table(count, decisions, meshes)) is not None]
+        known: dict[str, Decided] = {}
+        tables = [t for count in many if (t := self._table(count, decisions, known)) is not None]
         problem = StageProblem(
             len(self.places.positions), self.mesh.world_size, self.memory_nbytes, tuple(tables),
             families, MOST_STAGES,
         )  # fmt: skip
-        return Tabled(problem.check(), self.places, meshes)
+        return Tabled(problem.check(), self.places, known)
 
     def _decisions(self, mesh: Mesh) -> list[Decided]:
         """Of microbatches of several sizes."""
@@ -126,7 +126,7 @@ class Sweep:
         return list(found.values())
 
     def _table(
-        self, count: int, decisions: Sequence[tuple[Shape, Decided]], meshes: dict[str, Mesh]
+        self, count: int, decisions: Sequence[tuple[Shape, Decided]], known: dict[str, Decided]
     ) -> StageTable | None:
         """All ways for one number of microbatches."""
         number = {id(each): place for place, (_, each) in enumerate(decisions)}
@@ -145,7 +145,7 @@ class Sweep:
                 figures = self._figures(sized, each, pieces, mode)
                 name = f"{'x'.join(map(str, each.mesh.sizes))} #{number[id(each)]}"
                 name += "" if mode == "none" else f" {mode}"
-                meshes[name] = each.mesh
+                known[name] = each
                 ties = list(self._ties(each, sized.graph))
                 at = borders.index(border)
                 ways.append(way(name, each.mesh, shape.hosts, self._chain, figures, ties, at))

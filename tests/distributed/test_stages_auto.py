@@ -9,10 +9,11 @@ from tests.pool import Pool
 from tests.staging.hosts import slow_hosts
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "architectures.t5"])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_chosen_stages_are_equal(pool: Pool, name: str) -> None:
     """Between hosts nearly nothing can be sent, so that stages are the best that there is."""
-    pool.run(4, check_lines, [Line(name, (4,), "auto", None, None, hardware=slow_hosts())])
+    line = Line(name, (4,), "auto", None, None, least_workers=2, hardware=slow_hosts())
+    pool.run(4, check_lines, [line])
 
 
 def test_one_stage_that_accumulates(pool: Pool) -> None:

@@ -7,10 +7,17 @@ from dataclasses import replace
 from cost_models.hardware import Hardware, Link, load
 
 
-def slow_hosts(bytes_per_s: float = 1e6, latency_s: float = 1e-4, per_host: int = 2) -> Hardware:
-    """Devices as fast as a core that has no launch overhead, joined by a fast link on each host."""
+def slow_hosts(bytes_per_s: float = 3e5, latency_s: float = 1e-4, per_host: int = 2) -> Hardware:
+    """Devices so slow that little models keep them busy, joined by a fast link on each host."""
     profile = load("cpu")
-    device = replace(profile.device, launch_s=0.0, overlap=0.0)
+    device = replace(
+        profile.device,
+        launch_s=0.0,
+        overlap=0.0,
+        flops_per_s={"float32": 1e8},
+        bytes_per_s=1e9,
+        cache_bytes=0.0,
+    )
     return replace(
         profile,
         device=device,
