@@ -1,4 +1,4 @@
-"""From a model to its stages, forced or chosen: what `plan`, `parallelize` and the command line share."""
+"""From a model to its stages, forced or chosen: what `plan`, `parallelize` and commands share."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from autopar import rules
 from autopar.cli.match import graph_of
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE
 from autopar.cli.output import save
-from autopar.emit import emit
 from autopar.cli.stages import load_plan, save_stages, staged_of
+from autopar.emit import emit
 from autopar.pipeline_plan import PipelinePlan
 
 

@@ -85,7 +85,9 @@ def command(
     shape, profile = _shape(mesh, devices), load_hardware(hardware or detect())
     wanted = read_stages(stages)
     if problem is not None and wanted != 1:
-        raise InputError("--problem writes the problem of one graph; with --stages there are several.")
+        raise InputError(
+            "--problem writes the problem of one graph; with --stages there are several."
+        )
     loaded = load(model, batch, sequence)
     options: dict[str, Any] = {
         "hardware": profile, "loss": loaded.loss, "optimizer": asked.optimizer,

@@ -89,5 +89,7 @@ def _compiler(plan: PipelinePlan, loaded: Loaded) -> Compiler:
 
 def _batch(loaded: Loaded) -> Mapping[str, object]:
     if not isinstance(loaded.inputs, Mapping):
-        raise InputError("A pipeline's model brings its example inputs as a dict of keyword arguments.")
+        raise InputError(
+            "A pipeline's model brings its example inputs as a dict of keyword arguments."
+        )
     return loaded.inputs

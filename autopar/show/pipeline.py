@@ -66,7 +66,7 @@ def _cells(figures: StageFigures | None) -> tuple[str, ...]:
 
 
 def _modules(plan: PipelinePlan, stage: int, own: Plan) -> str:
-    """From the first to the last parameter that the stage reads, and the operator that it begins with."""
+    """From the first to the last parameter that the stage reads, and the operator it begins with."""
     names = [p.name.rpartition(".")[0] for p in own.parameters]
     begins = f" from {plan.cuts[stage - 1]}" if stage else ""
     if not names:

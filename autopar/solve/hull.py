@@ -71,7 +71,7 @@ class _Hull:
         return found if self._nbytes(found[0]) > self._nbytes(found[-1]) else found[:1]
 
     def _ends(self) -> tuple[tuple[Point, float], tuple[Point, float]]:
-        """The fastest and the smallest, each with a bound on the ticks of all that have no more bytes."""
+        """The fastest and the smallest, each with a bound on ticks of all with no more bytes."""
         fast, bound = self._at(0.0)
         nbytes: Prices = (0.0, 1.0, self._in_flight, 0.0)
         limit = Limit(eliminate(self._order, nbytes).bound, self._in_flight)

@@ -1,9 +1,9 @@
-"""Whether to pipeline, and how: the planner's choice compiled stage by stage, against plans without stages.
+"""Whether to pipeline, and how: the planner's choice compiled stage by stage, against no stages.
 
 1. The sweep makes a table of all ranges (`tabled.py`), the planner chooses stages, submeshes, number of
    microbatches and schedule together (`autopar/stages`).
-2. The chosen stages are compiled exactly, each within the memory that its schedule leaves.  Where the table
-   promised too much memory, the planner is asked again for a little less.
+2. The chosen stages are compiled exactly, each within the memory that its schedule leaves.  Where the
+   table promised too much, the planner is asked again with a little less memory.
 3. Against it stand one stage that accumulates gradients over microbatches, and the plan without either.
    The least predicted step wins.
 """
@@ -162,9 +162,12 @@ def _fitting(
         tighter = replace(problem, memory_nbytes=share * problem.memory_nbytes)
         try:
             plan = plan_stages(tighter)
+        except InfeasibleError as error:
+            raise last or error from None
+        try:
             return compiled(source, tabled, plan, mesh, hardware, settings)
         except InfeasibleError as error:
-            last = last or error
+            last = error
     assert last is not None
     raise last
 

@@ -1,7 +1,7 @@
 """A graph whose repeated blocks are written three times at most: what the others cost is known from one.
 
-The first copy is fed by what comes before, the last one feeds what comes behind; all between are like the
-second.
+The first copy is fed by what comes before, the last one feeds what comes behind; all between are like
+the second.
 """
 
 from __future__ import annotations

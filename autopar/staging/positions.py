@@ -1,4 +1,4 @@
-"""Where stages may begin: narrow places of the graph, a few dozen, the same ones in every repeated block.
+"""Where stages may begin: narrow places of the graph, a few dozen, the same in every repeated block.
 
 *Narrow* places are where least crosses, of their neighbourhood; of two with little work between them the
 wider one is dropped.  These divide the graph into *pieces*, which are priced.  *Positions* are the

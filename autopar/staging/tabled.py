@@ -1,11 +1,12 @@
 """A captured model as a `StageProblem`: positions, ways of every submesh, transfers, for several M.
 
-One sweep: the folded graph is solved once or twice per mesh that a submesh may form; the few decisions that
-come out are priced for every size of a microbatch and every mode of recomputation.
+One sweep: the folded graph is solved once or twice per mesh that a submesh may form; the few decisions
+that come out are priced for every size of a microbatch and every mode of recomputation.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -228,7 +229,7 @@ class Sweep:
         for name, pieces in self._readers.items():
             if name in leaf:
                 nbytes = storage_bytes(leaf[name], decided.parameter[name], prices).total
-                for first, later in zip(pieces, pieces[1:], strict=False):
+                for first, later in itertools.pairwise(pieces):
                     yield first, later, nbytes
 
 

@@ -13,6 +13,7 @@ The relaxation, against a stage that is compiled by itself:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -98,7 +99,7 @@ def way(
             behind,
             _largest([figures[like].working_nbytes for like in chain.like], chain.positions),
             0.0,
-        ),  # fmt: skip
+        ),
         summed(lambda f: f.exposed_s) + hideable - hidden,
         hidden,
         entry=border,
@@ -118,7 +119,7 @@ def _without_twice(rest: Array, ties: Sequence[Tie], positions: Sequence[int]) -
 def _largest(each: Sequence[float], positions: Sequence[int]) -> Array:
     """[start, end]: the largest of the pieces between."""
     size = len(positions)
-    between = [max(each[a:b]) for a, b in zip(positions, positions[1:], strict=False)]
+    between = [max(each[a:b]) for a, b in itertools.pairwise(positions)]
     found = np.zeros((size, size))
     for start in range(size - 1):
         found[start, start + 1 :] = np.maximum.accumulate(between[start:])

@@ -1,4 +1,4 @@
-"""What stages spend, against the estimate of the same plan, and sums over pieces against whole ranges."""
+"""What stages spend, against the estimate of the same plan; sums over pieces against whole ranges."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import pytest
 from autopar.blocks import Recompute, blocks
 from autopar.capture.saved import saved
 from autopar.compile import compile_graph
+from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.posed import Settings, pose, prices_of
 from autopar.pricing.operators import operator_seconds
 from autopar.pricing.spent import spent_by
 from autopar.split import split
-from autopar.graph import Graph
 from autopar.stages import ONE_F_ONE_B
 from autopar.stages.table import Array
 from autopar.staging.choose import Source
