@@ -1,6 +1,6 @@
 """From model code to emitted stages: `python benchmarks/pipelines.py [gpt39b|llama405b] [-o FILE]`.
 
-GPT-39B (48 layers, hidden 8192, 64 heads, sequence 1024, batch 1024) on 8 hosts of 8 V100, for which Alpa
+GPT-39B (48 layers, hidden 8192, 64 heads, sequence 1024, batch 1024) on 8 x 8 V100, for which Alpa
 published 2,393 s of planning, and Llama-3-405B on 2,048 hosts of 8 H100.
 """
 

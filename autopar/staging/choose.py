@@ -30,6 +30,8 @@ from cost_models.hardware import Hardware
 
 TIGHTER = (1.0, 0.93, 0.85, 0.75)
 """Shares of the memory that the planner is offered, one after the other, until all stages fit."""
+HOPELESS = 1.5
+"""Times the limit: where the sweep's smallest plan is larger, none without stages is sought."""
 DEFAULT = ("1f1b", "gpipe", "zb-h1")
 """Families that are looked at where no schedule is asked for."""
 
@@ -101,13 +103,16 @@ def choose(
     limited = replace(settings, memory_limit=limit)
     candidates: list[tuple[str, Staged]] = []
     refused: list[InfeasibleError] = []
-    problems = _problems(source, mesh, hardware, limited, wishes)
+    sweep = _sweep(source, mesh, hardware, limited, wishes)
+    problems = _problems(source, sweep, wishes)
     for what, (tabled, problem) in problems.items():
         try:
             candidates.append((what, _fitting(source, tabled, problem, mesh, hardware, limited)))
         except InfeasibleError as error:
             refused.append(error)
-    plain = _plain(source, mesh, hardware, limited) if _may_be_plain(wishes) else None
+    plain = None
+    if _may_be_plain(wishes) and sweep.least_alone_nbytes() <= HOPELESS * limit:
+        plain = _plain(source, mesh, hardware, limited)
     compared = [Compared(_named(staged), _step(staged)) for _, staged in candidates]
     if _may_be_plain(wishes):
         compared.append(
@@ -128,16 +133,22 @@ def _may_be_plain(wishes: Wishes) -> bool:
     return wishes == Wishes()
 
 
-def _problems(
+def _sweep(
     source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, wishes: Wishes
-) -> dict[str, tuple[Tabled, StageProblem]]:
-    """What the planner is asked: any stages, and one stage."""
+) -> Sweep:
+    """Of the places that may be cut."""
     found = forced(wishes.cuts) if wishes.cuts else places(source.whole)
     assert settings.memory_limit is not None
-    sweep = Sweep(
+    return Sweep(
         source.whole, found, Sizes(source.batch, source.whole, source.capture), mesh,
         on_full_hosts(hardware, mesh), settings, settings.memory_limit,
     )  # fmt: skip
+
+
+def _problems(
+    source: Source, sweep: Sweep, wishes: Wishes
+) -> dict[str, tuple[Tabled, StageProblem]]:
+    """What the planner is asked: any stages, and one stage."""
     many = wishes.counts(source.batch)
     if not source.is_separable and wishes.microbatches is None:
         many = (1,)

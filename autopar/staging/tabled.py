@@ -100,10 +100,9 @@ class Sweep:
 
     def tabled(self, families: tuple[Family, ...], many: Sequence[int]) -> Tabled:
         """The problem; raise where nothing could ever be planned."""
-        shaped = shapes(self.mesh, self.hardware.devices_per_host)
         decisions = [
             (shape, decided)
-            for shape in shaped
+            for shape in shapes(self.mesh, self.hardware.devices_per_host)
             for mesh in shape.meshes
             for decided in self._decisions(mesh)
         ]
@@ -115,8 +114,32 @@ class Sweep:
         )  # fmt: skip
         return Tabled(problem.check(), self.places, known)
 
+    def least_alone_nbytes(self) -> float:
+        """What the smallest plan of the sweep takes without stages and microbatches, on the mesh itself.
+
+        It is the solver's answer for least bytes, with as much recomputation as there can be.
+        """
+        shape = Shape(1, self.mesh.world_size, (self.mesh,))
+        decisions = [(shape, decided) for decided in self._decisions(self.mesh)]
+        table = self._table(1, decisions, {})
+        if table is None:
+            return 0.0
+        return min(
+            float((way.rest_nbytes + way.kept_nbytes + way.working_nbytes)[0, -1])
+            for way in table.ways
+        )
+
     def _decisions(self, mesh: Mesh) -> list[Decided]:
-        """Of microbatches of several sizes."""
+        """Of microbatches of several sizes; the same objects, however often they are asked for."""
+        if mesh.sizes not in self._decided:
+            self._decided[mesh.sizes] = self._sought(mesh)
+        return self._decided[mesh.sizes]
+
+    @cached_property
+    def _decided(self) -> dict[tuple[int, ...], list[Decided]]:
+        return {}
+
+    def _sought(self, mesh: Mesh) -> list[Decided]:
         batch, per_host = self.sizes.batch, self.hardware.devices_per_host
         found: dict[object, Decided] = {}
         for samples in dict.fromkeys(min(batch, n) for n in _samples(mesh, per_host)):
