@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from autopar.automatic import chosen
+from autopar.automatic import StagesLike, agreed_stages, chosen
 from autopar.batch import Batch
 from autopar.capture import ExampleInputs
 from autopar.compiler import Compiler, captured
@@ -32,13 +32,12 @@ from autopar.runtime.parallel import Parallel
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.source import Weights
-from autopar.staged import Shape, Staged, Wanted
+from autopar.staged import Staged, Wanted
 from autopar.staging.choose import Wishes
 from autopar.views import views
 from cost_models.hardware import Hardware, detect
 from cost_models.hardware import load as load_hardware
 
-StagesLike = int | Sequence[Shape] | Literal["auto"]
 MeshLike = Mesh | DeviceMesh | Sequence[int] | int | str
 
 
@@ -84,9 +83,8 @@ def parallelize(
     dict) are read in slices.  What a model on the meta device lacks then, `init` makes, called as
     ``model.apply(init)`` would; without it the model's own ``_init_weights`` and ``reset_parameters``.
 
-    `stages` cuts the model into a pipeline: how many stages, or the mesh of each (``[1, (1, 3)]``), or
-    ``"auto"``, which decides whether to cut at all, where, on which devices, into how many
-    `microbatches` and by which `schedule`; those two and `cuts` are then free to be left out or forced.
+    `stages` makes a pipeline: how many, or the mesh of each (``[1, (1, 3)]``), or ``"auto"``, which
+    decides all of it, `schedule`, `microbatches` and `cuts` too unless they are given.
 
     Raises `InputError` and its kinds for what does not fit, `CaptureError` for a model that cannot
     be captured as it is, `InfeasibleError` where nothing meets the constraints.
@@ -105,15 +103,26 @@ def parallelize(
         as_hardware(hardware),
         options,
     )
-    if stages == "auto":
-        found = _agreed_stages(
-            compiler, _batch_of(model, example_inputs), schedule, microbatches, cuts
-        )
+    if stages != 1:
+        batch = _batch_of(model, example_inputs)
+        found = agreed_stages(compiler, batch, stages, schedule, microbatches, cuts)
         if found is not None:
-            return _pipelined(model, compiler, *found, example_inputs, weights, init)
-    elif stages != 1:
-        wanted = Wanted.of(as_mesh(device_mesh), stages, schedule, microbatches, cuts)
-        return _pipelined(model, compiler, wanted, None, example_inputs, weights, init)
+            return _pipelined(model, compiler, *found, batch, weights, init)
+    return _whole(model, device_mesh, compiler, example_inputs, source, replan, weights, init)
+
+
+def _whole(
+    model: nn.Module,
+    device_mesh: DeviceMesh,
+    compiler: Compiler,
+    example_inputs: ExampleInputs | None,
+    source: str | Path | None,
+    replan: bool,
+    weights: Weights | None,
+    init: Init | None,
+) -> Parallel:
+    """The model in one piece."""
+    options = compiler.options
     example = example_inputs if example_inputs is not None else offered_inputs(model)
     if options.input == "global":
         agreement.same("the example inputs", Batch.of(*as_call(example)).digest)
@@ -129,12 +138,11 @@ def _pipelined(
     compiler: Compiler,
     wanted: Wanted,
     given: Staged | None,
-    example_inputs: ExampleInputs | None,
+    example: Mapping[str, Any],
     weights: Weights | None,
     init: Init | None,
 ) -> Pipelined:
     """The model as stages of a pipeline."""
-    example = _batch_of(model, example_inputs)
     agreement.same("the example inputs", Batch.of((), example).digest)
     staged = PipelineCompiler(compiler, wanted, given)
     built = staged.pipeline_for(example, training=True)
@@ -150,31 +158,6 @@ def _batch_of(model: nn.Module, example_inputs: ExampleInputs | None) -> Mapping
     if not isinstance(example, Mapping):
         raise InputError("Pass a pipeline's example_inputs as a dict of keyword arguments.")
     return example
-
-
-def _agreed_stages(
-    compiler: Compiler,
-    batch: Mapping[str, Any],
-    schedule: str | None,
-    microbatches: int | None,
-    cuts: Sequence[str],
-) -> tuple[Wanted, Staged | None] | None:
-    """What rank 0 finds best: a pipeline, which rank 0 has compiled already, or None."""
-    agreement.same("the example inputs", Batch.of((), batch).digest)
-    made: list[Staged] = []
-
-    def decide() -> tuple[str, ...]:
-        found = chosen(compiler, batch, Wishes(schedule, microbatches, tuple(cuts)))
-        if found.staged is None:
-            return ()
-        made.append(found.staged)
-        return (found.staged.plan.to_json(),)
-
-    texts = agreement.from_first_rank(decide)
-    if not texts:
-        return None
-    plan = PipelinePlan.from_json(texts[0], "the plan of rank 0")
-    return Wanted.like(plan), made[0] if made else None
 
 
 def plan(

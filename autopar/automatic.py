@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 
-from autopar.batch import leaves_of, mapped
+from autopar.batch import Batch, leaves_of, mapped
 from autopar.compiler import Compiler
 from autopar.errors import ConstraintError, InputError
 from autopar.graph import Graph
 from autopar.microbatch import part
+from autopar.pipeline_plan import PipelinePlan
+from autopar.runtime import agreement
+from autopar.staged import Shape, Staged, Wanted
 from autopar.staging.choose import Chosen, Source, Wishes, choose
+
+StagesLike = int | Sequence[Shape] | Literal["auto"]
 
 
 def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chosen:
@@ -25,6 +30,34 @@ def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chos
         )
     source = source_of(compiler, batch)
     return choose(source, compiler.mesh, compiler.hardware, settings, wishes)
+
+
+def agreed_stages(
+    compiler: Compiler,
+    batch: Mapping[str, Any],
+    stages: StagesLike,
+    schedule: str | None,
+    microbatches: int | None,
+    cuts: Sequence[str],
+) -> tuple[Wanted, Staged | None] | None:
+    """What was asked for, or what rank 0 finds best and has compiled; None: no pipeline."""
+    if stages != "auto":
+        return Wanted.of(compiler.mesh, stages, schedule, microbatches, cuts), None
+    agreement.same("the example inputs", Batch.of((), batch).digest)
+    made: list[Staged] = []
+
+    def decide() -> tuple[str, ...]:
+        found = chosen(compiler, batch, Wishes(schedule, microbatches, tuple(cuts)))
+        if found.staged is None:
+            return ()
+        made.append(found.staged)
+        return (found.staged.plan.to_json(),)
+
+    texts = agreement.from_first_rank(decide)
+    if not texts:
+        return None
+    plan = PipelinePlan.from_json(texts[0], "the plan of rank 0")
+    return Wanted.like(plan), made[0] if made else None
 
 
 def source_of(compiler: Compiler, batch: Mapping[str, Any]) -> Source:

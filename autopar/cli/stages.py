@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from autopar import rules
-from autopar.api import StagesLike, as_hardware
-from autopar.automatic import source_of
+from autopar.api import as_hardware
+from autopar.automatic import StagesLike, source_of
 from autopar.cli.models import Loaded, load
 from autopar.cli.output import save
 from autopar.compiler import Compiler
