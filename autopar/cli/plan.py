@@ -10,9 +10,9 @@ from rich.text import Text
 
 from autopar import presets
 from autopar.api import compile_model, compile_staged
-from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, load
+from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, Loaded, load
 from autopar.cli.output import console, known, save
-from autopar.cli.stages import read_stages
+from autopar.cli.stages import CUT, MICROBATCHES, SCHEDULE, STAGES, Forced, read_stages
 from autopar.errors import ConstraintError, InputError, MeshError
 from autopar.mesh import Mesh
 from autopar.options import Options
@@ -21,7 +21,7 @@ from autopar.problem_text import to_json
 from autopar.rules import coverage, discovered
 from autopar.show import coverage_line, show_pipeline, show_plan
 from autopar.staged import Staged
-from cost_models.hardware import detect
+from cost_models.hardware import Hardware, detect
 from cost_models.hardware import load as load_hardware
 
 
@@ -53,18 +53,10 @@ def command(
         str | None,
         typer.Option(help="none, selective or full, in every block; none given: as memory asks."),
     ] = None,
-    stages: Annotated[
-        str, typer.Option(help="auto, a number of stages, or their meshes, such as 1+3 or 2x2+4.")
-    ] = "1",
-    schedule: Annotated[
-        str | None, typer.Option(help="Of stages: 1f1b, gpipe, zb-h1, ...; none: chosen.")
-    ] = None,
-    microbatches: Annotated[
-        int | None, typer.Option(min=1, help="Parts of the batch in a step of stages.")
-    ] = None,
-    cut: Annotated[
-        list[str] | None, typer.Option(help="Operator that a stage begins with; repeatable.")
-    ] = None,
+    stages: STAGES = "1",
+    schedule: SCHEDULE = None,
+    microbatches: MICROBATCHES = None,
+    cut: CUT = None,
     problem: Annotated[
         Path | None, typer.Option(help="Write what the solver solves, for `autopar solve`.")
     ] = None,
@@ -83,25 +75,8 @@ def command(
     if problem is not None and problem.resolve() == output.resolve():
         raise InputError(f"--output and --problem are both {output}: pass two files.")
     shape, profile = _shape(mesh, devices), load_hardware(hardware or detect())
-    wanted = read_stages(stages)
-    if problem is not None and wanted != 1:
-        raise InputError(
-            "--problem writes the problem of one graph; with --stages there are several."
-        )
-    loaded = load(model, batch, sequence)
-    options: dict[str, Any] = {
-        "hardware": profile, "loss": loaded.loss, "optimizer": asked.optimizer,
-        "precision": asked.precision, "memory_limit": asked.memory_limit, "preset": asked.preset,
-        "constraints": asked.constraints, "recompute": asked.recompute,
-    }  # fmt: skip
-    if wanted == 1:
-        _refuse_alone(schedule, microbatches, cut)
-        made: Staged | Compilation = compile_model(loaded.model, shape, loaded.inputs, **options)
-    else:
-        made = compile_staged(
-            loaded.model, shape, loaded.inputs, stages=wanted, schedule=schedule,
-            microbatches=microbatches, cuts=tuple(cut or ()), **options,
-        )  # fmt: skip
+    forced = Forced(read_stages(stages), schedule, microbatches, tuple(cut or ()))
+    made = _made(load(model, batch, sequence), shape, profile, asked, forced, problem)
     save(made.plan.to_json() + "\n", output)
     if isinstance(made, Staged):
         console().print(show_pipeline(made.plan), f"\nwrote {output}", sep="\n")
@@ -113,10 +88,31 @@ def command(
     console().print(show_plan(made.plan, made.graph), "", Text(said), f"\nwrote {output}", sep="\n")
 
 
-def _refuse_alone(schedule: str | None, microbatches: int | None, cut: list[str] | None) -> None:
-    for flag, given in (("schedule", schedule), ("microbatches", microbatches), ("cut", cut)):
-        if given:
-            raise InputError(f"--{flag} speaks of stages: pass --stages auto, or how many.")
+def _made(
+    loaded: Loaded,
+    shape: Mesh | int,
+    profile: Hardware,
+    asked: Options,
+    forced: Forced,
+    problem: Path | None,
+) -> Staged | Compilation:
+    """A plan of the whole model, or of stages."""
+    forced.check()
+    options: dict[str, Any] = {
+        "hardware": profile, "loss": loaded.loss, "optimizer": asked.optimizer,
+        "precision": asked.precision, "memory_limit": asked.memory_limit, "preset": asked.preset,
+        "constraints": asked.constraints, "recompute": asked.recompute,
+    }  # fmt: skip
+    if forced.stages == 1:
+        return compile_model(loaded.model, shape, loaded.inputs, **options)
+    if problem is not None:
+        raise InputError(
+            "--problem writes the problem of one graph; with --stages there are several."
+        )
+    return compile_staged(
+        loaded.model, shape, loaded.inputs, stages=forced.stages, schedule=forced.schedule,
+        microbatches=forced.microbatches, cuts=forced.cuts, **options,
+    )  # fmt: skip
 
 
 def _shape(mesh: str | None, devices: int | None) -> Mesh | int:

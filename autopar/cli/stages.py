@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from autopar import rules
 from autopar.api import as_hardware
@@ -21,6 +25,36 @@ from autopar.plan import Plan
 from autopar.show.pipeline import schedule_table
 from autopar.split import split
 from autopar.staged import Staged
+
+STAGES = Annotated[
+    str, typer.Option(help="auto, a number of stages, or their meshes, such as 1+3 or 2x2+4.")
+]
+SCHEDULE = Annotated[
+    str | None, typer.Option(help="Of stages: 1f1b, gpipe, zb-h1, ...; none: chosen.")
+]
+MICROBATCHES = Annotated[
+    int | None, typer.Option(min=1, help="Parts of the batch in a step of stages.")
+]
+CUT = Annotated[
+    list[str] | None, typer.Option(help="Operator that a stage begins with; repeatable.")
+]
+
+
+@dataclass(frozen=True)
+class Forced:
+    """What flags say of stages."""
+
+    stages: StagesLike
+    schedule: str | None
+    microbatches: int | None
+    cuts: tuple[str, ...]
+
+    def check(self) -> None:
+        """Raise where there are no stages that the other flags could speak of."""
+        others = {"schedule": self.schedule, "microbatches": self.microbatches, "cut": self.cuts}
+        for flag, given in others.items():
+            if given and self.stages == 1:
+                raise InputError(f"--{flag} speaks of stages: pass --stages auto, or how many.")
 
 
 def read_stages(text: str) -> StagesLike:
