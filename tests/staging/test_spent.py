@@ -105,7 +105,8 @@ def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> No
             (way.exposed_s[at] + way.hideable_s[at], whole.exposed_s + whole.hideable_s),
         ]:
             assert theirs * (1 - 1e-9) <= mine <= 1.35 * theirs
-        assert whole.kept_nbytes <= 1.001 * way.kept_nbytes[at] <= 1.4 * whole.kept_nbytes
+        # A block of two pieces that is recomputed keeps what both of them read.
+        assert whole.kept_nbytes <= 1.001 * way.kept_nbytes[at] <= 2 * whole.kept_nbytes
         if mode == "none":
             # What both sides of a piece's border keep counts twice.
             assert way.kept_nbytes[at] <= 1.15 * whole.kept_nbytes
