@@ -105,8 +105,8 @@ def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> No
             (way.exposed_s[at] + way.hideable_s[at], whole.exposed_s + whole.hideable_s),
         ]:
             assert theirs * (1 - 1e-9) <= mine <= 1.35 * theirs
-        # A block of two pieces that is recomputed keeps what both of them read.
-        assert whole.kept_nbytes <= 1.001 * way.kept_nbytes[at] <= 2 * whole.kept_nbytes
+        # A block that is recomputed piece by piece keeps what each of them reads: never too little.
+        assert whole.kept_nbytes <= 1.001 * way.kept_nbytes[at]
         if mode == "none":
             # What both sides of a piece's border keep counts twice.
             assert way.kept_nbytes[at] <= 1.15 * whole.kept_nbytes
