@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from autopar.automatic import StagesLike, agreed_stages, chosen
 from autopar.batch import Batch
 from autopar.capture import ExampleInputs
 from autopar.compiler import Compiler, captured
@@ -22,6 +23,7 @@ from autopar.meta import without_weights
 from autopar.options import Constraints, Loss, Options, Precision
 from autopar.padding import padded
 from autopar.pipeline_compiler import PipelineCompiler
+from autopar.pipeline_plan import PipelinePlan
 from autopar.plan import Plan
 from autopar.posed import Compilation
 from autopar.record import View
@@ -30,7 +32,8 @@ from autopar.runtime.parallel import Parallel
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.source import Weights
-from autopar.staged import Shape, Wanted, asked_of_pipelines
+from autopar.staged import Staged, Wanted, asked_of_pipelines
+from autopar.staging.choose import Wishes
 from autopar.views import views
 from cost_models.errors import CostModelError
 from cost_models.hardware import Hardware, detect
@@ -58,7 +61,7 @@ def parallelize(
     replan: bool = True,
     weights: Weights | None = None,
     init: Init | None = None,
-    stages: int | Sequence[Shape] = 1,
+    stages: StagesLike = 1,
     schedule: str | None = None,
     microbatches: int | None = None,
     cuts: Sequence[str] = (),
@@ -80,7 +83,8 @@ def parallelize(
     `stages` (a number, or the shapes of the meshes that hold them, such as ``[(2, 2), 4]``) makes a
     pipeline: consecutive ranks hold a stage each, `schedule` (see `autopar.schedules`) says who does
     what when with how many `microbatches`, and `cuts` may name the operators that the later stages
-    begin with.  What comes back then is a `Pipelined`, which trains by ``train_step(**batch)``.
+    begin with.  ``"auto"`` decides whether to cut at all, and of these what is not given.  What comes
+    back then is a `Pipelined`, which trains by ``train_step(**batch)``.
 
     `weights` (a .safetensors file, a directory of them or of `torch.distributed.checkpoint`, a state
     dict) are read in slices.  What a model on the meta device lacks then, `init` makes, called as
@@ -107,8 +111,25 @@ def parallelize(
         stages, schedule, microbatches, cuts, input=input, source=source, replan=replan
     )
     if stages != 1:
-        wanted = Wanted.of(as_mesh(device_mesh), stages, schedule, microbatches, cuts)
-        return _pipelined(model, compiler, wanted, example_inputs, weights, init)
+        batch = _batch_of(model, example_inputs)
+        found = agreed_stages(compiler, batch, stages, schedule, microbatches, cuts)
+        if found is not None:
+            return _pipelined(model, compiler, *found, batch, weights, init)
+    return _whole(model, device_mesh, compiler, example_inputs, source, replan, weights, init)
+
+
+def _whole(
+    model: nn.Module,
+    device_mesh: DeviceMesh,
+    compiler: Compiler,
+    example_inputs: ExampleInputs | None,
+    source: str | Path | None,
+    replan: bool,
+    weights: Weights | None,
+    init: Init | None,
+) -> Parallel:
+    """The model in one piece."""
+    options = compiler.options
     example = example_inputs if example_inputs is not None else offered_inputs(model)
     if options.input == "global":
         agreement.same("the example inputs", Batch.of(*as_call(example)).digest)
@@ -123,21 +144,27 @@ def _pipelined(
     model: nn.Module,
     compiler: Compiler,
     wanted: Wanted,
-    example_inputs: ExampleInputs | None,
+    given: Staged | None,
+    example: Mapping[str, Any],
     weights: Weights | None,
     init: Init | None,
 ) -> Pipelined:
     """The model as stages of a pipeline."""
-    example = example_inputs if example_inputs is not None else offered_inputs(model)
-    if not isinstance(example, Mapping):
-        raise InputError("Pass a pipeline's example_inputs as a dict of keyword arguments.")
     agreement.same("the example inputs", Batch.of((), example).digest)
-    staged = PipelineCompiler(compiler, wanted)
+    staged = PipelineCompiler(compiler, wanted, given)
     built = staged.pipeline_for(example, training=True)
     aliases = compiler.graph(example).aliases
     return Pipelined(
         model, built, staged, example=Batch.of((), example), aliases=aliases, weights=weights, init=init,
     )  # fmt: skip
+
+
+def _batch_of(model: nn.Module, example_inputs: ExampleInputs | None) -> Mapping[str, Any]:
+    """The batch of a pipeline, by name."""
+    example = example_inputs if example_inputs is not None else offered_inputs(model)
+    if not isinstance(example, Mapping):
+        raise InputError("Pass a pipeline's example_inputs as a dict of keyword arguments.")
+    return example
 
 
 def plan(
@@ -146,14 +173,49 @@ def plan(
     example_inputs: ExampleInputs | None = None,
     *,
     hardware: str | Hardware | None = None,
+    stages: StagesLike = 1,
+    schedule: str | None = None,
+    microbatches: int | None = None,
+    cuts: Sequence[str] = (),
     **options: Any,
-) -> Plan:
+) -> Plan | PipelinePlan:
     """What `parallelize` would decide, without processes and without weights.
 
     A number of devices for `mesh` is searched: every mesh of one or two axes that they make.
     The model may be on the meta device.  `options` are the keyword arguments of `parallelize`.
     """
-    return compile_model(model, mesh, example_inputs, hardware=hardware, **options).plan
+    if stages == 1:
+        return compile_model(model, mesh, example_inputs, hardware=hardware, **options).plan
+    return compile_staged(
+        model, mesh, example_inputs, hardware=hardware, stages=stages, schedule=schedule,
+        microbatches=microbatches, cuts=cuts, **options,
+    ).plan  # fmt: skip
+
+
+def compile_staged(
+    model: nn.Module,
+    mesh: MeshLike,
+    example_inputs: ExampleInputs | None = None,
+    *,
+    hardware: str | Hardware | None = None,
+    stages: StagesLike = "auto",
+    schedule: str | None = None,
+    microbatches: int | None = None,
+    cuts: Sequence[str] = (),
+    **options: Any,
+) -> Staged | Compilation:
+    """A pipeline with its stages' graphs and sources; where ``"auto"`` finds none better, a plan."""
+    inputs = _batch_of(model, example_inputs)
+    asked = Options.of(**options)
+    bare = without_weights(model, asked.precision.compute)
+    compiler = Compiler(bare, as_mesh(mesh), as_hardware(hardware), asked)
+    if stages == "auto":
+        found = chosen(compiler, inputs, Wishes(schedule, microbatches, tuple(cuts)))
+        best = found.staged or found.plain
+        assert best is not None
+        return best
+    wanted = Wanted.of(compiler.mesh, stages, schedule, microbatches, cuts)
+    return PipelineCompiler(compiler, wanted).decide(inputs)[0]
 
 
 def compile_model(

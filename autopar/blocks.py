@@ -65,7 +65,10 @@ class Block:
 
 
 def blocks(graph: Graph) -> tuple[Block, ...]:
-    """The blocks that may be recomputed: numbered children, each in one piece, of a common parent."""
+    """The blocks that may be recomputed: numbered children, each in one piece, of a common parent.
+
+    In a stage of a pipeline one is enough: its siblings are in other stages.
+    """
     nodes = [
         node for node in graph.nodes if node.op not in ("parameter", "buffer", "input", "received")
     ]
@@ -76,8 +79,9 @@ def blocks(graph: Graph) -> tuple[Block, ...]:
     ]
     pieces = Counter(where for where, _ in runs)
     children = Counter(prefix for prefix, _ in pieces)
+    fewest = 1 if graph.is_stage else 2
     return tuple(
         Block(f"{prefix}.{index}", run)
         for (prefix, index), run in runs
-        if pieces[prefix, index] == 1 and children[prefix] > 1 and len(run) >= FEWEST
+        if pieces[prefix, index] == 1 and children[prefix] >= fewest and len(run) >= FEWEST
     )

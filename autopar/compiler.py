@@ -53,17 +53,17 @@ class Compiler:
     """Everything that stays the same while batches of different shapes are compiled."""
 
     def __init__(self, model: nn.Module, mesh: Mesh, hardware: Hardware, options: Options) -> None:
-        self._model, self.mesh, self.hardware, self._options = model, mesh, hardware, options
+        self._model, self.mesh, self.hardware, self.options = model, mesh, hardware, options
         self._first: Plan | None = None
         self._batch: Sharding | None = None
 
     def on(self, mesh: Mesh) -> Compiler:
         """The same on another mesh."""
-        return Compiler(self._model, mesh, self.hardware, self._options)
+        return Compiler(self._model, mesh, self.hardware, self.options)
 
     def graph(self, inputs: ExampleInputs, training: bool = True) -> Graph:
         """The captured forward pass."""
-        return captured(self._model, inputs, self._options, training)
+        return captured(self._model, inputs, self.options, training)
 
     def compile(self, graph: Graph) -> Compilation:
         """Candidates, prices, solution, plan and source of a captured graph.
@@ -71,7 +71,7 @@ class Compiler:
         Where every rank brings its own part, the batch arrives divided the way the best plan for a
         whole batch divides it.
         """
-        if self._options.input == "global":
+        if self.options.input == "global":
             return self._compile(graph, None)
         return self._compile(
             graph, self._batch or batch_form(self._compile(graph, None).plan, graph)
@@ -81,7 +81,7 @@ class Compiler:
         return compile_graph(graph, self.mesh, self.hardware, self.settings(batch), saved(graph))
 
     def settings(self, batch: Sharding | None) -> Settings:
-        options = self._options
+        options = self.options
         chosen = (
             *preset_constraints(options.preset, self.mesh),
             *_constraints(options, self.mesh),
@@ -114,7 +114,7 @@ class Compiler:
 
     def program_of(self, graph: Graph, edited: Path | None = None) -> Program:
         """The program of a captured graph."""
-        options = self._options
+        options = self.options
         agreement.same(
             "the model, the mesh or the options", f"{graph.digest} {self.mesh} {options}"
         )

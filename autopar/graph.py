@@ -7,6 +7,7 @@ plain data without torch, prints as a program and has a digest, so a plan can sa
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -40,6 +41,11 @@ class Tensor:
     def itemsize(self) -> int:
         """Bytes per element."""
         return ITEMSIZE[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return math.prod(self.shape) * self.itemsize
 
     def __str__(self) -> str:
         mark = "" if self.differentiable else " no grad"
@@ -232,6 +238,11 @@ class Graph:
         loss = () if self.loss is None else (self.loss,)
         rest = (*(name for _, name in self.outputs), *(name for _, name in self.mutations))
         return tuple(dict.fromkeys((*loss, *rest, *self.sends)))
+
+    @property
+    def is_stage(self) -> bool:
+        """Whether this is a part of a model: something comes from other stages, or goes there."""
+        return bool(self.sends or self.leaves("received"))
 
     @property
     def arguments(self) -> tuple[Node, ...]:

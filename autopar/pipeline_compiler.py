@@ -29,6 +29,7 @@ from autopar.schedules import Schedule
 from autopar.schedules.action import forward
 from autopar.split import Stages, split
 from autopar.staged import Staged, Wanted, compile_pipeline, compile_stages
+from autopar.staging.predict import predict
 
 COUNTING = Settings(padding=(), pads_batch=False)
 
@@ -36,8 +37,9 @@ COUNTING = Settings(padding=(), pads_batch=False)
 class PipelineCompiler:
     """`compiler` captures; the first pipeline decides where parameters rest ever after."""
 
-    def __init__(self, compiler: Compiler, wanted: Wanted) -> None:
-        self._compiler, self._wanted = compiler, wanted
+    def __init__(self, compiler: Compiler, wanted: Wanted, given: Staged | None = None) -> None:
+        """`given`: the pipeline, where it is compiled already."""
+        self._compiler, self._wanted, self._given = compiler, wanted, given
         self._mesh, self._hardware = compiler.mesh, compiler.hardware
         self._settings = compiler.settings(None)
         self._first: Staged | None = None
@@ -47,10 +49,16 @@ class PipelineCompiler:
         """The plan of a pipeline, and the graph that counts denominators."""
         graph, counts = self._graphs(batch, training=True)
         self._refuse_unheard(graph)
-        made = compile_pipeline(graph, self._mesh, self._hardware, self._settings, self._wanted)
+        made = self._given or self._compiled(graph)
         made.plan.check(made.stages)
         self._first, self._graph = made, graph
         return made, counts
+
+    def _compiled(self, graph: Graph) -> Staged:
+        """As was asked for, with the predicted step."""
+        made = compile_pipeline(graph, self._mesh, self._hardware, self._settings, self._wanted)
+        found = predict(made.plan, made.stages, self._hardware, self._settings)
+        return replace(made, plan=replace(made.plan, prediction=found))
 
     def pipeline_for(self, batch: Mapping[str, Any], training: bool) -> Built:
         """The pipeline of a batch, on every rank: rank 0 decides."""

@@ -38,6 +38,46 @@ class StagePlan:
     plan: Plan
 
 
+@dataclass(frozen=True, slots=True)
+class StageFigures:
+    """What one stage on one worker should cost: seconds per microbatch and once a step, peak bytes."""
+
+    stage: int
+    worker: int
+    forward_s: float
+    input_grad_s: float
+    weight_grad_s: float
+    once_s: float
+    in_flight: int
+    nbytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Another way to train on the same devices, and its predicted step; None where none fits."""
+
+    what: str
+    step_s: float | None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A simulated step.  `bubbles`: by worker, the share of it in which there is nothing to do.
+
+    `bound_s` is below the step of every plan of the table that the planner was given, by the
+    relaxation of `autopar/stages/relaxation.py`; the stages themselves are then solved one by one, and
+    may be better than in the table.  None where a person chose.
+    """
+
+    step_s: float
+    bubbles: tuple[float, ...]
+    stages: tuple[StageFigures, ...]
+    bound_s: float | None = None
+    table_step_s: float | None = None
+    """What the planner believed of its choice: the simulated step with the table's figures."""
+    compared: tuple[Compared, ...] = ()
+
+
 @dataclass(frozen=True)
 class PipelinePlan:
     """`cuts` name the operators that stages begin with; `actions` is the schedule's text."""
@@ -51,6 +91,10 @@ class PipelinePlan:
     actions: str
     workers: tuple[WorkerPlan, ...]
     stages: tuple[StagePlan, ...]
+    prediction: Prediction | None = None
+    hardware: str = ""
+    hardware_digest: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
     schema: int = PIPELINE_SCHEMA
 
     @cached_property

@@ -169,13 +169,18 @@ def pose(
 
     `recompute`: what each block may do in the backward; None: what the settings say.
     """
-    master = ITEMSIZE["float32"] if settings.precision in ("bfloat16", "float16") else 0
-    prices = Prices(mesh, hardware, settings.states, master, settings.microbatches)
+    prices = prices_of(mesh, hardware, settings)
     routes = Routes(mesh, prices.step, prices.weight_step)
     modes = recompute or (settings.recompute or "none",)
     candidates = replace(candidates_of(graph, mesh, settings), recompute=modes)
     priced = build(graph, candidates, prices, routes, saved=saved)
     return Posed(graph, settings, prices, routes, saved, priced)
+
+
+def prices_of(mesh: Mesh, hardware: Hardware, settings: Settings) -> Prices:
+    """What things cost there, with what the user asked for."""
+    master = ITEMSIZE["float32"] if settings.precision in ("bfloat16", "float16") else 0
+    return Prices(mesh, hardware, settings.states, master, settings.microbatches)
 
 
 def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:

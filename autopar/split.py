@@ -155,6 +155,12 @@ def _stage(graph: Graph, nodes: list[Node], received: list[Tensor]) -> Graph:
 
 def crossing_nbytes(graph: Graph) -> Iterator[tuple[str, int]]:
     """Of every possible cut: the bytes of all tensors that would cross it, gradients not counted."""
+    for name, tensors in crossing(graph):
+        yield name, sum(tensor.nbytes for tensor in tensors)
+
+
+def crossing(graph: Graph) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    """Of every possible cut: the tensors that would cross it."""
     everywhere = shared(graph)
     operators = [node for node in computing(graph) if node.name not in everywhere]
     place = {node.name: index for index, node in enumerate(operators)}
@@ -165,17 +171,9 @@ def crossing_nbytes(graph: Graph) -> Iterator[tuple[str, int]]:
         for node in operators
         for tensor in node.outputs
     }
-    open_: dict[str, int] = {}
+    open_: dict[str, Tensor] = {}
     for index, node in enumerate(operators):
-        open_ = {name: nbytes for name, nbytes in open_.items() if last_read[name] >= index}
+        open_ = {name: tensor for name, tensor in open_.items() if last_read[name] >= index}
         if index:
-            yield node.name, sum(open_.values())
-        for tensor in node.outputs:
-            open_[tensor.name] = _nbytes(tensor)
-
-
-def _nbytes(tensor: Tensor) -> int:
-    size = tensor.itemsize
-    for length in tensor.shape:
-        size *= length
-    return size
+            yield node.name, tuple(open_.values())
+        open_ |= {tensor.name: tensor for tensor in node.outputs}

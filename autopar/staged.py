@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from autopar.blocks import blocks
 from autopar.capture.saved import saved
@@ -21,7 +21,7 @@ from autopar.pricing.parameters import Storage
 from autopar.schedules import SCHEDULES, Schedule, build, lower
 from autopar.schedules.kept import most_in_flight
 from autopar.split import Stages, split
-from cost_models.hardware import Hardware
+from cost_models.hardware import Hardware, digest
 
 Shape = int | Sequence[int]
 
@@ -63,9 +63,15 @@ class Wanted:
         count = len(cuts) + 1 if cuts else per_worker * len(workers)
         return cls(workers, count, name, microbatches or 2 * len(workers), tuple(cuts))
 
+    @classmethod
+    def like(cls, plan: PipelinePlan) -> Wanted:
+        """What a plan decided."""
+        schedule = plan.schedule
+        return cls(plan.workers, schedule.stages, schedule.name, plan.microbatches, plan.cuts)
+
 
 def asked_of_pipelines(
-    stages: int | Sequence[Shape],
+    stages: int | Sequence[Shape] | Literal["auto"],
     schedule: str | None,
     microbatches: int | None,
     cuts: Sequence[str],
@@ -173,6 +179,7 @@ def compile_stages(
     `storage`: by worker and parameter, where parameters already are.
     """
     rests = dict(storage or {})
+    known_hardware, hardware = hardware, on_full_hosts(hardware, mesh)
     plans: list[StagePlan] = []
     sources: dict[tuple[int, int], str] = {}
     known: dict[object, tuple[Plan, str]] = {}
@@ -193,9 +200,16 @@ def compile_stages(
     lowered = lower(schedule, edges(stages))
     count = schedule.microbatches
     plan_ = PipelinePlan(
-        graph.name, graph.digest, mesh, tuple(cuts), count, str(lowered), workers, tuple(plans)
-    )
+        graph.name, graph.digest, mesh, tuple(cuts), count, str(lowered), workers, tuple(plans),
+        hardware=known_hardware.device.name, hardware_digest=digest(known_hardware),
+        versions=plans[0].plan.versions,
+    )  # fmt: skip
     return Staged(plan_, stages, sources)
+
+
+def on_full_hosts(hardware: Hardware, mesh: Mesh) -> Hardware:
+    """Devices and links as stages see them: other stages work on the same hosts."""
+    return hardware.filled(min(mesh.world_size, hardware.devices_per_host))
 
 
 def _settings(

@@ -137,6 +137,17 @@ class Hardware:
             overlap=share.overlap,
         )
 
+    def filled(self, local_ranks: int) -> Hardware:
+        """The same for meshes that are only a part of the `local_ranks` ranks on each host."""
+        return replace(
+            self,
+            device=self.device_shared_by(local_ranks),
+            intra_host=self.intra_host.shared_by(local_ranks),
+            inter_host=self.inter_host.shared_by(local_ranks),
+            cores=0,
+            shared={},
+        )
+
     def _figures(self) -> Iterator[tuple[str, float, str]]:
         """Key and value of every figure, and the range that it must be in."""
         device = self.device

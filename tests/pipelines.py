@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from autopar.posed import Compilation, Settings
 from autopar.pricing.estimate import traffic
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.pipeline.module import Pipelined
+from cost_models.hardware import Hardware
 from tests.parity import CASES, RATE, Reference, check_weights, close, reference
 from tests.random_plans import random_plan
 from tests.wide import Wide
@@ -35,10 +36,12 @@ class Line:
     name: str
     mesh: tuple[int, ...]
     stages: int | Sequence[Any]
-    schedule: str
-    microbatches: int
+    schedule: str | None
+    microbatches: int | None
     seed: int | None = None
     cuts: tuple[str, ...] = ()
+    least_workers: int = 1
+    hardware: Hardware | str = field(default="cpu", repr=False)
 
 
 def check_lines(lines: list[Line]) -> None:
@@ -56,6 +59,7 @@ def check_line(line: Line) -> None:
     """Loss, gradients, weights, buffers, local sizes and traffic are what they should be."""
     case = reference(line.name)
     parallel = pipelined(line, case)
+    assert len(parallel.plan.workers) >= line.least_workers
     check_local_sizes(parallel)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=RATE)
     with CountTraffic(parallel.device_mesh) as counted:
@@ -76,7 +80,7 @@ def pipelined(line: Line, case: Reference) -> Pipelined:
     loss = CASES[line.name]()[2]
     with Wide(), _random(line.seed):
         parallel = autopar.parallelize(
-            case.model, line.mesh, case.inputs, loss=loss, optimizer="SGD", hardware="cpu",
+            case.model, line.mesh, case.inputs, loss=loss, optimizer="SGD", hardware=line.hardware,
             stages=line.stages, schedule=line.schedule, microbatches=line.microbatches,
             cuts=line.cuts,
         )  # fmt: skip

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from autopar import presets
-from autopar.api import as_hardware, compile_model
-from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, load
+from autopar.api import as_hardware, compile_model, compile_staged
+from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, Loaded, load
 from autopar.cli.output import console, known, save
+from autopar.cli.stages import CUT, MICROBATCHES, SCHEDULE, STAGES, Forced, read_stages
 from autopar.errors import ConstraintError, InputError, MeshError
 from autopar.mesh import Mesh
 from autopar.options import Options
+from autopar.posed import Compilation
 from autopar.problem_text import to_json
 from autopar.rules import coverage, discovered
-from autopar.show import coverage_line, show_plan
+from autopar.show import coverage_line, show_pipeline, show_plan
+from autopar.staged import Staged
+from cost_models.hardware import Hardware
 
 
 def command(
@@ -48,6 +52,10 @@ def command(
         str | None,
         typer.Option(help="none, selective or full, in every block; none given: as memory asks."),
     ] = None,
+    stages: STAGES = "1",
+    schedule: SCHEDULE = None,
+    microbatches: MICROBATCHES = None,
+    cut: CUT = None,
     problem: Annotated[
         Path | None, typer.Option(help="Write what the solver solves, for `autopar solve`.")
     ] = None,
@@ -66,18 +74,44 @@ def command(
     if problem is not None and problem.resolve() == output.resolve():
         raise InputError(f"--output and --problem are both {output}: pass two files.")
     shape, profile = _shape(mesh, devices), as_hardware(hardware or None)
-    loaded = load(model, batch, sequence)
-    made = compile_model(
-        loaded.model, shape, loaded.inputs, hardware=profile, loss=loaded.loss,
-        optimizer=asked.optimizer, precision=asked.precision, memory_limit=asked.memory_limit,
-        preset=asked.preset, constraints=asked.constraints, recompute=asked.recompute,
-    )  # fmt: skip
+    forced = Forced(read_stages(stages), schedule, microbatches, tuple(cut or ()))
+    made = _made(load(model, batch, sequence), shape, profile, asked, forced, problem)
     save(made.plan.to_json() + "\n", output)
+    if isinstance(made, Staged):
+        console().print(show_pipeline(made.plan), f"\nwrote {output}", sep="\n")
+        return
     if problem:
         save(to_json(made.priced.problem) + "\n", problem)
     spent = sum(found.seconds for found in discovered())
     said = coverage_line(coverage(made.graph), spent)
     console().print(show_plan(made.plan, made.graph), "", Text(said), f"\nwrote {output}", sep="\n")
+
+
+def _made(
+    loaded: Loaded,
+    shape: Mesh | int,
+    profile: Hardware,
+    asked: Options,
+    forced: Forced,
+    problem: Path | None,
+) -> Staged | Compilation:
+    """A plan of the whole model, or of stages."""
+    forced.check()
+    options: dict[str, Any] = {
+        "hardware": profile, "loss": loaded.loss, "optimizer": asked.optimizer,
+        "precision": asked.precision, "memory_limit": asked.memory_limit, "preset": asked.preset,
+        "constraints": asked.constraints, "recompute": asked.recompute,
+    }  # fmt: skip
+    if forced.stages == 1:
+        return compile_model(loaded.model, shape, loaded.inputs, **options)
+    if problem is not None:
+        raise InputError(
+            "--problem writes the problem of one graph; with --stages there are several."
+        )
+    return compile_staged(
+        loaded.model, shape, loaded.inputs, stages=forced.stages, schedule=forced.schedule,
+        microbatches=forced.microbatches, cuts=forced.cuts, **options,
+    )  # fmt: skip
 
 
 def _shape(mesh: str | None, devices: int | None) -> Mesh | int:

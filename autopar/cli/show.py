@@ -11,9 +11,10 @@ from rich.text import Text
 from autopar.cli.match import graph_of
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE
 from autopar.cli.output import console
-from autopar.plan import Plan
+from autopar.cli.stages import load_plan, staged_of
+from autopar.pipeline_plan import PipelinePlan
 from autopar.rules import coverage
-from autopar.show import coverage_line, show_operators, show_plan
+from autopar.show import coverage_line, show_operators, show_pipeline, show_plan
 
 
 def command(
@@ -25,7 +26,12 @@ def command(
     sequence: SEQUENCE = None,
 ) -> None:
     """Print a plan as tables: costs, parameters, communication, operators, conversions."""
-    decided = Plan.load(plan)
+    decided = load_plan(plan)
+    if isinstance(decided, PipelinePlan):
+        if model:
+            staged_of(decided, model, batch, sequence)
+        console().print(show_pipeline(decided))
+        return
     graph = graph_of(decided, model, batch, sequence) if model else None
     out = console()
     out.print(show_plan(decided, graph), "", show_operators(decided, graph), sep="\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 
 from autopar.conversion import Step
@@ -27,6 +28,24 @@ from autopar.record import Padding
 from cost_models.hardware import digest
 
 
+@dataclass(frozen=True)
+class LaidOut:
+    """What decisions mean; every gather that may be repeated still says so, needed or not."""
+
+    choices: tuple[Choice, ...]
+    parameters: tuple[ParameterPlan, ...]
+    conversions: tuple[Conversion, ...]
+
+
+def lay_out(graph: Graph, decisions: Decisions, routes: Routes) -> LaidOut:
+    """Decisions written out: the sharding of every node, the way of every parameter and tensor."""
+    return LaidOut(
+        tuple(Choice(node.name, _sharding(graph, decisions, node.name)) for node in graph.nodes),
+        tuple(_parameters(graph, decisions, routes)),
+        tuple(_conversions(graph, decisions, routes)),
+    )
+
+
 def assemble(
     graph: Graph,
     decisions: Decisions,
@@ -40,12 +59,9 @@ def assemble(
     in_flight: int = 1,
 ) -> Plan:
     """The plan that these decisions make, with its predicted step; what a solver proved is not in it."""
-    parameters = tuple(_parameters(graph, decisions, routes))
-    choices = tuple(
-        Choice(node.name, _sharding(graph, decisions, node.name)) for node in graph.nodes
-    )
+    laid = lay_out(graph, decisions, routes)
+    choices, parameters, wanted = laid.choices, laid.parameters, laid.conversions
     shardings = {choice.node: choice.sharding for choice in choices}
-    wanted = tuple(_conversions(graph, decisions, routes))
     recompute = decisions.recompute
     run_again = again(graph, shardings, wanted, recompute, saved, prices.mesh, precision)
     conversions = Keeps(graph, shardings, wanted, prices.mesh, saved, run_again).effective()

@@ -60,7 +60,15 @@ def _traffic(
     precision: str,
     run_again: Again,
 ) -> TrafficOf:
-    per_step = [
+    sent = per_microbatch(graph, choices, conversions, mesh, precision, run_again)
+    return TrafficOf(per_step(graph, parameters, mesh, precision), tuple(part for _, part in sent))
+
+
+def per_step(
+    graph: Graph, parameters: tuple[ParameterPlan, ...], mesh: Mesh, precision: str
+) -> tuple[Traffic, ...]:
+    """Every collective of parameters that are gathered, and gradients that are reduced, once a step."""
+    issued = [
         part
         for parameter in parameters
         for c in parameter.steps
@@ -71,17 +79,29 @@ def _traffic(
         tensor = leaf[parameter.name]
         wide = reduction_dtype(tensor.name, graph, precision)
         itemsize = 0 if wide is None else ITEMSIZE[wide]
-        per_step += exchanges(tensor, parameter.stored, mesh, itemsize)
-    per_microbatch = _together(graph, choices, conversions, mesh, precision, run_again)
+        issued += exchanges(tensor, parameter.stored, mesh, itemsize)
+    return tuple(issued)
+
+
+def per_microbatch(
+    graph: Graph,
+    choices: tuple[Choice, ...],
+    conversions: tuple[Conversion, ...],
+    mesh: Mesh,
+    precision: str,
+    run_again: Again,
+) -> list[tuple[str, Traffic]]:
+    """Every collective of a microbatch, with a tensor or the operator for which it is issued."""
+    sent = _together(graph, choices, conversions, mesh, precision, run_again)
     reached = _reached(graph)
     for choice in choices:
         node = graph.node[choice.node]
         issued = variant_traffic(choice.sharding.variant, node, choice.sharding, graph, mesh)
         goes_back = any(tensor.name in reached for tensor in node.outputs)
-        per_microbatch += (p for p in issued if goes_back or p.direction == "forward")
+        sent += [(choice.node, p) for p in issued if goes_back or p.direction == "forward"]
         if choice.node in run_again.computed:
-            per_microbatch += _once_more(issued)
-    return TrafficOf(tuple(per_step), tuple(per_microbatch))
+            sent += [(choice.node, part) for part in _once_more(issued)]
+    return sent
 
 
 def _once_more(issued: Iterable[Traffic]) -> list[Traffic]:
@@ -96,13 +116,13 @@ def _together(
     mesh: Mesh,
     precision: str,
     run_again: Again,
-) -> list[Traffic]:
-    """The collectives of conversions; weights of one block share theirs."""
+) -> list[tuple[str, Traffic]]:
+    """The collectives of conversions, by tensor; weights of one block share theirs."""
     backward = _in_backward(graph, choices, conversions)
     found = groups(graph, conversions, mesh, precision)
     group_of = {(m.tensor, g.hop): i for i, g in enumerate(found) for m in g.members}
     hops: Counter[str] = Counter()
-    calls: defaultdict[object, list[Traffic]] = defaultdict(list)
+    calls: defaultdict[object, list[tuple[str, Traffic]]] = defaultdict(list)
     for place, conversion in enumerate(conversions):
         name = conversion.tensor
         alone = ("alone", place)
@@ -110,11 +130,14 @@ def _together(
         hops[name] += 1
         for part in _issued(conversion, graph, mesh, precision):
             if part.direction == "forward" or (name, conversion.target) in backward:
-                calls[traveller, part.direction, part.collective].append(part)
+                calls[traveller, part.direction, part.collective].append((name, part))
             if place in run_again.conversions:
                 for more in _once_more([part]):
-                    calls[traveller, "again", part.collective].append(more)
-    return [replace(parts[0], nbytes=sum(p.nbytes for p in parts)) for parts in calls.values()]
+                    calls[traveller, "again", part.collective].append((name, more))
+    return [
+        (parts[0][0], replace(parts[0][1], nbytes=sum(part.nbytes for _, part in parts)))
+        for parts in calls.values()
+    ]
 
 
 def _reached(graph: Graph) -> set[str]:
@@ -177,7 +200,8 @@ def estimate(
     shardings = {c.node: c.sharding for c in choices}
     run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
     issued = _traffic(graph, choices, parameters, conversions, mesh, precision, run_again)
-    flows = (*_flows(issued.step, "step", prices), *_flows(issued.microbatch, "microbatch", prices))
+    flows = (*flows_of(issued.step, "step", prices),
+             *flows_of(issued.microbatch, "microbatch", prices))  # fmt: skip
     spent = {
         c.node: operator_seconds(graph.node[c.node], c.sharding, graph, prices) for c in choices
     }
@@ -185,10 +209,10 @@ def estimate(
     backward_s += sum(spent[name].forward_s for name in sorted(run_again.computed))
     compute_s = sum(each.forward_s for each in spent.values()) + backward_s
     compute_s += update_seconds(graph, parameters, prices)
-    hideable_s = _hideable_seconds(graph, parameters, flows, prices, precision)
+    hideable_s = hideable_seconds(graph, parameters, flows, prices, precision)
     hidden_s = min(hideable_s, prices.hidden_share * backward_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
-    bytes_of = [_storage_bytes(leaf[p.name], p, prices) for p in parameters]
+    bytes_of = [storage_bytes(leaf[p.name], p, prices) for p in parameters]
     keeps = Keeps(graph, shardings, conversions, mesh, saved, run_again)
     return Estimate(
         compute_s=compute_s,
@@ -199,12 +223,12 @@ def estimate(
         gradient_nbytes=sum(b.gradient for b in bytes_of),
         optimizer_nbytes=sum(b.optimizer for b in bytes_of),
         activation_nbytes=keeps.nbytes(),
-        working_nbytes=_largest_working(graph, choices, prices, keeps),
+        working_nbytes=largest_working(graph, choices, prices, keeps),
         in_flight=in_flight,
     )
 
 
-def _hideable_seconds(
+def hideable_seconds(
     graph: Graph,
     parameters: tuple[ParameterPlan, ...],
     flows: tuple[Flow, ...],
@@ -243,12 +267,14 @@ def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: 
     )
 
 
-def _storage_bytes(tensor: Tensor, parameter: ParameterPlan, prices: Prices) -> StorageBytes:
+def storage_bytes(tensor: Tensor, parameter: ParameterPlan, prices: Prices) -> StorageBytes:
+    """What a planned parameter occupies."""
     storage = Storage(parameter.stored, parameter.leaf, False)
     return storage_nbytes(tensor, storage, prices)
 
 
-def _flows(issued: tuple[Traffic, ...], scope: Scope, prices: Prices) -> Iterator[Flow]:
+def flows_of(issued: tuple[Traffic, ...], scope: Scope, prices: Prices) -> Iterator[Flow]:
+    """Collectives by axis, kind and direction."""
     groups: defaultdict[tuple[int, str, str], list[Traffic]] = defaultdict(list)
     for part in issued:
         groups[part.axis, part.collective, part.direction].append(part)
@@ -272,9 +298,7 @@ def _buckets(sizes: list[int]) -> list[int]:
     return [BUCKET_NBYTES] * full + [rest] * (rest > 0)
 
 
-def _largest_working(
-    graph: Graph, choices: tuple[Choice, ...], prices: Prices, keeps: Keeps
-) -> int:
+def largest_working(graph: Graph, choices: tuple[Choice, ...], prices: Prices, keeps: Keeps) -> int:
     """The largest operator, with what is recomputed of its block while it goes back."""
     of_block = keeps.recomputed_nbytes()
     mesh = prices.mesh

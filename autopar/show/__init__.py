@@ -8,6 +8,7 @@ from autopar.show.fold import Block, Row, fold
 from autopar.show.landscape import landscape_grid, landscape_table
 from autopar.show.operators import conversions, operators
 from autopar.show.parameters import parameters
+from autopar.show.pipeline import show_pipeline
 from autopar.show.plan import show_operators, show_plan
 from autopar.show.proof import proof
 from autopar.show.rules import coverage_line, rule_report, rules_table
@@ -22,5 +23,5 @@ __all__ = [
     "Block", "Row", "checks", "communication", "conversions", "costs", "coverage_line", "curve",
     "differences", "explanation", "fold", "header", "landscape_grid", "landscape_table", "nbytes",
     "operators", "parameters", "proof", "rule_report", "rules_table", "seconds", "shares",
-    "show_operators", "show_plan", "solution", "to_text", "verdicts", "words",
+    "show_operators", "show_pipeline", "show_plan", "solution", "to_text", "verdicts", "words",
 ]  # fmt: skip

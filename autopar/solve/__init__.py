@@ -6,7 +6,7 @@
 from autopar.solve.alternatives import best_with_each_state
 from autopar.solve.completion import completed
 from autopar.solve.dual import readable
-from autopar.solve.hull import hull
+from autopar.solve.hull import corners, hull
 from autopar.solve.ready import Ready, solve
 
-__all__ = ["Ready", "best_with_each_state", "completed", "hull", "readable", "solve"]
+__all__ = ["Ready", "best_with_each_state", "completed", "corners", "hull", "readable", "solve"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from autopar.problem import Assignment, Limit, Problem
@@ -10,9 +11,6 @@ from autopar.solve.elimination import eliminate
 from autopar.solve.network import Prices
 from autopar.solve.ready import Ready, refuse_too_large
 from autopar.solve.rows import Goal
-
-NBYTES: Prices = (0.0, 1.0, 1.0, 0.0)
-"""Bytes with one microbatch in flight."""
 
 
 def hull(problem: Problem) -> tuple[Assignment, ...]:
@@ -29,50 +27,90 @@ def hull(problem: Problem) -> tuple[Assignment, ...]:
     return tuple(kept)
 
 
+def corners(ready: Ready, most: int, in_flight: float) -> tuple[Assignment, ...]:
+    """A few corners, the fastest and the smallest among them, with so many microbatches in flight.
+
+    The others are found between those that lie farthest apart.
+    """
+    return tuple(ready.answer(point, 0.0, "none") for point in _Hull(ready, in_flight).some(most))
+
+
 class _Hull:
-    def __init__(self, ready: Ready) -> None:
+    """Bytes are counted with `in_flight` microbatches."""
+
+    def __init__(self, ready: Ready, in_flight: float = 1.0) -> None:
         self._order, self._network = ready.order, ready.left.network
+        self._in_flight = in_flight
         self._goal = Goal.of(self._network)
 
     def corners(self) -> Iterator[tuple[Point, float]]:
         """Points, and lower bounds on the ticks of all that have no more bytes."""
-        fast, bound = self._at(0.0)
-        least = eliminate(self._order, NBYTES).bound
-        limited = Goal.of(self._network, (Limit(least),))
-        smallest = best_within(self._order, limited)
-        small = _point(smallest)
+        (fast, bound), (small, least) = self._ends()
         yield fast, bound
         yield from self._between(fast, small)
-        yield small, smallest.bound
+        yield small, least
+
+    def some(self, most: int) -> list[Point]:
+        """At most so many corners, from the fastest to the smallest."""
+        found = [point for point, _ in self._ends()]
+        closed: set[int] = set()
+        while len(found) < most:
+            gaps = [
+                (self._nbytes(a) - self._nbytes(b), i)
+                for i, (a, b) in enumerate(itertools.pairwise(found))
+                if id(a) not in closed
+            ]
+            widest, place = max(gaps, default=(0.0, 0))
+            if widest <= 0:
+                break
+            corner = self._corner(found[place], found[place + 1])
+            if corner is None:
+                closed.add(id(found[place]))
+            else:
+                found.insert(place + 1, corner[0])
+        return found if self._nbytes(found[0]) > self._nbytes(found[-1]) else found[:1]
+
+    def _ends(self) -> tuple[tuple[Point, float], tuple[Point, float]]:
+        """The fastest and the smallest, each with a bound on ticks of all with no more bytes."""
+        fast, bound = self._at(0.0)
+        nbytes: Prices = (0.0, 1.0, self._in_flight, 0.0)
+        limit = Limit(eliminate(self._order, nbytes).bound, self._in_flight)
+        smallest = best_within(self._order, Goal.of(self._network, (limit,)))
+        return (fast, bound), (_point(smallest), smallest.bound)
 
     def _between(self, fast: Point, small: Point) -> Iterator[tuple[Point, float]]:
         """Corners strictly between two points (dichotomic search; Cohon 1978)."""
-        saved = _nbytes(fast) - _nbytes(small)
+        found = self._corner(fast, small)
+        if found is not None:
+            yield from self._between(fast, found[0])
+            yield found
+            yield from self._between(found[0], small)
+
+    def _corner(self, fast: Point, small: Point) -> tuple[Point, float] | None:
+        """One strictly between two points; None where there is none."""
+        saved = self._nbytes(fast) - self._nbytes(small)
         lost = self._ticks(small) - self._ticks(fast)
         if saved <= 0 or lost <= 0:
-            return
+            return None
         price = lost / saved
         corner, bound = self._at(price)
-        line = self._ticks(fast) + price * _nbytes(fast)
-        if self._ticks(corner) + price * _nbytes(corner) >= line - len(self._network.tables):
-            return
-        yield from self._between(fast, corner)
-        yield corner, bound - price * _nbytes(corner)
-        yield from self._between(corner, small)
+        line = self._ticks(fast) + price * self._nbytes(fast)
+        if self._ticks(corner) + price * self._nbytes(corner) >= line - len(self._network.tables):
+            return None
+        return corner, bound - price * self._nbytes(corner)
 
     def _at(self, price: float) -> tuple[Point, float]:
         """The best point where a byte costs so many ticks, and a bound on ticks and priced bytes."""
-        prices: Prices = (1.0, price, price, 0.0)
+        prices: Prices = (1.0, price, self._in_flight * price, 0.0)
         found = best_within(self._order, Goal(self._goal.rows, prices))
         return _point(found), found.bound
 
     def _ticks(self, point: Point) -> float:
         return self._goal.soft(point.sums)
 
+    def _nbytes(self, point: Point) -> float:
+        return float(point.sums[1] + self._in_flight * point.sums[2])
+
 
 def _point(found: Found) -> Point:
     return found.best or refuse_too_large()
-
-
-def _nbytes(point: Point) -> float:
-    return float(point.sums[1] + point.sums[2])

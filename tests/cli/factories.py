@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.models import MLP, mlp
+from tests.models import MLP, gpt2, mlp
 
 SCALE = 3
 good = mlp
+gpt = gpt2
 
 
 def small() -> tuple[Any, ...]:

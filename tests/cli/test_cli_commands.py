@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 import autopar
 from autopar.cli import app
+from autopar.pipeline_plan import PipelinePlan
 from autopar.plan import Plan
 from cost_models.hardware import load, to_text
 
@@ -21,7 +22,8 @@ FACTORIES = "tests/cli/factories.py"
 FLAGS = {
     "plan": {
         "model", "--mesh", "--devices", "--output", "-o", "--hardware", "--preset", "--constraint",
-        "--optimizer", "--precision", "--memory", "--recompute", "--problem", "--batch",
+        "--optimizer", "--precision", "--memory", "--recompute", "--stages",
+        "--schedule", "--microbatches", "--cut", "--problem", "--batch",
         "--sequence",
     },
     "show": {"plan", "model", "--batch", "--sequence"},
@@ -359,3 +361,38 @@ def test_the_console_script(
         autopar.cli.main()
         assert ended.pop() == code
     assert "ddp" in capsys.readouterr().out
+
+
+def test_stages_are_planned_shown_and_emitted(tmp_path: Path) -> None:
+    model = ("tests.cli.factories:gpt",)
+    path, forced = tmp_path / "auto.json", tmp_path / "forced.json"
+    ok("plan", *model, "--mesh", "2", "--hardware", "cpu", "--stages", "auto", "--schedule", "1f1b",
+       "--microbatches", "2", "-o", path)  # fmt: skip
+    said = ok("plan", *model, "--mesh", "4", "--hardware", "cpu", "--stages", "1+3", "--schedule",
+              "zb-h1", "--microbatches", "4", "-o", forced)  # fmt: skip
+    assert "2 stages, zb-h1, 4 microbatches" in said and "1-3" in said
+    plan = PipelinePlan.load(forced)
+    assert plan.prediction is not None and plan.prediction.step_s > 0
+    assert said.split("\nwrote")[0].strip() in ok("show", forced, *model)
+    ok("emit", forced, *model, "-o", tmp_path)
+    for stage in (0, 1):
+        compile((tmp_path / f"GPT2LMHeadModel_stage{stage}.py").read_text(), "stage", "exec")
+    table = (tmp_path / "GPT2LMHeadModel_schedule.md").read_text()
+    assert table.startswith("| worker 0 (ranks 0-0) | worker 1 (ranks 1-3) |")
+    chosen = PipelinePlan.load(path).prediction
+    assert chosen is not None and chosen.bound_s is not None and chosen.compared
+    assert "compared:" in ok("show", path)
+
+
+def test_flags_of_stages_that_make_no_sense(tmp_path: Path) -> None:
+    base = ("plan", "tests.cli.factories:gpt", "--mesh", "2", "--hardware", "cpu")
+    for more, said in [
+        (("--stages", "two"), "Cannot read --stages 'two'"),
+        (("--microbatches", "2"), "pass --stages auto"),
+        (("--stages", "auto", "--schedule", "interleaved"), "chooses among the schedules"),
+        (("--stages", "auto", "--microbatches", "3"), "cannot be cut into 3"),
+        (("--stages", "auto", "--preset", "fsdp"), "has yet to choose"),
+        (("--stages", "2", "--problem", tmp_path / "x.json"), "--problem"),
+    ]:
+        refused = run(*base, *more, "-o", tmp_path / "p.json")
+        assert refused.exit_code == 1 and said in " ".join(refused.stderr.split()), refused.stderr

@@ -1,0 +1,109 @@
+"""From a model to its stages, forced or chosen: what `plan`, `parallelize` and commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from autopar.batch import Batch, leaves_of, mapped
+from autopar.compiler import Compiler
+from autopar.errors import ConstraintError, InputError
+from autopar.graph import Graph
+from autopar.microbatch import part
+from autopar.pipeline_plan import PipelinePlan
+from autopar.runtime import agreement
+from autopar.staged import Shape, Staged, Wanted
+from autopar.staging.choose import Chosen, Source, Wishes, choose
+
+StagesLike = int | Sequence[Shape] | Literal["auto"]
+
+
+def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chosen:
+    """Whether to pipeline, and how."""
+    settings = compiler.settings(None)
+    if settings.constraints or settings.preset:
+        raise ConstraintError(
+            "Constraints and presets speak of mesh axes, which stages='auto' has yet to choose. Say how "
+            "many stages there are (stages=2), or leave the constraints out."
+        )
+    source = source_of(compiler, batch)
+    return choose(source, compiler.mesh, compiler.hardware, settings, wishes)
+
+
+def agreed_stages(
+    compiler: Compiler,
+    batch: Mapping[str, Any],
+    stages: StagesLike,
+    schedule: str | None,
+    microbatches: int | None,
+    cuts: Sequence[str],
+) -> tuple[Wanted, Staged | None] | None:
+    """What was asked for, or what rank 0 finds best and has compiled; None: no pipeline."""
+    if stages != "auto":
+        return Wanted.of(compiler.mesh, stages, schedule, microbatches, cuts), None
+    agreement.same("the example inputs", Batch.of((), batch).digest)
+    made: list[Staged] = []
+
+    def decide() -> tuple[str, ...]:
+        found = chosen(compiler, batch, Wishes(schedule, microbatches, tuple(cuts)))
+        if found.staged is None:
+            return ()
+        made.append(found.staged)
+        return (found.staged.plan.to_json(),)
+
+    texts = agreement.from_first_rank(decide)
+    if not texts:
+        return None
+    plan = PipelinePlan.from_json(texts[0], "the plan of rank 0")
+    return Wanted.like(plan), made[0] if made else None
+
+
+def source_of(compiler: Compiler, batch: Mapping[str, Any]) -> Source:
+    """A model with its batch, captured in any size."""
+    whole = compiler.graph(batch)
+    if whole.loss is None or whole.outputs:
+        raise InputError(
+            f"stages='auto' needs a loss and nothing else from {whole.name}: pass the targets with the "
+            "batch, or loss=, and leave outputs= out."
+        )
+
+    def capture(samples: int) -> Graph:
+        return compiler.graph(of_samples(batch, samples))
+
+    def parted(pieces: int) -> Graph:
+        if pieces == 1:
+            return whole
+        return part(whole, capture(samples_of(batch) // pieces), pieces).microbatch
+
+    return Source(samples_of(batch), whole, capture, parted, _is_separable(whole))
+
+
+def _is_separable(whole: Graph) -> bool:
+    """Whether microbatches keep the meaning of the step."""
+    try:
+        part(whole, whole, 2)
+    except InputError:
+        return False
+    return True
+
+
+def samples_of(batch: Mapping[str, Any]) -> int:
+    """The first dim of the first tensor."""
+    sizes = [v.shape[0] for _, v in leaves_of(batch, "") if isinstance(v, torch.Tensor) and v.dim()]
+    if not sizes:
+        raise InputError("The batch has no tensor whose first dim could be its size.")
+    return int(sizes[0])
+
+
+def of_samples(batch: Mapping[str, Any], samples: int) -> Mapping[str, Any]:
+    """The first samples of a batch."""
+    size = samples_of(batch)
+
+    def cut(value: Any, _: str) -> Any:
+        is_part = isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size
+        return value[:samples] if is_part else value
+
+    made: Mapping[str, Any] = mapped(batch, "", cut)
+    return made

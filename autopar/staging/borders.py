@@ -1,0 +1,60 @@
+"""What passes between stages: how long a cut's tensors occupy the links between two submeshes.
+
+Every rank of the receiving submesh gets its own part of each tensor once, from ranks of the sending one
+that take turns: so a submesh of d devices that splits what crosses among t of them takes in d / t times
+its bytes.  The slower of the two sides counts, ranks sending and receiving at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autopar.graph import Tensor
+from autopar.stages.table import Array
+from cost_models.hardware import Hardware, Link
+
+
+@dataclass(frozen=True, order=True)
+class Border:
+    """`devices` among `tiles` of which a tensor that crosses is divided."""
+
+    devices: int
+    tiles: int
+
+
+def seconds(nbytes: float, source: Border, target: Border, link: Link) -> float:
+    """One microbatch's transfer, without its latency."""
+    taken = nbytes / target.tiles
+    given = taken * target.devices / source.devices
+    return max(taken, given) / link.bytes_per_s
+
+
+def passing(
+    crossing: Sequence[Sequence[Tensor]], borders: Sequence[Border], link: Link
+) -> tuple[Array, Array]:
+    """[cut, exit, entry] for outputs, and for their gradients."""
+    forward = [sum(t.nbytes for t in tensors) for tensors in crossing]
+    back = [sum(t.nbytes for t in tensors if t.differentiable) for tensors in crossing]
+    one = np.array([[seconds(1.0, a, b, link) for b in borders] for a in borders])
+    return (
+        np.multiply.outer(np.array(forward, dtype=float), one),
+        np.multiply.outer(np.array(back, dtype=float), one.T),
+    )
+
+
+def link_between(hardware: Hardware, devices: int) -> Link:
+    """What joins neighbouring stages: between hosts, as soon as there are several hosts."""
+    within = devices <= hardware.devices_per_host
+    return hardware.intra_host if within else hardware.inter_host
+
+
+def tiles_of(forms: Sequence[tuple[Tensor, int]]) -> int:
+    """Of tensors and how many ranks divide each: what divides most bytes."""
+    weights: dict[int, float] = {}
+    for tensor, tiles in forms:
+        weights[tiles] = weights.get(tiles, 0.0) + math.prod(tensor.shape)
+    return max(weights, key=lambda tiles: (weights[tiles], tiles), default=1)

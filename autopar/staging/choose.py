@@ -1,0 +1,238 @@
+"""Whether to pipeline, and how: the planner's choice compiled stage by stage, against no stages.
+
+1. The sweep makes a table of all ranges (`tabled.py`), the planner chooses stages, submeshes, number of
+   microbatches and schedule together (`autopar/stages`).
+2. The chosen stages are compiled exactly, each within the memory that its schedule leaves.  Where the
+   table promised too much, the planner is asked again with a little less memory.
+3. Against it stand one stage that accumulates gradients over microbatches, and the plan without either.
+   The least predicted step wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from autopar.capture.saved import saved
+from autopar.compile import compile_graph
+from autopar.errors import InfeasibleError, InputError
+from autopar.graph import Graph
+from autopar.mesh import Mesh
+from autopar.pipeline_plan import Compared, Prediction, WorkerPlan
+from autopar.posed import Compilation, Settings, prices_of
+from autopar.split import split
+from autopar.staged import Staged, compile_stages, on_full_hosts
+from autopar.stages import FAMILIES, Family, StagePlan, StageProblem, plan_stages
+from autopar.staging.positions import forced, places
+from autopar.staging.predict import predict
+from autopar.staging.tabled import Sizes, Sweep, Tabled, counts
+from cost_models.hardware import Hardware
+
+TIGHTER = (1.0, 0.93, 0.85, 0.75)
+"""Shares of the memory that the planner is offered, one after the other, until all stages fit."""
+HOPELESS = 1.5
+"""Times the limit: where the sweep's smallest plan is larger, none without stages is sought."""
+DEFAULT = ("1f1b", "gpipe", "zb-h1")
+"""Families that are looked at where no schedule is asked for."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model that can be captured.
+
+    capture   samples -> the graph of so many
+    parted    microbatches -> the graph of one of them, as the step runs it; raises `InputError` where
+              the loss does not allow several
+    """
+
+    batch: int
+    whole: Graph
+    capture: Callable[[int], Graph]
+    parted: Callable[[int], Graph]
+    is_separable: bool = True
+    """Whether a step may be made of microbatches."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a person forces of an automatic choice; None and () leave it open."""
+
+    schedule: str | None = None
+    microbatches: int | None = None
+    cuts: tuple[str, ...] = ()
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The schedules to choose from."""
+        names = DEFAULT if self.schedule is None else (self.schedule,)
+        unknown = [name for name in names if name not in FAMILIES]
+        if unknown:
+            raise InputError(
+                f"stages='auto' chooses among the schedules {', '.join(FAMILIES)}, not "
+                f"{unknown[0]!r}. Pass one of them, or say how many stages there are: stages=2."
+            )
+        return tuple(FAMILIES[name] for name in names)
+
+    def counts(self, batch: int) -> tuple[int, ...]:
+        """The numbers of microbatches to choose from, where there may be several."""
+        if self.microbatches is None:
+            return counts(batch)
+        if self.microbatches < 1 or batch % self.microbatches:
+            raise InputError(
+                f"A batch of {batch} cannot be cut into {self.microbatches} equal microbatches."
+            )
+        return (self.microbatches,)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The winner: a pipeline (perhaps of one stage), or a plan without microbatches."""
+
+    staged: Staged | None
+    plain: Compilation | None
+    compared: tuple[Compared, ...]
+
+
+def choose(
+    source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, wishes: Wishes
+) -> Chosen:
+    """The best of all; raise `InfeasibleError` where nothing fits."""
+    limit = settings.memory_limit
+    if limit is None:
+        limit = prices_of(mesh, hardware, settings).device.memory_bytes
+    limited = replace(settings, memory_limit=limit)
+    candidates: list[tuple[str, Staged]] = []
+    refused: list[InfeasibleError] = []
+    sweep = _sweep(source, mesh, hardware, limited, wishes)
+    problems = _problems(source, sweep, wishes)
+    for what, (tabled, problem) in problems.items():
+        try:
+            candidates.append((what, _fitting(source, tabled, problem, mesh, hardware, limited)))
+        except InfeasibleError as error:
+            refused.append(error)
+    plain = None
+    if _may_be_plain(wishes) and sweep.least_alone_nbytes() <= HOPELESS * limit:
+        plain = _plain(source, mesh, hardware, limited)
+    compared = [Compared(_named(staged), _step(staged)) for _, staged in candidates]
+    if _may_be_plain(wishes):
+        compared.append(
+            Compared(f"no stages on {mesh}", None if plain is None else plain.plan.estimate.step_s)
+        )
+    if not candidates and plain is None:
+        raise refused[0] if refused else InfeasibleError(f"No plan fits {limit:.4g} bytes.")
+    best = min((staged for _, staged in candidates), key=_step, default=None)
+    if plain is not None and (best is None or plain.plan.estimate.step_s <= _step(best)):
+        return Chosen(None, plain, tuple(compared))
+    assert best is not None and best.plan.prediction is not None
+    prediction = replace(best.plan.prediction, compared=tuple(compared))
+    plan = replace(best.plan, prediction=prediction)
+    return Chosen(replace(best, plan=plan), None, tuple(compared))
+
+
+def _may_be_plain(wishes: Wishes) -> bool:
+    return wishes == Wishes()
+
+
+def _sweep(
+    source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, wishes: Wishes
+) -> Sweep:
+    """Of the places that may be cut."""
+    found = forced(wishes.cuts) if wishes.cuts else places(source.whole)
+    assert settings.memory_limit is not None
+    return Sweep(
+        source.whole, found, Sizes(source.batch, source.whole, source.capture), mesh,
+        on_full_hosts(hardware, mesh), settings, settings.memory_limit,
+    )  # fmt: skip
+
+
+def _problems(
+    source: Source, sweep: Sweep, wishes: Wishes
+) -> dict[str, tuple[Tabled, StageProblem]]:
+    """What the planner is asked: any stages, and one stage."""
+    many = wishes.counts(source.batch)
+    if not source.is_separable and wishes.microbatches is None:
+        many = (1,)
+    tabled = sweep.tabled(wishes.families, many)
+    if wishes.cuts:
+        return {"stages": (tabled, tabled.problem)}
+    single = replace(tabled.problem, most_stages=1, families=tabled.problem.families[:1])
+    return {"stages": (tabled, tabled.problem), "one stage": (tabled, single)}
+
+
+def _fitting(
+    source: Source,
+    tabled: Tabled,
+    problem: StageProblem,
+    mesh: Mesh,
+    hardware: Hardware,
+    settings: Settings,
+) -> Staged:
+    """The planner's choice, compiled; with less memory where a stage turns out too large."""
+    last: InfeasibleError | None = None
+    for share in TIGHTER:
+        tighter = replace(problem, memory_nbytes=share * problem.memory_nbytes)
+        try:
+            plan = plan_stages(tighter)
+        except InfeasibleError as error:
+            raise last or error from None
+        try:
+            return compiled(source, tabled, plan, mesh, hardware, settings)
+        except InfeasibleError as error:
+            last = error
+    assert last is not None
+    raise last
+
+
+def compiled(
+    source: Source,
+    tabled: Tabled,
+    plan: StagePlan,
+    mesh: Mesh,
+    hardware: Hardware,
+    settings: Settings,
+) -> Staged:
+    """The planner's stages, each solved by itself, with the predicted step."""
+    graph = source.parted(plan.microbatches)
+    cuts = cuts_of(tabled, plan)
+    stages = split(graph, cuts)
+    schedule = FAMILIES[plan.schedule].make(len(plan.stages), plan.microbatches)
+    meshes = [tabled.decided[stage.way].mesh for stage in plan.stages]
+    made = compile_stages(graph, stages, cuts, mesh, hardware, settings, _workers(meshes), schedule)
+    prediction: Prediction = predict(made.plan, stages, hardware, settings)
+    prediction = replace(prediction, bound_s=plan.bound_s, table_step_s=plan.step_s)
+    return replace(made, plan=replace(made.plan, prediction=prediction))
+
+
+def cuts_of(tabled: Tabled, plan: StagePlan) -> tuple[str, ...]:
+    """The operators that stages after the first begin with."""
+    return tuple(tabled.places.cut(stage.start) for stage in plan.stages[1:])
+
+
+def _workers(meshes: Sequence[Mesh]) -> tuple[WorkerPlan, ...]:
+    """Consecutive ranks."""
+    found, first = [], 0
+    for mesh in meshes:
+        found.append(WorkerPlan(tuple(range(first, first + mesh.world_size)), mesh))
+        first += mesh.world_size
+    return tuple(found)
+
+
+def _plain(
+    source: Source, mesh: Mesh, hardware: Hardware, settings: Settings
+) -> Compilation | None:
+    """Without stages and microbatches; None where that does not fit."""
+    try:
+        return compile_graph(source.whole, mesh, hardware, settings, saved(source.whole))
+    except InfeasibleError:
+        return None
+
+
+def _step(staged: Staged) -> float:
+    assert staged.plan.prediction is not None
+    return staged.plan.prediction.step_s
+
+
+def _named(staged: Staged) -> str:
+    plan = staged.plan
+    meshes = "+".join("x".join(map(str, worker.mesh.sizes)) for worker in plan.workers)
+    return f"{plan.schedule.name} of {plan.microbatches} microbatches on {meshes}"

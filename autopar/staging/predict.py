@@ -1,0 +1,152 @@
+"""A compiled pipeline's step: what its stages really spend, simulated under its own schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from autopar.capture.saved import saved
+from autopar.graph import Graph
+from autopar.mesh import Mesh
+from autopar.pipeline_plan import PipelinePlan, Prediction, StageFigures, StagePlan, WorkerPlan
+from autopar.placement import S, Sharding
+from autopar.plan import Plan
+from autopar.posed import Settings, prices_of
+from autopar.pricing.spent import Spent, spent_by
+from autopar.schedules import Schedule
+from autopar.schedules.action import COMPUTE
+from autopar.schedules.kept import most_in_flight
+from autopar.simulate import Costs, Link, Network, StageCost, Traffic, simulate
+from autopar.split import Crossing, Stages
+from autopar.staged import on_full_hosts
+from autopar.staging.borders import Border, seconds
+from cost_models.hardware import Hardware
+from cost_models.hardware import Link as HardwareLink
+
+
+def predict(
+    plan: PipelinePlan, stages: Stages, hardware: Hardware, settings: Settings
+) -> Prediction:
+    """The simulated step of a pipeline's plan, and what its stages cost."""
+    spent = stages_spent(plan, stages, hardware, settings)
+    schedule = computing(plan.schedule)
+    simulated = simulate(schedule, costs(plan, stages, spent, hardware))
+    return Prediction(
+        simulated.step,
+        simulated.bubble_rates,
+        tuple(_figures(each, spent[each.stage, each.worker], schedule) for each in plan.stages),
+    )
+
+
+def stages_spent(
+    plan: PipelinePlan, stages: Stages, hardware: Hardware, settings: Settings
+) -> dict[tuple[int, int], Spent]:
+    """(stage, worker) -> what it spends."""
+    shared = on_full_hosts(hardware, plan.mesh)
+    kept = [saved(graph) for graph in stages.graphs]
+    return {
+        (each.stage, each.worker): spent_by(
+            each.plan,
+            stages.graphs[each.stage],
+            prices_of(each.plan.mesh, shared, settings),
+            kept[each.stage],
+        )
+        for each in plan.stages
+    }
+
+
+def costs(
+    plan: PipelinePlan,
+    stages: Stages,
+    spent: Mapping[tuple[int, int], Spent],
+    hardware: Hardware,
+) -> Costs:
+    """For the simulator: one byte is one second, so that a transfer occupies its link for as long."""
+    holders = plan.schedule.holders
+    made = tuple(
+        _slowest([spent[stage, worker] for worker in workers])
+        for stage, workers in enumerate(holders)
+    )
+    pairs = sorted({(c.source, c.target) for c in stages.crossings})
+    traffic = []
+    links: dict[tuple[int, int], Link] = {}
+    for source, target in pairs:
+        here = [c for c in stages.crossings if (c.source, c.target) == (source, target)]
+        traffic.append(_traffic(plan, stages.graphs[source], here, hardware))
+        for a in holders[source]:
+            for b in holders[target]:
+                link = link_of(hardware, plan.workers[a], plan.workers[b])
+                links[a, b] = links[b, a] = Link(link.latency_s, 1.0)
+    routes = {pair: (place,) for place, pair in enumerate(links)}
+    return Costs(made, tuple(traffic), Network(tuple(links.values()), routes))
+
+
+def computing(schedule: Schedule) -> Schedule:
+    """Without transfers and collectives, which the simulator times by itself."""
+    lists = (tuple(a for a in actions if a.kind in COMPUTE) for actions in schedule.workers)
+    return replace(schedule, workers=tuple(lists))
+
+
+def link_of(hardware: Hardware, one: WorkerPlan, two: WorkerPlan) -> HardwareLink:
+    """The slowest link between two workers, ranks being numbered host by host."""
+    hosts = {rank // hardware.devices_per_host for rank in (*one.ranks, *two.ranks)}
+    return hardware.intra_host if len(hosts) == 1 else hardware.inter_host
+
+
+def _slowest(every: Sequence[Spent]) -> StageCost:
+    """Of a stage's copies."""
+    return StageCost(
+        forward=max(s.forward_s for s in every),
+        input_gradient=max(s.input_grad_s for s in every),
+        weight_gradient=max(s.weight_grad_s for s in every),
+        kept=max(s.kept_nbytes for s in every),
+        kept_for_weights=max(s.kept_nbytes for s in every),
+        working=max(s.working_nbytes for s in every),
+        static=max(s.rest_nbytes for s in every),
+        reduction=max(s.hideable_s - s.hidden_s for s in every),
+        update=max(s.exposed_s for s in every),
+    )
+
+
+def _traffic(
+    plan: PipelinePlan, graph: Graph, crossings: Sequence[Crossing], hardware: Hardware
+) -> Traffic:
+    """The longest way between copies of two stages."""
+    first = crossings[0]
+    there, back = 0.0, 0.0
+    for a in plan.schedule.holders[first.source]:
+        for b in plan.schedule.holders[first.target]:
+            link = link_of(hardware, plan.workers[a], plan.workers[b])
+            one, two = plan.of[first.source, a], plan.of[first.target, b]
+            out = into = 0.0
+            for crossing in crossings:
+                tensor = graph.tensors[crossing.tensor]
+                left = _border(one, one.sharding(graph, tensor.name))
+                arriving = two.choice[f"received_{tensor.name}"].outputs[0]
+                right = _border(two, arriving)
+                out += seconds(tensor.nbytes, left, right, link)
+                into += seconds(tensor.nbytes, right, left, link) * tensor.differentiable
+            there, back = max(there, out), max(back, into)
+    flows = any(graph.tensors[c.tensor].differentiable for c in crossings)
+    return Traffic(first.source, first.target, there, back if flows else None)
+
+
+def _border(plan: Plan, form: Sharding) -> Border:
+    return Border(plan.mesh.world_size, tiles(form, plan.mesh))
+
+
+def tiles(form: Sharding, mesh: Mesh) -> int:
+    """Among how many ranks a form divides a tensor."""
+    return math.prod(
+        size for size, kind in zip(mesh.sizes, form, strict=True) if isinstance(kind, S)
+    )
+
+
+def _figures(each: StagePlan, spent: Spent, schedule: Schedule) -> StageFigures:
+    own = [a for a in schedule.workers[each.worker] if a.stage == each.stage]
+    held = most_in_flight(own)
+    return StageFigures(
+        each.stage, each.worker, spent.forward_s, spent.input_grad_s, spent.weight_grad_s,
+        spent.once_s, held, spent.rest_nbytes + held * spent.kept_nbytes + spent.working_nbytes,
+    )  # fmt: skip

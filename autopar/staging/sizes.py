@@ -1,0 +1,100 @@
+"""A graph for other sizes of the batch, from two that were captured: shapes are linear in it.
+
+Between two sizes every dim and every literal number of a captured graph either stays or grows with the
+batch.  What lies on the line through both is what a capture would give; a graph that does not (other
+operators, rounded sizes) is captured for each size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from autopar.graph import Arg, Graph, Node, Saved, Tensor
+
+
+class NotLinear(ValueError):
+    """The two graphs are not one graph of two sizes."""
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A graph of one size of the batch, and what its operators keep."""
+
+    samples: int
+    graph: Graph
+    saved: Mapping[str, Saved]
+
+
+def between(one: Sized, two: Sized, samples: int) -> Sized:
+    """The graph for so many samples, on the line through two; raise `NotLinear` where it is none."""
+    if len(one.graph.nodes) != len(two.graph.nodes) or one.samples == two.samples:
+        raise NotLinear
+    line = _Line(one.samples, two.samples, samples)
+    pairs = zip(one.graph.nodes, two.graph.nodes, strict=True)
+    graph = replace(one.graph, nodes=tuple(line.node(a, b) for a, b in pairs))
+    if one.saved.keys() != two.saved.keys():
+        raise NotLinear
+    kept = {name: line.saved(found, two.saved[name]) for name, found in one.saved.items()}
+    return Sized(samples, graph, kept)
+
+
+@dataclass(frozen=True)
+class _Line:
+    low: int
+    high: int
+    at: int
+
+    def number(self, one: int, two: int) -> int:
+        """On the line, a whole number."""
+        value, rest = divmod((two - one) * (self.at - self.low), self.high - self.low)
+        if rest:
+            raise NotLinear
+        return one + value
+
+    def node(self, one: Node, two: Node) -> Node:
+        if (one.name, one.op, one.target, len(one.outputs)) != (
+            two.name,
+            two.op,
+            two.target,
+            len(two.outputs),
+        ):
+            raise NotLinear
+        return replace(
+            one,
+            args=tuple(self.args(one.args, two.args)),
+            kwargs=tuple(
+                zip(
+                    (key for key, _ in one.kwargs),
+                    self.args([v for _, v in one.kwargs], [v for _, v in two.kwargs]),
+                    strict=True,
+                )
+            ),
+            outputs=tuple(self.tensor(a, b) for a, b in zip(one.outputs, two.outputs, strict=True)),
+        )
+
+    def args(self, one: object, two: object) -> list[Arg]:
+        assert isinstance(one, (tuple, list)) and isinstance(two, (tuple, list))
+        if len(one) != len(two):
+            raise NotLinear
+        return [self.arg(a, b) for a, b in zip(one, two, strict=True)]
+
+    def arg(self, one: Arg, two: Arg) -> Arg:
+        if isinstance(one, tuple) and isinstance(two, tuple):
+            return tuple(self.args(one, two))
+        if type(one) is int and type(two) is int:
+            return self.number(one, two)
+        if one != two and not (isinstance(one, float) and isinstance(two, float)):
+            raise NotLinear
+        return one
+
+    def tensor(self, one: Tensor, two: Tensor) -> Tensor:
+        if len(one.shape) != len(two.shape) or one.dtype != two.dtype or one.pads or two.pads:
+            raise NotLinear
+        shape = (self.number(a, b) for a, b in zip(one.shape, two.shape, strict=True))
+        return replace(one, shape=tuple(shape))
+
+    def saved(self, one: Saved, two: Saved) -> Saved:
+        if (one.operands, one.outputs) != (two.operands, two.outputs):
+            raise NotLinear
+        return replace(one, extra_nbytes=self.number(one.extra_nbytes, two.extra_nbytes))

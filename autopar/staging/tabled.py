@@ -1,0 +1,297 @@
+"""A captured model as a `StageProblem`: positions, ways of every submesh, transfers, for several M.
+
+One sweep: the folded graph is solved once or twice per mesh that a submesh may form; the few decisions
+that come out are priced for every size of a microbatch and every mode of recomputation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from autopar.blocks import MODES, Recompute, blocks
+from autopar.capture.saved import saved
+from autopar.graph import Graph, Node
+from autopar.mesh import Mesh
+from autopar.placement import S
+from autopar.plan import OpSharding
+from autopar.posed import Settings, prices_of
+from autopar.pricing.estimate import storage_bytes
+from autopar.pricing.operators import OperatorSeconds, operator_seconds
+from autopar.pricing.prices import Prices
+from autopar.pricing.spent import Spent
+from autopar.split import computing, crossing, shared, split
+from autopar.stages import Family, StageProblem, StageTable
+from autopar.staging.borders import Border, link_between, passing, tiles_of
+from autopar.staging.decided import Decided, PieceChoices, decide, of_pieces
+from autopar.staging.folded import fold
+from autopar.staging.positions import Places
+from autopar.staging.shapes import Shape, shapes
+from autopar.staging.sizes import NotLinear, Sized, between
+from autopar.staging.ways import Chain, Tie, piece_spent, way
+from cost_models.hardware import Hardware
+
+MOST_COUNTS = 8
+"""Numbers of microbatches that are looked at."""
+MOST_STAGES = 64
+
+
+class Sizes:
+    """The folded graph for any number of samples: two captures, and the line through both."""
+
+    def __init__(self, batch: int, whole: Graph, capture: Callable[[int], Graph]) -> None:
+        self.batch, self._capture = batch, capture
+        self._known = {batch: _sized(batch, whole)}
+
+    def __call__(self, samples: int) -> Sized:
+        """The graph of so many samples."""
+        if samples not in self._known:
+            self._known[samples] = self._on_line(samples) or _sized(samples, self._capture(samples))
+        return self._known[samples]
+
+    @cached_property
+    def _other(self) -> Sized:
+        samples = next(
+            self.batch // part for part in range(2, self.batch + 1) if self.batch % part == 0
+        )
+        return _sized(samples, self._capture(samples))
+
+    def _on_line(self, samples: int) -> Sized | None:
+        try:
+            return between(self._known[self.batch], self._other, samples)
+        except NotLinear:
+            return None
+
+
+def _sized(samples: int, graph: Graph) -> Sized:
+    folded = fold(graph).graph
+    return Sized(samples, folded, saved(folded))
+
+
+def counts(batch: int) -> tuple[int, ...]:
+    """The largest powers of two that divide the batch."""
+    powers = [2**k for k in range(1, batch.bit_length()) if batch % 2**k == 0]
+    return tuple(powers[-MOST_COUNTS:]) or (1,)
+
+
+@dataclass(frozen=True, eq=False)
+class Tabled:
+    """The problem, and what its positions and ways mean."""
+
+    problem: StageProblem
+    places: Places
+    decided: Mapping[str, Decided]
+    """By the name of a way."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Everything that ways are made from."""
+
+    whole: Graph
+    places: Places
+    sizes: Sizes
+    mesh: Mesh
+    hardware: Hardware
+    settings: Settings
+    memory_nbytes: float
+
+    def tabled(self, families: tuple[Family, ...], many: Sequence[int]) -> Tabled:
+        """The problem; raise where nothing could ever be planned."""
+        decisions = [
+            (shape, decided)
+            for shape in shapes(self.mesh, self.hardware.devices_per_host)
+            for mesh in shape.meshes
+            for decided in self._decisions(mesh)
+        ]
+        known: dict[str, Decided] = {}
+        tables = [t for count in many if (t := self._table(count, decisions, known)) is not None]
+        problem = StageProblem(
+            len(self.places.positions), self.mesh.world_size, self.memory_nbytes, tuple(tables),
+            families, MOST_STAGES,
+        )  # fmt: skip
+        return Tabled(problem.check(), self.places, known)
+
+    def least_alone_nbytes(self) -> float:
+        """What the smallest plan of the sweep takes without stages and microbatches, on the mesh itself.
+
+        It is the solver's answer for least bytes, with as much recomputation as there can be.
+        """
+        shape = Shape(1, self.mesh.world_size, (self.mesh,))
+        decisions = [(shape, decided) for decided in self._decisions(self.mesh)]
+        table = self._table(1, decisions, {})
+        if table is None:
+            return 0.0
+        return min(
+            float((way.rest_nbytes + way.kept_nbytes + way.working_nbytes)[0, -1])
+            for way in table.ways
+        )
+
+    def _decisions(self, mesh: Mesh) -> list[Decided]:
+        """Of microbatches of several sizes; the same objects, however often they are asked for."""
+        if mesh.sizes not in self._decided:
+            self._decided[mesh.sizes] = self._sought(mesh)
+        return self._decided[mesh.sizes]
+
+    @cached_property
+    def _decided(self) -> dict[tuple[int, ...], list[Decided]]:
+        return {}
+
+    def _sought(self, mesh: Mesh) -> list[Decided]:
+        batch, per_host = self.sizes.batch, self.hardware.devices_per_host
+        found: dict[object, Decided] = {}
+        for samples in dict.fromkeys(min(batch, n) for n in _samples(mesh, per_host)):
+            for each in decide(
+                self.sizes(samples), mesh, self.hardware, self.settings, batch // samples
+            ):
+                found.setdefault(each.laid, each)
+        return list(found.values())
+
+    def _table(
+        self, count: int, decisions: Sequence[tuple[Shape, Decided]], known: dict[str, Decided]
+    ) -> StageTable | None:
+        """All ways for one number of microbatches."""
+        number = {id(each): place for place, (_, each) in enumerate(decisions)}
+        sized = self.sizes(self.sizes.batch // count)
+        fitting = [(shape, each) for shape, each in decisions if each.fits(sized.graph)]
+        if not fitting:
+            return None
+        at_cut = dict(crossing(sized.graph))
+        across = [at_cut[self._stands[self.places.cut(p)]] for p in range(1, self._last)]
+        read = [_border(each, sized.graph, across) for _, each in fitting]
+        borders = sorted(set(read))
+        pieces = split(sized.graph, self._folded_cuts).graphs
+        ways = []
+        for (shape, each), border in zip(fitting, read, strict=True):
+            for mode in self._modes:
+                figures = self._figures(sized, each, pieces, mode)
+                name = f"{'x'.join(map(str, each.mesh.sizes))} #{number[id(each)]}"
+                name += "" if mode == "none" else f" {mode}"
+                known[name] = each
+                ties = list(self._ties(each, sized.graph))
+                at = borders.index(border)
+                ways.append(way(name, each.mesh, shape.hosts, self._chain, figures, ties, at))
+        link = link_between(self.hardware, self.mesh.world_size)
+        send, back = passing([(), *across, ()], borders, link)
+        return StageTable(count, tuple(ways), send, back, link.latency_s)
+
+    @cached_property
+    def _modes(self) -> tuple[Recompute, ...]:
+        """What blocks may do in the backward."""
+        asked = self.settings.recompute
+        return (asked,) if asked else MODES if blocks(self.whole) else ("none",)
+
+    def _figures(
+        self, sized: Sized, decided: Decided, pieces: Sequence[Graph], mode: Recompute
+    ) -> list[Spent]:
+        """What every piece of the folded graph spends."""
+        if id(decided) not in self._chosen:
+            self._chosen[id(decided)] = of_pieces(decided, sized.graph, pieces)
+        prices = prices_of(decided.mesh, self.hardware, self.settings)
+        seconds_of = self._timed.setdefault((sized.samples, decided.mesh), Remembered())
+        return [
+            piece_spent(piece, mine, prices, sized.saved, self.settings.precision, mode, seconds_of)
+            for piece, mine in zip(pieces, self._chosen[id(decided)], strict=True)
+        ]
+
+    @cached_property
+    def _chosen(self) -> dict[int, tuple[PieceChoices, ...]]:
+        """Decisions written out, by identity; the sweep keeps them alive."""
+        return {}
+
+    @cached_property
+    def _timed(self) -> dict[object, Remembered]:
+        return {}
+
+    @property
+    def _last(self) -> int:
+        return len(self.places.positions) - 1
+
+    @cached_property
+    def _stands(self) -> Mapping[str, str]:
+        return fold(self.whole).stands_for
+
+    @cached_property
+    def _folded_cuts(self) -> tuple[str, ...]:
+        """Where pieces of the folded graph begin, in its order."""
+        order = [node.name for node in self.sizes(self.sizes.batch).graph.nodes]
+        begins = {self._stands[cut] for cut in self.places.pieces}
+        return tuple(sorted(begins, key=order.index))
+
+    @cached_property
+    def _chain(self) -> Chain:
+        number = {name: place + 1 for place, name in enumerate(self._folded_cuts)}
+        like = (0, *(number[self._stands[cut]] for cut in self.places.pieces))
+        return Chain(like, self.places.positions)
+
+    @cached_property
+    def _readers(self) -> Mapping[str, tuple[int, ...]]:
+        """Parameters that several pieces read, by the user's name."""
+        everywhere = shared(self.whole)
+        starts = set(self.places.pieces)
+        piece, of = 0, {}
+        for node in computing(self.whole):
+            piece += node.name in starts
+            if node.name not in everywhere:
+                of[node.name] = piece
+        found = {
+            node.target: tuple(
+                sorted(
+                    {of[r.name] for r in self.whole.consumers[node.outputs[0].name] if r.name in of}
+                )
+            )
+            for node in self.whole.leaves("parameter")
+        }
+        return {name: pieces for name, pieces in found.items() if len(pieces) > 1}
+
+    def _ties(self, decided: Decided, graph: Graph) -> Iterator[Tie]:
+        prices = prices_of(decided.mesh, self.hardware, self.settings)
+        leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
+        for name, pieces in self._readers.items():
+            if name in leaf:
+                nbytes = storage_bytes(leaf[name], decided.parameter[name], prices).total
+                for first, later in itertools.pairwise(pieces):
+                    yield first, later, nbytes
+
+
+class Remembered:
+    """Seconds of operators of one graph on one mesh; candidates are the same objects for many."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], tuple[OperatorSeconds, OpSharding]] = {}
+
+    def __call__(
+        self, node: Node, sharding: OpSharding, graph: Graph, prices: Prices
+    ) -> OperatorSeconds:
+        key = node.name, id(sharding)
+        if key not in self._known:
+            self._known[key] = operator_seconds(node, sharding, graph, prices), sharding
+        return self._known[key][0]
+
+
+def _samples(mesh: Mesh, per_host: int) -> tuple[int, ...]:
+    """Sizes of microbatches for which a mesh's decisions are sought.
+
+    As many as the outer axis has devices: it divides the batch, an inner one divides tensors.  One: an
+    axis inside a host divides tensors, too.
+    """
+    inside = len(mesh) == 1 and mesh.world_size <= per_host
+    return (mesh.sizes[0], 1) if inside else (mesh.sizes[0],)
+
+
+def _border(decided: Decided, graph: Graph, across: Sequence[Sequence[object]]) -> Border:
+    """How a decision divides what crosses cuts: as it is first read there."""
+    forms = []
+    for name in dict.fromkeys(t.name for tensors in across for t in tensors):  # type: ignore[attr-defined]
+        reader = next(iter(graph.consumers[name]), None)
+        form = decided.made(graph, name)
+        if reader is not None:
+            inputs = decided.choice[reader.name].inputs
+            form = dict(zip(reader.operands, inputs, strict=True))[name]
+        tiles = 1
+        for axis, kind in enumerate(form):
+            tiles *= decided.mesh.sizes[axis] if isinstance(kind, S) else 1
+        forms.append((graph.tensors[name], tiles))
+    return Border(decided.mesh.world_size, tiles_of(forms))

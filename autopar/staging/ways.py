@@ -1,0 +1,126 @@
+"""Pieces that are priced become ways: figures of all ranges from one sweep, as sums over pieces.
+
+The relaxation, against a stage that is compiled by itself:
+
+- all pieces of a range follow one decision for the whole graph, made for a middle way between time and
+  memory; the compiled stage chooses for itself, and within its own memory;
+- a tensor that several pieces keep counts where it is kept first, and again behind every cut;
+- operators that every stage has for itself (masks, positions) count in every piece;
+- weights that are gathered together, and buckets of gradients, end at pieces: each has its own latency;
+- a block is recomputed piece by piece, so that one of several pieces keeps more than it would in one;
+- a parameter that several pieces read rests once in a range; sums over copies of it are free.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autopar.blocks import Recompute, blocks
+from autopar.graph import Graph, Saved
+from autopar.mesh import Mesh
+from autopar.pricing.keeps import Keeps
+from autopar.pricing.prices import Prices
+from autopar.pricing.recomputed import again
+from autopar.pricing.spent import SecondsOf, Spent, spent
+from autopar.stages.table import Array, Way
+from autopar.staging.decided import PieceChoices
+
+Tie = tuple[int, int, float]
+"""Two pieces, the first and a later one, that read the same parameter, and its bytes at rest."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """`like`: for every piece of the whole graph, the piece of the folded one that is like it."""
+
+    like: tuple[int, ...]
+    positions: tuple[int, ...]
+
+
+def piece_spent(
+    piece: Graph,
+    chosen: PieceChoices,
+    prices: Prices,
+    saved: Mapping[str, Saved],
+    precision: str,
+    mode: Recompute,
+    seconds_of: SecondsOf,
+) -> Spent:
+    """What one piece spends where all of its blocks do the same in the backward."""
+    recompute = {block.path: mode for block in blocks(piece)} if mode != "none" else {}
+    mesh = prices.mesh
+    shardings = {choice.node: choice.sharding for choice in chosen.choices}
+    run_again = again(piece, shardings, chosen.conversions, recompute, saved, mesh, precision)
+    keeps = Keeps(piece, shardings, chosen.conversions, mesh, saved, run_again)
+    return spent(
+        piece, chosen.choices, chosen.parameters, keeps.effective(), prices, saved, precision,
+        recompute, seconds_of,
+    )  # fmt: skip
+
+
+def way(
+    name: str,
+    mesh: Mesh,
+    hosts: int,
+    chain: Chain,
+    figures: Sequence[Spent],
+    ties: Sequence[Tie],
+    border: int,
+) -> Way:
+    """Figures of pieces of the folded graph -> figures of all ranges of the whole one."""
+    size = len(chain.positions)
+    behind = np.triu(np.ones((size, size), dtype=bool), 1)
+
+    def summed(of: Callable[[Spent], float]) -> Array:
+        each = np.array([of(figures[like]) for like in chain.like])
+        before = np.concatenate(([0.0], each.cumsum()))[list(chain.positions)]
+        return np.where(behind, np.maximum(0.0, before[None, :] - before[:, None]), 0.0)
+
+    hideable, covers = summed(lambda f: f.hideable_s), summed(lambda f: f.covers_s)
+    hidden = np.minimum(hideable, covers)
+
+    def seconds(of: Callable[[Spent], float]) -> Array:
+        return np.where(behind, summed(of), np.inf)
+
+    return Way(
+        name,
+        hosts,
+        mesh.world_size // hosts,
+        seconds(lambda f: f.forward_s),
+        seconds(lambda f: f.input_grad_s),
+        seconds(lambda f: f.weight_grad_s),
+        _without_twice(summed(lambda f: f.rest_nbytes), ties, chain.positions),
+        summed(lambda f: f.kept_nbytes),
+        np.where(
+            behind,
+            _largest([figures[like].working_nbytes for like in chain.like], chain.positions),
+            0.0,
+        ),
+        summed(lambda f: f.exposed_s) + hideable - hidden,
+        hidden,
+        entry=border,
+        exit=border,
+    )
+
+
+def _without_twice(rest: Array, ties: Sequence[Tie], positions: Sequence[int]) -> Array:
+    """Parameters that two pieces of a range read rest once."""
+    place = np.array(positions)
+    for first, later, nbytes in ties:
+        both = (place[:, None] <= first) & (later < place[None, :])
+        rest = np.where(both, rest - nbytes, rest)
+    return np.maximum(0.0, rest)
+
+
+def _largest(each: Sequence[float], positions: Sequence[int]) -> Array:
+    """[start, end]: the largest of the pieces between."""
+    size = len(positions)
+    between = [max(each[a:b]) for a, b in itertools.pairwise(positions)]
+    found = np.zeros((size, size))
+    for start in range(size - 1):
+        found[start, start + 1 :] = np.maximum.accumulate(between[start:])
+    return found

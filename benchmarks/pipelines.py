@@ -1,0 +1,125 @@
+"""From model code to emitted stages: `python benchmarks/pipelines.py [gpt39b|llama405b] [-o FILE]`.
+
+GPT-39B (48 layers, hidden 8192, 64 heads, sequence 1024, batch 1024) on 8 x 8 V100, for which Alpa
+published 2,393 s of planning, and Llama-3-405B on 2,048 hosts of 8 H100.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autopar.api import compile_staged
+from autopar.cli.stages import save_stages
+from autopar.garbage import uncollected
+from autopar.staged import Staged
+from autopar.staging import choose
+
+PHASES = ("_problems", "plan_stages", "compiled", "_plain")
+"""Functions of `autopar/staging/choose.py` whose time is told apart."""
+
+
+def gpt39b() -> tuple[Any, dict[str, Any]]:
+    """Alpa's GPT-39B (table 4), in half precision, on 8 x 8 V100."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_layer=48, n_embd=8192, n_head=64, n_positions=1024, vocab_size=51200,
+        attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(config)
+    return model, {"mesh": "8x8", "hardware": "v100", "precision": "float16", "batch": (1024, 1024)}
+
+
+def llama405b() -> tuple[Any, dict[str, Any]]:
+    """Llama-3-405B, 2,048 sequences of 8,192 tokens, on 2,048 x 8 H100."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=16384, intermediate_size=53248, num_hidden_layers=126, num_attention_heads=128,
+        num_key_value_heads=8, vocab_size=128256, max_position_embeddings=8192,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    asked = {"mesh": "2048x8", "hardware": "h100", "precision": "bfloat16", "batch": (2048, 8192)}
+    return model, asked
+
+
+MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
+    "gpt39b": gpt39b,
+    "llama405b": llama405b,
+}
+
+
+def timed(spent: dict[str, float], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with its wall time added up."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            spent[name] = spent.get(name, 0.0) + time.perf_counter() - start
+
+    return run
+
+
+def measured(name: str) -> dict[str, Any]:
+    """Plan, emit, and what took how long."""
+    spent: dict[str, float] = {}
+    for phase in PHASES:
+        setattr(choose, phase, timed(spent, phase, getattr(choose, phase)))
+    wall, cpu = time.perf_counter(), time.process_time()
+    model, asked = MODELS[name]()
+    ids = torch.zeros(asked["batch"], dtype=torch.int64, device="meta")
+    made = compile_staged(
+        model, asked["mesh"], {"input_ids": ids, "labels": ids}, hardware=asked["hardware"],
+        precision=asked["precision"], stages="auto",
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        if isinstance(made, Staged):
+            save_stages(made, Path(folder))
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    row: dict[str, Any] = {
+        "model": name, **{key: asked[key] for key in ("mesh", "hardware", "precision")},
+        "wall_s": round(wall, 2), "cpu_s": round(cpu, 2),
+        "phases_wall_s": {key: round(value, 2) for key, value in spent.items()},
+        "machine": platform.machine(), "torch": torch.__version__,
+    }  # fmt: skip
+    if isinstance(made, Staged) and made.plan.prediction is not None:
+        found = made.plan.prediction
+        row |= {
+            "stages": [str(worker.mesh) for worker in made.plan.workers],
+            "schedule": made.plan.schedule.name, "microbatches": made.plan.microbatches,
+            "step_s": found.step_s, "table_step_s": found.table_step_s, "bound_s": found.bound_s,
+            "bubbles": found.bubbles,
+            "compared": [(each.what, each.step_s) for each in found.compared],
+        }  # fmt: skip
+    return row
+
+
+def main() -> None:
+    """A line on the screen, JSON in a file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", default=["gpt39b"], choices=list(MODELS))
+    parser.add_argument("-o", "--output", type=Path)
+    asked = parser.parse_args()
+    with uncollected():
+        rows = [measured(name) for name in asked.names]
+    for row in rows:
+        print(json.dumps(row, indent=1))
+    if asked.output:
+        asked.output.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

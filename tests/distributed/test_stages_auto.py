@@ -1,0 +1,22 @@
+"""Stages that autopar chooses, on real processes: the step equals that of one process."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pipelines import Line, check_lines
+from tests.pool import Pool
+from tests.staging.hosts import slow_hosts
+
+
+@pytest.mark.parametrize("schedule", [None, "zb-h1"])
+def test_chosen_stages_are_equal(pool: Pool, schedule: str | None) -> None:
+    """Between hosts nearly nothing can be sent, so that stages are the best that there is."""
+    line = Line("gpt2", (4,), "auto", schedule, None, least_workers=2, hardware=slow_hosts())
+    pool.run(4, check_lines, [line])
+
+
+def test_one_stage_that_accumulates(pool: Pool) -> None:
+    """Within one host with a fast link, microbatches are asked for."""
+    line = Line("gpt2", (2,), "auto", "gpipe", 4, hardware=slow_hosts(1e12, 0.0))
+    pool.run(2, check_lines, [line])

@@ -1,0 +1,114 @@
+"""Whether to pipeline at all: slow links and little memory ask for it, fast links do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autopar.automatic import source_of
+from autopar.errors import InfeasibleError, InputError
+from autopar.mesh import Mesh
+from autopar.pipeline_plan import PipelinePlan
+from autopar.posed import Settings
+from autopar.staging.choose import Chosen, Wishes, choose
+from autopar.staging.predict import predict
+from autopar.staging.shapes import shapes
+from cost_models.hardware import Hardware
+from tests.staging.cases import compiler_of
+from tests.staging.hosts import slow_hosts
+
+MESH = Mesh.of(2)
+"""Two hosts of one device each."""
+
+
+def chosen(
+    hardware: Hardware, wishes: Wishes | None = None, mesh: Mesh = MESH, memory: float | None = None
+) -> Chosen:
+    source = source_of(*compiler_of("llama", mesh, hardware, layers=2))
+    settings = Settings(memory_limit=memory)
+    return choose(source, mesh, hardware, settings, wishes or Wishes())
+
+
+def hosts(bytes_per_s: float = 3e5) -> Hardware:
+    return slow_hosts(bytes_per_s, per_host=1)
+
+
+@pytest.fixture(scope="module")
+def slow() -> Chosen:
+    return chosen(hosts())
+
+
+def test_a_slow_link_asks_for_stages(slow: Chosen) -> None:
+    assert slow.staged is not None
+    plan = slow.staged.plan
+    assert len(plan.workers) > 1 and plan.microbatches > 1
+    plan.check(slow.staged.stages)
+    found = plan.prediction
+    assert found is not None and found.table_step_s is not None and found.bound_s is not None
+    assert found.step_s == min(each.step_s for each in found.compared if each.step_s is not None)
+    assert found.step_s == pytest.approx(found.table_step_s, rel=0.1)
+    assert found.bound_s <= found.table_step_s
+
+
+def test_the_prediction_is_of_the_plan(slow: Chosen) -> None:
+    """Read back from its text, a plan predicts the same; on a slower link, more."""
+    assert slow.staged is not None
+    plan = PipelinePlan.from_json(slow.staged.plan.to_json())
+    assert plan == slow.staged.plan and plan.prediction is not None
+    again = predict(plan, slow.staged.stages, hosts(), Settings())
+    assert again.step_s == pytest.approx(plan.prediction.step_s)
+    slower = predict(plan, slow.staged.stages, hosts(3e4), Settings())
+    assert slower.step_s > again.step_s
+
+
+def test_fast_links_ask_for_none() -> None:
+    """Where sending costs nothing, a pipeline has nothing but bubbles."""
+    free = chosen(slow_hosts(1e13, 0.0, per_host=4))
+    assert free.staged is None or len(free.staged.plan.workers) == 1
+
+
+def test_memory_is_kept() -> None:
+    """Every stage fits into a limit that just does; far below nothing does."""
+    wide = chosen(hosts(), Wishes("1f1b"))
+    assert wide.staged is not None and wide.staged.plan.prediction is not None
+    most = max(stage.nbytes for stage in wide.staged.plan.prediction.stages)
+    tight = chosen(hosts(), Wishes("1f1b"), memory=1.02 * most)
+    assert tight.staged is not None and tight.staged.plan.prediction is not None
+    assert all(s.nbytes <= 1.02 * most for s in tight.staged.plan.prediction.stages)
+    with pytest.raises(InfeasibleError):
+        chosen(hosts(), Wishes("1f1b"), memory=0.1 * most)
+
+
+def test_wishes_are_heard(slow: Chosen) -> None:
+    assert slow.staged is not None
+    cuts = slow.staged.plan.cuts[:1]
+    made = chosen(hosts(), Wishes("gpipe", 4, cuts)).staged
+    assert made is not None
+    assert (made.plan.schedule.name, made.plan.microbatches) == ("gpipe", 4)
+    assert set(made.plan.cuts) <= set(cuts)
+    with pytest.raises(InputError, match="3 equal microbatches"):
+        chosen(hosts(), Wishes(microbatches=3))
+    with pytest.raises(InputError, match="chooses among"):
+        chosen(hosts(), Wishes("chimera"))
+
+
+def test_shapes_of_a_cluster() -> None:
+    found = shapes(Mesh.of(4, 8), 8)
+    assert [(s.hosts, s.devices) for s in found] == [
+        (1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8),
+    ]  # fmt: skip
+    assert all(mesh.world_size == shape.size for shape in found for mesh in shape.meshes)
+    assert Mesh.of(2, 4) in found[3].meshes and Mesh.of(4, 8) in found[-1].meshes
+    assert [s.size for s in shapes(Mesh.of(3), 8)] == [1, 2, 3]
+    assert min(s.size for s in shapes(Mesh.of(2048, 8), 8)) == 64
+
+
+def test_a_crowded_host_is_slower() -> None:
+    """Stages are priced on hosts that other stages use, too."""
+    from cost_models.hardware import load
+
+    profile = load("cpu")
+    alone, crowded = profile.device_shared_by(1), profile.filled(4).device_shared_by(1)
+    assert crowded.flops_per_s["float32"] < alone.flops_per_s["float32"]
+    assert crowded == replace(profile.device_shared_by(4))

@@ -1,0 +1,144 @@
+"""What stages spend, against the estimate of the same plan; sums over pieces against whole ranges."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.blocks import Recompute, blocks
+from autopar.capture.saved import saved
+from autopar.compile import compile_graph
+from autopar.graph import Graph
+from autopar.mesh import Mesh
+from autopar.posed import Settings, pose, prices_of
+from autopar.pricing.operators import operator_seconds
+from autopar.pricing.spent import spent_by
+from autopar.split import split
+from autopar.stages import ONE_F_ONE_B
+from autopar.stages.table import Array
+from autopar.staging.choose import Source
+from autopar.staging.decided import of_pieces
+from autopar.staging.positions import places
+from autopar.staging.tabled import Sizes, Sweep, Tabled
+from autopar.staging.ways import piece_spent
+from cost_models.hardware import load
+from tests.staging.cases import source
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mlp"])
+@pytest.mark.parametrize("recompute", [None, "selective", "full"])
+def test_adds_up_to_the_estimate(name: str, recompute: str | None) -> None:
+    mesh, hardware = Mesh.of(2, 2), load("a100")
+    layers = {} if name == "mlp" else {"layers": 2}
+    graph = _whole(name, mesh, **layers)
+    if recompute and not blocks(graph):
+        pytest.skip("nothing to recompute")
+    settings = Settings(recompute=recompute)  # type: ignore[arg-type]
+    kept = saved(graph)
+    posed = pose(graph, mesh, hardware, settings, kept, None)
+    plan = posed.plan(posed.solve())
+    spent = spent_by(plan, graph, prices_of(mesh, hardware, settings), kept)
+    estimate = plan.estimate
+    assert spent.microbatch_s + spent.once_s == pytest.approx(estimate.step_s)
+    assert spent.hidden_s == pytest.approx(estimate.hidden_s)
+    assert spent.kept_nbytes == estimate.activation_nbytes
+    assert spent.working_nbytes == estimate.working_nbytes
+    rest = estimate.parameter_nbytes + estimate.gradient_nbytes + estimate.optimizer_nbytes
+    assert spent.rest_nbytes == rest
+    assert min(spent.forward_s, spent.input_grad_s, spent.weight_grad_s, spent.exposed_s) >= 0
+    if name != "mlp":  # a block that is recomputed puts nothing off, the output layer does
+        assert spent.weight_grad_s > 0
+
+
+def _whole(name: str, mesh: Mesh, **config: int) -> Graph:
+    if name != "mlp":
+        return source(name, mesh, **config).whole
+    from autopar.api import captured_graph
+    from tests import models
+
+    model, batch, loss = models.mlp()
+    return captured_graph(model, batch, loss=loss)
+
+
+def test_weight_gradients_are_those_of_products() -> None:
+    """On one device nothing is sent: a linear layer's backward is half for its weight."""
+    graph, hardware, mesh = source("llama", Mesh.of(1), layers=2).whole, load("a100"), Mesh.of(1)
+    kept = saved(graph)
+    made = compile_graph(graph, mesh, hardware, Settings(), kept)
+    prices = prices_of(mesh, hardware, Settings())
+    want = sum(
+        operator_seconds(node, made.plan.choice[node.name], graph, prices).backward_s / 2
+        for node in graph.nodes
+        if node.op.startswith("aten.linear")
+    )
+    assert spent_by(made.plan, graph, prices, kept).weight_grad_s == pytest.approx(want)
+
+
+@pytest.fixture(scope="module")
+def swept() -> tuple[Source, Sweep, Tabled]:
+    """A table of a model of three blocks, which folding leaves as it is, on two devices."""
+    mesh = Mesh.of(2)
+    found = source("llama", mesh, layers=3)
+    sizes = Sizes(found.batch, found.whole, found.capture)
+    sweep = Sweep(found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9)
+    return found, sweep, sweep.tabled((ONE_F_ONE_B,), (2,))
+
+
+def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> None:
+    """The same decisions for a range in one piece: at rest the same, seconds but for latencies."""
+    found, sweep, tabled = swept
+    (table,) = tabled.problem.tables
+    graph = found.capture(found.batch // table.microbatches)
+    start, end = 1, len(sweep.places.positions) - 2
+    at = start, end
+    piece = split(graph, (sweep.places.cut(start), sweep.places.cut(end))).graphs[1]
+    kept = saved(graph)
+    for way in table.ways:
+        decided = tabled.decided[way.name]
+        mode: Recompute = next((m for m in ("full", "selective") if m in way.name), "none")
+        prices = prices_of(decided.mesh, sweep.hardware, sweep.settings)
+        (chosen,) = of_pieces(decided, graph, [piece])
+        whole = piece_spent(piece, chosen, prices, kept, "float32", mode, operator_seconds)
+        assert way.rest_nbytes[at] == whole.rest_nbytes
+        for mine, theirs in [
+            (way.forward_s[at], whole.forward_s),
+            (way.seconds[at], whole.microbatch_s),
+            (way.exposed_s[at] + way.hideable_s[at], whole.exposed_s + whole.hideable_s),
+        ]:
+            assert theirs * (1 - 1e-9) <= mine <= 1.35 * theirs
+        # A block that is recomputed piece by piece keeps what each of them reads: never too little.
+        assert whole.kept_nbytes <= 1.001 * way.kept_nbytes[at]
+        if mode == "none":
+            # What both sides of a piece's border keep counts twice.
+            assert way.kept_nbytes[at] <= 1.15 * whole.kept_nbytes
+            assert way.working_nbytes[at] == whole.working_nbytes
+
+
+def test_middle_blocks_count_like_the_second() -> None:
+    """Of four blocks more, folding makes four more of the same pieces."""
+    short, long = (_totals(layers) for layers in (3, 7))
+    for few, many in zip(short, long, strict=True):
+        per_block = (many.shape[0] - few.shape[0]) // 4
+        second = few[3, 3 + per_block]
+        assert many[0, -1] - few[0, -1] == pytest.approx(4 * second)
+
+
+def _totals(layers: int) -> list[Array]:
+    mesh = Mesh.of(1)
+    found = source("llama", mesh, layers=layers)
+    sizes = Sizes(found.batch, found.whole, found.capture)
+    sweep = Sweep(found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9)
+    (table,) = sweep.tabled((ONE_F_ONE_B,), (2,)).problem.tables
+    return [way.seconds for way in table.ways if way.name == "1 #0"]
+
+
+def test_a_parameter_read_twice_rests_once() -> None:
+    """Tied embeddings: a range that holds both readers has them once, two stages one each."""
+    mesh = Mesh.of(1)
+    found = source("gpt2", mesh, layers=2)
+    sizes = Sizes(found.batch, found.whole, found.capture)
+    sweep = Sweep(found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9)
+    (table,) = sweep.tabled((ONE_F_ONE_B,), (2,)).problem.tables
+    rest = table.ways[0].rest_nbytes
+    embedding = 64 * 32 * 4 * 4  # weight, gradient and two states
+    apart = rest[0, 3] + rest[3, -1]
+    assert apart - rest[0, -1] == embedding
