@@ -109,7 +109,7 @@ def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> No
         assert whole.kept_nbytes <= 1.001 * way.kept_nbytes[at]
         if mode == "none":
             # What both sides of a piece's border keep counts twice.
-            assert way.kept_nbytes[at] <= 1.15 * whole.kept_nbytes
+            assert way.kept_nbytes[at] <= 1.25 * whole.kept_nbytes
             assert way.working_nbytes[at] == whole.working_nbytes
 
 
