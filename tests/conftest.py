@@ -9,16 +9,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.pool import Pool
 
 # Nothing that an earlier run found out, or that lies in the user's cache, is seen; workers inherit it.
 os.environ["AUTOPAR_CACHE"] = tempfile.mkdtemp(prefix="autopar_cache_")
+# Every day the same examples for everybody; the slow run searches on.
+settings.register_profile("everyday", derandomize=True)
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("markexpr") == "not slow":
+        settings.load_profile("everyday")
 
 
 def pytest_unconfigure() -> None:

@@ -6,12 +6,12 @@ to its step, and bytes to its memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
-from autopar.blocks import Recompute
+from autopar.conversion import Traffic
 from autopar.graph import Graph, Node, Saved, short
-from autopar.plan import Choice, Conversion, OpSharding, ParameterPlan, Plan
+from autopar.plan import Choice, OpSharding, ParameterPlan, Plan
 from autopar.pricing.estimate import (
     flows_of,
     hideable_seconds,
@@ -70,29 +70,79 @@ class Spent:
         return self.exposed_s + self.hideable_s - self.hidden_s
 
 
+@dataclass(frozen=True, slots=True)
+class Once:
+    """What a step takes once, whatever the size of its batch."""
+
+    exposed_s: float
+    hideable_s: float
+    rest_nbytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """Collectives of a microbatch, each with whether it is a weight's, and what the backward needs."""
+
+    sent: tuple[tuple[Traffic, bool], ...]
+    kept_nbytes: float
+    working_nbytes: float
+
+
 def spent_by(plan: Plan, graph: Graph, prices: Prices, saved: Mapping[str, Saved]) -> Spent:
     """What a finished plan spends."""
+    shardings = {c.node: c.sharding for c in plan.choices}
+    run_again = again(
+        graph, shardings, plan.conversions, plan.recompute_of, saved, prices.mesh, plan.precision
+    )
+    keeps = Keeps(graph, shardings, plan.conversions, prices.mesh, saved, run_again)
     return spent(
-        graph, plan.choices, plan.parameters, plan.conversions, prices, saved, plan.precision,
-        plan.recompute_of,
-    )  # fmt: skip
+        graph,
+        plan.choices,
+        issued(graph, plan.choices, keeps, prices, plan.precision),
+        once(graph, plan.parameters, prices, plan.precision),
+        run_again,
+        prices,
+    )
+
+
+def once(
+    graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, precision: str
+) -> Once:
+    """Parameters that are gathered, gradients that are reduced, updates; what rests."""
+    flows = tuple(flows_of(per_step(graph, parameters, prices.mesh, precision), "step", prices))
+    hideable = hideable_seconds(graph, parameters, flows, prices, precision)
+    updates = update_seconds(graph, parameters, prices)
+    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
+    return Once(
+        sum(flow.seconds for flow in flows) - hideable + updates,
+        hideable,
+        sum(storage_bytes(leaf[p.name], p, prices).total for p in parameters),
+    )
+
+
+def issued(
+    graph: Graph, choices: tuple[Choice, ...], keeps: Keeps, prices: Prices, precision: str
+) -> Issued:
+    """What a microbatch sends and keeps."""
+    parts = per_microbatch(graph, choices, keeps.conversions, prices.mesh, precision, keeps.again)
+    return Issued(
+        tuple((part, _is_of_weight(name, graph)) for name, part in parts),
+        keeps.nbytes(),
+        largest_working(graph, choices, prices, keeps),
+    )
 
 
 def spent(
     graph: Graph,
     choices: tuple[Choice, ...],
-    parameters: tuple[ParameterPlan, ...],
-    conversions: tuple[Conversion, ...],
+    of_microbatch: Issued,
+    of_step: Once,
+    run_again: Again,
     prices: Prices,
-    saved: Mapping[str, Saved],
-    precision: str,
-    recompute: Mapping[str, Recompute],
     seconds_of: SecondsOf = operator_seconds,
 ) -> Spent:
     """What a graph under these decisions spends; `seconds_of` may remember what it was asked before."""
-    mesh = prices.mesh
-    shardings = {c.node: c.sharding for c in choices}
-    run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
+    of_weights = _made_of_weights(graph)
     forward = weights = compute = 0.0
     for choice in choices:
         node = graph.node[choice.node]
@@ -100,35 +150,33 @@ def spent(
         backward = each.backward_s + (each.forward_s if node.name in run_again.computed else 0.0)
         forward += each.forward_s
         compute += backward
-        weights += each.backward_s * _put_off(node, graph, run_again)
+        weights += each.backward_s * _put_off(node, graph, run_again, of_weights)
     total = forward + compute
-    for name, part in per_microbatch(graph, choices, conversions, mesh, precision, run_again):
+    for part, is_of_weight in of_microbatch.sent:
         seconds = prices.collective(part)
         total += seconds
         if part.direction == "forward":
             forward += seconds
-        elif name in graph.producer and graph.producer[name].op == "parameter":
+        elif is_of_weight:
             weights += seconds
-    flows = tuple(flows_of(per_step(graph, parameters, mesh, precision), "step", prices))
-    hideable = hideable_seconds(graph, parameters, flows, prices, precision)
-    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
-    keeps = Keeps(graph, shardings, conversions, mesh, saved, run_again)
     return Spent(
         forward_s=forward,
         input_grad_s=total - forward - weights,
         weight_grad_s=weights,
-        exposed_s=sum(flow.seconds for flow in flows)
-        - hideable
-        + update_seconds(graph, parameters, prices),
-        hideable_s=hideable,
+        exposed_s=of_step.exposed_s,
+        hideable_s=of_step.hideable_s,
         covers_s=prices.hidden_share * compute,
-        rest_nbytes=sum(storage_bytes(leaf[p.name], p, prices).total for p in parameters),
-        kept_nbytes=keeps.nbytes(),
-        working_nbytes=largest_working(graph, choices, prices, keeps),
+        rest_nbytes=of_step.rest_nbytes,
+        kept_nbytes=of_microbatch.kept_nbytes,
+        working_nbytes=of_microbatch.working_nbytes,
     )
 
 
-def _put_off(node: Node, graph: Graph, run_again: Again) -> float:
+def _is_of_weight(name: str, graph: Graph) -> bool:
+    return name in graph.producer and graph.producer[name].op == "parameter"
+
+
+def _put_off(node: Node, graph: Graph, run_again: Again, of_weights: Set[str]) -> float:
     """The share of an operator's backward that computes weights' gradients, and may be put off.
 
     A block that is recomputed puts nothing off.
@@ -136,13 +184,15 @@ def _put_off(node: Node, graph: Graph, run_again: Again) -> float:
     if short(node.op) not in _PUT_OFF or node.name in run_again.node_names:
         return 0.0
     flows = [graph.tensors[name] for name in node.operands if graph.tensors[name].differentiable]
-    late = [t for t in flows if len(t.shape) == 2 and _is_weight(graph.producer[t.name], graph)]
+    late = [t for t in flows if len(t.shape) == 2 and t.name in of_weights]
     return len(late) / len(flows) if late and len(late) < len(flows) else 0.0
 
 
-def _is_weight(node: Node, graph: Graph) -> bool:
-    """Whether it is a parameter, or made of parameters only."""
-    if node.op == "parameter":
-        return True
-    flows = [n for n in node.operands if graph.tensors[n].differentiable]
-    return bool(flows) and all(_is_weight(graph.producer[name], graph) for name in flows)
+def _made_of_weights(graph: Graph) -> Set[str]:
+    """Tensors that are parameters, or made of parameters only."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        flows = [name for name in node.operands if graph.tensors[name].differentiable]
+        if node.op == "parameter" or (flows and found.issuperset(flows)):
+            found.update(tensor.name for tensor in node.outputs)
+    return found

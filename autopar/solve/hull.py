@@ -12,6 +12,9 @@ from autopar.solve.network import Prices
 from autopar.solve.ready import Ready, refuse_too_large
 from autopar.solve.rows import Goal
 
+DEAR = 1e3
+"""Where as many bytes as the fastest point has cost so many times its ticks, few are left to save."""
+
 
 def hull(problem: Problem) -> tuple[Assignment, ...]:
     """From the fastest to the smallest assignment; the bound of each is of all within its bytes.
@@ -28,7 +31,7 @@ def hull(problem: Problem) -> tuple[Assignment, ...]:
 
 
 def corners(ready: Ready, most: int, in_flight: float) -> tuple[Assignment, ...]:
-    """A few corners, the fastest and the smallest among them, with so many microbatches in flight.
+    """A few corners, from the fastest to one of the smallest, with so many microbatches in flight.
 
     The others are found between those that lie farthest apart.
     """
@@ -52,7 +55,9 @@ class _Hull:
 
     def some(self, most: int) -> list[Point]:
         """At most so many corners, from the fastest to the smallest."""
-        found = [point for point, _ in self._ends()]
+        fast = self._at(0.0)[0]
+        dear = DEAR * self._ticks(fast) / max(1.0, self._nbytes(fast))
+        found = [fast, self._at(dear)[0]]
         closed: set[int] = set()
         while len(found) < most:
             gaps = [

@@ -10,15 +10,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from autopar.capture.saved import saved
 from autopar.compile import compile_graph
 from autopar.errors import InfeasibleError, InputError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.pipeline_plan import Compared, Prediction, WorkerPlan
+from autopar.pipeline_plan import Compared, PipelinePlan, Prediction, WorkerPlan
 from autopar.posed import Compilation, Settings, prices_of
 from autopar.split import split
 from autopar.staged import Staged, compile_stages, on_full_hosts
@@ -28,8 +29,10 @@ from autopar.staging.predict import predict
 from autopar.staging.tabled import Sizes, Sweep, Tabled, counts
 from cost_models.hardware import Hardware
 
-TIGHTER = (1.0, 0.93, 0.85, 0.75)
-"""Shares of the memory that the planner is offered, one after the other, until all stages fit."""
+TIGHTER = (0.93, 0.85, 0.75)
+"""Shares of the memory that the planner is offered, one after the other, where stages do not fit."""
+BEHIND = 1.25
+"""Times the best step known: what its table puts further behind is not compiled."""
 HOPELESS = 1.5
 """Times the limit: where the sweep's smallest plan is larger, none without stages is sought."""
 DEFAULT = ("1f1b", "gpipe", "zb-h1")
@@ -101,32 +104,54 @@ def choose(
     if limit is None:
         limit = prices_of(mesh, hardware, settings).device.memory_bytes
     limited = replace(settings, memory_limit=limit)
-    candidates: list[tuple[str, Staged]] = []
-    refused: list[InfeasibleError] = []
     sweep = _sweep(source, mesh, hardware, limited, wishes)
-    problems = _problems(source, sweep, wishes)
-    for what, (tabled, problem) in problems.items():
-        try:
-            candidates.append((what, _fitting(source, tabled, problem, mesh, hardware, limited)))
-        except InfeasibleError as error:
-            refused.append(error)
+    rivals = _Rivals(source, mesh, hardware, limited)
+    for tabled, problem in _problems(source, sweep, wishes):
+        rivals.enter(tabled, problem)
     plain = None
-    if _may_be_plain(wishes) and sweep.least_alone_nbytes() <= HOPELESS * limit:
-        plain = _plain(source, mesh, hardware, limited)
-    compared = [Compared(_named(staged), _step(staged)) for _, staged in candidates]
     if _may_be_plain(wishes):
-        compared.append(
-            Compared(f"no stages on {mesh}", None if plain is None else plain.plan.estimate.step_s)
-        )
-    if not candidates and plain is None:
-        raise refused[0] if refused else InfeasibleError(f"No plan fits {limit:.4g} bytes.")
-    best = min((staged for _, staged in candidates), key=_step, default=None)
-    if plain is not None and (best is None or plain.plan.estimate.step_s <= _step(best)):
-        return Chosen(None, plain, tuple(compared))
-    assert best is not None and best.plan.prediction is not None
-    prediction = replace(best.plan.prediction, compared=tuple(compared))
-    plan = replace(best.plan, prediction=prediction)
-    return Chosen(replace(best, plan=plan), None, tuple(compared))
+        if sweep.least_alone_nbytes() <= HOPELESS * limit:
+            plain = _plain(source, mesh, hardware, limited)
+        step = None if plain is None else plain.plan.estimate.step_s
+        rivals.compared.append(Compared(f"no stages on {mesh}", step))
+    return rivals.against(plain)
+
+
+class _Rivals:
+    """Pipelines that were compiled, and what all that was compared would take."""
+
+    def __init__(self, source: Source, mesh: Mesh, hardware: Hardware, settings: Settings) -> None:
+        self._fitting = partial(_fitting, source, mesh, hardware, settings)
+        self._refused: list[InfeasibleError] = []
+        self.best: Staged | None = None
+        self.compared: list[Compared] = []
+
+    def enter(self, tabled: Tabled, problem: StageProblem) -> None:
+        """Compile the planner's answer, unless its table leaves it no hope."""
+        try:
+            plan = plan_stages(problem)
+            if self.best is not None and plan.step_s > BEHIND * _step(self.best):
+                self.compared.append(Compared(_planned(tabled, plan), plan.step_s))
+                return
+            staged = self._fitting(tabled, problem, plan)
+        except InfeasibleError as error:
+            self._refused.append(error)
+            return
+        self.compared.append(Compared(_named(staged.plan), _step(staged)))
+        if self.best is None or _step(staged) < _step(self.best):
+            self.best = staged
+
+    def against(self, plain: Compilation | None) -> Chosen:
+        """The better one of the best pipeline and a plan without."""
+        compared = tuple(self.compared)
+        if self.best is None and plain is None:
+            raise self._refused[0]
+        if self.best is None or (plain and plain.plan.estimate.step_s <= _step(self.best)):
+            return Chosen(None, plain, compared)
+        assert self.best.plan.prediction is not None
+        prediction = replace(self.best.plan.prediction, compared=compared)
+        plan = replace(self.best.plan, prediction=prediction)
+        return Chosen(replace(self.best, plan=plan), None, compared)
 
 
 def _may_be_plain(wishes: Wishes) -> bool:
@@ -147,40 +172,38 @@ def _sweep(
 
 def _problems(
     source: Source, sweep: Sweep, wishes: Wishes
-) -> dict[str, tuple[Tabled, StageProblem]]:
+) -> tuple[tuple[Tabled, StageProblem], ...]:
     """What the planner is asked: any stages, and one stage."""
     many = wishes.counts(source.batch)
     if not source.is_separable and wishes.microbatches is None:
         many = (1,)
     tabled = sweep.tabled(wishes.families, many)
     if wishes.cuts:
-        return {"stages": (tabled, tabled.problem)}
+        return ((tabled, tabled.problem),)
     single = replace(tabled.problem, most_stages=1, families=tabled.problem.families[:1])
-    return {"stages": (tabled, tabled.problem), "one stage": (tabled, single)}
+    return (tabled, tabled.problem), (tabled, single)
 
 
 def _fitting(
     source: Source,
-    tabled: Tabled,
-    problem: StageProblem,
     mesh: Mesh,
     hardware: Hardware,
     settings: Settings,
+    tabled: Tabled,
+    problem: StageProblem,
+    plan: StagePlan,
 ) -> Staged:
     """The planner's choice, compiled; with less memory where a stage turns out too large."""
-    last: InfeasibleError | None = None
     for share in TIGHTER:
-        tighter = replace(problem, memory_nbytes=share * problem.memory_nbytes)
-        try:
-            plan = plan_stages(tighter)
-        except InfeasibleError as error:
-            raise last or error from None
         try:
             return compiled(source, tabled, plan, mesh, hardware, settings)
         except InfeasibleError as error:
-            last = error
-    assert last is not None
-    raise last
+            tighter = replace(problem, memory_nbytes=share * problem.memory_nbytes)
+            try:
+                plan = plan_stages(tighter)
+            except InfeasibleError:
+                raise error from None
+    return compiled(source, tabled, plan, mesh, hardware, settings)
 
 
 def compiled(
@@ -232,7 +255,15 @@ def _step(staged: Staged) -> float:
     return staged.plan.prediction.step_s
 
 
-def _named(staged: Staged) -> str:
-    plan = staged.plan
-    meshes = "+".join("x".join(map(str, worker.mesh.sizes)) for worker in plan.workers)
-    return f"{plan.schedule.name} of {plan.microbatches} microbatches on {meshes}"
+def _named(plan: PipelinePlan) -> str:
+    return _words(plan.schedule.name, plan.microbatches, [worker.mesh for worker in plan.workers])
+
+
+def _planned(tabled: Tabled, plan: StagePlan) -> str:
+    meshes = [tabled.decided[stage.way].mesh for stage in plan.stages]
+    return f"{_words(plan.schedule, plan.microbatches, meshes)}, by its table"
+
+
+def _words(schedule: str, microbatches: int, meshes: Iterable[Mesh]) -> str:
+    sizes = "+".join("x".join(map(str, mesh.sizes)) for mesh in meshes)
+    return f"{schedule} of {microbatches} microbatches on {sizes}"

@@ -7,30 +7,28 @@ that come out are priced for every size of a microbatch and every mode of recomp
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.blocks import MODES, Recompute, blocks
 from autopar.capture.saved import saved
-from autopar.graph import Graph, Node
+from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.placement import S
-from autopar.plan import OpSharding
 from autopar.posed import Settings, prices_of
 from autopar.pricing.estimate import storage_bytes
-from autopar.pricing.operators import OperatorSeconds, operator_seconds
-from autopar.pricing.prices import Prices
-from autopar.pricing.spent import Spent
 from autopar.split import computing, crossing, shared, split
 from autopar.stages import Family, StageProblem, StageTable
 from autopar.staging.borders import Border, link_between, passing, tiles_of
-from autopar.staging.decided import Decided, PieceChoices, decide, of_pieces
+from autopar.staging.decided import Decided, decide, of_pieces
+from autopar.staging.figures import Cut, Figures, Remembered
 from autopar.staging.folded import fold
 from autopar.staging.positions import Places
 from autopar.staging.shapes import Shape, shapes
 from autopar.staging.sizes import NotLinear, Sized, between
-from autopar.staging.ways import Chain, Tie, piece_spent, way
+from autopar.staging.ways import Chain, Tie, way
 from cost_models.hardware import Hardware
 
 MOST_COUNTS = 8
@@ -87,6 +85,17 @@ class Tabled:
 
 
 @dataclass(frozen=True, eq=False)
+class Offer:
+    """A decision for submeshes of one shape; `name`: of its way in each mode of recomputation."""
+
+    shape: Shape
+    decided: Decided
+    figures: Figures
+    name: Mapping[Recompute, str]
+    ties: tuple[Tie, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Sweep:
     """Everything that ways are made from."""
 
@@ -107,9 +116,9 @@ class Sweep:
             for decided in self._decisions(mesh)
         ]
         known: dict[str, Decided] = {}
-        tables = [t for count in many if (t := self._table(count, decisions, known)) is not None]
+        tables = self._tables(many, decisions, known)
         problem = StageProblem(
-            len(self.places.positions), self.mesh.world_size, self.memory_nbytes, tuple(tables),
+            len(self.places.positions), self.mesh.world_size, self.memory_nbytes, tables,
             families, MOST_STAGES,
         )  # fmt: skip
         return Tabled(problem.check(), self.places, known)
@@ -121,12 +130,13 @@ class Sweep:
         """
         shape = Shape(1, self.mesh.world_size, (self.mesh,))
         decisions = [(shape, decided) for decided in self._decisions(self.mesh)]
-        table = self._table(1, decisions, {})
-        if table is None:
-            return 0.0
         return min(
-            float((way.rest_nbytes + way.kept_nbytes + way.working_nbytes)[0, -1])
-            for way in table.ways
+            (
+                float((way.rest_nbytes + way.kept_nbytes + way.working_nbytes)[0, -1])
+                for table in self._tables((1,), decisions, {})
+                for way in table.ways
+            ),
+            default=0.0,
         )
 
     def _decisions(self, mesh: Mesh) -> list[Decided]:
@@ -149,61 +159,76 @@ class Sweep:
                 found.setdefault(each.laid, each)
         return list(found.values())
 
-    def _table(
-        self, count: int, decisions: Sequence[tuple[Shape, Decided]], known: dict[str, Decided]
-    ) -> StageTable | None:
+    def _tables(
+        self,
+        many: Sequence[int],
+        decisions: Sequence[tuple[Shape, Decided]],
+        known: dict[str, Decided],
+    ) -> tuple[StageTable, ...]:
+        """All ways, for each number of microbatches that some decision fits; `known` by name."""
+        sizes = {count: self.sizes(self.sizes.batch // count) for count in many}
+        fitting: defaultdict[int, list[Offer]] = defaultdict(list)
+        for number, (shape, decided) in enumerate(decisions):
+            fits = [count for count, sized in sizes.items() if decided.fits(sized.graph)]
+            if fits:
+                ends = self.cut(sizes[max(fits)]), self.cut(sizes[min(fits)])
+                offer = self._offer(number, shape, decided, sizes[fits[0]], ends)
+                known.update((name, decided) for name in offer.name.values())
+            for count in fits:
+                fitting[count].append(offer)
+        return tuple(self._table(count, sizes[count], fitting[count]) for count in sorted(fitting))
+
+    def _offer(
+        self, number: int, shape: Shape, decided: Decided, sized: Sized, ends: tuple[Cut, Cut]
+    ) -> Offer:
+        prices = prices_of(decided.mesh, self.hardware, self.settings)
+        chosen = of_pieces(decided, sized.graph, self.cut(sized).pieces)
+        figures = Figures(chosen, ends, prices, self.settings.precision)
+        name = f"{'x'.join(map(str, decided.mesh.sizes))} #{number}"
+        names = {mode: name if mode == "none" else f"{name} {mode}" for mode in self._modes}
+        return Offer(shape, decided, figures, names, tuple(self._ties(decided, sized.graph)))
+
+    def _table(self, count: int, sized: Sized, offers: Sequence[Offer]) -> StageTable:
         """All ways for one number of microbatches."""
-        number = {id(each): place for place, (_, each) in enumerate(decisions)}
-        sized = self.sizes(self.sizes.batch // count)
-        fitting = [(shape, each) for shape, each in decisions if each.fits(sized.graph)]
-        if not fitting:
-            return None
         at_cut = dict(crossing(sized.graph))
         across = [at_cut[self._stands[self.places.cut(p)]] for p in range(1, self._last)]
-        read = [_border(each, sized.graph, across) for _, each in fitting]
+        read = [_border(each.decided, sized.graph, across) for each in offers]
         borders = sorted(set(read))
-        pieces = split(sized.graph, self._folded_cuts).graphs
-        ways = []
-        for (shape, each), border in zip(fitting, read, strict=True):
-            for mode in self._modes:
-                figures = self._figures(sized, each, pieces, mode)
-                name = f"{'x'.join(map(str, each.mesh.sizes))} #{number[id(each)]}"
-                name += "" if mode == "none" else f" {mode}"
-                known[name] = each
-                ties = list(self._ties(each, sized.graph))
-                at = borders.index(border)
-                ways.append(way(name, each.mesh, shape.hosts, self._chain, figures, ties, at))
+        cut = self.cut(sized)
+        seconds: defaultdict[Mesh, Remembered] = defaultdict(Remembered)
+        ways = [
+            way(
+                name,
+                each.decided.mesh,
+                each.shape.hosts,
+                self._chain,
+                each.figures.spent(cut, mode, seconds[each.decided.mesh]),
+                each.ties,
+                borders.index(border),
+            )
+            for each, border in zip(offers, read, strict=True)
+            for mode, name in each.name.items()
+        ]
         link = link_between(self.hardware, self.mesh.world_size)
         send, back = passing([(), *across, ()], borders, link)
         return StageTable(count, tuple(ways), send, back, link.latency_s)
+
+    def cut(self, sized: Sized) -> Cut:
+        """In pieces; the same object, however often it is asked for."""
+        if sized.samples not in self._cuts:
+            pieces = split(sized.graph, self._folded_cuts).graphs
+            self._cuts[sized.samples] = Cut(sized.samples, tuple(pieces), sized.saved)
+        return self._cuts[sized.samples]
+
+    @cached_property
+    def _cuts(self) -> dict[int, Cut]:
+        return {}
 
     @cached_property
     def _modes(self) -> tuple[Recompute, ...]:
         """What blocks may do in the backward."""
         asked = self.settings.recompute
         return (asked,) if asked else MODES if blocks(self.whole) else ("none",)
-
-    def _figures(
-        self, sized: Sized, decided: Decided, pieces: Sequence[Graph], mode: Recompute
-    ) -> list[Spent]:
-        """What every piece of the folded graph spends."""
-        if id(decided) not in self._chosen:
-            self._chosen[id(decided)] = of_pieces(decided, sized.graph, pieces)
-        prices = prices_of(decided.mesh, self.hardware, self.settings)
-        seconds_of = self._timed.setdefault((sized.samples, decided.mesh), Remembered())
-        return [
-            piece_spent(piece, mine, prices, sized.saved, self.settings.precision, mode, seconds_of)
-            for piece, mine in zip(pieces, self._chosen[id(decided)], strict=True)
-        ]
-
-    @cached_property
-    def _chosen(self) -> dict[int, tuple[PieceChoices, ...]]:
-        """Decisions written out, by identity; the sweep keeps them alive."""
-        return {}
-
-    @cached_property
-    def _timed(self) -> dict[object, Remembered]:
-        return {}
 
     @property
     def _last(self) -> int:
@@ -254,21 +279,6 @@ class Sweep:
                 nbytes = storage_bytes(leaf[name], decided.parameter[name], prices).total
                 for first, later in itertools.pairwise(pieces):
                     yield first, later, nbytes
-
-
-class Remembered:
-    """Seconds of operators of one graph on one mesh; candidates are the same objects for many."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, int], tuple[OperatorSeconds, OpSharding]] = {}
-
-    def __call__(
-        self, node: Node, sharding: OpSharding, graph: Graph, prices: Prices
-    ) -> OperatorSeconds:
-        key = node.name, id(sharding)
-        if key not in self._known:
-            self._known[key] = operator_seconds(node, sharding, graph, prices), sharding
-        return self._known[key][0]
 
 
 def _samples(mesh: Mesh, per_host: int) -> tuple[int, ...]:

@@ -14,20 +14,14 @@ The relaxation, against a stage that is compiled by itself:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.blocks import Recompute, blocks
-from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
-from autopar.pricing.keeps import Keeps
-from autopar.pricing.prices import Prices
-from autopar.pricing.recomputed import again
-from autopar.pricing.spent import SecondsOf, Spent, spent
+from autopar.pricing.spent import Spent
 from autopar.stages.table import Array, Way
-from autopar.staging.decided import PieceChoices
 
 Tie = tuple[int, int, float]
 """Two pieces, the first and a later one, that read the same parameter, and its bytes at rest."""
@@ -39,27 +33,6 @@ class Chain:
 
     like: tuple[int, ...]
     positions: tuple[int, ...]
-
-
-def piece_spent(
-    piece: Graph,
-    chosen: PieceChoices,
-    prices: Prices,
-    saved: Mapping[str, Saved],
-    precision: str,
-    mode: Recompute,
-    seconds_of: SecondsOf,
-) -> Spent:
-    """What one piece spends where all of its blocks do the same in the backward."""
-    recompute = {block.path: mode for block in blocks(piece)} if mode != "none" else {}
-    mesh = prices.mesh
-    shardings = {choice.node: choice.sharding for choice in chosen.choices}
-    run_again = again(piece, shardings, chosen.conversions, recompute, saved, mesh, precision)
-    keeps = Keeps(piece, shardings, chosen.conversions, mesh, saved, run_again)
-    return spent(
-        piece, chosen.choices, chosen.parameters, keeps.effective(), prices, saved, precision,
-        recompute, seconds_of,
-    )  # fmt: skip
 
 
 def way(

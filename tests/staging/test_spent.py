@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from autopar.blocks import Recompute, blocks
+from autopar.blocks import MODES, Recompute, blocks
 from autopar.capture.saved import saved
 from autopar.compile import compile_graph
 from autopar.graph import Graph
@@ -16,10 +18,10 @@ from autopar.split import split
 from autopar.stages import ONE_F_ONE_B
 from autopar.stages.table import Array
 from autopar.staging.choose import Source
-from autopar.staging.decided import of_pieces
+from autopar.staging.decided import decide, of_pieces
+from autopar.staging.figures import Cut, Figures
 from autopar.staging.positions import places
 from autopar.staging.tabled import Sizes, Sweep, Tabled
-from autopar.staging.ways import piece_spent
 from cost_models.hardware import load
 from tests.staging.cases import source
 
@@ -97,7 +99,9 @@ def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> No
         mode: Recompute = next((m for m in ("full", "selective") if m in way.name), "none")
         prices = prices_of(decided.mesh, sweep.hardware, sweep.settings)
         (chosen,) = of_pieces(decided, graph, [piece])
-        whole = piece_spent(piece, chosen, prices, kept, "float32", mode, operator_seconds)
+        cut = Cut(found.batch // table.microbatches, (piece,), kept)
+        figures = Figures((chosen,), (cut, cut), prices, "float32")
+        (whole,) = figures.spent(cut, mode, operator_seconds)
         assert way.rest_nbytes[at] == whole.rest_nbytes
         for mine, theirs in [
             (way.forward_s[at], whole.forward_s),
@@ -111,6 +115,24 @@ def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> No
             # What both sides of a piece's border keep counts twice.
             assert way.kept_nbytes[at] <= 1.25 * whole.kept_nbytes
             assert way.working_nbytes[at] == whole.working_nbytes
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_between_two_sizes_what_is_issued_lies_on_a_line(mode: Recompute) -> None:
+    mesh, prices = Mesh.of(2, 2), prices_of(Mesh.of(2, 2), load("a100"), Settings())
+    found = source("gpt2", mesh, layers=3)
+    sizes = Sizes(found.batch, found.whole, found.capture)
+    sweep = Sweep(found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9)
+    graphs = {samples: sizes(samples) for samples in (2, 4, 8)}
+    for decided in decide(graphs[2], mesh, load("a100"), Settings(), 4):
+        cuts = [sweep.cut(sized) for sized in graphs.values()]
+        chosen = of_pieces(decided, graphs[2].graph, cuts[0].pieces)
+        line = Figures(chosen, (cuts[0], cuts[2]), prices, "float32")
+        direct = Figures(chosen, (cuts[1], cuts[1]), prices, "float32")
+        mine = line.spent(cuts[1], mode, operator_seconds)
+        for one, other in zip(mine, direct.spent(cuts[1], mode, operator_seconds), strict=True):
+            assert one.working_nbytes >= other.working_nbytes
+            assert replace(one, working_nbytes=other.working_nbytes) == other
 
 
 def test_middle_blocks_count_like_the_second() -> None:
