@@ -86,13 +86,14 @@ def detect() -> str:
     if name is None:
         raise UnknownHardwareError(
             f"No profile fits this machine's {found.name!r}. Pass hardware= with one of "
-            f"{', '.join(names())}, or with your own file: start from what `autopar hardware h100` prints."
+            f"{', '.join(names())}, or with your own file: start from what `autopar hardware h100` "
+            "prints."
         )
     return name
 
 
 def named(device: str, memory_bytes: float) -> str | None:
-    """The profile of a device by the name that its driver gives; of several the one with as much memory."""
+    """The profile of a device that a driver calls so; of several the one with as much memory."""
     fitting = [name for name in names() if name != "cpu" and name.split("_")[0] in device.lower()]
     return min(
         fitting, key=lambda name: abs(load(name).device.memory_bytes - memory_bytes), default=None

@@ -80,7 +80,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """What joins groups of so many consecutive devices, where that is another link than in or between hosts.
+    """What joins groups of so many consecutive devices, inside hosts or beyond them.
 
     `bytes_per_s` is each device's share when all of its group talk outwards at once: a leaf switch whose
     uplinks are oversubscribed four to one gives a quarter of the adapter's.
@@ -108,7 +108,8 @@ class Share:
 class Hardware:
     """A host of equal devices, the link inside it, the link between hosts, and what lies beyond.
 
-    `tiers` are other borders: pairs of devices inside a host, pods of hosts.  `shared` gives, per number of ranks that share the host, one rank's share of the device: ranks on
+    `tiers` are other borders: pairs of devices inside a host, pods of hosts.
+    `shared` gives, per number of ranks that share the host, one rank's share of the device: ranks on
     one CPU slow each other down once they are more than its `cores` (0: not known), GPUs do not.
     """
 
