@@ -44,7 +44,8 @@ def _list(profiles: dict[str, Hardware]) -> None:
     console().print(made)
     console().print(
         "TFLOP/s are dense, in bfloat16 or else float16; n devices share a host; links are per device "
-        "and direction. `autopar hardware NAME` prints the sources; docs/hardware.md says how to write your own."
+        "and direction. `autopar hardware NAME` prints the sources; docs/hardware.md says how to write "
+        "your own."
     )
 
 
