@@ -28,7 +28,9 @@ def compile_graph(
 ) -> Compilation:
     """The best plan, within the memory limit where one is set; sizes are padded where that pays."""
 
-    def compiled(graph: Graph, kept: Mapping[str, Saved]) -> Compilation:
+    def compiled(graph: Graph, kept: Mapping[str, Saved] | None) -> Compilation:
+        if kept is None:
+            kept = kept_of(graph, hardware.device.kind)
         return _compiled(graph, mesh, hardware, settings, kept)
 
     return best_padded(graph, mesh, settings, saved, compiled)
@@ -69,7 +71,7 @@ def frontier(
     modes = MODES if settings.recompute is None else None
     free = replace(settings, memory_limit=None)
     graph = compile_graph(graph, mesh, hardware, free, saved).graph
-    posed = pose(graph, mesh, hardware, free, kept_of(graph), modes)
+    posed = pose(graph, mesh, hardware, free, kept_of(graph, hardware.device.kind), modes)
     every = map(posed.compilation, hull(posed.priced.problem))
     kept: list[Compilation] = []
     for made in sorted(every, key=lambda made: made.plan.estimate.step_s):

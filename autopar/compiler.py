@@ -19,7 +19,7 @@ from autopar.capture.saved import saved
 from autopar.compile import arriving, batch_form, compile_graph, frontier
 from autopar.constraints import Constraint, from_user
 from autopar.errors import InputError, SourceError
-from autopar.graph import Graph
+from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
 from autopar.microbatch import part
 from autopar.options import Options
@@ -78,7 +78,12 @@ class Compiler:
         )
 
     def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
-        return compile_graph(graph, self.mesh, self.hardware, self.settings(batch), saved(graph))
+        return compile_graph(
+            graph, self.mesh, self.hardware, self.settings(batch), self._saved(graph)
+        )
+
+    def _saved(self, graph: Graph) -> Mapping[str, Saved]:
+        return saved(graph, self.hardware.device.kind)
 
     def settings(self, batch: Sharding | None) -> Settings:
         options = self.options
@@ -104,7 +109,7 @@ class Compiler:
 
     def frontier(self, graph: Graph) -> tuple[Compilation, ...]:
         """The plans of the time-memory curve, from the fastest to the smallest."""
-        return frontier(graph, self.mesh, self.hardware, self.settings(None), saved(graph))
+        return frontier(graph, self.mesh, self.hardware, self.settings(None), self._saved(graph))
 
     def program(
         self, inputs: ExampleInputs, training: bool = True, edited: Path | None = None
@@ -168,7 +173,8 @@ def posed_for(plan: Plan, graph: Graph, hardware: Hardware) -> Posed:
         storage=storage_of(plan if asked.kept else None),
         first=not asked.kept,
     )
-    return pose(graph, plan.mesh, hardware, settings, saved(graph), asked.recompute)
+    kept = saved(graph, hardware.device.kind)
+    return pose(graph, plan.mesh, hardware, settings, kept, asked.recompute)
 
 
 def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:

@@ -40,7 +40,7 @@ def landscape(
     A plan that fits a smaller limit as well is the best there too: it is not made again.
     """
     for batch, graph in graphs:
-        kept = saved(graph)
+        kept = saved(graph, hardware.device.kind)
         made: Compilation | None = None
         smallest: float | None = None
         for limit in sorted(memories, reverse=True):

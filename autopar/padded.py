@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from autopar.capture.saved import saved as kept_of
 from autopar.errors import ConstraintError, InfeasibleError, PaddingError
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
@@ -24,13 +23,15 @@ Kept = Mapping[str, Saved]
 Choice = tuple[Padding, ...]
 """The leaves to be padded for one proposal; none where it is declined."""
 Refusal = InfeasibleError | ConstraintError | PaddingError
-Compile = Callable[[Graph, Kept], Compilation]
+Compile = Callable[[Graph, Kept | None], Compilation]
 
 
 def best_padded(
     graph: Graph, mesh: Mesh, settings: Settings, saved: Kept, compiled: Compile
 ) -> Compilation:
-    """The best of the plans with and without padding; `compiled` makes one of a graph."""
+    """The best of the plans with and without padding; `compiled` makes one of a graph.
+
+    It is given what operators keep where that is known."""
     fixed = _fixed(graph, settings)
     inputs = settings.pads_batch and settings.batch is None
     found = proposals(padded(graph, fixed), mesh, inputs=inputs)
@@ -109,7 +110,7 @@ class _Trials:
         every = (*self._fixed, *padding)
         try:
             graph = padded(self._graph, every)
-            return self._compiled(graph, kept_of(graph) if every else self._saved)
+            return self._compiled(graph, None if every else self._saved)
         except (InfeasibleError, ConstraintError, PaddingError) as error:
             return error
 

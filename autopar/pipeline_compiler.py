@@ -96,7 +96,8 @@ class PipelineCompiler:
     def _refuse_unheard(self, graph: Graph) -> None:
         for constraint in self._settings.constraints:
             if not constraint.optional and not speaks(constraint, graph):
-                compile_graph(graph, self._mesh, self._hardware, self._settings, saved(graph))
+                kept = saved(graph, self._hardware.device.kind)
+                compile_graph(graph, self._mesh, self._hardware, self._settings, kept)
 
     def _texts(
         self, batch: Mapping[str, Any], graph: Graph, counts: Graph | None, training: bool
@@ -106,7 +107,8 @@ class PipelineCompiler:
         texts += [made.sources[each.stage, each.worker] for each in made.plan.stages]
         if counts is not None:
             for worker in made.plan.workers:
-                found = compile_graph(counts, worker.mesh, self._hardware, COUNTING, saved(counts))
+                kept = saved(counts, self._hardware.device.kind)
+                found = compile_graph(counts, worker.mesh, self._hardware, COUNTING, kept)
                 texts += [found.plan.to_json(), found.source]
         return tuple(texts)
 

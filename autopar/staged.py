@@ -184,7 +184,7 @@ def compile_stages(
     sources: dict[tuple[int, int], str] = {}
     known: dict[object, tuple[Plan, str]] = {}
     for stage, part in enumerate(stages.graphs):
-        kept = saved(part)
+        kept = saved(part, hardware.device.kind)
         for worker in schedule.holders[stage]:
             own = _settings(settings, part, stage, worker, schedule, rests)
             where = workers[worker].mesh

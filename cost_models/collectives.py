@@ -7,6 +7,7 @@ reduce-scatter or an all-to-all, the tensor of an all-reduce, a broadcast or a s
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from cost_models.errors import CostModelError
 from cost_models.machine import Hardware, Link
@@ -56,7 +57,22 @@ def ring_terms(kind: str, nbytes: float, ranks: int) -> tuple[int, float]:
     return messages(ranks), share(ranks) * nbytes
 
 
-def axis_link(hardware: Hardware, stride: int, size: int) -> Link:
-    """The slowest link between neighbours on a mesh axis of this stride and size (row-major ranks)."""
-    inside = stride * size <= hardware.devices_per_host
-    return hardware.intra_host if inside else hardware.inter_host
+def axis_link(hardware: Hardware, stride: int, size: int, kind: str = "all_reduce") -> Link:
+    """What a collective finds on a mesh axis of this stride and size (row-major ranks).
+
+    A ring leaves a host, or another group of devices, once, with however many of its ranks inside:
+    it has the adapters of all of them, which are its rails, and one step in so many pays the longer
+    latency.  In an all-to-all each rank has its own share for what leaves the group.
+    """
+    link = hardware.intra_host
+    for devices, leaving in hardware.borders:
+        if stride * size <= devices:
+            break
+        inside = min(size, max(1, devices // stride))
+        times = size / (size - inside) if kind == "all_to_all" and inside < size else inside
+        link = replace(
+            leaving,
+            bytes_per_s=min(link.bytes_per_s, leaving.bytes_per_s * times),
+            latency_s=link.latency_s + (leaving.latency_s - link.latency_s) / inside,
+        )
+    return link

@@ -9,12 +9,12 @@ from importlib import resources
 from pathlib import Path
 
 from cost_models.errors import ProfileError, UnknownHardwareError
-from cost_models.machine import Device, Fit, Hardware, Link, Share
+from cost_models.machine import Device, Fit, Hardware, Link, Share, Tier
 from cost_models.profile_text import digest, parse, to_text
 
 __all__ = [
-    "Device", "Fit", "Hardware", "Link", "Share",
-    "detect", "digest", "load", "names", "parse", "save", "to_text",
+    "Device", "Fit", "Hardware", "Link", "Share", "Tier",
+    "detect", "digest", "load", "named", "names", "parse", "save", "text", "to_text",
 ]  # fmt: skip
 
 
@@ -26,10 +26,22 @@ def names() -> tuple[str, ...]:
 
 def load(name_or_path: str | Path) -> Hardware:
     """A profile by name, or from a TOML file."""
+    return parse(*_read(name_or_path))
+
+
+def text(name_or_path: str | Path) -> str:
+    """A profile as it is written, with the comments that say where its figures come from."""
+    written, source = _read(name_or_path)
+    parse(written, source)
+    return written
+
+
+def _read(name_or_path: str | Path) -> tuple[str, str]:
+    """A profile's text, and what errors call it."""
     path = Path(name_or_path)
     if path.suffix == ".toml":
         try:
-            return parse(path.read_text(encoding="utf-8"), str(path))
+            return path.read_text(encoding="utf-8"), str(path)
         except (OSError, UnicodeDecodeError) as error:
             raise UnknownHardwareError(
                 f"Cannot read the profile {path}: {error}. Pass one of {', '.join(names())} or a "
@@ -40,10 +52,11 @@ def load(name_or_path: str | Path) -> Hardware:
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise UnknownHardwareError(
             f"There is no hardware profile {str(name_or_path)!r}.{hint} Known: {', '.join(names())}. "
-            "Measure your own with `autopar calibrate -o mine.toml` and pass that path."
+            "Measure your own with `autopar calibrate -o mine.toml`, or write one after the pattern of "
+            "`autopar hardware h100`, and pass that path."
         )
     file = resources.files("cost_models").joinpath("profiles", f"{name_or_path}.toml")
-    return parse(file.read_text(encoding="utf-8"), f"profile {name_or_path}")
+    return file.read_text(encoding="utf-8"), f"profile {name_or_path}"
 
 
 def save(hardware: Hardware, path: str | Path) -> None:
@@ -68,11 +81,20 @@ def detect() -> str:
 
     if not torch.cuda.is_available():
         return "cpu"
-    found = torch.cuda.get_device_name(0)
-    for name in names():
-        if name != "cpu" and name.split("_")[0] in found.lower():
-            return name
-    raise UnknownHardwareError(
-        f"No profile fits this machine's {found!r}. Pass hardware= with one of {', '.join(names())}, "
-        "or with your own file: start from what `autopar hardware h100` prints."
+    found = torch.cuda.get_device_properties(0)
+    name = named(found.name, found.total_memory)
+    if name is None:
+        raise UnknownHardwareError(
+            f"No profile fits this machine's {found.name!r}. Pass hardware= with one of "
+            f"{', '.join(names())}, or with your own file: start from what `autopar hardware h100` "
+            "prints."
+        )
+    return name
+
+
+def named(device: str, memory_bytes: float) -> str | None:
+    """The profile of a device that a driver calls so; of several the one with as much memory."""
+    fitting = [name for name in names() if name != "cpu" and name.split("_")[0] in device.lower()]
+    return min(
+        fitting, key=lambda name: abs(load(name).device.memory_bytes - memory_bytes), default=None
     )

@@ -53,6 +53,8 @@ class Link:
     bytes_per_s: float
     latency_s: float
     fits: tuple[Fit, ...] = ()
+    kind: str = ""
+    """What it is called: NVLink 4, PCIe 4, InfiniBand NDR, Ethernet."""
 
     def figures(self, name: str) -> Iterator[tuple[str, float, str]]:
         """Key and value of every figure, and the range that it must be in."""
@@ -77,6 +79,20 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Tier:
+    """What joins groups of so many consecutive devices, inside hosts or beyond them.
+
+    `bytes_per_s` is each device's share when all of its group talk outwards at once: a leaf switch whose
+    uplinks are oversubscribed four to one gives a quarter of the adapter's.
+    """
+
+    devices: int
+    bytes_per_s: float
+    latency_s: float
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """The device as each of some ranks on one host sees it: factors on its figures, and its overlap."""
 
@@ -90,8 +106,9 @@ class Share:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A host of equal devices, the link inside it and the link between hosts.
+    """A host of equal devices, the link inside it, the link between hosts, and what lies beyond.
 
+    `tiers` are other borders: pairs of devices inside a host, pods of hosts.
     `shared` gives, per number of ranks that share the host, one rank's share of the device: ranks on
     one CPU slow each other down once they are more than its `cores` (0: not known), GPUs do not.
     """
@@ -104,6 +121,7 @@ class Hardware:
     date: str
     cores: int = 0
     shared: Mapping[int, Share] = field(default_factory=dict)
+    tiers: tuple[Tier, ...] = ()
 
     def check(self) -> None:
         """Raise `ProfileError` unless every figure is finite and in its range."""
@@ -115,8 +133,21 @@ class Hardware:
             raise ProfileError(f"Profile {name!r} has no device.flops_per_s.")
         if self.device.cache_bytes and self.device.cache_bytes_per_s < self.device.bytes_per_s:
             raise ProfileError(f"Profile {name!r}: device.cache_bytes_per_s is below bytes_per_s.")
+        sizes = [devices for devices, _ in self.borders]
+        if len(set(sizes)) < len(sizes):
+            raise ProfileError(
+                f"Profile {name!r}: two of the tiers, or a tier and devices_per_host, have the same "
+                "number of devices; each border has one link."
+            )
         if not self.source or not self.date:
             raise ProfileError(f"Profile {name!r} must state its source and its date.")
+
+    @property
+    def borders(self) -> tuple[tuple[int, Link], ...]:
+        """Groups of so many consecutive devices and the link that leaves them, narrow ones first."""
+        found = [(t.devices, Link(t.bytes_per_s, t.latency_s, kind=t.kind)) for t in self.tiers]
+        found.append((self.devices_per_host, self.inter_host))
+        return tuple(sorted(found, key=lambda border: border[0]))
 
     def device_shared_by(self, local_ranks: int) -> Device:
         """The device as one of `local_ranks` ranks on a host sees it."""
@@ -163,6 +194,10 @@ class Hardware:
             yield f"device.flops_per_s.{dtype}", peak, "positive"
         yield from self.intra_host.figures("intra_host")
         yield from self.inter_host.figures("inter_host")
+        for number, tier in enumerate(self.tiers):
+            yield f"tiers[{number}].devices", tier.devices, "positive"
+            yield f"tiers[{number}].bytes_per_s", tier.bytes_per_s, "positive"
+            yield f"tiers[{number}].latency_s", tier.latency_s, "zero or more"
         for ranks, share in self.shared.items():
             yield "the number of ranks of a share", ranks, "positive"
             for key in ("flops", "bytes", "launch"):

@@ -6,13 +6,13 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, asdict, fields
+from dataclasses import MISSING, Field, asdict, fields, replace
 from typing import Any, TypeVar
 
 from cost_models.errors import ProfileError
-from cost_models.machine import Device, Fit, Hardware, Link, Share
+from cost_models.machine import Device, Fit, Hardware, Link, Share, Tier
 
-Value = TypeVar("Value", Device, Fit, Link, Share)
+Value = TypeVar("Value", Device, Fit, Link, Share, Tier)
 
 _REMEDY = "Correct it, or measure a profile anew with `autopar calibrate -o mine.toml`."
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -22,7 +22,12 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "Mapping[str, float]": (dict,),
     "tuple[Fit, ...]": (list,),
 }
-_WORDS = {"str": "text", "int": "a whole number", "float": "a number"}
+_WORDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "tuple[Fit, ...]": "a list of tables",
+}
 
 
 def parse(text: str, source: str) -> Hardware:
@@ -49,7 +54,8 @@ def digest(hardware: Hardware) -> str:
 
 
 def _hardware(data: Mapping[str, Any]) -> Hardware:
-    known = {"device", "intra_host", "inter_host", "shared"}
+    _check_type(data.get("tiers", []), "tuple[Fit, ...]", "tiers")
+    known = {"device", "intra_host", "inter_host", "shared", "tiers"}
     flat = {key: value for key, value in data.items() if key not in known}
     described = [f for f in fields(Hardware) if f.name not in known]
     return Hardware(
@@ -62,6 +68,7 @@ def _hardware(data: Mapping[str, Any]) -> Hardware:
             )
             for ranks in (_table(data, "shared") if "shared" in data else {})
         },
+        tiers=tuple(_values(Tier, data.get("tiers", []), "tiers")),
         **_checked(described, flat, ""),
     )
 
@@ -75,11 +82,14 @@ def _device(data: Mapping[str, Any]) -> Device:
 
 def _link(data: Mapping[str, Any], where: str) -> Link:
     link = _value(Link, data, where)
-    fits = []
-    for index, fit in enumerate(link.fits):
-        _check_type(fit, "Mapping[str, float]", f"{where}.fits[{index}]")
-        fits.append(_value(Fit, fit, f"{where}.fits[{index}]"))  # type: ignore[arg-type]
-    return Link(link.bytes_per_s, link.latency_s, tuple(fits))
+    return replace(link, fits=tuple(_values(Fit, link.fits, f"{where}.fits")))
+
+
+def _values(kind: type[Value], tables: Any, where: str) -> Iterator[Value]:
+    """The tables of a list, each as a value."""
+    for index, table in enumerate(tables):
+        _check_type(table, "Mapping[str, float]", f"{where}[{index}]")
+        yield _value(kind, table, f"{where}[{index}]")
 
 
 def _value(kind: type[Value], data: Mapping[str, Any], where: str) -> Value:
@@ -132,9 +142,13 @@ def _lines(hardware: Hardware) -> Iterator[str]:
         yield f"\n[{name}]"
         yield _line("bytes_per_s", link.bytes_per_s)
         yield _line("latency_s", link.latency_s)
+        yield _line("kind", link.kind)
         for fit in link.fits:
             yield f"\n[[{name}.fits]]"
             yield from (_line(key, value) for key, value in asdict(fit).items())
+    for tier in hardware.tiers:
+        yield "\n[[tiers]]"
+        yield from (_line(key, value) for key, value in asdict(tier).items())
     for ranks, share in hardware.shared.items():
         yield f"\n[shared.{ranks}]"
         yield from (_line(key, value) for key, value in asdict(share).items())

@@ -1,4 +1,8 @@
-"""What autograd keeps of every operator for the backward, measured by running it on fake tensors."""
+"""What autograd keeps of every operator for the backward, measured by running it on fake tensors.
+
+The run shows the CPU's kernels.  Where a GPU's keeps something else, `ELSEWHERE` has an operator that
+keeps the same: its fused dropout keeps a mask of one byte per element, the CPU's the factors themselves.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,20 @@ from autopar.capture import _torch
 from autopar.graph import Graph, Node, Saved, Tensor, short
 from autopar.operators import bind, callable_of
 
+ELSEWHERE = {("cuda", "aten.dropout.default"): "aten.native_dropout.default"}
+"""By kind of device and operator."""
 Layout = Callable[[torch.Tensor], torch.Tensor]
 """Gives a tensor the strides under which an operator is looked at."""
 
 
-def saved(graph: Graph) -> dict[str, Saved]:
-    """By node name; each kind of operator, arguments and shapes is run once."""
+def saved(graph: Graph, kind: str = "cpu") -> dict[str, Saved]:
+    """By node name, on a kind of device; each kind of operator, arguments and shapes is run once."""
     known: dict[object, Saved] = {}
     found: dict[str, Saved] = {}
     for node in graph.nodes:
         if node.is_leaf or not any(tensor.differentiable for tensor in node.outputs):
             continue
+        node = replace(node, op=ELSEWHERE.get((kind, node.op), node.op))
         operands = {name: graph.tensors[name] for name in node.operands}
         order = {name: place for place, name in enumerate(operands)}
         shapes = tuple((t.shape, t.dtype, t.differentiable) for t in operands.values())
@@ -69,6 +76,9 @@ def _kept(node: Node, operands: dict[str, Tensor], lay: Layout) -> Saved:
         with torch.enable_grad(), hooks:
             result = _call(node, tensors)
         outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+        outputs = outputs[
+            : len(node.outputs)
+        ]  # what an operator of `ELSEWHERE` makes besides is kept
         names = list(node.operands)
         by_operand = _holding(kept, ((i, tensors[name]) for i, name in enumerate(names)))
         by_output = _holding(kept, enumerate(outputs))

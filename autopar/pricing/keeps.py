@@ -88,9 +88,15 @@ class Keeps:
 
     @cached_property
     def saved_storages(self) -> frozenset[Form]:
-        """The storage of every tensor that an operator saves, or a recomputed block holds."""
-        held = {self.storage[form] for form in self.again.held}
-        return self._storages_of(self._keeping) | held
+        """The storage of every tensor that an operator saves, or a recomputed block holds.
+
+        Of a gather that is repeated, what it starts from.
+        """
+        found = self._storages_of(self._keeping) | {self.storage[form] for form in self.again.held}
+        for c in reversed(self.conversions):
+            if c.regather and (c.tensor, c.target) in found:
+                found |= {self.storage[c.tensor, c.source]}
+        return found
 
     @cached_property
     def _keeping(self) -> tuple[Node, ...]:

@@ -11,7 +11,7 @@ from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
 from autopar.plan import OpSharding
 from autopar.pricing.prices import Prices
-from autopar.rules import flops, variant_traffic
+from autopar.rules import backward_flops, flops, variant_traffic
 
 VIEWS = frozenset(
     [
@@ -78,7 +78,7 @@ def operator_seconds(
     mesh = prices.mesh
     operands = [graph.tensors[name] for name in node.operands]
     dtype = node.outputs[0].dtype
-    work = flops(node, graph) / split(sharding, mesh)
+    ways = split(sharding, mesh)
     moved = 0
     if short(node.op) not in VIEWS:
         moved = sum(
@@ -87,12 +87,10 @@ def operator_seconds(
         )
     backward_s = 0.0
     if any(tensor.differentiable for tensor in node.outputs):
-        gradients = sum(tensor.differentiable for tensor in operands)
-        backward_s = prices.operator(work * gradients, 2 * moved, dtype)
+        backward_s = prices.operator(backward_flops(node, graph) / ways, 2 * moved, dtype)
     traffic = variant_traffic(sharding.variant, node, sharding, graph, mesh)
-    return OperatorSeconds(
-        prices.operator(work, moved, dtype), backward_s, sum(map(prices.collective, traffic))
-    )
+    forward_s = prices.operator(flops(node, graph) / ways, moved, dtype)
+    return OperatorSeconds(forward_s, backward_s, sum(map(prices.collective, traffic)))
 
 
 def working_nbytes(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> int:

@@ -42,19 +42,26 @@ class Prices:
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
-        """The slowest link along each axis, as it is when all ranks of the mesh talk at once."""
-        ranks = self.mesh.world_size
+        """What rings find along each axis when all ranks of the mesh talk at once."""
+        return self._links("all_reduce")
+
+    @cached_property
+    def scattering_links(self) -> tuple[Link, ...]:
+        """The same for all-to-alls."""
+        return self._links("all_to_all")
+
+    def _links(self, kind: str) -> tuple[Link, ...]:
+        ranks, stride = self.mesh.world_size, self.mesh.stride
         return tuple(
-            axis_link(self.hardware, self.mesh.stride(axis), size).shared_by(ranks)
+            axis_link(self.hardware, stride(axis), size, kind).shared_by(ranks)
             for axis, size in enumerate(self.mesh.sizes)
         )
 
     def collective(self, traffic: Traffic) -> float:
         """Seconds of one collective."""
-        ranks = self.mesh.sizes[traffic.axis]
-        return collective_seconds(
-            traffic.collective, traffic.nbytes, ranks, self.links[traffic.axis]
-        )
+        kind, axis = traffic.collective, traffic.axis
+        link = (self.scattering_links if kind == "all_to_all" else self.links)[axis]
+        return collective_seconds(kind, traffic.nbytes, self.mesh.sizes[axis], link)
 
     def in_buckets(self, axis: int, collective: Collective, nbytes: float) -> float:
         """Seconds of many small tensors that travel in full buckets: no latency of their own."""

@@ -11,10 +11,10 @@ from autopar.rules.report import Coverage, coverage
 from autopar.rules.text import parse_rule
 from autopar.rules.user import rule, user_rules
 from autopar.rules.variants import variant_traffic
-from autopar.rules.work import flops
+from autopar.rules.work import backward_flops, flops
 
 __all__ = [
-    "Coverage", "batch_forms", "candidates", "coverage", "discovered", "families", "flops",
-    "known_rules", "localize", "parse_rule", "positions", "registered", "rule", "rule_of",
+    "Coverage", "backward_flops", "batch_forms", "candidates", "coverage", "discovered", "families",
+    "flops", "known_rules", "localize", "parse_rule", "positions", "registered", "rule", "rule_of",
     "user_rules", "variant_traffic",
 ]  # fmt: skip

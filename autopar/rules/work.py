@@ -26,6 +26,24 @@ def flops(node: Node, graph: Graph) -> int:
     return formula(node, tuple(graph.tensors[name] for name in node.operands))
 
 
+def backward_flops(node: Node, graph: Graph) -> float:
+    """What the gradients of all operands take.
+
+    Of a product, each factor's gradient is as much work as the product; what is added to it (a bias)
+    only gets a sum.  Attention's four gradients of products are twice the forward, and a fused kernel
+    makes the scores again.
+    """
+    if not any(tensor.differentiable for tensor in node.outputs):
+        return 0.0
+    name, forward = short(node.op), flops(node, graph)
+    wanting = [graph.tensors[each].differentiable for each in node.operands]
+    if name == "scaled_dot_product_attention":
+        return 2.5 * forward * any(wanting[:3])
+    if len(wanting) > 2 and name in _ADDED and wanting[_ADDED[name]]:
+        return float(forward * (sum(wanting) - 1) + _made(node))
+    return float(forward * sum(wanting))
+
+
 def _made(node: Node) -> int:
     return math.prod(node.outputs[0].shape)
 
@@ -159,3 +177,9 @@ _FORMULAS: Mapping[str, Formula] = {
     "_grouped_mm": _grouped, "transformers::grouped_mm_fallback": _grouped,
     "routed_experts": _experts, "embedding_bag": _bags,
 }  # fmt: skip
+
+_ADDED: Mapping[str, int] = {
+    "linear": 2, "conv1d": 2, "conv2d": 2, "conv3d": 2, "conv_transpose1d": 2, "conv_transpose2d": 2,
+    "conv_transpose3d": 2, "addmm": 0, "addmv": 0, "baddbmm": 0, "addbmm": 0, "addr": 0,
+}  # fmt: skip
+"""The place of the operand that is added to a product."""

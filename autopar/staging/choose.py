@@ -165,7 +165,8 @@ def _sweep(
     found = forced(wishes.cuts) if wishes.cuts else places(source.whole)
     assert settings.memory_limit is not None
     return Sweep(
-        source.whole, found, Sizes(source.batch, source.whole, source.capture), mesh,
+        source.whole, found,
+        Sizes(source.batch, source.whole, source.capture, hardware.device.kind), mesh,
         on_full_hosts(hardware, mesh), settings, settings.memory_limit,
     )  # fmt: skip
 
@@ -245,7 +246,8 @@ def _plain(
 ) -> Compilation | None:
     """Without stages and microbatches; None where that does not fit."""
     try:
-        return compile_graph(source.whole, mesh, hardware, settings, saved(source.whole))
+        kept = saved(source.whole, hardware.device.kind)
+        return compile_graph(source.whole, mesh, hardware, settings, kept)
     except InfeasibleError:
         return None
 

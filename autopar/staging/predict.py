@@ -44,7 +44,7 @@ def stages_spent(
 ) -> dict[tuple[int, int], Spent]:
     """(stage, worker) -> what it spends."""
     shared = on_full_hosts(hardware, plan.mesh)
-    kept = [saved(graph) for graph in stages.graphs]
+    kept = [saved(graph, hardware.device.kind) for graph in stages.graphs]
     return {
         (each.stage, each.worker): spent_by(
             each.plan,

@@ -39,14 +39,17 @@ MOST_STAGES = 64
 class Sizes:
     """The folded graph for any number of samples: two captures, and the line through both."""
 
-    def __init__(self, batch: int, whole: Graph, capture: Callable[[int], Graph]) -> None:
-        self.batch, self._capture = batch, capture
-        self._known = {batch: _sized(batch, whole)}
+    def __init__(
+        self, batch: int, whole: Graph, capture: Callable[[int], Graph], kind: str = "cpu"
+    ) -> None:
+        """`kind`: of device."""
+        self.batch, self._capture, self._kind = batch, capture, kind
+        self._known = {batch: _sized(batch, whole, kind)}
 
     def __call__(self, samples: int) -> Sized:
         """The graph of so many samples."""
         if samples not in self._known:
-            self._known[samples] = self._on_line(samples) or _sized(samples, self._capture(samples))
+            self._known[samples] = self._on_line(samples) or self._captured(samples)
         return self._known[samples]
 
     @cached_property
@@ -54,7 +57,10 @@ class Sizes:
         samples = next(
             self.batch // part for part in range(2, self.batch + 1) if self.batch % part == 0
         )
-        return _sized(samples, self._capture(samples))
+        return self._captured(samples)
+
+    def _captured(self, samples: int) -> Sized:
+        return _sized(samples, self._capture(samples), self._kind)
 
     def _on_line(self, samples: int) -> Sized | None:
         try:
@@ -63,9 +69,9 @@ class Sizes:
             return None
 
 
-def _sized(samples: int, graph: Graph) -> Sized:
+def _sized(samples: int, graph: Graph, kind: str) -> Sized:
     folded = fold(graph).graph
-    return Sized(samples, folded, saved(folded))
+    return Sized(samples, folded, saved(folded, kind))
 
 
 def counts(batch: int) -> tuple[int, ...]:

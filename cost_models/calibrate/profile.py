@@ -16,7 +16,7 @@ from cost_models.collectives import ring_terms
 from cost_models.machine import Device, Fit, Hardware, Link, Share
 from cost_models.ops import op_seconds
 
-NOMINAL_ETHERNET = Link(bytes_per_s=125e6, latency_s=1e-4)
+NOMINAL_ETHERNET = Link(125e6, 1e-4, kind="Ethernet 1 Gbit/s, assumed")
 """Between hosts nothing is measured: gigabit Ethernet is assumed, and the profile says so."""
 CACHES = tuple(2**exponent for exponent in range(18, 28))
 """Cache sizes in bytes that are tried."""
@@ -150,7 +150,7 @@ def _link(times: list[Times]) -> Link:
     ]
     messages, nbytes, seconds = zip(*terms, strict=True)
     messages_per_s, bytes_per_s = fit_rates([messages, nbytes], seconds)
-    return Link(_round(bytes_per_s), _round(1 / messages_per_s), tuple(fits))
+    return Link(_round(bytes_per_s), _round(1 / messages_per_s), tuple(fits), "processes, gloo")
 
 
 def _gather_below_reduce(fits: list[Fit]) -> list[Fit]:

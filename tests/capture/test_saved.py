@@ -44,3 +44,20 @@ def test_an_operator_that_lays_its_operand_out_anew_keeps_a_copy() -> None:
     wide, flat = (kept[node.name] for node in graph.nodes if short(node.op) == "linear")
     assert 0 in wide.operands and wide.copied == (0,)
     assert 0 in flat.operands and flat.copied == ()
+
+
+def test_a_gpu_keeps_a_mask_of_dropout() -> None:
+    """One byte per element; the CPU keeps the factors, as wide as the input."""
+
+    class Drop(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = torch.nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.dropout(self.mix(x), 0.1).sum()
+
+    graph = capture(Drop(), {"x": torch.ones(4, 8)})
+    name = next(node.name for node in graph.nodes if "dropout" in node.op)
+    assert saved(graph)[name] == Saved((), (), 4 * 8 * 4)
+    assert saved(graph, "cuda")[name] == Saved((), (), 4 * 8)

@@ -16,7 +16,7 @@ import autopar
 from autopar.cli import app
 from autopar.pipeline_plan import PipelinePlan
 from autopar.plan import Plan
-from cost_models.hardware import load, to_text
+from cost_models.hardware import load, names, to_text
 
 FACTORIES = "tests/cli/factories.py"
 FLAGS = {
@@ -36,7 +36,7 @@ FLAGS = {
     },
     "solve": {"problem", "--memory", "--ilp"},
     "verify": {"plan", "model", "--hardware", "--bound", "--batch", "--sequence"},
-    "hardware": {"name"},
+    "hardware": {"name", "--json"},
     "presets": set(),
     "rules": {"operator", "--model", "--shapes", "--json", "--batch", "--sequence"},
     "calibrate": {"--output", "-o", "--quick"},
@@ -259,8 +259,20 @@ def _emitted(path: Path, config: Path, folder: Path, *sizes: object) -> str:
 
 def test_hardware() -> None:
     listed = ok("hardware")
-    assert "h100" in listed and "cpu" in listed
-    assert 'name = "' in ok("hardware", "h100")
+    assert all(name in listed for name in names()) and "InfiniBand NDR" in listed
+    printed = ok("hardware", "h100")
+    assert 'name = "' in printed and "datasheet" in printed and "# one 400 Gbit/s" in printed
+    every, one = json.loads(ok("hardware", "--json")), json.loads(ok("hardware", "h200", "--json"))
+    assert set(every) == set(names()) and every["h200"] == one
+    assert one["device"]["memory_bytes"] == 141e9 and one["tiers"][0]["devices"] == 256
+
+
+def test_hardware_of_a_file_that_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(to_text(load("h200")).replace("launch_s", "start_s"))
+    failed = run("hardware", path)
+    assert failed.exit_code == 1 and "device.start_s is unknown" in failed.stderr
+    assert "mine.toml" in " ".join(failed.stderr.split())
 
 
 def test_presets() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.collectives import axis_link, collective_seconds
 from cost_models.errors import CostModelError
-from cost_models.hardware import Device, Fit, Link, load, names
+from cost_models.hardware import Device, Fit, Hardware, Link, Tier, load, names
 from cost_models.ops import op_seconds
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
@@ -120,8 +122,46 @@ def test_an_axis_that_leaves_the_host_has_the_slower_link() -> None:
     hardware = load("h100")
     assert axis_link(hardware, stride=1, size=8) is hardware.intra_host
     assert axis_link(hardware, stride=2, size=4) is hardware.intra_host
-    assert axis_link(hardware, stride=1, size=16) is hardware.inter_host
-    assert axis_link(hardware, stride=8, size=2) is hardware.inter_host
+    assert axis_link(hardware, stride=8, size=2) == hardware.inter_host
+
+
+HOST = Hardware(PLAIN, 8, Link(400.0, 1.0), Link(50.0, 9.0), "a test", "2026-11-21")
+POD = replace(HOST, tiers=(Tier(32, bytes_per_s=5.0, latency_s=17.0),))
+
+
+@pytest.mark.parametrize(
+    ("stride", "size", "bytes_per_s", "latency_s"),
+    [(1, 16, 400.0, 2.0), (2, 8, 200.0, 3.0), (4, 4, 100.0, 5.0), (8, 2, 50.0, 9.0), (16, 2, 50.0, 9.0)],
+)  # fmt: skip
+def test_a_ring_leaves_the_host_on_the_rails_of_all_its_ranks_there(
+    stride: int, size: int, bytes_per_s: float, latency_s: float
+) -> None:
+    """`stride` rings leave each host at once, and one step in 8 / stride is a slow one."""
+    link = axis_link(HOST, stride, size)
+    assert (link.bytes_per_s, link.latency_s) == (bytes_per_s, pytest.approx(latency_s))
+
+
+def test_an_all_to_all_has_one_adapter_per_rank_for_what_leaves() -> None:
+    """Of 16 ranks on two hosts half of what each sends leaves."""
+    assert axis_link(HOST, 1, 16, "all_to_all").bytes_per_s == 100.0
+    assert axis_link(HOST, 8, 4, "all_to_all").bytes_per_s == pytest.approx(50.0 * 4 / 3)
+
+
+def test_a_wider_tier_is_felt_by_what_passes_it() -> None:
+    """Four hosts in a pod; an oversubscribed switch carries a tenth of their adapters."""
+    assert axis_link(POD, 8, 4) == axis_link(HOST, 8, 4), "inside the pod"
+    assert axis_link(POD, 1, 64).bytes_per_s == 32 * 5.0, "one ring has all of the pod's uplinks"
+    beyond = axis_link(POD, 8, 8)
+    assert (beyond.bytes_per_s, beyond.latency_s) == (4 * 5.0, 9.0 + (17.0 - 9.0) / 4)
+    assert axis_link(POD, 32, 2).bytes_per_s == 5.0
+
+
+def test_pairs_inside_a_host_are_a_tier_too() -> None:
+    """NVLink bridges between neighbours, PCIe between pairs."""
+    pairs = replace(HOST, tiers=(Tier(2, bytes_per_s=20.0, latency_s=3.0),))
+    assert axis_link(pairs, 1, 2) is pairs.intra_host
+    assert axis_link(pairs, 1, 4).bytes_per_s == 40.0
+    assert axis_link(pairs, 2, 4).bytes_per_s == 20.0
 
 
 def test_impossible_amounts_are_refused() -> None:

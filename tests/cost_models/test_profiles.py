@@ -19,16 +19,19 @@ from cost_models.hardware import (
     Hardware,
     Link,
     Share,
+    Tier,
     load,
+    named,
     names,
     parse,
     save,
+    text,
     to_text,
 )
 
 positive = st.floats(min_value=1e-9, max_value=1e18, allow_subnormal=False)
 fraction = st.floats(min_value=0, max_value=1)
-text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
 @st.composite
@@ -36,15 +39,15 @@ def links(draw: st.DrawFn) -> Link:
     kinds = st.sampled_from(["all_reduce", "all_gather", "send"])
     counts = st.integers(min_value=1, max_value=99)
     fits = st.lists(st.builds(Fit, kinds, counts, positive, positive, counts, fraction), max_size=2)
-    return Link(draw(positive), draw(positive), tuple(draw(fits)))
+    return Link(draw(positive), draw(positive), tuple(draw(fits)), draw(words))
 
 
 @st.composite
 def machines(draw: st.DrawFn) -> Hardware:
     bytes_per_s = draw(positive)
     device = Device(
-        name=draw(text),
-        kind=draw(text),
+        name=draw(words),
+        kind=draw(words),
         memory_bytes=draw(positive),
         flops_per_s=draw(
             st.dictionaries(st.sampled_from(["float32", "int8"]), positive, min_size=1)
@@ -56,16 +59,23 @@ def machines(draw: st.DrawFn) -> Hardware:
         cache_bytes=draw(positive),
         cache_bytes_per_s=bytes_per_s * draw(st.floats(min_value=1, max_value=9)),
     )
+    wider = st.integers(min_value=100, max_value=999)
+    tiers = st.lists(
+        st.builds(Tier, wider, positive, positive, words),
+        max_size=2,
+        unique_by=lambda tier: tier.devices,
+    )
     shares = st.builds(Share, positive, positive, positive, fraction, fraction)
     return Hardware(
         device=device,
         devices_per_host=draw(st.integers(min_value=1, max_value=99)),
         intra_host=draw(links()),
         inter_host=draw(links()),
-        source=draw(text),
-        date=draw(text),
+        source=draw(words),
+        date=draw(words),
         cores=draw(st.integers(min_value=0, max_value=99)),
         shared=draw(st.dictionaries(st.integers(min_value=1, max_value=99), shares, max_size=2)),
+        tiers=tuple(draw(tiers)),
     )
 
 
@@ -89,24 +99,70 @@ def test_shipped_profile_states_source_and_date(name: str) -> None:
     assert datetime.date.fromisoformat(hardware.date) <= datetime.date(2026, 12, 31)
 
 
-@pytest.mark.parametrize(
-    ("name", "bfloat16", "memory_bytes_per_s", "nvlink_bytes_per_s"),
-    [("a100", 312e12, 2.0e12, 300e9), ("h100", 989e12, 3.35e12, 450e9)],
-)
-def test_datasheet_figures(
-    name: str, bfloat16: float, memory_bytes_per_s: float, nvlink_bytes_per_s: float
-) -> None:
+GPUS = {
+    # name: memory, bytes/s, float16, float64 and links of one direction, GB/s, from the datasheets
+    "v100": (16, 900, 125, 7.8, 150, 25 / 8 / 8),
+    "v100_32": (32, 900, 125, 7.8, 150, 4 * 100 / 8 / 8),
+    "a100_40": (40, 1555, 312, 19.5, 300, 25),
+    "a100": (80, 2039, 312, 19.5, 300, 25),
+    "h100": (80, 3350, 989, 67, 450, 50),
+    "h100_96": (96, 2400, 989, 67, 450, 50),
+    "h200": (141, 4800, 989, 67, 450, 50),
+    "b200": (180, 8000, 2250, 37, 900, 50),
+    "mi300x": (192, 5300, 1307.4, 163.4, 448, 50),
+}
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_datasheet_figures(name: str) -> None:
     """Dense tensor-core peaks, and NVLink in one direction: half of what NVIDIA prints."""
+    memory, speed, half, double, inside, between = (1e9 * figure for figure in GPUS[name])
     hardware = load(name)
     device = hardware.device
-    assert device.kind == "cuda" and "datasheet" in hardware.source
-    assert device.flops_per_s["bfloat16"] == bfloat16 == device.flops_per_s["float16"]
-    assert device.flops_per_s["float64"] <= device.flops_per_s["float32"] < bfloat16
-    assert device.bytes_per_s == pytest.approx(memory_bytes_per_s, rel=0.03)
-    assert device.memory_bytes == 80e9
-    assert hardware.intra_host.bytes_per_s == nvlink_bytes_per_s
+    assert device.kind == "cuda" and device.memory_bytes == memory and device.bytes_per_s == speed
+    assert device.flops_per_s["float16"] == pytest.approx(1e3 * half)
+    assert device.flops_per_s["float64"] == pytest.approx(1e3 * double)
+    has_cores = "v100" not in name
+    like = device.flops_per_s["float16" if has_cores else "float32"]
+    assert device.flops_per_s["bfloat16"] == like
+    assert hardware.intra_host.bytes_per_s == inside
+    assert hardware.inter_host.bytes_per_s == pytest.approx(between)
+    assert hardware.devices_per_host == 8
     assert hardware.inter_host.bytes_per_s < hardware.intra_host.bytes_per_s < device.bytes_per_s
     assert hardware.device_shared_by(8) == device, "GPUs of one host do not slow each other down"
+    assert all(link.kind for _, link in hardware.borders)
+
+
+def test_every_profile_is_checked_here() -> None:
+    assert set(names()) == {*GPUS, "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("driver", "gb", "name"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 42, "a100_40"),
+        ("NVIDIA A100-SXM4-80GB", 85, "a100"),
+        ("Tesla V100-SXM2-32GB", 34, "v100_32"),
+        ("NVIDIA H100 80GB HBM3", 85, "h100"),
+        ("NVIDIA H100", 100, "h100_96"),
+        ("NVIDIA H200", 150, "h200"),
+        ("NVIDIA B200", 192, "b200"),
+        ("AMD Instinct MI300X", 206, "mi300x"),
+        ("NVIDIA GeForce RTX 4090", 25, None),
+    ],
+)
+def test_a_device_is_known_by_its_name_and_memory(driver: str, gb: float, name: str | None) -> None:
+    assert named(driver, gb * 1e9) == name
+
+
+def test_text_keeps_the_comments_that_name_sources(tmp_path: Path) -> None:
+    assert "# HBM3e" in text("h200")
+    path = tmp_path / "mine.toml"
+    path.write_text(text("h200"))
+    assert text(path) == text("h200") and load(path) == load("h200")
+    path.write_text("{not toml")
+    with pytest.raises(ProfileError, match="not TOML"):
+        text(path)
 
 
 def test_cpu_profile_knows_what_ranks_share() -> None:
@@ -138,7 +194,9 @@ def test_link_keeps_the_fits_measured_under_the_nearest_load() -> None:
 
 
 def test_unknown_name_suggests_and_lists() -> None:
-    with pytest.raises(UnknownHardwareError, match=r"'a10'.*mean 'a100'.*cpu, h100.*calibrate"):
+    with pytest.raises(
+        UnknownHardwareError, match=r"'a10'.*mean 'a100'.*cpu, h100.*calibrate.*hardware h100"
+    ):
         load("a10")
 
 
@@ -178,6 +236,12 @@ def _swap(old: str, new: str) -> Callable[[str], str]:
         (lambda p: p + "\n[shared.four]\nflops = 1.0\n", r"shared.four.*number of ranks"),
         (lambda p: p + "\n[shared.4]\nflops = 1.0\n", r"shared.4.bytes is missing"),
         (lambda p: p + "\n[[inter_host.fits]]\nranks = 2\n", r"inter_host.fits\[0\].*is missing"),
+        (lambda p: p + "\n[[tiers]]\ndevices = 64\n", r"tiers\[1\].bytes_per_s is missing"),
+        (_swap("devices = 160", "devices = 0"), r"tiers\[0\].devices is 0, not positive"),
+        (_swap("devices = 160", "devices = 8"), "have the same number of devices"),
+        (_swap("devices = 160", "hosts = 20"), r"tiers\[0\].hosts is unknown; known are devices"),
+        (lambda p: "tiers = 3\n" + p.split("[[tiers]]")[0], "tiers is 3, not a list of tables"),
+        (_swap('kind = "InfiniBand HDR"', "kind = 7"), "inter_host.kind is 7, not text"),
         (lambda p: p.replace("cache_bytes = 0.0", "cache_bytes = 1.0"), "cache_bytes_per_s is below"),
     ],
 )  # fmt: skip
@@ -223,3 +287,10 @@ def test_save_writes_whole_files_or_none(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="no folder"):
         save(load("cpu"), tmp_path / "nowhere" / "mine.toml")
     assert [file.name for file in tmp_path.iterdir()] == ["mine.toml"]
+
+
+def test_the_profile_in_the_documentation_is_one() -> None:
+    page = Path("docs/hardware.md").read_text()
+    written = page.split("```toml\n")[1].split("```")[0]
+    hardware = parse(written, "docs/hardware.md")
+    assert hardware.device.name == "mine" and hardware.tiers[0].devices == 256

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from autopar.capture import capture
 from autopar.operators import bind, callable_of
-from autopar.rules import flops
+from autopar.rules import backward_flops, flops
 from tests.rules.building import Example, build
 from tests.rules.examples import ATTENTION, CONTRACTIONS, CONVOLUTIONS
 from tests.rules.examples_of_places import EINSUMS, RECURRENT
@@ -63,3 +65,35 @@ def test_against_the_counter_of_torch(example: Example) -> None:
 def test_by_hand(name: str) -> None:
     graph, node = build(next(example for example in FAMILIES if example.name == name))
     assert flops(node, graph) == BY_HAND[name]
+
+
+class Products(torch.nn.Module):
+    """A layer with a bias, one without, and attention."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.mix = torch.nn.Linear(24, 24, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.mix(x).unflatten(-1, (3, 8)).transpose(1, 2)
+        return F.scaled_dot_product_attention(heads, 2 * heads, 3 * heads).sum()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_backward_of_products(bias: bool) -> None:
+    """Twice the forward, a bias a sum; of attention half the forward more, the scores made again."""
+    x = torch.randn(2, 10, 24, requires_grad=True)
+    graph = capture(Products(bias), {"x": x})
+    found = {node.op: (flops(node, graph), backward_flops(node, graph)) for node in graph.nodes}
+    forward, backward = found["aten.linear.default"]
+    inputs = 0 if not graph.tensors["x"].differentiable else 1
+    assert forward == 2 * 2 * 10 * 24 * 24
+    assert backward == (1 + inputs) * forward + (2 * 10 * 24 if bias else 0)
+    forward, backward = found["aten.scaled_dot_product_attention.default"]
+    assert backward == 2.5 * forward
+
+
+def test_nothing_goes_back_where_no_gradient_is_wanted() -> None:
+    frozen = Products(True).requires_grad_(False)
+    graph = capture(frozen, {"x": torch.randn(2, 10, 24)})
+    assert all(backward_flops(node, graph) == 0 for node in graph.nodes)
