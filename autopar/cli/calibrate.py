@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -18,10 +19,19 @@ def command(
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and repetitions.")] = False,
 ) -> None:
-    """Measure this machine's cores and gloo, and write a hardware profile."""
-    from cost_models.calibrate import calibrate
+    """Measure this machine's cores and gloo, and write a hardware profile.
 
-    measured = calibrate(quick=quick, progress=lambda text: print(text, file=sys.stderr))
+    Under torchrun: measure the cluster that it started, its hosts and what joins them.
+    """
+    from cost_models.calibrate import calibrate
+    from cost_models.calibrate.cluster import calibrate_cluster, is_launched
+
+    if is_launched():
+        measured = calibrate_cluster(quick)
+        if os.environ["RANK"] != "0":
+            return
+    else:
+        measured = calibrate(quick=quick, progress=lambda text: print(text, file=sys.stderr))
     measured.check()
     save(to_text(measured), output)
     typer.echo(f"wrote {output}; use it with --hardware {output}")

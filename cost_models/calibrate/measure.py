@@ -70,23 +70,26 @@ class Measured:
     """Share of compute time under which an all-reduce hides, both being about equally long."""
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort, apart: bool = False) -> Measured:
     """All figures; every rank of the default group must call it, and gets the same.
 
+    `apart`: collectives are measured by themselves (`in_group`), between ranks of one's choice.
     Seconds lie between the passes over everything, so that what keeps the machine busy for a moment
     spoils one pass: the fastest counts.  Whether large tensors find their pages mapped is luck that
     training has as well: the mean counts.
     """
-    return combined([_measure_once(effort) for _ in range(effort.passes)], min, statistics.fmean)
+    return combined(
+        [_measure_once(effort, apart) for _ in range(effort.passes)], min, statistics.fmean
+    )
 
 
-def _measure_once(effort: Effort) -> Measured:
+def _measure_once(effort: Effort, apart: bool) -> Measured:
     alone = dist.get_world_size() == 1
     return Measured(
         tiny_s=_tiny_seconds(effort),
         matmul_s={dtype: _matmul_seconds(dtype, effort) for dtype in DTYPES},
         elementwise_s=_elementwise_seconds(effort),
-        collectives={} if alone else _all_collectives(effort),
+        collectives={} if alone or apart else _all_collectives(effort),
         overlap=0.0 if alone else _overlap(effort),
     )
 
@@ -236,14 +239,18 @@ def _overlap(effort: Effort) -> float:
 def _all_collectives(effort: Effort) -> dict[tuple[str, int], dict[int, float]]:
     """Among all processes, and in pairs that are busy at the same time."""
     world = dist.get_world_size()
-    found = _in_group(dist.group.WORLD, world, effort)
+    found = in_group(dist.group.WORLD, world, effort)
     if world > 2 and world % 2 == 0:
         pairs = [dist.new_group([rank, rank + 1]) for rank in range(0, world, 2)]
-        found |= _in_group(pairs[dist.get_rank() // 2], 2, effort)
+        found |= in_group(pairs[dist.get_rank() // 2], 2, effort)
     return found
 
 
-def _in_group(group: Any, ranks: int, effort: Effort) -> dict[tuple[str, int], dict[int, float]]:
+def in_group(group: Any, ranks: int, effort: Effort) -> dict[tuple[str, int], dict[int, float]]:
+    """Seconds of collectives in a group, by kind, ranks and bytes of the larger tensor.
+
+    All ranks of the default group call it, each with its own group of so many.
+    """
     found: dict[tuple[str, int], dict[int, float]] = {}
     for kind in KINDS:
         calls = {
@@ -252,6 +259,21 @@ def _in_group(group: Any, ranks: int, effort: Effort) -> dict[tuple[str, int], d
         }
         found[kind, ranks] = sustained_seconds(calls, effort, of_rows="median")
     return found
+
+
+def sends(peer: int | None, effort: Effort) -> dict[int, float]:
+    """Seconds of one message to the peer, by bytes; without a peer this rank waits for the others."""
+
+    def there_and_back(nbytes: int) -> Action:
+        message = torch.rand(nbytes // 4)
+        if peer is None:
+            return lambda: None
+        if dist.get_rank() < peer:
+            return lambda: (dist.send(message, peer), dist.recv(message, peer))
+        return lambda: (dist.recv(message, peer), dist.send(message, peer))
+
+    calls = {nbytes: there_and_back(nbytes) for nbytes in effort.message_nbytes}
+    return {n: s / 2 for n, s in sustained_seconds(calls, effort, of_rows="median").items()}
 
 
 def _collective(kind: str, whole: torch.Tensor, ranks: int, group: Any) -> Action:

@@ -36,7 +36,11 @@ class Times:
         """Alpha and beta."""
         line = fit_line(list(self.seconds), list(self.seconds.values()))
         return Fit(
-            self.collective, self.ranks, _round(line.latency_s), _round(line.per_s), self.host_ranks
+            self.collective,
+            self.ranks,
+            rounded(line.latency_s),
+            rounded(line.per_s),
+            self.host_ranks,
         )
 
     def errors_of(self, fit: Fit) -> list[float]:
@@ -52,9 +56,9 @@ def profile(found: Mapping[int, Measured]) -> Hardware:
     fewest = groups[min(groups)]
     times = list(_times(groups))
     hardware = Hardware(
-        device=replace(_device(alone), overlap=_round(fewest.overlap)),
+        device=replace(device_of(alone), overlap=rounded(fewest.overlap)),
         devices_per_host=64,
-        intra_host=_link(times),
+        intra_host=link_of(times),
         inter_host=NOMINAL_ETHERNET,
         source="measured",
         date=datetime.date.today().isoformat(),
@@ -64,10 +68,11 @@ def profile(found: Mapping[int, Measured]) -> Hardware:
     return _with_errors(hardware, found, times)
 
 
-def _device(alone: Measured) -> Device:
-    launch_s = _round(alone.tiny_s / 2)
+def device_of(alone: Measured) -> Device:
+    """The figures of one rank's device."""
+    launch_s = rounded(alone.tiny_s / 2)
     flops_per_s = {
-        dtype: _round(fit_line([6.0 * n**3 for n in by_n], list(by_n.values())).per_s)
+        dtype: rounded(fit_line([6.0 * n**3 for n in by_n], list(by_n.values())).per_s)
         for dtype, by_n in alone.matmul_s.items()
     }
     nowhere = Device("cpu", "cpu", _memory_bytes(), flops_per_s, 1.0, launch_s=launch_s)
@@ -90,16 +95,16 @@ def _with_memory(device: Device, cache_bytes: int, alone: Measured) -> Device:
         in_memory = in_cache
     return replace(
         device,
-        bytes_per_s=_round(in_memory),
+        bytes_per_s=rounded(in_memory),
         cache_bytes=float(cache_bytes),
-        cache_bytes_per_s=_round(in_cache),
+        cache_bytes_per_s=rounded(in_cache),
     )
 
 
 def _shares(found: Mapping[int, Measured]) -> dict[int, Share]:
     """One rank's share of the device by number of ranks: more ranks never leave more of it."""
     alone, first = found[1], found[min(count for count in found if count > 1)]
-    shares = {1: Share(flops=1.0, bytes=1.0, launch=1.0, overlap=_round(first.overlap))}
+    shares = {1: Share(flops=1.0, bytes=1.0, launch=1.0, overlap=rounded(first.overlap))}
     least = shares[1]
     for count in sorted(count for count in found if count > 1):
         seen = _share(found[count], alone)
@@ -117,16 +122,16 @@ def _share(group: Measured, alone: Measured) -> Share:
     """What is left of the device for each of the processes that ran together, as measured."""
     matrices = sorted(next(iter(alone.matmul_s.values())))[-2:]
     return Share(
-        flops=_round(
+        flops=rounded(
             median(
                 by_n[n] / group.matmul_s[dtype][n]
                 for dtype, by_n in alone.matmul_s.items()
                 for n in matrices
             )
         ),
-        bytes=_round(median(s / group.elementwise_s[n] for n, s in alone.elementwise_s.items())),
-        launch=_round(group.tiny_s / alone.tiny_s),
-        overlap=_round(group.overlap),
+        bytes=rounded(median(s / group.elementwise_s[n] for n, s in alone.elementwise_s.items())),
+        launch=rounded(group.tiny_s / alone.tiny_s),
+        overlap=rounded(group.overlap),
     )
 
 
@@ -136,11 +141,11 @@ def _times(groups: Mapping[int, Measured]) -> Iterator[Times]:
             yield Times(kind, ranks, count, by_size)
 
 
-def _link(times: list[Times]) -> Link:
+def link_of(times: list[Times]) -> Link:
     """A fit per kind, ranks and busy ranks; the ring formula's own figures serve other counts."""
     fits = _gather_below_reduce([one.fit() for one in times])
     fits = [
-        replace(fit, error=_round(max(t.errors_of(fit))))
+        replace(fit, error=rounded(max(t.errors_of(fit))))
         for fit, t in zip(fits, times, strict=True)
     ]
     terms = [
@@ -150,7 +155,7 @@ def _link(times: list[Times]) -> Link:
     ]
     messages, nbytes, seconds = zip(*terms, strict=True)
     messages_per_s, bytes_per_s = fit_rates([messages, nbytes], seconds)
-    return Link(_round(bytes_per_s), _round(1 / messages_per_s), tuple(fits), "processes, gloo")
+    return Link(rounded(bytes_per_s), rounded(1 / messages_per_s), tuple(fits), "processes, gloo")
 
 
 def _gather_below_reduce(fits: list[Fit]) -> list[Fit]:
@@ -175,7 +180,7 @@ def _with_errors(
 ) -> Hardware:
     """The profile with what its predictions are off by, and a source that says so in words."""
     operators = {
-        count: _operator_errors(hardware.device_shared_by(count), group)
+        count: operator_errors(hardware.device_shared_by(count), group)
         for count, group in found.items()
     }
     collectives = [
@@ -186,24 +191,26 @@ def _with_errors(
     return replace(
         hardware,
         shared={
-            count: replace(share, error=_round(max(operators[count])))
+            count: replace(share, error=rounded(max(operators[count])))
             for count, share in hardware.shared.items()
         },
         source=(
             f"measured by autopar calibrate on a {hardware.cores}-core {platform.machine()} machine, "
             "one thread per rank, gloo; predictions are off by (median, worst) "
-            f"{_spread(operators[1])} for operators of one rank, "
-            f"{_spread(operators[max(operators)])} of {max(operators)} ranks, {_spread(collectives)} "
+            f"{spread(operators[1])} for operators of one rank, "
+            f"{spread(operators[max(operators)])} of {max(operators)} ranks, {spread(collectives)} "
             "for collectives; between hosts gigabit Ethernet is assumed"
         ),
     )
 
 
-def _spread(errors: Sequence[float]) -> str:
+def spread(errors: Sequence[float]) -> str:
+    """Median and worst."""
     return f"{median(errors):.0%}, {max(errors):.0%}"
 
 
-def _operator_errors(device: Device, measured: Measured) -> list[float]:
+def operator_errors(device: Device, measured: Measured) -> list[float]:
+    """Of all operators that were measured."""
     return _elementwise_errors(device, measured) + _matmul_errors(device, measured)
 
 
@@ -246,6 +253,6 @@ def _memory_bytes() -> float:
     return float(min(physical, int(limit)) if limit.isdecimal() else physical)
 
 
-def _round(value: float) -> float:
+def rounded(value: float) -> float:
     """Four digits: more would only pretend."""
     return float(f"{value:.4g}")

@@ -1,0 +1,89 @@
+"""Hosts on one machine: network namespaces joined by a link of limited speed (Linux, as root).
+
+Each namespace has an address and a loopback of its own; what goes to another one passes a veth pair
+whose ends let through only so many bits a second (tc, token bucket filter).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+PORT = 29511
+
+
+@dataclass(frozen=True)
+class Host:
+    """A namespace."""
+
+    name: str
+    device: str
+    address: str
+
+
+@contextmanager
+def two_hosts(rate: str) -> Iterator[tuple[Host, Host]]:
+    """Two namespaces, joined at a rate such as ``200mbit``; gone afterwards."""
+    tag = f"ap{os.getpid() % 10000}"
+    hosts = tuple(Host(f"{tag}{end}", f"{tag}v{end}", f"10.77.0.{end + 1}") for end in (0, 1))
+    try:
+        for host in hosts:
+            _ip("netns", "add", host.name)
+        _ip("link", "add", hosts[0].device, "type", "veth", "peer", "name", hosts[1].device)
+        for host in hosts:
+            _ip("link", "set", host.device, "netns", host.name)
+            _ip("-n", host.name, "addr", "add", f"{host.address}/24", "dev", host.device)
+            _ip("-n", host.name, "link", "set", host.device, "up")
+            _ip("-n", host.name, "link", "set", "lo", "up")
+            _run(
+                "tc", "-n", host.name, "qdisc", "add", "dev", host.device, "root", "tbf",
+                "rate", rate, "burst", "256kb", "latency", "50ms",
+            )  # fmt: skip
+        yield hosts[0], hosts[1]
+    finally:
+        for host in hosts:
+            subprocess.run(["ip", "netns", "del", host.name], check=False, capture_output=True)
+
+
+def launch(hosts: Sequence[Host], per_host: int, script: Sequence[str], limit_s: float) -> None:
+    """``torchrun`` on every host; raise where one fails or takes too long."""
+    running = [_start(hosts, place, per_host, script) for place in range(len(hosts))]
+    try:
+        codes = [process.wait(timeout=limit_s) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    if any(codes):
+        raise SystemExit(f"torchrun ended with {codes}; what the ranks said stands above.")
+
+
+def _start(
+    hosts: Sequence[Host], place: int, per_host: int, script: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    host = hosts[place]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": host.device,
+    }
+    command = [
+        "ip", "netns", "exec", host.name, "torchrun", "--nnodes", str(len(hosts)),
+        "--node-rank", str(place), "--nproc-per-node", str(per_host),
+        "--master-addr", hosts[0].address, "--master-port", str(PORT), *script,
+    ]  # fmt: skip
+    return subprocess.Popen(command, env=environment)
+
+
+def _ip(*words: str) -> None:
+    _run("ip", *words)
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(
+            f"{' '.join(words)}: {done.stderr.strip()} (namespaces need Linux and root)"
+        )

@@ -1,0 +1,144 @@
+"""The cluster that ``torchrun`` made this process part of: its devices while all are busy, its links.
+
+Groups of one host measure the link inside it; ranks of the same place on every host measure the link
+between hosts, all of a host's at the same time, as training does; so does the whole cluster.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+
+from cost_models.calibrate.fit import fit_line
+from cost_models.calibrate.measure import QUICK, Effort, in_group, measure, sends
+from cost_models.calibrate.profile import (
+    NOMINAL_ETHERNET,
+    Times,
+    device_of,
+    link_of,
+    operator_errors,
+    rounded,
+    spread,
+)
+from cost_models.errors import CostModelError
+from cost_models.machine import Hardware, Link
+
+LIMIT_S = 600.0
+
+
+def is_launched() -> bool:
+    """Whether ``torchrun`` started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Equal hosts, ranks numbered host by host."""
+
+    rank: int
+    world: int
+    per_host: int
+
+    @classmethod
+    def here(cls) -> Cluster:
+        """As ``torchrun`` says."""
+        rank, world, per_host = (
+            int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        )
+        if world % per_host:
+            raise CostModelError(
+                f"{world} ranks on hosts of {per_host}: start as many processes on every host."
+            )
+        return cls(rank, world, per_host)
+
+    @property
+    def hosts(self) -> int:
+        """How many."""
+        return self.world // self.per_host
+
+
+def calibrate_cluster(quick: bool = False) -> Hardware:
+    """Every rank must call it; all get the same profile.
+
+    Raises `CostModelError` for hosts of different sizes, or on accelerators, which it cannot time yet.
+    """
+    if torch.cuda.is_available():
+        raise CostModelError(
+            "Calibration times CPUs with gloo; start from a profile that `autopar hardware` lists."
+        )
+    cluster = Cluster.here()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=LIMIT_S))
+    try:
+        return _profile(cluster, QUICK if quick else Effort())
+    finally:
+        dist.destroy_process_group()
+
+
+def _profile(cluster: Cluster, effort: Effort) -> Hardware:
+    measured = measure(effort, apart=True)
+    device = replace(device_of(measured), overlap=rounded(measured.overlap))
+    inside, across = _inside(cluster, effort), _across(cluster, effort)
+    return Hardware(
+        replace(device, memory_bytes=rounded(device.memory_bytes / cluster.per_host)),
+        cluster.per_host,
+        inside or across or NOMINAL_ETHERNET,
+        across or NOMINAL_ETHERNET,
+        _source(cluster, spread(operator_errors(device, measured))),
+        datetime.date.today().isoformat(),
+    )
+
+
+def _inside(cluster: Cluster, effort: Effort) -> Link | None:
+    """Between ranks of one host; None where a host has one."""
+    size = cluster.per_host
+    if size == 1:
+        return None
+    hosts = [list(range(first, first + size)) for first in range(0, cluster.world, size)]
+    times = _collectives(cluster, hosts, effort)
+    place = cluster.rank % size
+    peer = cluster.rank ^ 1 if place ^ 1 < size else None
+    return _with_sends(times, sends(peer, effort))
+
+
+def _across(cluster: Cluster, effort: Effort) -> Link | None:
+    """Between hosts; None where there is one."""
+    size, hosts = cluster.per_host, cluster.hosts
+    if hosts == 1:
+        return None
+    places = [list(range(place, cluster.world, size)) for place in range(size)]
+    times = _collectives(cluster, places, effort)
+    if size > 1:
+        times += _collectives(cluster, [list(range(cluster.world))], effort)
+    host = cluster.rank // size
+    peer = cluster.rank + size * (1 - 2 * (host % 2)) if host ^ 1 < hosts else None
+    return _with_sends(times, sends(peer, effort))
+
+
+def _collectives(cluster: Cluster, groups: list[list[int]], effort: Effort) -> list[Times]:
+    """In all groups at the same time."""
+    made = {tuple(ranks): dist.new_group(ranks) for ranks in groups}
+    mine = next(ranks for ranks in made if cluster.rank in ranks)
+    found = in_group(made[mine], len(mine), effort)
+    return [Times(kind, ranks, cluster.world, seconds) for (kind, ranks), seconds in found.items()]
+
+
+def _with_sends(times: list[Times], seconds: dict[int, float]) -> Link:
+    """Collectives by their own lines; a message, and what was not measured, by that of messages."""
+    line = fit_line(list(seconds), list(seconds.values()))
+    return replace(
+        link_of(times), bytes_per_s=rounded(line.per_s), latency_s=rounded(line.latency_s)
+    )
+
+
+def _source(cluster: Cluster, errors: str) -> str:
+    return (
+        f"measured by autopar calibrate under torchrun on {cluster.hosts} {platform.machine()} hosts of "
+        f"{cluster.per_host} ranks, all of them busy, one thread per rank, gloo; predictions are off by "
+        f"(median, worst) {errors} for operators"
+    )
