@@ -205,8 +205,10 @@ def compile_staged(
     **options: Any,
 ) -> Staged | Compilation:
     """A pipeline with its stages' graphs and sources; where ``"auto"`` finds none better, a plan."""
-    inputs = _batch_of(model, example_inputs)
     asked = Options.of(**options)
+    if stages == "auto" and not isinstance(example_inputs or offered_inputs(model), Mapping):
+        return compile_model(model, mesh, example_inputs, hardware=hardware, **options)
+    inputs = _batch_of(model, example_inputs)
     bare = without_weights(model, asked.precision.compute)
     compiler = Compiler(bare, as_mesh(mesh), as_hardware(hardware), asked)
     if stages == "auto":

@@ -28,7 +28,10 @@ def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chos
             "Constraints and presets speak of mesh axes, which stages='auto' has yet to choose. Say how "
             "many stages there are (stages=2), or leave the constraints out."
         )
-    source = source_of(compiler, batch)
+    whole = compiler.graph(batch)
+    if wishes == Wishes() and not _is_trained(whole):
+        return Chosen(None, compiler.compile(whole), ())
+    source = _source(compiler, batch, whole)
     return choose(source, compiler.mesh, compiler.hardware, settings, wishes)
 
 
@@ -62,8 +65,11 @@ def agreed_stages(
 
 def source_of(compiler: Compiler, batch: Mapping[str, Any]) -> Source:
     """A model with its batch, captured in any size."""
-    whole = compiler.graph(batch)
-    if whole.loss is None or whole.outputs:
+    return _source(compiler, batch, compiler.graph(batch))
+
+
+def _source(compiler: Compiler, batch: Mapping[str, Any], whole: Graph) -> Source:
+    if not _is_trained(whole):
         raise InputError(
             f"stages='auto' needs a loss and nothing else from {whole.name}: pass the targets with the "
             "batch, or loss=, and leave outputs= out."
@@ -78,6 +84,11 @@ def source_of(compiler: Compiler, batch: Mapping[str, Any]) -> Source:
         return part(whole, capture(samples_of(batch) // pieces), pieces).microbatch
 
     return Source(samples_of(batch), whole, capture, parted, _is_separable(whole))
+
+
+def _is_trained(whole: Graph) -> bool:
+    """A loss and nothing else comes out: a step that stages can divide."""
+    return whole.loss is not None and not whole.outputs
 
 
 def _is_separable(whole: Graph) -> bool:

@@ -361,9 +361,15 @@ class Plan:
 def _check_schema(text: str, source: str) -> None:
     """Refuse a plan of another schema before its fields are looked at."""
     try:
-        schema = json.loads(text)["schema"]
+        content = json.loads(text)
+        schema, is_pipeline = content["schema"], "actions" in content
     except (ValueError, TypeError, KeyError, RecursionError):
         return  # what it is instead of a plan is said by whoever reads its fields
+    if is_pipeline:
+        raise PlanError(
+            f"{source} is the plan of a pipeline, and this asks for one without stages. Make one with "
+            "`autopar plan --stages 1`; `autopar show` and `autopar emit` take either."
+        )
     if schema != SCHEMA:
         raise PlanError(
             f"{source} has plan schema {schema}; this autopar reads schema {SCHEMA}. "

@@ -47,7 +47,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A mesh that the devices might have been seen as, and the best plan's seconds there.
+    """Another way to use the devices, a mesh or stages, and the best plan's seconds there.
 
     `objective_s` is None where nothing fits into the memory.
     """

@@ -52,7 +52,7 @@ def command(
         str | None,
         typer.Option(help="none, selective or full, in every block; none given: as memory asks."),
     ] = None,
-    stages: STAGES = "1",
+    stages: STAGES = None,
     schedule: SCHEDULE = None,
     microbatches: MICROBATCHES = None,
     cut: CUT = None,
@@ -102,14 +102,15 @@ def _made(
         "precision": asked.precision, "memory_limit": asked.memory_limit, "preset": asked.preset,
         "constraints": asked.constraints, "recompute": asked.recompute,
     }  # fmt: skip
-    if forced.stages == 1:
+    stages = forced.meant(shape, profile, asked)
+    if stages == 1 or (forced.stages is None and problem is not None):
         return compile_model(loaded.model, shape, loaded.inputs, **options)
     if problem is not None:
         raise InputError(
             "--problem writes the problem of one graph; with --stages there are several."
         )
     return compile_staged(
-        loaded.model, shape, loaded.inputs, stages=forced.stages, schedule=forced.schedule,
+        loaded.model, shape, loaded.inputs, stages=stages, schedule=forced.schedule,
         microbatches=forced.microbatches, cuts=forced.cuts, **options,
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ from autopar.cli.output import save
 from autopar.compiler import Compiler
 from autopar.emit import emit
 from autopar.errors import InputError, PlanError
+from autopar.mesh import Mesh
 from autopar.meta import without_weights
 from autopar.options import Options, Precision
 from autopar.pipeline_plan import PipelinePlan
@@ -25,9 +26,14 @@ from autopar.plan import Plan
 from autopar.show.pipeline import schedule_table
 from autopar.split import split
 from autopar.staged import Staged
+from cost_models.hardware import Hardware
 
 STAGES = Annotated[
-    str, typer.Option(help="auto, a number of stages, or their meshes, such as 1+3 or 2x2+4.")
+    str | None,
+    typer.Option(
+        help="auto, a number of stages, or their meshes, such as 1+3 or 2x2+4; none: auto across "
+        "hosts, one stage within a host."
+    ),
 ]
 SCHEDULE = Annotated[
     str | None, typer.Option(help="Of stages: 1f1b, gpipe, zb-h1, ...; none: chosen.")
@@ -42,9 +48,9 @@ CUT = Annotated[
 
 @dataclass(frozen=True)
 class Forced:
-    """What flags say of stages."""
+    """What flags say of stages; None: nothing."""
 
-    stages: StagesLike
+    stages: StagesLike | None
     schedule: str | None
     microbatches: int | None
     cuts: tuple[str, ...]
@@ -53,14 +59,21 @@ class Forced:
         """Raise where there are no stages that the other flags could speak of."""
         others = {"schedule": self.schedule, "microbatches": self.microbatches, "cut": self.cuts}
         for flag, given in others.items():
-            if given and self.stages == 1:
+            if given and self.stages in (None, 1):
                 raise InputError(f"--{flag} speaks of stages: pass --stages auto, or how many.")
 
+    def meant(self, shape: Mesh | int, hardware: Hardware, asked: Options) -> StagesLike:
+        """Without a word: stages may help where devices are on several hosts, if axes are left open."""
+        if self.stages is not None:
+            return self.stages
+        across = isinstance(shape, Mesh) and shape.world_size > hardware.devices_per_host
+        return "auto" if across and not (asked.preset or asked.constraints) else 1
 
-def read_stages(text: str) -> StagesLike:
+
+def read_stages(text: str | None) -> StagesLike | None:
     """``auto``, a number of stages, or a mesh for each: ``1+3``, ``2x2+4``."""
-    if text == "auto":
-        return "auto"
+    if text is None or text == "auto":
+        return "auto" if text else None
     try:
         if "+" not in text and "x" not in text:
             return int(text)

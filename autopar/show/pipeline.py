@@ -8,14 +8,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autopar.pipeline_plan import PipelinePlan, StageFigures
-from autopar.plan import Plan
+from autopar.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
 from autopar.show.units import nbytes, seconds
 
 
 def show_pipeline(plan: PipelinePlan) -> RenderableType:
     """The plan in short."""
-    return Group(*_lines(plan), "", stages(plan), *_compared(plan))
+    return Group(*_lines(plan), "", stages(plan), "", *_contents(plan), *_compared(plan))
 
 
 def _lines(plan: PipelinePlan) -> Iterator[Text]:
@@ -39,7 +38,7 @@ def stages(plan: PipelinePlan) -> Table:
     """A line per stage and worker."""
     table = Table(box=None, pad_edge=False)
     for name, justify in (
-        ("stage", "right"), ("ranks", "left"), ("mesh", "left"), ("modules", "left"),
+        ("stage", "right"), ("ranks", "left"), ("mesh", "left"),
         ("forward", "right"), ("input grad", "right"), ("weight grad", "right"),
         ("once a step", "right"), ("memory", "right"), ("in flight", "right"),
     ):  # fmt: skip
@@ -48,13 +47,8 @@ def stages(plan: PipelinePlan) -> Table:
     figures = {(f.stage, f.worker): f for f in found.stages} if found else {}
     for each in plan.stages:
         worker = plan.workers[each.worker]
-        ranks = f"{worker.ranks[0]}-{worker.ranks[-1]}" if len(worker.ranks) > 1 else "0"
-        if len(worker.ranks) == 1:
-            ranks = str(worker.ranks[0])
-        table.add_row(
-            str(each.stage), ranks, str(worker.mesh), _modules(plan, each.stage, each.plan),
-            *_cells(figures.get((each.stage, each.worker))),
-        )  # fmt: skip
+        cells = _cells(figures.get((each.stage, each.worker)))
+        table.add_row(str(each.stage), _ranks(worker), str(worker.mesh), *cells)
     return table
 
 
@@ -65,13 +59,19 @@ def _cells(figures: StageFigures | None) -> tuple[str, ...]:
     return (*map(seconds, times), nbytes(round(figures.nbytes)), str(figures.in_flight))
 
 
-def _modules(plan: PipelinePlan, stage: int, own: Plan) -> str:
-    """From the first to the last parameter that the stage reads, and the operator it begins with."""
-    names = [p.name.rpartition(".")[0] for p in own.parameters]
-    begins = f" from {plan.cuts[stage - 1]}" if stage else ""
-    if not names:
-        return begins.strip()
-    return (names[0] if names[0] == names[-1] else f"{names[0]} ... {names[-1]}") + begins
+def _ranks(worker: WorkerPlan) -> str:
+    first, last = worker.ranks[0], worker.ranks[-1]
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _contents(plan: PipelinePlan) -> Iterator[Text]:
+    """A line per stage: from the first to the last module whose parameters it reads."""
+    first = {each.stage: each.plan for each in reversed(plan.stages)}
+    for stage in sorted(first):
+        names = [p.name.rpartition(".")[0] for p in first[stage].parameters]
+        ends = list(dict.fromkeys((names[0], names[-1]))) if names else ["no parameters"]
+        begins = f", beginning with the operator {plan.cuts[stage - 1]}" if stage else ""
+        yield Text(f"stage {stage}: {' ... '.join(ends)}{begins}")
 
 
 def _compared(plan: PipelinePlan) -> Iterator[RenderableType]:

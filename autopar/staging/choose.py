@@ -21,6 +21,7 @@ from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.pipeline_plan import Compared, PipelinePlan, Prediction, WorkerPlan
 from autopar.posed import Compilation, Settings, prices_of
+from autopar.record import View
 from autopar.split import split
 from autopar.staged import Staged, compile_stages, on_full_hosts
 from autopar.stages import FAMILIES, Family, StagePlan, StageProblem, plan_stages
@@ -147,7 +148,9 @@ class _Rivals:
         if self.best is None and plain is None:
             raise self._refused[0]
         if self.best is None or (plain and plain.plan.estimate.step_s <= _step(self.best)):
-            return Chosen(None, plain, compared)
+            assert plain is not None
+            views = tuple(View(each.what, each.step_s) for each in compared[:-1])
+            return Chosen(None, replace(plain, plan=replace(plain.plan, views=views)), compared)
         assert self.best.plan.prediction is not None
         prediction = replace(self.best.plan.prediction, compared=compared)
         plan = replace(self.best.plan, prediction=prediction)

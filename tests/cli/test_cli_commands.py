@@ -394,6 +394,18 @@ def test_stages_are_planned_shown_and_emitted(tmp_path: Path) -> None:
     chosen = PipelinePlan.load(path).prediction
     assert chosen is not None and chosen.bound_s is not None and chosen.compared
     assert "compared:" in ok("show", path)
+    refused = run("explain", forced, "logits", *model)
+    assert refused.exit_code == 1 and "is the plan of a pipeline" in refused.stderr
+
+
+def test_across_hosts_stages_are_considered(tmp_path: Path) -> None:
+    """Unless axes are spoken of: then the mesh is what the person says it is."""
+    base = ("plan", "tests.cli.factories:gpt", "--hardware", "a100")
+    across, within = tmp_path / "across.json", tmp_path / "within.json"
+    said = ok(*base, "--mesh", "2x8", "-o", across)
+    assert "microbatches on" in said and "no stages on" in said or "1f1b of" in said
+    assert "1f1b of" not in ok(*base, "--mesh", "8", "-o", within)
+    assert "1f1b of" not in ok(*base, "--mesh", "2x8", "--preset", "fsdp", "-o", within)
 
 
 def test_flags_of_stages_that_make_no_sense(tmp_path: Path) -> None:
