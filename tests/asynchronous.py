@@ -25,9 +25,20 @@ from tests.pipelines import random_stages
 from tests.wide import Wide
 
 Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
+
+
+def decayed(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """SGD whose learning rate falls with every update."""
+    made = torch.optim.SGD(parameters, lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(made, 0.9)
+    made.register_step_post_hook(lambda *_: scheduler.step())
+    return made
+
+
 OPTIMIZERS: dict[str, Make] = {
     "SGD": lambda ps: torch.optim.SGD(ps, lr=0.05, momentum=0.9),
     "AdamW": lambda ps: torch.optim.AdamW(ps, lr=3e-3),
+    "decayed": decayed,
 }
 CASES: dict[str, Callable[[int], models.Case]] = {
     "mlp": models.mlp,
@@ -97,7 +108,7 @@ def pipelined(run: Run, model: Any, example: dict[str, Any], loss: Any) -> Async
     """The model as stages that update at their own times."""
     with Wide(), random_stages(run.seed):
         parallel = autopar.parallelize(
-            model, sum(run.stages), example, loss=loss, optimizer=run.optimizer, hardware="cpu",
+            model, sum(run.stages), example, loss=loss, optimizer="AdamW", hardware="cpu",
             stages=run.stages, schedule=run.schedule, microbatches=run.microbatches,
             asynchronous=True, **run.options,
         )  # fmt: skip

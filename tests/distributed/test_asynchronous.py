@@ -10,7 +10,7 @@ from tests.pool import Pool
 EVERYDAY = [
     Run("mlp", (1, 1), "pipedream", "SGD"),
     Run("gpt2", (1, 1), "pipedream", "AdamW"),
-    Run("gpt2", (1, 3), "pipedream-2bw", "SGD", streams=(4, 3)),
+    Run("gpt2", (1, 3), "pipedream-2bw", "decayed", streams=(4, 3)),
     Run("gpt2", (1, 1, 1, 1), "pipedream-vertical", "AdamW", streams=(9, 2)),
 ]
 MORE = [
