@@ -14,6 +14,7 @@ EVERYDAY = [
     Run("gpt2", (1, 1, 1, 1), "pipedream-vertical", "AdamW", streams=(9, 2)),
 ]
 MORE = [
+    Run("cnn", (1, 1), "pipedream", "SGD"),
     Run("mlp", (1, 1), "pipedream-2bw", "AdamW", streams=(4, 3)),
     Run("gpt2", (1, 1), "pipedream-2bw", "SGD", 4, streams=(4, 3)),
     Run("gpt2", (1, 1, 1, 1), "pipedream", "SGD", streams=(9, 2)),
