@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from autopar.automatic import StagesLike, agreed_stages, chosen
+from autopar.automatic import StagesLike, agreed_stages, chosen, refuse_asynchronous
 from autopar.batch import Batch
 from autopar.capture import ExampleInputs
 from autopar.compiler import Compiler, captured
@@ -29,6 +29,7 @@ from autopar.posed import Compilation
 from autopar.record import View
 from autopar.runtime import agreement, faults, world
 from autopar.runtime.parallel import Parallel
+from autopar.runtime.pipeline.asynchronous import Asynchronous
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.source import Weights
@@ -65,6 +66,7 @@ def parallelize(
     schedule: str | None = None,
     microbatches: int | None = None,
     cuts: Sequence[str] = (),
+    asynchronous: bool = False,
 ) -> Parallel | Pipelined:
     """The model as a distributed training step; call it on every rank, under ``torchrun``.
 
@@ -84,7 +86,9 @@ def parallelize(
     pipeline: consecutive ranks hold a stage each, `schedule` (see `autopar.schedules`) says who does
     what when with how many `microbatches`, and `cuts` may name the operators that the later stages
     begin with.  ``"auto"`` decides whether to cut at all, and of these what is not given.  What comes
-    back then is a `Pipelined`, which trains by ``train_step(**batch)``.
+    back then is a `Pipelined`, which trains by ``train_step(**batch)``.  ``asynchronous=True`` permits
+    schedules that update weights while microbatches are in flight, so that gradients are those of
+    older weights; then it is an `Asynchronous`, which trains by ``train_steps(batches, optimizer)``.
 
     `weights` (a .safetensors file, a directory of them or of `torch.distributed.checkpoint`, a state
     dict) are read in slices.  What a model on the meta device lacks then, `init` makes, called as
@@ -108,11 +112,12 @@ def parallelize(
         options,
     )
     asked_of_pipelines(
-        stages, schedule, microbatches, cuts, input=input, source=source, replan=replan
-    )
+        stages, schedule, microbatches, cuts, asynchronous,
+        input=input, source=source, replan=replan,
+    )  # fmt: skip
     if stages != 1:
         batch = _batch_of(model, example_inputs)
-        found = agreed_stages(compiler, batch, stages, schedule, microbatches, cuts)
+        found = agreed_stages(compiler, batch, stages, schedule, microbatches, cuts, asynchronous)
         if found is not None:
             return _pipelined(model, compiler, *found, batch, weights, init)
     return _whole(model, device_mesh, compiler, example_inputs, source, replan, weights, init)
@@ -154,7 +159,8 @@ def _pipelined(
     staged = PipelineCompiler(compiler, wanted, given)
     built = staged.pipeline_for(example, training=True)
     aliases = compiler.graph(example).aliases
-    return Pipelined(
+    kind = Asynchronous if built.plan.schedule.asynchronous else Pipelined
+    return kind(
         model, built, staged, example=Batch.of((), example), aliases=aliases, weights=weights, init=init,
     )  # fmt: skip
 
@@ -177,6 +183,7 @@ def plan(
     schedule: str | None = None,
     microbatches: int | None = None,
     cuts: Sequence[str] = (),
+    asynchronous: bool = False,
     **options: Any,
 ) -> Plan | PipelinePlan:
     """What `parallelize` would decide, without processes and without weights.
@@ -188,7 +195,7 @@ def plan(
         return compile_model(model, mesh, example_inputs, hardware=hardware, **options).plan
     return compile_staged(
         model, mesh, example_inputs, hardware=hardware, stages=stages, schedule=schedule,
-        microbatches=microbatches, cuts=cuts, **options,
+        microbatches=microbatches, cuts=cuts, asynchronous=asynchronous, **options,
     ).plan  # fmt: skip
 
 
@@ -202,6 +209,7 @@ def compile_staged(
     schedule: str | None = None,
     microbatches: int | None = None,
     cuts: Sequence[str] = (),
+    asynchronous: bool = False,
     **options: Any,
 ) -> Staged | Compilation:
     """A pipeline with its stages' graphs and sources; where ``"auto"`` finds none better, a plan."""
@@ -212,11 +220,12 @@ def compile_staged(
     bare = without_weights(model, asked.precision.compute)
     compiler = Compiler(bare, as_mesh(mesh), as_hardware(hardware), asked)
     if stages == "auto":
+        refuse_asynchronous(asynchronous)
         found = chosen(compiler, inputs, Wishes(schedule, microbatches, tuple(cuts)))
         best = found.staged or found.plain
         assert best is not None
         return best
-    wanted = Wanted.of(compiler.mesh, stages, schedule, microbatches, cuts)
+    wanted = Wanted.of(compiler.mesh, stages, schedule, microbatches, cuts, asynchronous)
     return PipelineCompiler(compiler, wanted).decide(inputs)[0]
 
 

@@ -35,6 +35,15 @@ def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chos
     return choose(source, compiler.mesh, compiler.hardware, settings, wishes)
 
 
+def refuse_asynchronous(asynchronous: bool) -> None:
+    """Raise `InputError` where stages are to be chosen among asynchronous schedules."""
+    if asynchronous:
+        raise InputError(
+            "stages='auto' chooses among schedules whose steps are those of one process. Say how many "
+            "stages there are (stages=2) with asynchronous=True, or leave it out."
+        )
+
+
 def agreed_stages(
     compiler: Compiler,
     batch: Mapping[str, Any],
@@ -42,10 +51,13 @@ def agreed_stages(
     schedule: str | None,
     microbatches: int | None,
     cuts: Sequence[str],
+    asynchronous: bool,
 ) -> tuple[Wanted, Staged | None] | None:
     """What was asked for, or what rank 0 finds best and has compiled; None: no pipeline."""
     if stages != "auto":
-        return Wanted.of(compiler.mesh, stages, schedule, microbatches, cuts), None
+        wanted = Wanted.of(compiler.mesh, stages, schedule, microbatches, cuts, asynchronous)
+        return wanted, None
+    refuse_asynchronous(asynchronous)
     agreement.same("the example inputs", Batch.of((), batch).digest)
     made: list[Staged] = []
 

@@ -64,6 +64,8 @@ class Compared:
 class Prediction:
     """A simulated step.  `bubbles`: by worker, the share of it in which there is nothing to do.
 
+    Where updates do not wait, `step_s` is a batch's share of a simulated stream of them.
+
     `bound_s` is below the step of every plan of the table that the planner was given, by the
     relaxation of `autopar/stages/relaxation.py`; the stages themselves are then solved one by one, and
     may be better than in the table.  None where a person chose.
@@ -80,7 +82,10 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """`cuts` name the operators that stages begin with; `actions` is the schedule's text."""
+    """`cuts` name the operators that stages begin with; `actions` is the schedule's text.
+
+    It is of one batch of so many `microbatches`; where updates do not wait, of a stream of batches.
+    """
 
     model: str
     graph_digest: str

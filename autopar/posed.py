@@ -64,6 +64,8 @@ class Settings:
     """Parts of a step that this graph is one of: what is spent once a step counts so much less."""
     in_flight: int = 1
     """Microbatches whose activations are kept at the same time."""
+    versions: int = 1
+    """Versions of the weights that are kept at the same time."""
     recompute: Recompute | None = None
     """What every block does in the backward; None: nothing again, or what the memory limit asks for."""
     first: bool = True
@@ -180,7 +182,7 @@ def pose(
 def prices_of(mesh: Mesh, hardware: Hardware, settings: Settings) -> Prices:
     """What things cost there, with what the user asked for."""
     master = ITEMSIZE["float32"] if settings.precision in ("bfloat16", "float16") else 0
-    return Prices(mesh, hardware, settings.states, master, settings.microbatches)
+    return Prices(mesh, hardware, settings.states, master, settings.microbatches, settings.versions)
 
 
 def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:

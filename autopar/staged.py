@@ -19,7 +19,8 @@ from autopar.posed import Settings
 from autopar.pricing.narrow import speaks
 from autopar.pricing.parameters import Storage
 from autopar.schedules import SCHEDULES, Schedule, build, lower
-from autopar.schedules.kept import most_in_flight
+from autopar.schedules.kept import most_in_flight, most_versions
+from autopar.schedules.stream import typical
 from autopar.split import Stages, split
 from cost_models.hardware import Hardware, digest
 
@@ -48,20 +49,17 @@ class Wanted:
         schedule: str | None,
         microbatches: int | None,
         cuts: Sequence[str] = (),
+        asynchronous: bool = False,
     ) -> Wanted:
-        """Read what a user passed as stages=, schedule=, microbatches= and cuts=."""
+        """Read what a user passed as stages=, schedule=, microbatches=, cuts= and asynchronous=."""
         workers = worker_meshes(mesh, stages)
         name = schedule or "1f1b"
         if name not in SCHEDULES:
             raise InputError(f"No schedule is called {name!r}; there are {', '.join(SCHEDULES)}.")
-        if SCHEDULES[name].asynchronous:
-            raise InputError(
-                f"schedule={name!r} updates weights while microbatches are in flight, so its steps are "
-                "not those of one process. It can be simulated, not trained with yet."
-            )
-        per_worker = SCHEDULES[name].per_worker or 2
-        count = len(cuts) + 1 if cuts else per_worker * len(workers)
-        return cls(workers, count, name, microbatches or 2 * len(workers), tuple(cuts))
+        _permitted(name, asynchronous)
+        named = SCHEDULES[name]
+        count = len(cuts) + 1 if cuts else (named.per_worker or 2) * len(workers)
+        return cls(workers, count, name, microbatches or named.parts(len(workers)), tuple(cuts))
 
     @classmethod
     def like(cls, plan: PipelinePlan) -> Wanted:
@@ -69,17 +67,47 @@ class Wanted:
         schedule = plan.schedule
         return cls(plan.workers, schedule.stages, schedule.name, plan.microbatches, plan.cuts)
 
+    def build(self) -> Schedule:
+        """The schedule of a step, or of a stream of batches."""
+        workers = len(self.workers)
+        if not SCHEDULES[self.schedule].asynchronous:
+            return build(self.schedule, workers, self.microbatches, self.stages)
+        if self.stages != workers:
+            raise InputError(
+                f"schedule={self.schedule!r} has one stage on each worker: {workers}, not "
+                f"{self.stages}. Pass {workers - 1} cuts."
+            )
+        return typical(self.schedule, workers, self.microbatches)
+
+
+def _permitted(name: str, asynchronous: bool) -> None:
+    """Raise `InputError` unless a schedule that changes results was asked for as such, and only then."""
+    if SCHEDULES[name].asynchronous and not asynchronous:
+        raise InputError(
+            f"schedule={name!r} updates weights while microbatches are in flight, so its steps are "
+            "not those of one process. Pass asynchronous=True if that is what you want, or take a "
+            "synchronous schedule, such as '1f1b'."
+        )
+    if asynchronous and not SCHEDULES[name].asynchronous:
+        names = ", ".join(other for other, known in SCHEDULES.items() if known.asynchronous)
+        raise InputError(
+            f"asynchronous=True permits schedules whose updates do not wait: {names}. "
+            f"schedule={name!r} is none of them: leave asynchronous out, or pass one of these."
+        )
+
 
 def asked_of_pipelines(
     stages: int | Sequence[Shape] | Literal["auto"],
     schedule: str | None,
     microbatches: int | None,
     cuts: Sequence[str],
+    asynchronous: bool = False,
     **others: Any,
 ) -> None:
     """Raise `InputError` for what pipelines cannot do, or what only they can."""
+    given = {"schedule": schedule, "microbatches": microbatches, "cuts": cuts}
     if stages == 1:
-        for name, value in (("schedule", schedule), ("microbatches", microbatches), ("cuts", cuts)):
+        for name, value in (given | {"asynchronous": asynchronous}).items():
             if value:
                 raise InputError(
                     f"{name}={value!r} is for pipelines: pass stages= too. (Without stages, "
@@ -154,7 +182,7 @@ def compile_pipeline(
     graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, wanted: Wanted
 ) -> Staged:
     """The stages' plans under forced cuts, workers and schedule; `graph` is of one microbatch."""
-    schedule = build(wanted.schedule, len(wanted.workers), wanted.microbatches, wanted.stages)
+    schedule = wanted.build()
     holders = schedule.holders
     cuts = wanted.cuts or balanced(
         graph, [wanted.workers[holder[0]].mesh.world_size for holder in holders]
@@ -178,6 +206,8 @@ def compile_stages(
 
     `storage`: by worker and parameter, where parameters already are.
     """
+    if schedule.asynchronous:
+        _refuse_ties(stages, schedule)
     rests = dict(storage or {})
     known_hardware, hardware = hardware, on_full_hosts(hardware, mesh)
     plans: list[StagePlan] = []
@@ -189,7 +219,8 @@ def compile_stages(
             own = _settings(settings, part, stage, worker, schedule, rests)
             where = workers[worker].mesh
             resting = tuple(sorted(own.storage.items(), key=lambda item: item[0]))
-            key = (stage, str(where), own.microbatches, own.in_flight, own.memory_limit, resting)
+            key = (stage, str(where), own.microbatches, own.in_flight, own.versions,
+                   own.memory_limit, resting)  # fmt: skip
             if key not in known:
                 made = compile_graph(part, where, hardware, own, kept)
                 known[key] = made.plan, made.source
@@ -198,13 +229,26 @@ def compile_stages(
             for p in plan.parameters:
                 rests.setdefault((worker, p.name), Storage(p.stored, p.leaf, p.regather))
     lowered = lower(schedule, edges(stages))
-    count = schedule.microbatches
+    count = schedule.microbatches // schedule.batches
     plan_ = PipelinePlan(
         graph.name, graph.digest, mesh, tuple(cuts), count, str(lowered), workers, tuple(plans),
         hardware=known_hardware.device.name, hardware_digest=digest(known_hardware),
         versions=plans[0].plan.versions,
     )  # fmt: skip
     return Staged(plan_, stages, sources)
+
+
+def _refuse_ties(stages: Stages, schedule: Schedule) -> None:
+    """Raise `InputError` where stages share a weight that each of them would update at its own time."""
+    for name, readers in stages.ties:
+        nodes = (n for n in stages.graphs[readers[0]].leaves("parameter") if n.target == name)
+        if any(node.outputs[0].differentiable for node in nodes):
+            raise InputError(
+                f"Parameter {name!r} is read by stages {', '.join(map(str, readers))}, which "
+                f"{schedule.name} updates at different times, so it would come apart. Untie it (Hugging "
+                "Face: tie_word_embeddings=False in the configuration), cut elsewhere, or take a "
+                "synchronous schedule."
+            )
 
 
 def on_full_hosts(hardware: Hardware, mesh: Mesh) -> Hardware:
@@ -229,8 +273,9 @@ def _settings(
     return replace(
         settings,
         memory_limit=None if limit is None else limit / len(schedule.held[worker]),
-        microbatches=sum(action.kind == "F" for action in own),
+        microbatches=sum(action.kind == "F" for action in own) // schedule.batches,
         in_flight=most_in_flight(own),
+        versions=most_versions(own),
         constraints=tuple(c for c in settings.constraints if speaks(c, part)),
         storage={name: storage for (where, name), storage in rests.items() if where == worker},
         recompute=settings.recompute if blocks(part) else None,

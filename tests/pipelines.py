@@ -78,7 +78,7 @@ def check_line(line: Line) -> None:
 def pipelined(line: Line, case: Reference) -> Pipelined:
     """The model as stages."""
     loss = CASES[line.name]()[2]
-    with Wide(), _random(line.seed):
+    with Wide(), random_stages(line.seed):
         parallel = autopar.parallelize(
             case.model, line.mesh, case.inputs, loss=loss, optimizer="SGD", hardware=line.hardware,
             stages=line.stages, schedule=line.schedule, microbatches=line.microbatches,
@@ -89,7 +89,7 @@ def pipelined(line: Line, case: Reference) -> Pipelined:
 
 
 @contextlib.contextmanager
-def _random(seed: int | None) -> Iterator[None]:
+def random_stages(seed: int | None) -> Iterator[None]:
     """Stages get random valid plans instead of the solver's."""
     if seed is None:
         yield

@@ -12,7 +12,15 @@ from autopar import presets
 from autopar.api import as_hardware, compile_model, compile_staged
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, Loaded, load
 from autopar.cli.output import console, known, save
-from autopar.cli.stages import CUT, MICROBATCHES, SCHEDULE, STAGES, Forced, read_stages
+from autopar.cli.stages import (
+    ASYNCHRONOUS,
+    CUT,
+    MICROBATCHES,
+    SCHEDULE,
+    STAGES,
+    Forced,
+    read_stages,
+)
 from autopar.errors import ConstraintError, InputError, MeshError
 from autopar.mesh import Mesh
 from autopar.options import Options
@@ -56,6 +64,7 @@ def command(
     schedule: SCHEDULE = None,
     microbatches: MICROBATCHES = None,
     cut: CUT = None,
+    asynchronous: ASYNCHRONOUS = False,
     problem: Annotated[
         Path | None, typer.Option(help="Write what the solver solves, for `autopar solve`.")
     ] = None,
@@ -74,7 +83,7 @@ def command(
     if problem is not None and problem.resolve() == output.resolve():
         raise InputError(f"--output and --problem are both {output}: pass two files.")
     shape, profile = _shape(mesh, devices), as_hardware(hardware or None)
-    forced = Forced(read_stages(stages), schedule, microbatches, tuple(cut or ()))
+    forced = Forced(read_stages(stages), schedule, microbatches, tuple(cut or ()), asynchronous)
     made = _made(load(model, batch, sequence), shape, profile, asked, forced, problem)
     save(made.plan.to_json() + "\n", output)
     if isinstance(made, Staged):
@@ -111,7 +120,8 @@ def _made(
         )
     return compile_staged(
         loaded.model, shape, loaded.inputs, stages=stages, schedule=forced.schedule,
-        microbatches=forced.microbatches, cuts=forced.cuts, **options,
+        microbatches=forced.microbatches, cuts=forced.cuts, asynchronous=forced.asynchronous,
+        **options,
     )  # fmt: skip
 
 

@@ -44,6 +44,9 @@ MICROBATCHES = Annotated[
 CUT = Annotated[
     list[str] | None, typer.Option(help="Operator that a stage begins with; repeatable.")
 ]
+ASYNCHRONOUS = Annotated[
+    bool, typer.Option("--asynchronous", help="Permit schedules that update without waiting.")
+]
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,14 @@ class Forced:
     schedule: str | None
     microbatches: int | None
     cuts: tuple[str, ...]
+    asynchronous: bool = False
 
     def check(self) -> None:
         """Raise where there are no stages that the other flags could speak of."""
-        others = {"schedule": self.schedule, "microbatches": self.microbatches, "cut": self.cuts}
+        others = {
+            "schedule": self.schedule, "microbatches": self.microbatches, "cut": self.cuts,
+            "asynchronous": self.asynchronous,
+        }  # fmt: skip
         for flag, given in others.items():
             if given and self.stages in (None, 1):
                 raise InputError(f"--{flag} speaks of stages: pass --stages auto, or how many.")

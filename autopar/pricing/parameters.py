@@ -171,7 +171,8 @@ class StorageBytes:
 
 
 def storage_nbytes(tensor: Tensor, storage: Storage, prices: Prices) -> StorageBytes:
-    """What a parameter occupies: at rest, gathered where the leaf differs, gradient, state."""
+    """What a parameter occupies: at rest, gathered where the leaf differs, older versions of that,
+    gradient, state."""
     mesh = prices.mesh
     wider = max(1.0, prices.master_itemsize / tensor.itemsize)
     stored = int(local_nbytes(tensor, storage.stored, mesh) * wider)  # padding of the last rank too
@@ -179,4 +180,5 @@ def storage_nbytes(tensor: Tensor, storage: Storage, prices: Prices) -> StorageB
     gathered = leaf if leaf != stored or tensor.pads else 0
     if not tensor.differentiable:
         return StorageBytes(stored + gathered, 0, 0)
-    return StorageBytes(stored + gathered, int(leaf * wider), int(prices.states * stored))
+    older = (prices.versions - 1) * leaf
+    return StorageBytes(stored + gathered + older, int(leaf * wider), int(prices.states * stored))

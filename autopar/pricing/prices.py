@@ -33,6 +33,8 @@ class Prices:
     """Bytes per element of parameters at rest, where that is more than in the step."""
     microbatches: int = 1
     """What is spent once a step is shared by so many: costs are those of one of them."""
+    versions: int = 1
+    """What forward and backward read of a parameter is kept so often, by updates made."""
 
     @cached_property
     def device(self) -> Device:

@@ -51,6 +51,11 @@ def local_of(parameter: DTensor) -> torch.Tensor:
     return parameter._local_tensor
 
 
+def rehouse(parameter: DTensor) -> None:
+    """The same values in storage of their own: what shared the old storage keeps it, and its values."""
+    parameter._local_tensor = parameter._local_tensor.detach().clone()
+
+
 all_gather_single: Callable[..., Any] = getattr(
     dist, "all_gather_single", dist.all_gather_into_tensor
 )

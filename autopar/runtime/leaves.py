@@ -47,10 +47,19 @@ class Leaves:
         self._stale = False
         return replaced
 
+    def put(self, slot: Slot, leaf: torch.Tensor) -> None:
+        """Forward and backward read this leaf from now on."""
+        slot.leaf = leaf
+        self._tree.put(slot.name, leaf)
+
+    def gather(self) -> None:
+        """Fill the leaves that share no storage with what is stored now."""
+        for bucket in self._buckets:
+            bucket.gather()
+
     def _rebuild(self) -> bool:
         """Leaves over storage that is no longer the parameter's are made again."""
         outdated = [slot for slot in self._slots if not slot.is_current()]
         for slot in outdated:
-            slot.leaf = slot.new_leaf()
-            self._tree.put(slot.name, slot.leaf)
+            self.put(slot, slot.new_leaf())
         return bool(outdated)

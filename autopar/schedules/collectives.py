@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 
 from autopar.errors import ScheduleError
 from autopar.schedules.action import COLLECTIVES, Action
@@ -18,21 +20,22 @@ def check_collectives(schedule: Schedule, ties: Ties) -> None:
         place = {action: position for position, action in enumerate(row)}
         expected = [] if schedule.asynchronous else _at_the_end(schedule, worker, ties)
         expected += [Action("REDUCE", a.stage, a.microbatch) for a in row if a.kind == "U"]
-        found = [action for action in row if action.kind in COLLECTIVES]
+        found = Counter(action for action in row if action.kind in COLLECTIVES)
         for action in expected:
-            if found.count(action) != 1:
+            if found[action] != 1:
                 raise ScheduleError(
                     f"{schedule.name}, worker {worker}: {action} must be there once, not "
-                    f"{found.count(action)} times."
+                    f"{found[action]} times."
                 )
+        known = set(expected)
         for action in found:
             where = f"{schedule.name}, worker {worker}, position {place[action]}: {action}"
-            if action not in expected:
+            if action not in known:
                 raise ScheduleError(f"{where} sums what this worker has no part in.")
             update = Action("U", action.stage, action.microbatch)
             if schedule.asynchronous and place[update] < place[action]:
                 raise ScheduleError(f"{where} comes after {update}, which needs it.")
-            for early in row[place[action] + 1 :]:
+            for early in islice(row, place[action] + 1, None):
                 if _adds_to(early, action, ties):
                     raise ScheduleError(f"{where} comes before {early}, whose gradient it sums.")
                 if early.kind == "U" and early.stage == action.stage:

@@ -1,10 +1,11 @@
-"""How many microbatches a worker keeps between forward and backward, in units of one stage's one."""
+"""What a worker keeps: microbatches (in units of one stage's one) and versions of weights."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from autopar.schedules.action import Action
+from autopar.schedules.action import COMPUTE, Action
 from autopar.schedules.schedule import Actions, Schedule
 
 
@@ -31,4 +32,17 @@ def most_in_flight(actions: Sequence[Action]) -> int:
     for action in actions:
         level += (action.kind == "F") - (action.kind in ("B", "W"))
         most = max(most, level)
+    return most
+
+
+def most_versions(actions: Sequence[Action]) -> int:
+    """The most versions of one stage's weights: the newest, and older ones that are still needed."""
+    left = Counter(action.version for action in actions if action.kind in COMPUTE)
+    newest, most = 0, 1
+    for action in actions:
+        if action.kind in COMPUTE:
+            left[action.version] -= 1
+        elif action.kind == "U":
+            newest += 1
+            most = max(most, 1 + sum(left[version] > 0 for version in range(newest)))
     return most

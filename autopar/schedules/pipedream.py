@@ -9,13 +9,15 @@ The lists are one stretch of the stream that begins empty and ends drained.
 
 from __future__ import annotations
 
+from autopar.errors import ScheduleError
 from autopar.schedules.action import Action
 from autopar.schedules.one_f_one_b import one_f_one_b
 from autopar.schedules.schedule import Schedule
 
 
-def pipedream(workers: int, microbatches: int) -> Schedule:
+def pipedream(workers: int, microbatches: int, per_update: int = 1) -> Schedule:
     """Weight stashing: stage s keeps up to S - s versions."""
+    _refuse_parts("pipedream", per_update)
     lists = tuple(
         _updated(actions, missing=workers - 1 - stage)
         for stage, actions in enumerate(one_f_one_b(workers, microbatches).workers)
@@ -23,13 +25,22 @@ def pipedream(workers: int, microbatches: int) -> Schedule:
     return Schedule("pipedream", workers, microbatches, lists, asynchronous=True)
 
 
-def pipedream_vertical(workers: int, microbatches: int) -> Schedule:
+def pipedream_vertical(workers: int, microbatches: int, per_update: int = 1) -> Schedule:
     """Vertical sync: every stage keeps up to S versions."""
+    _refuse_parts("pipedream-vertical", per_update)
     lists = tuple(
         _updated(actions, missing=workers - 1)
         for actions in one_f_one_b(workers, microbatches).workers
     )
     return Schedule("pipedream-vertical", workers, microbatches, lists, asynchronous=True)
+
+
+def _refuse_parts(name: str, per_update: int) -> None:
+    if per_update != 1:
+        raise ScheduleError(
+            f"{name} updates after every microbatch: each is a batch of its own, and cannot be cut into "
+            f"{per_update}. Pass smaller batches with microbatches=1, or take pipedream-2bw."
+        )
 
 
 def _updated(actions: tuple[Action, ...], missing: int) -> tuple[Action, ...]:

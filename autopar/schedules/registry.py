@@ -26,12 +26,15 @@ class Named:
     build              (workers, microbatches) -> Schedule
     per_worker         stages on each worker; None: any number, also given to `build` as the number of
                        stages in all
-    asynchronous       its results differ from the plain step's; only used when asked for
+    asynchronous       its results differ from the plain step's; only used when asked for; `build` also
+                       takes the number of microbatches in a batch, after which weights are updated
+    parts              workers -> the number of microbatches that a batch is cut into, if none is given
     """
 
     build: Callable[..., Schedule]
     per_worker: int | None = 1
     asynchronous: bool = False
+    parts: Callable[[int], int] = lambda workers: 2 * workers
 
 
 SCHEDULES: dict[str, Named] = {
@@ -44,9 +47,9 @@ SCHEDULES: dict[str, Named] = {
     "zb-v": Named(zb_v, per_worker=2),
     "dualpipe-v": Named(dualpipe_v, per_worker=2),
     "chimera": Named(chimera),
-    "pipedream": Named(pipedream, asynchronous=True),
-    "pipedream-vertical": Named(pipedream_vertical, asynchronous=True),
-    "pipedream-2bw": Named(pipedream_2bw, asynchronous=True),
+    "pipedream": Named(pipedream, asynchronous=True, parts=lambda _: 1),
+    "pipedream-vertical": Named(pipedream_vertical, asynchronous=True, parts=lambda _: 1),
+    "pipedream-2bw": Named(pipedream_2bw, asynchronous=True, parts=lambda workers: workers),
 }
 
 

@@ -80,6 +80,12 @@ class Schedule:
             if action.kind == "F"
         }
 
+    @cached_property
+    def batches(self) -> int:
+        """How many batches a run of the lists is of: each ends with an update of every stage."""
+        updates = sum(a.kind == "U" and a.stage == 0 for row in self.workers for a in row)
+        return max(1, updates)
+
     @property
     def splits_backward(self) -> bool:
         """Whether some backward is done in two halves."""

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autopar.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
+from autopar.schedules.kept import most_versions
 from autopar.show.units import nbytes, seconds
 
 
@@ -23,6 +24,12 @@ def _lines(plan: PipelinePlan) -> Iterator[Text]:
         f"{plan.model} on {plan.hardware or 'unknown hardware'}, mesh {plan.mesh}: "
         f"{schedule.stages} stages, {schedule.name}, {plan.microbatches} microbatches"
     )
+    if schedule.asynchronous:
+        kept = ", ".join(str(most_versions(actions)) for actions in schedule.workers)
+        yield Text(
+            "updates do not wait: gradients are those of weights that lack some of them; versions of "
+            f"weights kept by stage: {kept}"
+        )
     found = plan.prediction
     if found is None:
         return

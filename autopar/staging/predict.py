@@ -16,7 +16,7 @@ from autopar.posed import Settings, prices_of
 from autopar.pricing.spent import Spent, spent_by
 from autopar.schedules import Schedule
 from autopar.schedules.action import COMPUTE
-from autopar.schedules.kept import most_in_flight
+from autopar.schedules.kept import most_in_flight, most_versions
 from autopar.simulate import Costs, Link, Network, StageCost, Traffic, simulate
 from autopar.split import Crossing, Stages
 from autopar.staged import on_full_hosts
@@ -28,12 +28,15 @@ from cost_models.hardware import Link as HardwareLink
 def predict(
     plan: PipelinePlan, stages: Stages, hardware: Hardware, settings: Settings
 ) -> Prediction:
-    """The simulated step of a pipeline's plan, and what its stages cost."""
+    """The simulated step of a pipeline's plan, and what its stages cost.
+
+    Of a stream of batches, the step is one batch's share.
+    """
     spent = stages_spent(plan, stages, hardware, settings)
     schedule = computing(plan.schedule)
     simulated = simulate(schedule, costs(plan, stages, spent, hardware))
     return Prediction(
-        simulated.step,
+        simulated.step / schedule.batches,
         simulated.bubble_rates,
         tuple(_figures(each, spent[each.stage, each.worker], schedule) for each in plan.stages),
     )
@@ -49,7 +52,7 @@ def stages_spent(
         (each.stage, each.worker): spent_by(
             each.plan,
             stages.graphs[each.stage],
-            prices_of(each.plan.mesh, shared, settings),
+            prices_of(each.plan.mesh, shared, replace(settings, versions=_versions(each, plan))),
             kept[each.stage],
         )
         for each in plan.stages
@@ -84,8 +87,15 @@ def costs(
 
 def computing(schedule: Schedule) -> Schedule:
     """Without transfers and collectives, which the simulator times by itself."""
-    lists = (tuple(a for a in actions if a.kind in COMPUTE) for actions in schedule.workers)
+    lists = (
+        tuple(a for a in actions if a.kind in COMPUTE or a.kind == "U")
+        for actions in schedule.workers
+    )
     return replace(schedule, workers=tuple(lists))
+
+
+def _versions(each: StagePlan, plan: PipelinePlan) -> int:
+    return most_versions([a for a in plan.schedule.workers[each.worker] if a.stage == each.stage])
 
 
 def link_of(hardware: Hardware, one: WorkerPlan, two: WorkerPlan) -> HardwareLink:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from autopar.mesh import Mesh
 
-MOST_PARTS = 256
+MOST_PARTS = 64
 """The smallest submesh is no smaller than such a part of all devices."""
 INNER = 2
 """Beyond a host: sizes of the second axis that are looked at, the largest first."""

@@ -23,7 +23,7 @@ FLAGS = {
     "plan": {
         "model", "--mesh", "--devices", "--output", "-o", "--hardware", "--preset", "--constraint",
         "--optimizer", "--precision", "--memory", "--recompute", "--stages",
-        "--schedule", "--microbatches", "--cut", "--problem", "--batch",
+        "--schedule", "--microbatches", "--cut", "--asynchronous", "--problem", "--batch",
         "--sequence",
     },
     "show": {"plan", "model", "--batch", "--sequence"},
@@ -408,6 +408,15 @@ def test_across_hosts_stages_are_considered(tmp_path: Path) -> None:
     assert "1f1b of" not in ok(*base, "--mesh", "2x8", "--preset", "fsdp", "-o", within)
 
 
+def test_asynchronous_stages_are_planned_when_permitted(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    said = ok("plan", f"{FACTORIES}:good", "--mesh", "2", "--hardware", "cpu", "--stages", "2",
+              "--schedule", "pipedream", "--asynchronous", "-o", path)  # fmt: skip
+    assert "2 stages, pipedream, 1 microbatches" in said
+    assert "versions of weights kept by stage: 2, 1" in " ".join(said.split())
+    assert PipelinePlan.load(path).schedule.batches == 4
+
+
 def test_flags_of_stages_that_make_no_sense(tmp_path: Path) -> None:
     base = ("plan", "tests.cli.factories:gpt", "--mesh", "2", "--hardware", "cpu")
     for more, said in [
@@ -416,6 +425,11 @@ def test_flags_of_stages_that_make_no_sense(tmp_path: Path) -> None:
         (("--stages", "auto", "--schedule", "interleaved"), "chooses among the schedules"),
         (("--stages", "auto", "--microbatches", "3"), "cannot be cut into 3"),
         (("--stages", "auto", "--preset", "fsdp"), "has yet to choose"),
+        (("--asynchronous",), "pass --stages auto"),
+        (("--stages", "auto", "--asynchronous"), "Say how many stages there are (stages=2) with"),
+        (("--stages", "2", "--schedule", "pipedream"), "Pass asynchronous=True if that is"),
+        (("--stages", "2", "--asynchronous"), "schedule='1f1b' is none of them"),
+        (("--stages", "2", "--schedule", "pipedream", "--asynchronous"), "Untie it"),
         (("--stages", "2", "--problem", tmp_path / "x.json"), "--problem"),
     ]:
         refused = run(*base, *more, "-o", tmp_path / "p.json")

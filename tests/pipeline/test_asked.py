@@ -43,8 +43,12 @@ def test_divisions_that_do_not_fit(stages, message) -> None:
 def test_schedules_that_are_refused() -> None:
     with pytest.raises(InputError, match="No schedule is called '2f2b'; there are naive, gpipe"):
         Wanted.of(Mesh.of(4), 2, "2f2b", None)
-    with pytest.raises(InputError, match="updates weights while microbatches are in flight"):
+    with pytest.raises(InputError, match=r"in flight.*Pass asynchronous=True if that is what"):
         Wanted.of(Mesh.of(4), 2, "pipedream", None)
+    with pytest.raises(
+        InputError, match=r"permits .*: pipedream, pipedream-vertical, pipedream-2bw"
+    ):
+        Wanted.of(Mesh.of(4), 2, "gpipe", None, asynchronous=True)
     with pytest.raises(ScheduleError, match="even number of workers"):
         wanted = Wanted.of(Mesh.of(3), 3, "chimera", 4)
         build(wanted.schedule, len(wanted.workers), wanted.microbatches)
@@ -56,6 +60,21 @@ def test_defaults() -> None:
     assert Wanted.of(Mesh.of(4), 2, "zb-v", None).stages == 4
 
 
+def test_streams_that_are_asked_for() -> None:
+    """A batch is one microbatch of pipedream, and as many of 2bw as there are workers, or more."""
+    for name, microbatches in (("pipedream", 1), ("pipedream-vertical", 1), ("pipedream-2bw", 3)):
+        wanted = Wanted.of(Mesh.of(3), 3, name, None, asynchronous=True)
+        assert wanted.microbatches == microbatches
+        schedule = wanted.build()
+        assert schedule.batches * microbatches == schedule.microbatches >= 6
+    with pytest.raises(ScheduleError, match="each is a batch of its own, and cannot be cut into 2"):
+        Wanted.of(Mesh.of(3), 3, "pipedream", 2, asynchronous=True).build()
+    with pytest.raises(ScheduleError, match="at least the number of workers"):
+        Wanted.of(Mesh.of(3), 3, "pipedream-2bw", 2, asynchronous=True).build()
+    with pytest.raises(InputError, match=r"one stage on each worker: 3, not 2\. Pass 2 cuts"):
+        Wanted.of(Mesh.of(3), 3, "pipedream", None, ("a",), asynchronous=True).build()
+
+
 def test_what_only_pipelines_have_and_what_they_have_not() -> None:
     plain = {"input": "global", "source": None, "replan": True}
     asked_of_pipelines(1, None, None, (), **plain)
@@ -64,5 +83,7 @@ def test_what_only_pipelines_have_and_what_they_have_not() -> None:
         asked_of_pipelines(1, "gpipe", None, (), **plain)
     with pytest.raises(InputError, match="microbatches=8 is for pipelines"):
         asked_of_pipelines(1, None, 8, (), **plain)
+    with pytest.raises(InputError, match="asynchronous=True is for pipelines"):
+        asked_of_pipelines(1, None, None, (), True, **plain)
     with pytest.raises(InputError, match="input='local' is not there for pipelines yet"):
         asked_of_pipelines(2, None, None, (), **{**plain, "input": "local"})

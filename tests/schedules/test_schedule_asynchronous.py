@@ -13,8 +13,12 @@ import pytest
 
 from autopar.schedules import Schedule, build
 from autopar.schedules.dependencies import dependencies
+from autopar.schedules.kept import most_versions
 from autopar.schedules.pipedream_2bw import pipedream_2bw
 from autopar.schedules.schedule import chain
+from autopar.schedules.stream import typical
+from autopar.simulate import StageCost
+from autopar.simulate.memory import peaks
 
 RATE = 0.1
 
@@ -102,6 +106,23 @@ def test_2bw(stages: int, per_update: int) -> None:
     schedule = pipedream_2bw(stages, 4 * per_update, per_update)
     schedule.check()
     assert run(schedule, per_update) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("stages", (1, 2, 3, 5))
+def test_versions_that_are_kept(stages: int) -> None:
+    """As the papers say; and as the simulator counts them, by the byte."""
+    every = range(stages)
+    for name, expected in {
+        "pipedream": [stages - stage for stage in every],
+        "pipedream-vertical": [stages] * stages,
+        "pipedream-2bw": [2] * stages,
+    }.items():
+        schedule = typical(name, stages, max(1, stages * (name == "pipedream-2bw")))
+        schedule.check()
+        assert [most_versions(actions) for actions in schedule.workers] == expected
+        weighed = peaks(schedule, (StageCost(1, 1, 1, static=1, version=1),) * stages)
+        assert list(weighed) == expected
+    assert most_versions(build("1f1b", stages, 4).workers[0]) == 1
 
 
 def test_they_differ_from_the_plain_step_and_from_each_other() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch.distributed as dist
 
-from autopar.pipeline_plan import PipelinePlan
+from autopar.pipeline_plan import PipelinePlan, edges
 from autopar.runtime.program import Program
+from autopar.schedules import lower, stream
 from autopar.split import Stages
 
 
@@ -31,6 +32,14 @@ class Built:
     def is_random(self) -> bool:
         """Whether any stage, on whatever rank, draws random numbers."""
         return self.stages.is_random
+
+    def streaming(self, batches: int) -> Built:
+        """The same for a stream of so many batches, where the schedule is asynchronous."""
+        plan, crossing = self.plan, edges(self.stages)
+        made = stream(plan.schedule.name, len(plan.workers), batches, plan.microbatches)
+        lowered = lower(made, crossing)
+        lowered.check(crossing)
+        return replace(self, plan=replace(plan, actions=str(lowered)))
 
     @cached_property
     def order(self) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ class Links:
 
     def tag(self, way: Way, microbatch: int, is_gradient: bool) -> int:
         """What tells a message from all others between the same two ranks in one step."""
-        return (2 * way.number + is_gradient) * self._plan.microbatches + microbatch
+        return (2 * way.number + is_gradient) * self._plan.schedule.microbatches + microbatch
 
     def _way(self, number: int, giver: int, taker: int) -> Way:
         crossing = self._stages.crossings[number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -54,6 +55,8 @@ class Pipelined(Held):
     Each rank holds the parameters of its own stages, as DTensors under the user's names.  `plan` and
     `sources` are what was decided and emitted.
     """
+
+    TRAINS_BY = "train_step(**batch)"
 
     def __init__(
         self,
@@ -197,7 +200,7 @@ class Pipelined(Held):
         for copy in self._copies:
             copy.add_up()
         self._leaves.step_ended()
-        return self._everywhere(built, step.loss)
+        return self._everywhere(built, total(step))
 
     def forward(self, *args: Any, **batch: Any) -> torch.Tensor:
         """The loss, equal on all ranks, without gradients: for evaluation."""
@@ -206,7 +209,7 @@ class Pipelined(Held):
         if torch.is_grad_enabled() and self.training:
             raise InputError(
                 f"This model runs as {len(self._first.stages.graphs)} stages of a pipeline, whose "
-                "backward cannot wait for loss.backward(). Call parallel.train_step(**batch), which "
+                f"backward cannot wait for loss.backward(). Call parallel.{self.TRAINS_BY}, which "
                 "does both; or parallel.eval() first; or pass stages=1 to autopar.parallelize."
             )
         built = self._for_batch(batch, training=self.training)
@@ -216,27 +219,34 @@ class Pipelined(Held):
         with torch.no_grad():
             step = self._step(built, batch, None)
             step.run(actions)
-        return self._everywhere(built, step.loss)
+        return self._everywhere(built, total(step))
 
     def _step(self, built: Built, batch: Mapping[str, Any], scale: torch.Tensor | None) -> Step:
         self._leaves.refresh(keep=torch.is_grad_enabled())
-        splits = built.plan.schedule.splits_backward
-        stages = {
-            number: Stage(program, self.axes, self._tree, self._leaves, splits)
-            for number, program in built.programs.items()
-        }
-        denominators = self._denominators(built, batch)
-        parts = in_parts(batch, built.plan.microbatches)
-        inputs = [self._inputs(built, part) | denominators for part in parts]
         return Step(
-            stages,
+            self._stages(built),
             Links(built.plan, built.stages, self._device),
-            inputs,
+            self._microbatches(built, batch).__getitem__,
             seed=self.seeds.next() if built.is_random else 0,
             scale=scale,
             reduce=self._gradients.reduce,
             update=self._update_buffers,
         )
+
+    def _stages(self, built: Built) -> dict[int, Stage]:
+        splits = built.plan.schedule.splits_backward
+        return {
+            number: Stage(program, self.axes, self._tree, self._leaves, splits)
+            for number, program in built.programs.items()
+        }
+
+    def _microbatches(
+        self, built: Built, batch: Mapping[str, Any]
+    ) -> list[dict[str, torch.Tensor]]:
+        """What this rank's stages read of every part of a batch."""
+        denominators = self._denominators(built, batch)
+        parts = in_parts(batch, built.plan.microbatches)
+        return [self._inputs(built, part) | denominators for part in parts]
 
     def _for_batch(self, batch: Mapping[str, Any], training: bool) -> Built:
         self._expected.check((), batch)
@@ -284,12 +294,14 @@ class Pipelined(Held):
         one: torch.Tensor = scaler.scale(torch.ones((), device=self._device))
         return one
 
-    def _everywhere(self, built: Built, own: torch.Tensor | None) -> torch.Tensor:
-        """The loss on all ranks: the sum over the workers that hold the last stage."""
+    def _everywhere(
+        self, built: Built, own: torch.Tensor | None, shape: tuple[int, ...] = ()
+    ) -> torch.Tensor:
+        """The loss (or several) on all ranks: the sum over the workers that hold the last stage."""
         graph = next(g for g in built.stages.graphs if g.loss is not None)
         assert graph.loss is not None
         dtype = getattr(torch, graph.tensors[graph.loss].dtype)
-        loss = torch.zeros((), dtype=dtype, device=self._device)
+        loss = torch.zeros(shape, dtype=dtype, device=self._device)
         if own is not None and self._is_first:
             loss += own
         dist.all_reduce(loss)
@@ -340,6 +352,11 @@ class Pipelined(Held):
 
     def __repr__(self) -> str:
         return f"Pipelined({self.plan.model} on mesh ({self.plan.mesh}), plan {self.plan.digest})"
+
+
+def total(step: Step) -> torch.Tensor | None:
+    """The loss of a step, where this worker made a part of it."""
+    return functools.reduce(torch.add, step.losses.values()) if step.losses else None
 
 
 def _entered(

@@ -25,13 +25,16 @@ Arrival = tuple[Literal["F", "B"], int, int, int]
 
 
 class Step:
-    """`stages` are those that this rank's worker holds; `inputs` are by microbatch and key."""
+    """`stages` are those that this rank's worker holds; `inputs` gives those of a microbatch, by key.
+
+    `losses` are those of its microbatches, where the worker holds the stage that makes them.
+    """
 
     def __init__(
         self,
         stages: Mapping[int, Stage],
         links: Links,
-        inputs: Sequence[Mapping[str, torch.Tensor]],
+        inputs: Callable[[int], Mapping[str, torch.Tensor]],
         *,
         seed: int,
         scale: torch.Tensor | None = None,
@@ -43,7 +46,7 @@ class Step:
         self._arriving: dict[Arrival, dict[str, Arriving]] = {}
         self._made: dict[Arrival, Tensors] = {}
         self._sends: list[Work] = []
-        self.loss: torch.Tensor | None = None
+        self.losses: dict[int, torch.Tensor] = {}
 
     def run(self, actions: Sequence[Action]) -> None:
         """Do all actions in order, and wait for what was sent."""
@@ -90,11 +93,10 @@ class Step:
         here = self._stages[stage]
         place = self._seed + STRIDE * (microbatch * len(self._links.between) + stage + 1)
         seed = partial(seeded, place % LARGEST_SEED)
-        results = here.forward(microbatch, self._inputs[microbatch], received, seed)
+        results = here.forward(microbatch, self._inputs(microbatch), received, seed)
         graph = here.program.graph
         if graph.loss is not None:
-            loss = results[graph.loss].detach()
-            self.loss = loss if self.loss is None else self.loss + loss
+            self.losses[microbatch] = results[graph.loss].detach()
         self._update(here, results)
         for target in self._links.targets.get(stage, ()):
             ways = self._links.ways(stage, target, microbatch)

@@ -1,0 +1,169 @@
+"""A pipeline whose stages update their weights while batches are in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from autopar.batch import Batch
+from autopar.errors import InputError
+from autopar.runtime import agreement
+from autopar.runtime.pipeline.built import Built
+from autopar.runtime.pipeline.links import Links
+from autopar.runtime.pipeline.module import Pipelined
+from autopar.runtime.pipeline.stream import Stream
+from autopar.runtime.pipeline.versions import Versions
+
+
+class Asynchronous(Pipelined):
+    """Trains by ``losses = parallel.train_steps(batches, optimizer)``.
+
+    Every batch is one update of every stage, as in a plain loop, but its gradient is that of weights
+    which lack some of the updates before: those that the schedule states (docs/schedules.md).
+    """
+
+    TRAINS_BY = "train_steps(batches, optimizer)"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._streams: dict[tuple[str, int], Built] = {}
+
+    def train_steps(
+        self, batches: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer
+    ) -> torch.Tensor:
+        """One update per batch, without waiting in between; the pipeline is empty when this returns.
+
+        Gives the losses of all batches, equal on all ranks.  The batches have equal shapes.
+        `optimizer` is any over ``parallel.parameters()``; each rank's steps once per batch, on the
+        gradients of its own stage, and finds them cleared afterwards.
+        """
+        built = self._stream_of(batches)
+        self._refuse(optimizer)
+        self._agree(batches[0])
+        agreement.same("the number of batches", str(len(batches)))
+
+        self._leaves.refresh(keep=True)
+        actions = built.plan.schedule.workers[built.worker]
+        versions = Versions(self._slots, self._leaves, actions)
+
+        def step() -> None:
+            optimizer.step()
+            self._gradients.zero_grad()
+
+        def advance() -> None:
+            self._gradients.finish()
+            versions.update(step)
+
+        stream = Stream(
+            self._stages(built),
+            Links(built.plan, built.stages, self._device),
+            _Inputs(self, built, batches).of,
+            seed=self.seeds.next() if built.is_random else 0,
+            reduce=self._gradients.reduce,
+            update=self._update_buffers,
+            versions=versions,
+            advance=advance,
+        )
+        stream.run(actions)
+        versions.end()
+        self._leaves.step_ended()
+        return self._everywhere(built, _by_batch(stream, built), (len(batches),))
+
+    def _stream_of(self, batches: Sequence[Mapping[str, Any]]) -> Built:
+        """The pipeline of so many batches of these shapes."""
+        if not isinstance(batches, Sequence) or not batches:
+            raise InputError(
+                "train_steps takes a list of batches, each a dict of keyword arguments: updates do not "
+                "wait for the next call, so the more batches there are in one, the less stages idle."
+            )
+        signatures = [Batch.of((), batch).signature for batch in batches]
+        odd = next((i for i, each in enumerate(signatures) if each != signatures[0]), None)
+        if odd is not None:
+            raise InputError(
+                f"Batch {odd} ({Batch.of((), batches[odd])}) has other shapes than batch 0 "
+                f"({Batch.of((), batches[0])}). Pass batches of other shapes in a call of their own."
+            )
+        return self._streaming(super()._for_batch(batches[0], training=True), len(batches))
+
+    def _for_batch(self, batch: Mapping[str, Any], training: bool) -> Built:
+        """For a forward alone."""
+        built = super()._for_batch(batch, training)
+        return self._streaming(built, 1) if training else built
+
+    def _streaming(self, built: Built, batches: int) -> Built:
+        key = (built.plan.digest, batches)
+        if key not in self._streams:
+            self._streams[key] = built.streaming(batches)
+        return self._streams[key]
+
+    def _refuse(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raise `InputError` for an optimizer of other parameters, and gradients from elsewhere."""
+        own = {id(parameter) for parameter in self.parameters()}
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if own and own.isdisjoint(held):
+            raise InputError(
+                "This optimizer has none of the pipeline's parameters: make it over "
+                "parallel.parameters(), on every rank."
+            )
+        left = next((n for n, p in self.named_parameters() if p.grad is not None), None)
+        if left is not None:
+            raise InputError(
+                f"Parameter {left!r} has a gradient already. Every batch is an update of its own here, "
+                "so nothing can be added to it: call parallel.zero_grad() first."
+            )
+
+    def train_step(self, **_: Any) -> NoReturn:
+        """Not there: one batch alone would wait for its own update."""
+        raise InputError(
+            f"schedule={self._name!r} updates weights while batches are in flight: call "
+            f"parallel.{self.TRAINS_BY}, which steps the optimizer itself. Or pass a synchronous "
+            "schedule to autopar.parallelize."
+        )
+
+    def clip_grad_norm_(self, *_: Any, **__: Any) -> NoReturn:
+        """Not there: stages update at different times, so gradients never stand side by side."""
+        raise InputError(self._without("There is no gradient of the whole model to take a norm of"))
+
+    def grad_scaler(self, **_: Any) -> NoReturn:
+        """Not there: whether a step is skipped would have to be known on all stages at once."""
+        raise InputError(self._without("Overflows cannot be found on all stages together"))
+
+    def _without(self, what: str) -> str:
+        return (
+            f"{what}: under schedule={self._name!r} each stage updates at its own time. Take a "
+            "synchronous schedule, or do without."
+        )
+
+    @property
+    def _name(self) -> str:
+        return self.plan.schedule.name
+
+
+class _Inputs:
+    """What this rank's stage reads of each microbatch of a stream, made as the batches come."""
+
+    def __init__(
+        self, model: Asynchronous, built: Built, batches: Sequence[Mapping[str, Any]]
+    ) -> None:
+        self._model, self._built, self._batches = model, built, batches
+        self._at = -1
+        self._parts: list[dict[str, torch.Tensor]] = []
+
+    def of(self, microbatch: int) -> dict[str, torch.Tensor]:
+        """Forwards come in the order of the batches."""
+        batch, part = divmod(microbatch, self._built.plan.microbatches)
+        if batch != self._at:
+            self._at = batch
+            self._parts = self._model._microbatches(self._built, self._batches[batch])
+        return self._parts[part]
+
+
+def _by_batch(stream: Stream, built: Built) -> torch.Tensor | None:
+    """The loss of each batch, where this worker made it."""
+    if not stream.losses:
+        return None
+    losses = torch.stack([stream.losses[number] for number in sorted(stream.losses)])
+    by_batch: torch.Tensor = losses.unflatten(0, (-1, built.plan.microbatches)).sum(1)
+    return by_batch

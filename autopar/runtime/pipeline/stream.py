@@ -1,0 +1,31 @@
+"""A stream of batches whose updates do not wait: a `Step` on the versions that actions state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from autopar.runtime.pipeline.step import Step
+from autopar.runtime.pipeline.versions import Versions
+from autopar.schedules.action import COMPUTE, Action
+
+
+class Stream(Step):
+    """`advance` makes the next version of the weights."""
+
+    def __init__(
+        self, *args: Any, versions: Versions, advance: Callable[[], None], **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._versions, self._advance = versions, advance
+
+    def _do(self, action: Action) -> None:
+        if action.kind == "U":
+            self._advance()
+            return
+        computes = action.kind in COMPUTE
+        if computes:
+            self._versions.use(action.version)
+        super()._do(action)
+        if computes:
+            self._versions.used(action.version)
