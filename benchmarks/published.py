@@ -4,7 +4,7 @@
 
 For each machine three constants are fitted on one half of its rows and the other half is predicted, both
 ways: the efficiency of large products, what an operator costs at least, and what memory holds besides
-tensors.  A hash of the row says which half it is in.  All else is the profile `a100` and our own pricing.
+tensors.  A hash of the row says which half it is in.  All else is the profile `a100` and our pricing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GIB = 2**30
 START = (0.6, 20e-6)
 ITERATIONS = 6
 NOISE = 0.05
-"""The same configuration, measured on two days, differs by so much (181B on 8 x 8 x 6: 120.2 s, 114.1 s)."""
+"""So much differs what one configuration took on two days (181B, 8 x 8 x 6: 120.2 s, 114.1 s)."""
 TOLERATED = 0.03
 """Errors below count by their square, larger ones by their size: some rows were disturbed."""
 
