@@ -1,0 +1,309 @@
+"""A published configuration as our own plan: captured, cut, laid out, priced, simulated.
+
+Three layers stand for all: the first with the embeddings, one in the middle, the last with the head.
+Each is a stage graph of its own whose layout is forced (Megatron's tensor parallelism, ZeRO's storage)
+and priced by `autopar.pricing.spent`; a pipeline's stage is a sum of them, its step is simulated.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autopar import presets
+from autopar.blocks import blocks
+from autopar.capture import capture
+from autopar.capture.saved import saved
+from autopar.constraints import Constraint, from_user
+from autopar.graph import Graph, Saved
+from autopar.mesh import Mesh
+from autopar.placement import S
+from autopar.plan import Plan
+from autopar.posed import Settings, pose, prices_of
+from autopar.pricing.estimate import storage_bytes
+from autopar.pricing.narrow import speaks
+from autopar.pricing.prices import Prices
+from autopar.pricing.spent import Spent, spent_by
+from autopar.schedules import Schedule, build
+from autopar.simulate import Costs, Link, Network, StageCost, Traffic, own_links, simulate
+from autopar.split import split
+from autopar.staging.borders import Border, link_between, seconds
+from cost_models.hardware import Hardware, load
+
+SEQUENCE = 2048
+ROWS = Path(__file__).with_name("published_rows.json")
+JEAN_ZAY = 6.25e9
+"""Bytes per second of a GPU there: four Omni-Path adapters of 100 Gbit/s for eight."""
+WHOLE = ("*resid_dropout/dropout", "*mlp.dropout/dropout", "*.h.?/add", "*.h.?/received")
+"""What Megatron has whole on all ranks between blocks."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table of facts."""
+
+    name: str
+    source: str
+    machine: str
+    hidden: int
+    layers: int
+    heads: int
+    vocabulary: int
+    gpus: int
+    tp: int
+    pp: int
+    dp: int
+    microbatch: int
+    batch: int
+    virtual: int
+    recompute: str
+    sequence_parallel: bool
+    zero: int
+    gradients: str
+    partition: str
+    seconds: float | None
+    memory_gb: float | None = None
+
+    @property
+    def microbatches(self) -> int:
+        """Of a pipeline."""
+        return self.batch // (self.microbatch * self.dp)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Layers of every stage."""
+        stages = self.pp * self.virtual
+        if self.partition == "slots":
+            each = (self.layers + 2) // stages
+            return (each - 1, *(each,) * (stages - 2), each - 1)
+        each = -(-self.layers // stages)
+        return tuple(max(0, min(each, self.layers - each * stage)) for stage in range(stages))
+
+
+def rows() -> list[Row]:
+    """The whole table."""
+    return [Row(**row) for row in json.loads(ROWS.read_text())["rows"]]
+
+
+def machine(name: str) -> Hardware:
+    """The profile of its GPUs, with its network; neither system overlapped reductions with compute."""
+    found = load("a100")
+    link = found.inter_host
+    if name == "jean zay":
+        link = replace(link, bytes_per_s=JEAN_ZAY, kind="Omni-Path 100")
+    device = replace(found.device, overlap=0.0)
+    return replace(found, device=device, inter_host=link, tiers=())
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One of the three layers, laid out."""
+
+    graph: Graph
+    plan: Plan
+    kept: dict[str, Saved]
+    settings: Settings
+    mesh: Mesh
+
+    def spent(self, hardware: Hardware) -> Spent:
+        """On a machine."""
+        return spent_by(self.plan, self.graph, self._prices(hardware), self.kept)
+
+    def rest_nbytes(self, row: Row) -> float:
+        """Weights, gradients and optimizer.  ZeRO divides flat buffers, whatever divides the tensors.
+
+        Where gradients are summed in float32, those of 16 bits are there as well.
+        """
+        leaf = {node.target: node.outputs[0] for node in self.graph.leaves("parameter")}
+        prices, total = self._prices(load("a100")), 0.0
+        for p in self.plan.parameters:
+            found = storage_bytes(leaf[p.name], p, prices)
+            ways = row.dp if row.zero and not isinstance(p.stored[0], S) else 1
+            twice = 1.0 if row.gradients == "float16" else 1.5
+            total += found.parameter + twice * found.gradient + found.optimizer / ways
+        return total
+
+    def _prices(self, hardware: Hardware) -> Prices:
+        return prices_of(self.mesh, hardware, self.settings)
+
+
+def parts(row: Row) -> tuple[Part, ...]:
+    """First, middle and last layer; equal for rows that differ in depth and microbatches only."""
+    padded = 128 * row.tp
+    vocabulary = -(-row.vocabulary // padded) * padded
+    fused = row.recompute == "selective"
+    return _parts(
+        row.hidden, row.heads, vocabulary, row.microbatch, row.tp, row.dp, row.zero,
+        row.sequence_parallel, "none" if fused else row.recompute, "sdpa" if fused else "megatron",
+        row.gradients == "float16",
+    )  # fmt: skip
+
+
+@cache
+def _parts(
+    hidden: int, heads: int, vocabulary: int, microbatch: int, tp: int, dp: int, zero: int,
+    sequence_parallel: bool, recompute: str, attention: str, half: bool,
+) -> tuple[Part, ...]:  # fmt: skip
+    graph = _captured(hidden, heads, vocabulary, microbatch * dp, attention)
+    cuts = [next(n.name for n in graph.nodes if _layer(n.origin.module) == at and not n.is_leaf)
+            for at in (1, 2)]  # fmt: skip
+    mesh = Mesh.of(dp, tp, names=("data", "tensor"))
+    kept_settings = _settings(mesh, zero, sequence_parallel, recompute, half)
+    found = tuple(_part(part, mesh, kept_settings) for part in split(graph, cuts).graphs)
+    return tuple(map(_gathering_again, found)) if sequence_parallel else found
+
+
+def _gathering_again(part: Part) -> Part:
+    """Sequence parallelism keeps shards of activations (Korthikanti et al. 2022, section 4.2.2)."""
+    again = tuple(
+        replace(c, regather=c.source.is_split and not c.target.is_split)
+        for c in part.plan.conversions
+    )
+    return replace(part, plan=replace(part.plan, conversions=again))
+
+
+def _layer(module: str) -> int:
+    parts_ = module.split(".")
+    return int(parts_[2]) if parts_[:2] == ["transformer", "h"] and len(parts_) > 2 else -1
+
+
+@cache
+def _captured(hidden: int, heads: int, vocabulary: int, samples: int, attention: str) -> Graph:
+    import transformers
+
+    transformers.AttentionInterface.register("megatron", _attention)
+    config = transformers.GPT2Config(
+        n_layer=3, n_head=heads, n_embd=hidden, vocab_size=vocabulary, n_positions=SEQUENCE,
+        activation_function="gelu_pytorch_tanh", use_cache=False, attn_implementation=attention,
+        attn_pdrop=0.0 if attention == "sdpa" else 0.1, bos_token_id=0, eos_token_id=0,
+        loss_type="ForCausalLM",
+    )  # fmt: skip
+    with warnings.catch_warnings(), torch.device("meta"):
+        warnings.simplefilter("ignore")
+        model = transformers.GPT2LMHeadModel(config).to(torch.bfloat16).train()
+    ids = torch.zeros(samples, SEQUENCE, dtype=torch.int64, device="meta")
+    return capture(model, {"input_ids": ids, "labels": ids})
+
+
+def _attention(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, dropout: float = 0.0, **_: Any
+) -> tuple[Any, None]:
+    """As Megatron writes it: two products; scale, mask and softmax are one kernel between them."""
+    scores = torch.softmax(query @ key.transpose(-1, -2), dim=-1)
+    scores = torch.nn.functional.dropout(scores, dropout, module.training)
+    return (scores @ value).transpose(1, 2).contiguous(), None
+
+
+def _settings(
+    mesh: Mesh, zero: int, sequence_parallel: bool, recompute: str, half: bool
+) -> Settings:
+    """Everything forced.  Gradients in 16 bits: the optimizer keeps 12 bytes of its own (K = 12)."""
+    tensor = "megatron_sp" if sequence_parallel else "megatron"
+    forced = [c for c in presets.load(tensor, mesh) if c.axis == "tensor"]
+    data = presets.load("zero2" if zero else "ddp", mesh)
+    forced += [c for c in data if c.axis == "data"]
+    whole: tuple[Constraint, ...] = ()
+    if not sequence_parallel:
+        whole = from_user({f"tensor:{p}": {"tensor": "I"} for p in WHOLE}, mesh)
+    optional = tuple(replace(c, optional=True) for c in whole)
+    return Settings(
+        states=6.0 if half else 2.0,
+        precision="as the model" if half else "bfloat16",
+        constraints=(*forced, *optional),
+        padding=(),
+        pads_batch=False,
+        recompute=None if recompute == "none" else recompute,  # type: ignore[arg-type]
+        first=False,
+    )
+
+
+def _part(graph: Graph, mesh: Mesh, settings: Settings) -> Part:
+    kept = saved(graph, "cuda")
+    spoken = tuple(c for c in settings.constraints if speaks(c, graph))
+    own = replace(
+        settings, constraints=spoken, recompute=settings.recompute if blocks(graph) else None
+    )
+    posed = pose(graph, mesh, load("a100"), own, kept)
+    plan = posed.plan(posed.solve())
+    return Part(graph, plan, kept, own, mesh)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Seconds of a step, and bytes of the fullest rank."""
+
+    seconds: float
+    nbytes: float
+
+
+class Simulator:
+    """Predicts rows on one machine; parts that rows have in common are priced once."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware = hardware
+        self._known: dict[Part, Spent] = {}
+
+    def predict(self, row: Row) -> Predicted:
+        """A row's step."""
+        first, middle, last = (
+            replace(self._spent(part), rest_nbytes=part.rest_nbytes(row)) for part in parts(row)
+        )
+        sizes = row.sizes
+        costs = []
+        for stage, size in enumerate(sizes):
+            chosen = [middle] * size
+            if stage == 0:
+                chosen[:1] = [first]
+            if stage == len(sizes) - 1:
+                chosen[-1:] = [last]
+            costs.append(_stage(row, chosen))
+        schedule = _schedule(row.pp, row.microbatches, row.virtual)
+        simulated = simulate(schedule, Costs(tuple(costs), *_traffic(row, self._hardware)))
+        return Predicted(simulated.step, max(simulated.peaks))
+
+    def _spent(self, part: Part) -> Spent:
+        if part not in self._known:
+            self._known[part] = part.spent(self._hardware)
+        return self._known[part]
+
+
+def _stage(row: Row, layers: list[Spent]) -> StageCost:
+    """Layers one after the other; the memory of the largest operator is needed once."""
+    rest = sum(each.rest_nbytes for each in layers)
+    return StageCost(
+        forward=sum(each.forward_s for each in layers),
+        input_gradient=sum(each.input_grad_s for each in layers),
+        weight_gradient=sum(each.weight_grad_s for each in layers),
+        kept=sum(each.kept_nbytes for each in layers),
+        kept_for_weights=sum(each.kept_nbytes for each in layers),
+        working=max(each.working_nbytes for each in layers),
+        static=rest,
+        reduction=sum(each.hideable_s - each.hidden_s for each in layers),
+        update=sum(each.exposed_s for each in layers),
+    )
+
+
+@cache
+def _schedule(workers: int, microbatches: int, virtual: int) -> Schedule:
+    if virtual == 1:
+        return build("1f1b", workers, microbatches)
+    return build("interleaved", workers, microbatches, workers * virtual)
+
+
+def _traffic(row: Row, hardware: Hardware) -> tuple[tuple[Traffic, ...], Network]:
+    """Activations of a microbatch between neighbours; one byte is one second."""
+    link = link_between(hardware, row.gpus)
+    ranks = row.dp * row.tp
+    # Narayanan et al. 2021, section 4.1: tensor-parallel ranks send a part each.
+    tiles = ranks if row.machine == "selene" else row.dp
+    nbytes = 2.0 * row.microbatch * row.dp * SEQUENCE * row.hidden
+    border = Border(ranks, tiles)
+    took = seconds(nbytes, border, border, link)
+    edges = tuple(Traffic(s, s + 1, took, took) for s in range(row.pp * row.virtual - 1))
+    return edges, own_links(row.pp, Link(link.latency_s, 1.0))
