@@ -191,6 +191,10 @@ def plan(
     A number of devices for `mesh` is searched: every mesh of one or two axes that they make.
     The model may be on the meta device.  `options` are the keyword arguments of `parallelize`.
     """
+    asked_of_pipelines(
+        stages, schedule, microbatches, cuts, asynchronous, input=options.get("input", "global"),
+        source=None, replan=True,
+    )  # fmt: skip
     if stages == 1:
         return compile_model(model, mesh, example_inputs, hardware=hardware, **options).plan
     return compile_staged(
