@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 import autopar
 from autopar import rules, staged
+from autopar.blocks import Recompute
 from autopar.capture.saved import saved
 from autopar.emit import emit
 from autopar.graph import Graph, Saved
@@ -42,6 +43,8 @@ class Line:
     cuts: tuple[str, ...] = ()
     least_workers: int = 1
     hardware: Hardware | str = field(default="cpu", repr=False)
+    preset: str | None = None
+    recompute: Recompute | None = None
 
 
 def check_lines(lines: list[Line]) -> None:
@@ -78,18 +81,18 @@ def check_line(line: Line) -> None:
 def pipelined(line: Line, case: Reference) -> Pipelined:
     """The model as stages."""
     loss = CASES[line.name]()[2]
-    with Wide(), _random(line.seed):
+    with Wide(), random_stages(line.seed):
         parallel = autopar.parallelize(
             case.model, line.mesh, case.inputs, loss=loss, optimizer="SGD", hardware=line.hardware,
             stages=line.stages, schedule=line.schedule, microbatches=line.microbatches,
-            cuts=line.cuts,
+            cuts=line.cuts, preset=line.preset, recompute=line.recompute,
         )  # fmt: skip
     assert isinstance(parallel, Pipelined)
     return parallel
 
 
 @contextlib.contextmanager
-def _random(seed: int | None) -> Iterator[None]:
+def random_stages(seed: int | None) -> Iterator[None]:
     """Stages get random valid plans instead of the solver's."""
     if seed is None:
         yield

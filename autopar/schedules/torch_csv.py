@@ -6,11 +6,9 @@ out; what skips stages has to be relayed (`autopar/runtime/pipeline/relays.py`).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from autopar.errors import ScheduleError
-from autopar.schedules.action import COMPUTE, Action
-from autopar.schedules.lower import lower
+from autopar.schedules.action import Action
+from autopar.schedules.lower import lower, without_transfers
 from autopar.schedules.schedule import Schedule, chain
 
 
@@ -21,8 +19,7 @@ def torch_csv(schedule: Schedule, transfers: bool = True) -> str:
     `ScheduleError` says what torch's engine cannot do.
     """
     _check(schedule)
-    lists = tuple(tuple(a for a in row if a.kind in COMPUTE) for row in schedule.workers)
-    bare = replace(schedule, workers=lists)
+    bare = without_transfers(schedule)
     written = lower(bare, chain(schedule.stages)) if transfers else bare
     return "".join(",".join(map(_text, row)) + "\n" for row in written.workers)
 

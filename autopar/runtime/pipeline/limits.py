@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from autopar.errors import InputError
 from autopar.graph import Graph
+from autopar.grouping import groups
 from autopar.leaving import leaving
 from autopar.pipeline_plan import PipelinePlan
 from autopar.runtime.pipeline.relays import Relays
 from autopar.runtime.pipeline.tiles import Layout
 from autopar.split import Stages
+
+_WHOLE = "Choose a schedule with whole backwards, such as 1f1b, or other cuts."
 
 
 def check_limits(plan: PipelinePlan, relays: Relays) -> None:
@@ -27,7 +30,7 @@ def check_limits(plan: PipelinePlan, relays: Relays) -> None:
         for name in names:
             _check_layout(plan, relays, border, name)
     if plan.schedule.splits_backward:
-        _check_halves(relays)
+        _check_halves(plan, relays)
 
 
 def layout_of(plan: PipelinePlan, stages: Stages, stage: int, name: str) -> Layout:
@@ -45,9 +48,9 @@ def _check_workers(plan: PipelinePlan) -> None:
     for number, worker in enumerate(plan.workers):
         if len(worker.ranks) != len(first.ranks):
             raise InputError(
-                f"In torch's pipeline engine each device talks to one of the next stage; worker {number} "
-                f"has {len(worker.ranks)} of them, worker 0 {len(first.ranks)}. Pass stages of equal "
-                "meshes."
+                "In torch's pipeline engine each device talks to one of the next stage; worker "
+                f"{number} has {len(worker.ranks)} of them, worker 0 {len(first.ranks)}. Pass stages of "
+                "equal meshes."
             )
     for place, ranks in enumerate(zip(*(worker.ranks for worker in plan.workers), strict=True)):
         if list(ranks) != sorted(ranks):
@@ -73,19 +76,29 @@ def _check_layout(plan: PipelinePlan, relays: Relays, border: int, name: str) ->
             )
 
 
-def _check_halves(relays: Relays) -> None:
-    """Torch's I goes from results to what was received, its W from there to weights; nothing else."""
+def _check_halves(plan: PipelinePlan, relays: Relays) -> None:
+    """Torch's I goes from results to what was received, and its W from there to each weight.
+
+    It runs the first stage's backward whole, in W.
+    """
     for stage in range(1, len(relays.stages.graphs)):
         graph = relays.stages.graphs[stage]
+        own = plan.of[stage, plan.schedule.holders[stage][0]]
         fed = _dependents(graph, "received")
         for name in sorted(_dependents(graph, "parameter") - fed):
             if name in (*graph.sends, graph.loss):
                 raise InputError(
                     f"{name}, a result of stage {stage}, needs weights but nothing that the stage gets "
                     "from others. Where a backward is split (I and W), torch's pipeline engine would "
-                    "leave such weights' gradients out. Choose other cuts, or a schedule with whole "
-                    "backwards, such as 1f1b."
+                    f"leave such weights' gradients out. {_WHOLE}"
                 )
+        for group in groups(graph, own.conversions, own.mesh, own.precision):
+            names = ", ".join(member.name for member in group.members)
+            raise InputError(
+                f"Stage {stage} fetches {names} in one collective. Where a backward is split (I and "
+                "W), torch's pipeline engine would run its backward once per weight ('Trying to "
+                f"backward through the graph a second time'). {_WHOLE}"
+            )
 
 
 def _dependents(graph: Graph, op: str) -> set[str]:

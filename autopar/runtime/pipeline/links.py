@@ -87,9 +87,7 @@ class Links:
         back = None
         if tensor.differentiable:
             back = Channel(tensor.shape, dtype, end, start, self.device)
-        return Way(
-            tensor.name, number, Channel(tensor.shape, dtype, start, end, self.device), back
-        )
+        return Way(tensor.name, number, Channel(tensor.shape, dtype, start, end, self.device), back)
 
     def _layout(self, worker: int, form: Sharding) -> Layout:
         found = self._plan.workers[worker]
