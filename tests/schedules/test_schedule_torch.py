@@ -93,9 +93,7 @@ def test_the_text() -> None:
         (build("pipedream", 2, 2), "torch's engine knows synchronous schedules only"),
         (build("chimera", 2, 2), "chimera has stage 0 on workers 0, 1"),
         (
-            replace(
-                build("gpipe", 1, 2), workers=(tuple(map(Action.parse, "0F1 0F0 0B1 0B0".split())),)
-            ),
+            Schedule.parse("gpipe stages=1 microbatches=2\n0: 0F1 0F0 0B1 0B0"),
             "gpipe brings microbatches to the last stage in the order 1, 0",
         ),
     ],
