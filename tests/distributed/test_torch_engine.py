@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.schedules import SCHEDULES
+from autopar.schedules import SCHEDULES, build
 from tests.pipelines import Line
 from tests.pool import Pool, WorkerError
 from tests.witnessed import check_unlimited, check_witness
@@ -34,7 +34,12 @@ def test_limits_are_said_on_all_ranks(pool: Pool) -> None:
 def test_every_schedule(pool: Pool, name: str, schedule: str, workers: int) -> None:
     microbatches = 2 * workers if schedule == "dualpipe-v" else 2
     line = Line(name, (workers,), (1,) * workers, schedule, microbatches)
-    pool.run(workers, check_witness, line)
+    # Such cuts part the decoder's first self-attention, which needs no encoder, from the rest.
+    parts_decoder = name == "architectures.t5" and (
+        workers == 4 or SCHEDULES[schedule].per_worker == 2
+    )
+    is_missed = parts_decoder and build(schedule, workers, microbatches).splits_backward
+    pool.run(workers, check_witness, line, "needs weights but nothing" if is_missed else "")
 
 
 @pytest.mark.slow
