@@ -155,8 +155,14 @@ class Compiler:
 
 def posed_for(plan: Plan, graph: Graph, hardware: Hardware) -> Posed:
     """The problem that a plan answers."""
+    settings = settings_of(plan)
+    return pose(graph, plan.mesh, hardware, settings, saved(graph), plan.asked.recompute)
+
+
+def settings_of(plan: Plan) -> Settings:
+    """What was asked for when a plan was made."""
     asked = plan.asked
-    settings = Settings(
+    return Settings(
         optimizer=plan.optimizer,
         states=asked.states,
         memory_limit=asked.memory_limit,
@@ -168,7 +174,6 @@ def posed_for(plan: Plan, graph: Graph, hardware: Hardware) -> Posed:
         storage=storage_of(plan if asked.kept else None),
         first=not asked.kept,
     )
-    return pose(graph, plan.mesh, hardware, settings, saved(graph), asked.recompute)
 
 
 def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autopar.pipeline_plan import PipelinePlan, StageFigures
+from autopar.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
 from autopar.plan import Plan
+from autopar.schedules.lower import without_transfers
+from autopar.show.schedules import equal_parts
+from autopar.show.timeline import timeline
 from autopar.show.units import nbytes, seconds
 
 
@@ -48,11 +52,8 @@ def stages(plan: PipelinePlan) -> Table:
     figures = {(f.stage, f.worker): f for f in found.stages} if found else {}
     for each in plan.stages:
         worker = plan.workers[each.worker]
-        ranks = f"{worker.ranks[0]}-{worker.ranks[-1]}" if len(worker.ranks) > 1 else "0"
-        if len(worker.ranks) == 1:
-            ranks = str(worker.ranks[0])
         table.add_row(
-            str(each.stage), ranks, str(worker.mesh), _modules(plan, each.stage, each.plan),
+            str(each.stage), _ranks(worker), str(worker.mesh), _modules(plan, each.stage, each.plan),
             *_cells(figures.get((each.stage, each.worker))),
         )  # fmt: skip
     return table
@@ -84,14 +85,44 @@ def _compared(plan: PipelinePlan) -> Iterator[RenderableType]:
         yield Text(f"  {step:>12}  {other.what}")
 
 
+def schedule_page(plan: PipelinePlan) -> str:
+    """The schedule in Markdown: a row per worker with time to the right, then the lists themselves."""
+    schedule = plan.schedule
+    return f"""# {plan.model}: {schedule.name}, {schedule.stages} stages, {plan.microbatches} microbatches
+
+{_workers(plan)}
+Time to the right. Here F, I and W take one slot each, B two, for all stages of a worker together;
+real stages are not equal. `F3` is the forward of microbatch 3, B its backward, I and W the backward's
+halves for inputs and for weights. A letter says which of the worker's stages, `·` is a wait.
+
+```text
+{timeline(equal_parts(without_transfers(schedule)))}```
+
+What every worker does, in order:
+
+{schedule_table(plan)}"""
+
+
+def _workers(plan: PipelinePlan) -> str:
+    lines = ["| worker | ranks | mesh | stages |", "| --- | --- | --- | --- |"]
+    for worker, held in zip(plan.workers, plan.schedule.held, strict=True):
+        stages = ", ".join(map(str, held))
+        lines.append(f"| {len(lines) - 2} | {_ranks(worker)} | {worker.mesh} | {stages} |")
+    return "\n".join(lines) + "\n"
+
+
 def schedule_table(plan: PipelinePlan) -> str:
     """What every worker does, in order: Markdown, one column per worker."""
     lists = [[str(action) for action in actions] for actions in plan.schedule.workers]
-    longest = max(map(len, lists))
-    heads = [f"worker {i} (ranks {w.ranks[0]}-{w.ranks[-1]})" for i, w in enumerate(plan.workers)]
-    rows = [
-        [actions[row] if row < len(actions) else "" for actions in lists] for row in range(longest)
-    ]
-    body = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    rule = "| " + " | ".join("---" for _ in heads) + " |"
-    return f"| {' | '.join(heads)} |\n{rule}\n{body}\n"
+    heads = [f"worker {number}" for number in range(len(lists))]
+    rows = itertools.zip_longest(*lists, fillvalue="")
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def _ranks(worker: WorkerPlan) -> str:
+    """``2``, or ``0-3``; they are consecutive where autopar made the plan."""
+    first, last = worker.ranks[0], worker.ranks[-1]
+    if worker.ranks == tuple(range(first, last + 1)):
+        return str(first) if first == last else f"{first}-{last}"
+    return ", ".join(map(str, worker.ranks))

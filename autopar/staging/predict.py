@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from autopar.capture.saved import saved
 from autopar.graph import Graph
@@ -15,8 +14,8 @@ from autopar.plan import Plan
 from autopar.posed import Settings, prices_of
 from autopar.pricing.spent import Spent, spent_by
 from autopar.schedules import Schedule
-from autopar.schedules.action import COMPUTE
 from autopar.schedules.kept import most_in_flight
+from autopar.schedules.lower import without_transfers
 from autopar.simulate import Costs, Link, Network, StageCost, Traffic, simulate
 from autopar.split import Crossing, Stages
 from autopar.staged import on_full_hosts
@@ -30,7 +29,7 @@ def predict(
 ) -> Prediction:
     """The simulated step of a pipeline's plan, and what its stages cost."""
     spent = stages_spent(plan, stages, hardware, settings)
-    schedule = computing(plan.schedule)
+    schedule = without_transfers(plan.schedule)
     simulated = simulate(schedule, costs(plan, stages, spent, hardware))
     return Prediction(
         simulated.step,
@@ -80,12 +79,6 @@ def costs(
                 links[a, b] = links[b, a] = Link(link.latency_s, 1.0)
     routes = {pair: (place,) for place, pair in enumerate(links)}
     return Costs(made, tuple(traffic), Network(tuple(links.values()), routes))
-
-
-def computing(schedule: Schedule) -> Schedule:
-    """Without transfers and collectives, which the simulator times by itself."""
-    lists = (tuple(a for a in actions if a.kind in COMPUTE) for actions in schedule.workers)
-    return replace(schedule, workers=tuple(lists))
 
 
 def link_of(hardware: Hardware, one: WorkerPlan, two: WorkerPlan) -> HardwareLink:
