@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from autopar.asked import settings_of
 from autopar.capture.saved import saved
 from autopar.certificate import certify
 from autopar.certificate.check import Check, checked, differs
-from autopar.compiler import settings_of
 from autopar.errors import AutoparError
 from autopar.graph import Graph
 from autopar.pipeline_plan import PipelinePlan, Prediction, StagePlan

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
+from autopar.asked import posed_for
 from autopar.certificate import Check, certify
 from autopar.certificate.pipeline import certify_pipeline
 from autopar.cli.match import captured_like, hardware_of
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE
 from autopar.cli.output import console
 from autopar.cli.stages import load_plan, microbatch_of
-from autopar.compiler import posed_for
 from autopar.errors import PlanError
 from autopar.graph import Graph
 from autopar.pipeline_plan import PipelinePlan

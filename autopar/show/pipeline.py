@@ -88,7 +88,8 @@ def _compared(plan: PipelinePlan) -> Iterator[RenderableType]:
 def schedule_page(plan: PipelinePlan) -> str:
     """The schedule in Markdown: a row per worker with time to the right, then the lists themselves."""
     schedule = plan.schedule
-    return f"""# {plan.model}: {schedule.name}, {schedule.stages} stages, {plan.microbatches} microbatches
+    size = f"{schedule.stages} stages, {schedule.microbatches} microbatches"
+    return f"""# {plan.model}: {schedule.name}, {size}
 
 {_workers(plan)}
 Time to the right. Here F, I and W take one slot each, B two, for all stages of a worker together;

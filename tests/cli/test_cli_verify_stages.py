@@ -1,4 +1,4 @@
-"""``autopar verify`` of a pipeline's plan: all that is in it is computed again, and what is wrong is named."""
+"""``autopar verify`` of a pipeline: all in its plan is computed again, and what is wrong is named."""
 
 from __future__ import annotations
 

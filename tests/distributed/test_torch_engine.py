@@ -13,7 +13,6 @@ KNOWN = [name for name, known in SCHEDULES.items() if name != "chimera" and not 
 EVERYDAY = [
     Line("gpt2", (4,), (2, 2), "zb-v", 4, preset="megatron"),
     Line("architectures.unet", (4,), (1, 1, 1, 1), "zb-h1", 2),
-    Line("architectures.t5", (4,), (1, 1, 1, 1), "1f1b", 2),
 ]
 
 
@@ -23,8 +22,9 @@ def test_equal(pool: Pool, line: Line) -> None:
 
 
 def test_limits_are_said_on_all_ranks(pool: Pool) -> None:
-    pool.run(4, check_witness, Line("gpt2", (4,), (1, 3), "1f1b", 2), "worker 1 has 3 of them")
-    pool.run(4, check_witness, Line("gpt2", (4,), (2, 2), "chimera", 2), "on workers 0, 1")
+    pool.run(4, check_witness, Line("mlp", (4,), (1, 3), "1f1b", 2), "worker 1 has 3 of them")
+    pool.run(4, check_witness, Line("mlp", (4,), (2, 2), "chimera", 2), "on workers 0, 1")
+    pool.run(4, check_witness, Line("mlp", (4,), (2, 2), "zb-v", 2), "Constrain both to one layout")
 
 
 @pytest.mark.slow
