@@ -24,7 +24,7 @@ def run(*words: object) -> Any:
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("stages") / "plan.json"
-    made = run("plan", GPT, "--mesh", "4", "--hardware", "cpu", "--stages", "1+3", "--schedule",
+    made = run("plan", GPT, "--mesh", "4", "--hardware", "cpu", "--stages", "2+2", "--schedule",
                "zb-v", "--microbatches", "4", "-o", path)  # fmt: skip
     assert made.exit_code == 0, made.output
     return path
@@ -70,7 +70,7 @@ def unreadable(plan: Content) -> None:
 
 
 def twice(plan: Content) -> None:
-    plan["workers"][1]["ranks"] = [0, 1, 2]
+    plan["workers"][1]["ranks"] = [0, 1]
 
 
 def missing(plan: Content) -> None:
@@ -87,7 +87,7 @@ def doubled(plan: Content) -> None:
 
 
 def other_mesh(plan: Content) -> None:
-    plan["workers"][1]["mesh"] = "y=3"
+    plan["workers"][1]["mesh"] = "y=2"
 
 
 def estimate(plan: Content) -> None:
@@ -133,13 +133,13 @@ def device(plan: Content) -> None:
         (no_cut, "- cuts: GPT2LMHeadModel has no operator 'nowhere'"),
         (swapped, "- schedule: zb-v, worker 0, position"),
         (unreadable, "- schedule: Cannot read the action '0X0'"),
-        (twice, "- schedule: The workers' ranks [0, 0, 1, 2] are not the 4"),
+        (twice, "- schedule: The workers' ranks [0, 0, 1, 1] are not the 4"),
         (missing, "- schedule: There is no plan of stage 2 on worker 1"),
         (ninth, "- schedule: There is a plan of stage 9 on worker 1"),
         (doubled, "- schedule: There are 5 stages' plans for 4 places"),
         (
             other_mesh,
-            "- schedule: The plan of stage 1 on worker 1 is of the mesh (x=3); the worker's",
+            "- schedule: The plan of stage 1 on worker 1 is of the mesh (x=2); the worker's",
         ),
         (estimate, "- stage 1: estimate: compute_s is"),
         (figures, "- in flight: in_flight of stage 0 is 1 in the plan; computed again it is"),

@@ -39,8 +39,9 @@ def limit(made: Staged) -> str:
     return str(raised.value)
 
 
-def test_what_passes_each_border() -> None:
-    relays = Relays(staged("unet", (1, 1, 1, 1), "1f1b").stages)
+@pytest.mark.parametrize("name", ["unet", "t5"])
+def test_what_passes_each_border(name: str) -> None:
+    relays = Relays(staged(name, (1, 1, 1, 1), "1f1b").stages)
     skips = [c for c in relays.stages.crossings if c.target > c.source + 1]
     assert skips
     for crossing in relays.stages.crossings:
