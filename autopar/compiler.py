@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from autopar import presets
+from autopar.asked import preset_constraints, storage_of
 from autopar.batch import mapped
 from autopar.cache import cache_directory, write
 from autopar.capture import ExampleInputs, capture
@@ -26,8 +27,7 @@ from autopar.options import Options
 from autopar.padding import padded
 from autopar.placement import Sharding
 from autopar.plan import Plan
-from autopar.posed import Compilation, Posed, Settings, pose
-from autopar.pricing.parameters import Storage
+from autopar.posed import Compilation, Settings
 from autopar.record import Padding
 from autopar.runtime import agreement
 from autopar.runtime.program import Program, load
@@ -158,25 +158,6 @@ class Compiler:
         return counts, self.program_of(parted.microbatch)
 
 
-def posed_for(plan: Plan, graph: Graph, hardware: Hardware) -> Posed:
-    """The problem that a plan answers."""
-    asked = plan.asked
-    settings = Settings(
-        optimizer=plan.optimizer,
-        states=asked.states,
-        memory_limit=asked.memory_limit,
-        preset=plan.preset,
-        constraints=(*preset_constraints(plan.preset, plan.mesh), *asked.constraints),
-        regather=presets.regathers(plan.preset) if plan.preset else None,
-        precision=plan.precision,
-        batch=asked.batch,
-        storage=storage_of(plan if asked.kept else None),
-        first=not asked.kept,
-    )
-    kept = saved(graph, hardware.device.kind)
-    return pose(graph, plan.mesh, hardware, settings, kept, asked.recompute)
-
-
 def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:
     """The graph with only the outputs that were asked for (all of them where there is no loss)."""
     available = dict(graph.outputs)
@@ -214,17 +195,6 @@ def _of_parameters(first: Plan) -> tuple[Padding, ...]:
     return tuple(padding for padding in first.padding if padding.leaf in first.parameter)
 
 
-def storage_of(first: Plan | None) -> Mapping[str, Storage]:
-    """Later programs keep the parameters where the first plan put them."""
-    if first is None:
-        return {}
-    return {p.name: Storage(p.stored, p.leaf, False) for p in first.parameters}
-
-
 def _constraints(options: Options, mesh: Mesh) -> tuple[Constraint, ...]:
     given = options.constraints
     return given if isinstance(given, tuple) else from_user(given, mesh)
-
-
-def preset_constraints(name: str | None, mesh: Mesh) -> tuple[Constraint, ...]:
-    return presets.load(name, mesh) if name else ()

@@ -26,7 +26,8 @@ from autopar.runtime.pipeline.built import Built
 from autopar.runtime.program import Program, load
 from autopar.runtime.programs import in_parts
 from autopar.schedules import Schedule
-from autopar.schedules.action import COMPUTE, forward
+from autopar.schedules.action import forward
+from autopar.schedules.lower import without_transfers
 from autopar.split import Stages, split
 from autopar.staged import Staged, Wanted, compile_pipeline, compile_stages
 from autopar.staging.predict import predict
@@ -154,15 +155,6 @@ def evaluation(schedule: Schedule) -> Schedule:
         for number in range(len(schedule.workers))
     )
     return Schedule("evaluation", schedule.stages, 1, tuple(lists))
-
-
-def without_transfers(schedule: Schedule) -> Schedule:
-    """Only what is computed."""
-    lists = (
-        tuple(a for a in actions if a.kind in COMPUTE or a.kind == "U")
-        for actions in schedule.workers
-    )
-    return replace(schedule, workers=tuple(lists))
 
 
 def _loaded(plan: Plan, graph: Graph, source: str, suffix: str) -> Program:

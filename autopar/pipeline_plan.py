@@ -174,11 +174,30 @@ class PipelinePlan:
                 f"the plan has {len(stages.graphs)} on {len(self.workers)}."
             )
         schedule.check(edges(stages))
-        for stage, holders in enumerate(schedule.holders):
-            for holder in holders:
-                if (stage, holder) not in self.of:
-                    raise PlanError(f"There is no plan of stage {stage} on worker {holder}.")
-                self.of[stage, holder].check(stages.graphs[stage])
+        self._check_stages(stages)
+
+    def _check_stages(self, stages: Stages) -> None:
+        """Each stage has one plan where it is held, of that worker's mesh."""
+        held = [
+            (s, worker) for s, holders in enumerate(self.schedule.holders) for worker in holders
+        ]
+        for stage, worker in held:
+            if (stage, worker) not in self.of:
+                raise PlanError(f"There is no plan of stage {stage} on worker {worker}.")
+        for each in self.stages:
+            where = f"stage {each.stage} on worker {each.worker}"
+            if (each.stage, each.worker) not in held:
+                raise PlanError(
+                    f"There is a plan of {where}, which the schedule does not hold there."
+                )
+            mesh = self.workers[each.worker].mesh
+            if each.plan.mesh != mesh:
+                raise PlanError(
+                    f"The plan of {where} is of the mesh ({each.plan.mesh}); the worker's is ({mesh})."
+                )
+            each.plan.check(stages.graphs[each.stage])
+        if len(self.stages) != len(held):
+            raise PlanError(f"There are {len(self.stages)} stages' plans for {len(held)} places.")
 
 
 def edges(stages: Stages) -> tuple[Edge, ...]:

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 import autopar
 from autopar import rules, staged
+from autopar.blocks import Recompute
 from autopar.capture.saved import saved
 from autopar.emit import emit
 from autopar.graph import Graph, Saved
@@ -42,6 +43,8 @@ class Line:
     cuts: tuple[str, ...] = ()
     least_workers: int = 1
     hardware: Hardware | str = field(default="cpu", repr=False)
+    preset: str | None = None
+    recompute: Recompute | None = None
 
 
 def check_lines(lines: list[Line]) -> None:
@@ -82,7 +85,7 @@ def pipelined(line: Line, case: Reference) -> Pipelined:
         parallel = autopar.parallelize(
             case.model, line.mesh, case.inputs, loss=loss, optimizer="SGD", hardware=line.hardware,
             stages=line.stages, schedule=line.schedule, microbatches=line.microbatches,
-            cuts=line.cuts,
+            cuts=line.cuts, preset=line.preset, recompute=line.recompute,
         )  # fmt: skip
     assert isinstance(parallel, Pipelined)
     return parallel

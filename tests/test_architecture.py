@@ -31,7 +31,7 @@ LAYERS = (
     ("pricing", "padding", "cuts"),
     ("emit", "runtime"),
     ("posed", "witness"),
-    ("limited", "padded"),
+    ("limited", "padded", "asked"),
     ("compile",),
     ("staged",),
     ("staging",),

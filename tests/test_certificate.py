@@ -12,10 +12,10 @@ import pytest
 
 import autopar
 from autopar.api import captured_for, plan_frontier
+from autopar.asked import posed_for
 from autopar.blocks import MODES
 from autopar.certificate import Check, certify
 from autopar.compile import compile_graph
-from autopar.compiler import posed_for
 from autopar.errors import AutoparError, ConstraintError, PlanError
 from autopar.graph import Graph
 from autopar.mesh import Mesh

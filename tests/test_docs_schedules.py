@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from autopar.schedules import Schedule, build, lower
+from autopar.schedules.torch_csv import torch_csv
 from autopar.show.schedules import BEGIN, END, page
 from autopar.simulate import StageCost, fit, simulate, step_seconds
 from autopar.simulate.values import Costs
@@ -33,6 +34,10 @@ def test_its_lists() -> None:
         for block in re.findall(r"```text\n(1f1b stages.*?)```", PATH.read_text(), re.DOTALL)
     ]
     assert shown == [build("1f1b", 2, 3), lower(build("1f1b", 2, 3))]
+
+
+def test_its_list_for_torch() -> None:
+    assert f"```text\n{torch_csv(build('1f1b', 2, 2))}```" in PATH.read_text()
 
 
 def test_what_it_says_of_v() -> None:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from autopar.asked import posed_for
 from autopar.cli.match import graph_of, hardware_of
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE
 from autopar.cli.output import console
-from autopar.compiler import posed_for
 from autopar.explain import explain
 from autopar.plan import Plan
 from autopar.show import explanation

@@ -6,6 +6,7 @@ from autopar.api import as_hardware, captured_for
 from autopar.cli.models import load
 from autopar.errors import InputError, PlanError
 from autopar.graph import Graph
+from autopar.pipeline_plan import PipelinePlan
 from autopar.plan import Plan
 from autopar.show import differences
 from cost_models.hardware import Hardware, names
@@ -31,7 +32,7 @@ def captured_like(plan: Plan, model: str, batch: int | None, sequence: int | Non
     return graph
 
 
-def hardware_of(plan: Plan, given: str | None) -> Hardware:
+def hardware_of(plan: Plan | PipelinePlan, given: str | None) -> Hardware:
     """The profile that the user names, or the one of the plan's name."""
     if given is None and plan.hardware not in names():
         raise InputError(

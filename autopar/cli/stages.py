@@ -18,12 +18,13 @@ from autopar.cli.output import save
 from autopar.compiler import Compiler
 from autopar.emit import emit
 from autopar.errors import InputError, PlanError
+from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.meta import without_weights
 from autopar.options import Options, Precision
 from autopar.pipeline_plan import PipelinePlan
 from autopar.plan import Plan
-from autopar.show.pipeline import schedule_table
+from autopar.show.pipeline import schedule_page
 from autopar.split import split
 from autopar.staged import Staged
 from cost_models.hardware import Hardware
@@ -104,34 +105,46 @@ def load_plan(path: Path) -> Plan | PipelinePlan:
 
 
 def save_stages(made: Staged, folder: Path) -> list[Path]:
-    """A file per stage, and the schedule as a table."""
+    """A file per stage, and the schedule as a page."""
     plan = made.plan
     found = []
     for (stage, worker), source in sorted(made.sources.items()):
         several = len(plan.schedule.holders[stage]) > 1
         name = f"{plan.model}_stage{stage}" + (f"_worker{worker}" if several else "")
         found.append(save(source, folder / f"{name}.py"))
-    found.append(save(schedule_table(plan), folder / f"{plan.model}_schedule.md"))
+    found.append(save(schedule_page(plan), folder / f"{plan.model}_schedule.md"))
     return found
 
 
 def staged_of(plan: PipelinePlan, model: str, batch: int | None, sequence: int | None) -> Staged:
     """The stages' sources of a plan, for the model that it was made for."""
-    loaded = load(model, batch, sequence)
-    source = source_of(_compiler(plan, loaded), _batch(loaded))
-    graph = source.parted(plan.microbatches)
-    if graph.digest != plan.graph_digest:
-        raise PlanError(
-            f"The plan (graph {plan.graph_digest}) does not belong to {model} (graph {graph.digest}): "
-            "other sizes, batch, version or code. Make a new one with `autopar plan`."
-        )
-    stages = split(graph, plan.cuts)
+    stages = split(microbatch_of(plan, model, batch, sequence), plan.cuts)
     plan.check(stages)
     sources = {
         (each.stage, each.worker): emit(each.plan, stages.graphs[each.stage], rules.localize)
         for each in plan.stages
     }
     return Staged(plan, stages, sources)
+
+
+def microbatch_of(plan: PipelinePlan, model: str, batch: int | None, sequence: int | None) -> Graph:
+    """The graph of one microbatch of the model; `PlanError` where the plan is of another."""
+    loaded = load(model, batch, sequence)
+    if not plan.stages:
+        raise PlanError("The plan has no stages. Make a new one with `autopar plan`.")
+    source = source_of(_compiler(plan, loaded), _batch(loaded))
+    if plan.microbatches < 1 or source.batch % plan.microbatches:
+        raise PlanError(
+            f"The plan cuts a batch into {plan.microbatches} microbatches, which a batch of "
+            f"{source.batch} cannot be. Pass --batch as it was planned for."
+        )
+    graph = source.parted(plan.microbatches)
+    if graph.digest != plan.graph_digest:
+        raise PlanError(
+            f"The plan (graph {plan.graph_digest}) does not belong to {model} (graph {graph.digest}): "
+            "other sizes, batch, version or code. Make a new one with `autopar plan`."
+        )
+    return graph
 
 
 def _compiler(plan: PipelinePlan, loaded: Loaded) -> Compiler:

@@ -8,15 +8,19 @@ from typing import Annotated
 
 import typer
 
+from autopar.asked import posed_for
 from autopar.certificate import Check, certify
+from autopar.certificate.pipeline import certify_pipeline
 from autopar.cli.match import captured_like, hardware_of
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE
 from autopar.cli.output import console
-from autopar.compiler import posed_for
+from autopar.cli.stages import load_plan, microbatch_of
 from autopar.errors import PlanError
-from autopar.plan import Plan
+from autopar.graph import Graph
+from autopar.pipeline_plan import PipelinePlan
 from autopar.pricing.assemble import versions
 from autopar.show import checks, verdicts
+from autopar.split import split
 from autopar.witness import Verdict, witness
 
 
@@ -34,28 +38,41 @@ def command(
 ) -> None:
     """Check a plan against its model: every figure and claim in it is computed again from nothing.
 
-    Types, sizes, conversions, costs, memory and the bound, which means solving again.  Then
-    `spmd_types` derives the types of every emitted statement, by rules that share no code with
-    autopar's; where it cannot, that is said.
+    Types, sizes, conversions, costs, memory and the bound, which means solving again; of a pipeline
+    also its cuts, its schedule and the step, simulated again.  Then `spmd_types` derives the types of
+    every emitted statement, by rules that share no code with autopar's; where it cannot, that is said.
     """
-    decided = Plan.load(plan)
+    decided = load_plan(plan)
+    if isinstance(decided, PipelinePlan):
+        _verify_stages(decided, microbatch_of(decided, model, batch, sequence), hardware, bound)
+        return
     graph = captured_like(decided, model, batch, sequence)
     posed = posed_for(decided, graph, hardware_of(decided, hardware))
     found = certify(decided, posed, bound)
     console().print(checks(found))
-    _refuse(decided, found)
+    _refuse(decided.versions, found)
     said = witness(decided, graph)
     console().print(verdicts(said))
     _refuse_contradicted(said)
 
 
-def _refuse(plan: Plan, found: Sequence[Check]) -> None:
+def _verify_stages(plan: PipelinePlan, graph: Graph, hardware: str | None, bound: bool) -> None:
+    found = certify_pipeline(plan, graph, hardware_of(plan, hardware), bound)
+    console().print(checks(found))
+    _refuse(plan.versions, found)
+    graphs = split(graph, plan.cuts).graphs
+    said = [verdict for each in plan.stages for verdict in witness(each.plan, graphs[each.stage])]
+    console().print(verdicts(said))
+    _refuse_contradicted(said)
+
+
+def _refuse(made_with: tuple[tuple[str, str], ...], found: Sequence[Check]) -> None:
     failed = [f"{check.name}: {check.what}" for check in found if not check.ok]
     if not failed:
         return
     other = [
         f"{name} {then}, here is {now}"
-        for (name, then), (_, now) in zip(plan.versions, versions(), strict=False)
+        for (name, then), (_, now) in zip(made_with, versions(), strict=False)
         if then != now
     ]
     because = f"\nIt was made with {'; '.join(other)}." if other else ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,10 @@ from torch.nn.modules.module import _IncompatibleKeys
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
+
+if TYPE_CHECKING:
+    from torch.distributed.pipelining import PipelineStage
+    from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 
 
 def after_backward(callback: Callable[[], None]) -> None:
@@ -103,3 +108,26 @@ def assert_async(holds: torch.Tensor, message: str) -> None:
 def store() -> Store:
     """The key-value store that the default group was started with."""
     return dist.distributed_c10d._get_default_store()
+
+
+def pipeline_engine(
+    stages: Sequence[PipelineStage],
+    microbatches: int,
+    loss: Callable[..., torch.Tensor],
+    actions: Path,
+    reduce: Callable[[int], None],
+) -> PipelineScheduleMulti:
+    """Torch's interpreter of action lists, for a CSV file in which transfers are written out.
+
+    Gradients of microbatches add up; `reduce` is called with a stage where the list says so.
+    """
+    from torch.distributed.pipelining import schedules
+
+    engine = schedules._PipelineScheduleRuntime(
+        list(stages), n_microbatches=microbatches, loss_fn=loss, scale_grads=False
+    )
+    engine._load_csv(str(actions), format="compute_comms")
+    engine.register_custom_function(
+        schedules.REDUCE_GRAD, lambda action, _: reduce(action.stage_index)
+    )
+    return engine

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.errors import ScheduleError
-from autopar.schedules.action import Action, Kind
+from autopar.schedules.action import COMPUTE, Action, Kind
 from autopar.schedules.dependencies import Dependencies, dependencies
 from autopar.schedules.schedule import Edge, Schedule, chain
 from autopar.schedules.transfers import crossings
 
 SECONDS: dict[Kind, float] = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0, "U": 0.0}
-TRANSFER, COLLECTIVE, COMPUTE = 0, 1, 2
+TRANSFER, COLLECTIVE, COMPUTATION = 0, 1, 2
+"""What comes first of what happens at one time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def lower(
     graph = dependencies(schedule, chain(schedule.stages) if edges is None else edges)
     starts, ends = _times(graph)
     events = [
-        *(Event((start, COMPUTE, i, 0), ((graph.worker[i], graph.actions[i]),))
+        *(Event((start, COMPUTATION, i, 0), ((graph.worker[i], graph.actions[i]),))
           for i, start in enumerate(starts)),
         *_transfers(graph, ends),
         *_collectives(graph, starts, ends, ties),
@@ -52,6 +53,15 @@ def lower(
         for worker, action in event.actions:
             lists[worker].append(action)
     return replace(schedule, workers=tuple(map(tuple, lists)))
+
+
+def without_transfers(schedule: Schedule) -> Schedule:
+    """Only what is computed, and updates between."""
+    lists = (
+        tuple(a for a in actions if a.kind in COMPUTE or a.kind == "U")
+        for actions in schedule.workers
+    )
+    return replace(schedule, workers=tuple(lists))
 
 
 def _times(graph: Dependencies) -> tuple[list[float], list[float]]:

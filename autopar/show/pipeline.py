@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
@@ -10,6 +11,9 @@ from rich.text import Text
 
 from autopar.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
 from autopar.schedules.kept import most_versions
+from autopar.schedules.lower import without_transfers
+from autopar.show.schedules import equal_parts
+from autopar.show.timeline import timeline
 from autopar.show.units import nbytes, seconds
 
 
@@ -66,11 +70,6 @@ def _cells(figures: StageFigures | None) -> tuple[str, ...]:
     return (*map(seconds, times), nbytes(round(figures.nbytes)), str(figures.in_flight))
 
 
-def _ranks(worker: WorkerPlan) -> str:
-    first, last = worker.ranks[0], worker.ranks[-1]
-    return str(first) if first == last else f"{first}-{last}"
-
-
 def _contents(plan: PipelinePlan) -> Iterator[Text]:
     """A line per stage: from the first to the last module whose parameters it reads."""
     first = {each.stage: each.plan for each in reversed(plan.stages)}
@@ -91,14 +90,45 @@ def _compared(plan: PipelinePlan) -> Iterator[RenderableType]:
         yield Text(f"  {step:>12}  {other.what}")
 
 
+def schedule_page(plan: PipelinePlan) -> str:
+    """The schedule in Markdown: a row per worker with time to the right, then the lists themselves."""
+    schedule = plan.schedule
+    size = f"{schedule.stages} stages, {schedule.microbatches} microbatches"
+    return f"""# {plan.model}: {schedule.name}, {size}
+
+{_workers(plan)}
+Time to the right. Here F, I and W take one slot each, B two, for all stages of a worker together;
+real stages are not equal. `F3` is the forward of microbatch 3, B its backward, I and W the backward's
+halves for inputs and for weights. A letter says which of the worker's stages, `·` is a wait.
+
+```text
+{timeline(equal_parts(without_transfers(schedule)))}```
+
+What every worker does, in order:
+
+{schedule_table(plan)}"""
+
+
+def _workers(plan: PipelinePlan) -> str:
+    lines = ["| worker | ranks | mesh | stages |", "| --- | --- | --- | --- |"]
+    for worker, held in zip(plan.workers, plan.schedule.held, strict=True):
+        stages = ", ".join(map(str, held))
+        lines.append(f"| {len(lines) - 2} | {_ranks(worker)} | {worker.mesh} | {stages} |")
+    return "\n".join(lines) + "\n"
+
+
 def schedule_table(plan: PipelinePlan) -> str:
     """What every worker does, in order: Markdown, one column per worker."""
     lists = [[str(action) for action in actions] for actions in plan.schedule.workers]
-    longest = max(map(len, lists))
-    heads = [f"worker {i} (ranks {w.ranks[0]}-{w.ranks[-1]})" for i, w in enumerate(plan.workers)]
-    rows = [
-        [actions[row] if row < len(actions) else "" for actions in lists] for row in range(longest)
-    ]
-    body = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    rule = "| " + " | ".join("---" for _ in heads) + " |"
-    return f"| {' | '.join(heads)} |\n{rule}\n{body}\n"
+    heads = [f"worker {number}" for number in range(len(lists))]
+    rows = itertools.zip_longest(*lists, fillvalue="")
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def _ranks(worker: WorkerPlan) -> str:
+    """``2``, or ``0-3``; they are consecutive where autopar made the plan."""
+    first, last = worker.ranks[0], worker.ranks[-1]
+    if worker.ranks == tuple(range(first, last + 1)):
+        return str(first) if first == last else f"{first}-{last}"
+    return ", ".join(map(str, worker.ranks))

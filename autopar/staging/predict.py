@@ -15,8 +15,8 @@ from autopar.plan import Plan
 from autopar.posed import Settings, prices_of
 from autopar.pricing.spent import Spent, spent_by
 from autopar.schedules import Schedule
-from autopar.schedules.action import COMPUTE
 from autopar.schedules.kept import most_in_flight, most_versions
+from autopar.schedules.lower import without_transfers
 from autopar.simulate import Costs, Link, Network, StageCost, Traffic, simulate
 from autopar.split import Crossing, Stages
 from autopar.staged import on_full_hosts
@@ -33,7 +33,7 @@ def predict(
     Of a stream of batches, the step is one batch's share.
     """
     spent = stages_spent(plan, stages, hardware, settings)
-    schedule = computing(plan.schedule)
+    schedule = without_transfers(plan.schedule)
     simulated = simulate(schedule, costs(plan, stages, spent, hardware))
     return Prediction(
         simulated.step / schedule.batches,
@@ -83,15 +83,6 @@ def costs(
                 links[a, b] = links[b, a] = Link(link.latency_s, 1.0)
     routes = {pair: (place,) for place, pair in enumerate(links)}
     return Costs(made, tuple(traffic), Network(tuple(links.values()), routes))
-
-
-def computing(schedule: Schedule) -> Schedule:
-    """Without transfers and collectives, which the simulator times by itself."""
-    lists = (
-        tuple(a for a in actions if a.kind in COMPUTE or a.kind == "U")
-        for actions in schedule.workers
-    )
-    return replace(schedule, workers=tuple(lists))
 
 
 def _versions(each: StagePlan, plan: PipelinePlan) -> int:

@@ -390,7 +390,7 @@ def test_stages_are_planned_shown_and_emitted(tmp_path: Path) -> None:
     for stage in (0, 1):
         compile((tmp_path / f"GPT2LMHeadModel_stage{stage}.py").read_text(), "stage", "exec")
     table = (tmp_path / "GPT2LMHeadModel_schedule.md").read_text()
-    assert table.startswith("| worker 0 (ranks 0-0) | worker 1 (ranks 1-3) |")
+    assert "| 1 | 1-3 | x=3 | 1 |" in table and "worker 0 F0 F1 ···I0 W0 F2" in table
     chosen = PipelinePlan.load(path).prediction
     assert chosen is not None and chosen.bound_s is not None and chosen.compared
     assert "compared:" in ok("show", path)

@@ -32,8 +32,13 @@ class Links:
     """The ways between any two workers, made when they are first used."""
 
     def __init__(self, plan: PipelinePlan, stages: Stages, device: torch.device | str) -> None:
-        self._plan, self._stages, self._device = plan, stages, device
+        self._plan, self._stages, self.device = plan, stages, device
         self._ways: dict[tuple[int, int, int, int], tuple[Way, ...]] = {}
+
+    @property
+    def stages(self) -> int:
+        """How many stages there are."""
+        return len(self._stages.graphs)
 
     @cached_property
     def between(self) -> Mapping[tuple[int, int], tuple[int, ...]]:
@@ -81,10 +86,8 @@ class Links:
         dtype = getattr(torch, tensor.dtype)
         back = None
         if tensor.differentiable:
-            back = Channel(tensor.shape, dtype, end, start, self._device)
-        return Way(
-            tensor.name, number, Channel(tensor.shape, dtype, start, end, self._device), back
-        )
+            back = Channel(tensor.shape, dtype, end, start, self.device)
+        return Way(tensor.name, number, Channel(tensor.shape, dtype, start, end, self.device), back)
 
     def _layout(self, worker: int, form: Sharding) -> Layout:
         found = self._plan.workers[worker]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -47,6 +47,14 @@ class Compiles(Protocol):
 
     def pipeline_for(self, batch: Mapping[str, Any], training: bool) -> Built:
         """The pipeline of a batch of other shapes."""
+
+
+Engine = Callable[[Built, Step], None]
+"""Runs this rank's part of a step: every stage's loss and gradients, and their sums begun."""
+
+
+def _own_engine(built: Built, step: Step) -> None:
+    step.run(built.plan.schedule.workers[built.worker])
 
 
 class Pipelined(Held):
@@ -190,12 +198,18 @@ class Pipelined(Held):
         Gives the loss of the whole batch, equal on all ranks.  With a `scaler` the gradients are
         scaled, the loss is not.
         """
+        return self.step_on(_own_engine, batch, scaler)
+
+    def step_on(
+        self, engine: Engine, batch: Mapping[str, Any], scaler: torch.amp.GradScaler | None = None
+    ) -> torch.Tensor:
+        """`train_step`, the actions being interpreted by `engine`."""
         built = self._for_batch(batch, training=True)
         self._agree(batch)
         for copy in self._copies:
             copy.begin()
         step = self._step(built, batch, self._scale(scaler))
-        step.run(built.plan.schedule.workers[built.worker])
+        engine(built, step)
         self._gradients.finish()
         for copy in self._copies:
             copy.add_up()

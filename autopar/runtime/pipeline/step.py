@@ -41,12 +41,18 @@ class Step:
         reduce: Callable[[int], None] = lambda _: None,
         update: Callable[[Stage, Tensors], None] = lambda *_: None,
     ) -> None:
-        self._stages, self._links, self._inputs = stages, links, inputs
-        self._seed, self._scale, self._reduce, self._update = seed, scale, reduce, update
+        self.stages, self.reduce = stages, reduce
+        self._links, self._inputs = links, inputs
+        self._seed, self._scale, self._update = seed, scale, update
         self._arriving: dict[Arrival, dict[str, Arriving]] = {}
         self._made: dict[Arrival, Tensors] = {}
         self._sends: list[Work] = []
         self.losses: dict[int, torch.Tensor] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank works."""
+        return torch.device(self._links.device)
 
     def run(self, actions: Sequence[Action]) -> None:
         """Do all actions in order, and wait for what was sent."""
@@ -75,36 +81,41 @@ class Step:
         elif action.kind in ("B", "I"):
             self._backward(stage, microbatch)
             if action.kind == "B":
-                self._stages[stage].weights(microbatch)
+                self.stages[stage].weights(microbatch)
         elif action.kind == "W":
-            self._stages[stage].weights(microbatch)
+            self.stages[stage].weights(microbatch)
         elif action.kind in ("SEND_F", "SEND_B"):
             self._send(action)
         elif action.kind == "REDUCE":
-            self._reduce(stage)
+            self.reduce(stage)
         elif action.kind == "U":
             raise InternalError(f"{action}: only asynchronous schedules update weights in between.")
+
+    def compute(self, stage: int, microbatch: int, received: Tensors) -> Tensors:
+        """A stage's results for one microbatch; its buffers are updated."""
+        here = self.stages[stage]
+        place = self._seed + STRIDE * (microbatch * self._links.stages + stage + 1)
+        seed = partial(seeded, place % LARGEST_SEED)
+        results = here.forward(microbatch, self._inputs(microbatch), received, seed)
+        self._update(here, results)
+        return results
 
     def _forward(self, stage: int, microbatch: int) -> None:
         received: Tensors = {}
         for source in self._links.sources.get(stage, ()):
             arriving = self._arriving.pop(("F", stage, source, microbatch))
             received |= {name: tensor.wait() for name, tensor in arriving.items()}
-        here = self._stages[stage]
-        place = self._seed + STRIDE * (microbatch * len(self._links.between) + stage + 1)
-        seed = partial(seeded, place % LARGEST_SEED)
-        results = here.forward(microbatch, self._inputs(microbatch), received, seed)
-        graph = here.program.graph
+        results = self.compute(stage, microbatch, received)
+        graph = self.stages[stage].program.graph
         if graph.loss is not None:
             self.losses[microbatch] = results[graph.loss].detach()
-        self._update(here, results)
         for target in self._links.targets.get(stage, ()):
             ways = self._links.ways(stage, target, microbatch)
             made = {way.name: results[way.name].detach() for way in ways}
             self._hand_over(("F", target, stage, microbatch), made)
 
     def _backward(self, stage: int, microbatch: int) -> None:
-        here = self._stages[stage]
+        here = self.stages[stage]
         graph = here.program.graph
         gradients: Tensors = {}
         if graph.loss is not None:
@@ -125,7 +136,7 @@ class Step:
     def _hand_over(self, arrival: Arrival, made: Tensors) -> None:
         """To a stage of this worker at once; to another's when the schedule says so."""
         self._made[arrival] = made
-        if arrival[1] in self._stages and self._is_here(arrival):
+        if arrival[1] in self.stages and self._is_here(arrival):
             self._arriving[arrival] = self._posted(arrival)
             self._start(arrival)
 

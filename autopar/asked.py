@@ -1,0 +1,51 @@
+"""From a plan back to the problem that it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autopar import presets
+from autopar.capture.saved import saved
+from autopar.constraints import Constraint
+from autopar.graph import Graph
+from autopar.mesh import Mesh
+from autopar.plan import Plan
+from autopar.posed import Posed, Settings, pose
+from autopar.pricing.parameters import Storage
+from cost_models.hardware import Hardware
+
+
+def posed_for(plan: Plan, graph: Graph, hardware: Hardware) -> Posed:
+    """The problem that a plan answers."""
+    settings = settings_of(plan)
+    kept = saved(graph, hardware.device.kind)
+    return pose(graph, plan.mesh, hardware, settings, kept, plan.asked.recompute)
+
+
+def settings_of(plan: Plan) -> Settings:
+    """What was asked for when a plan was made."""
+    asked = plan.asked
+    return Settings(
+        optimizer=plan.optimizer,
+        states=asked.states,
+        memory_limit=asked.memory_limit,
+        preset=plan.preset,
+        constraints=(*preset_constraints(plan.preset, plan.mesh), *asked.constraints),
+        regather=presets.regathers(plan.preset) if plan.preset else None,
+        precision=plan.precision,
+        batch=asked.batch,
+        storage=storage_of(plan if asked.kept else None),
+        first=not asked.kept,
+    )
+
+
+def storage_of(first: Plan | None) -> Mapping[str, Storage]:
+    """Later programs keep the parameters where the first plan put them."""
+    if first is None:
+        return {}
+    return {p.name: Storage(p.stored, p.leaf, False) for p in first.parameters}
+
+
+def preset_constraints(name: str | None, mesh: Mesh) -> tuple[Constraint, ...]:
+    """Those of a preset, where one is named."""
+    return presets.load(name, mesh) if name else ()

@@ -1,0 +1,137 @@
+"""A pipeline's plan checked from nothing: cuts, schedule, every stage's plan, memory, the step.
+
+    graph, hardware    are those of the plan
+    cuts               are operators of the graph, in order
+    schedule           obeys `autopar/schedules/check.py`, on the workers and edges that there are
+    stage s: ...       the certificate of the stage's own plan, for the graph of the stage
+    in flight          microbatches and bytes per stage, as the schedule has them
+    prediction         the step simulated again with what the stages spend
+
+`bound_s` of a prediction is of the planner's table, which is not made again; no check speaks of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from autopar.asked import settings_of
+from autopar.capture.saved import saved
+from autopar.certificate import certify
+from autopar.certificate.check import Check, checked, differs
+from autopar.errors import AutoparError
+from autopar.graph import Graph
+from autopar.pipeline_plan import PipelinePlan, Prediction, StagePlan
+from autopar.posed import Posed, pose
+from autopar.pricing.narrow import speaks
+from autopar.pricing.parameters import Storage
+from autopar.schedules.kept import most_in_flight, most_versions
+from autopar.split import Stages, split
+from autopar.staged import on_full_hosts
+from autopar.staging.predict import predict
+from cost_models.hardware import Hardware, digest
+
+
+def certify_pipeline(
+    plan: PipelinePlan, graph: Graph, hardware: Hardware, bound: bool = True
+) -> tuple[Check, ...]:
+    """All checks, up to the step in which one fails; `graph` is of one microbatch.
+
+    Without `bound` no stage is solved again.
+    """
+    checks = [*_belongs(plan, graph, hardware)]
+    if not all(check.ok for check in checks):
+        return tuple(checks)
+    try:
+        stages = split(graph, plan.cuts)
+    except AutoparError as error:
+        return (*checks, Check("cuts", False, str(error)))
+    checks.append(Check("cuts", True, f"{len(stages.graphs)} stages"))
+    checks.append(_schedule(plan, stages))
+    if not checks[-1].ok:
+        return tuple(checks)
+    for each, posed in _posed(plan, stages, hardware):
+        own = certify(each.plan, posed, bound)
+        checks += [replace(check, name=f"{_name(plan, each)}: {check.name}") for check in own]
+    if all(check.ok for check in checks) and plan.prediction is not None:
+        checks += _predicted(plan, plan.prediction, stages, hardware)
+    return tuple(checks)
+
+
+def _belongs(plan: PipelinePlan, graph: Graph, hardware: Hardware) -> Iterator[Check]:
+    faults = [
+        *differs("model", plan.model, graph.name),
+        *differs("graph_digest", plan.graph_digest, graph.digest),
+    ]
+    yield checked("graph", f"{graph.name}, {graph.digest}", faults)
+    name, figures = hardware.device.name, digest(hardware)
+    faults = [
+        *differs("hardware", plan.hardware, name),
+        *differs("hardware_digest", plan.hardware_digest, figures),
+    ]
+    yield checked("hardware", f"{name}, {figures}", faults)
+
+
+def _schedule(plan: PipelinePlan, stages: Stages) -> Check:
+    """The lists run to their end, and every stage has a plan where it is held."""
+    try:
+        plan.check(stages)
+        schedule = plan.schedule
+    except AutoparError as error:
+        return Check("schedule", False, str(error))
+    faults = differs("microbatches", plan.microbatches, schedule.microbatches)
+    actions = sum(map(len, schedule.workers))
+    return checked("schedule", f"{schedule.name}, {actions} actions run to their end", faults)
+
+
+def _posed(
+    plan: PipelinePlan, stages: Stages, hardware: Hardware
+) -> Iterator[tuple[StagePlan, Posed]]:
+    """The problem of every stage; what an earlier stage put somewhere stays there."""
+    rests: dict[tuple[int, str], Storage] = {}
+    shared = on_full_hosts(hardware, plan.mesh)
+    for each in plan.stages:
+        part, own = stages.graphs[each.stage], each.plan
+        asked = settings_of(own)
+        actions = [a for a in plan.schedule.workers[each.worker] if a.stage == each.stage]
+        settings = replace(
+            asked,
+            constraints=tuple(c for c in asked.constraints if speaks(c, part)),
+            storage={name: found for (where, name), found in rests.items() if where == each.worker},
+            microbatches=sum(action.kind == "F" for action in actions) // plan.schedule.batches,
+            in_flight=most_in_flight(actions),
+            versions=most_versions(actions),
+            padding=(),
+            pads_batch=False,
+        )
+        kept = saved(part, hardware.device.kind)
+        yield each, pose(part, own.mesh, shared, settings, kept, own.asked.recompute)
+        for entry in own.parameters:
+            found = Storage(entry.stored, entry.leaf, entry.regather)
+            rests.setdefault((each.worker, entry.name), found)
+
+
+def _predicted(
+    plan: PipelinePlan, stated: Prediction, stages: Stages, hardware: Hardware
+) -> Iterator[Check]:
+    found = predict(plan, stages, hardware, settings_of(plan.stages[0].plan))
+    faults: list[str] = []
+    for each, mine, theirs in zip(plan.stages, stated.stages, found.stages, strict=False):
+        for key in ("stage", "worker", "in_flight", "nbytes", "forward_s", "input_grad_s",
+                    "weight_grad_s", "once_s"):  # fmt: skip
+            what = f"{key} of {_name(plan, each)}"
+            faults += differs(what, getattr(mine, key), getattr(theirs, key))
+    faults += differs("the number of stages' figures", len(stated.stages), len(found.stages))
+    held = ", ".join(str(figures.in_flight) for figures in found.stages)
+    most = max(figures.nbytes for figures in found.stages)
+    yield checked("in flight", f"{held} microbatches, {most:.0f} bytes at most", faults)
+    faults = [*differs("step_s", stated.step_s, found.step_s)]
+    for worker, (mine_, theirs_) in enumerate(zip(stated.bubbles, found.bubbles, strict=False)):
+        faults += differs(f"the bubble of worker {worker}", mine_, theirs_)
+    faults += differs("the number of bubbles", len(stated.bubbles), len(found.bubbles))
+    yield checked("prediction", f"a step takes {found.step_s:g} s", faults)
+
+
+def _name(plan: PipelinePlan, each: StagePlan) -> str:
+    several = len(plan.schedule.holders[each.stage]) > 1
+    return f"stage {each.stage}" + (f" on worker {each.worker}" if several else "")

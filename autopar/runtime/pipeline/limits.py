@@ -1,0 +1,110 @@
+"""What torch's pipeline engine cannot run, said before anything runs."""
+
+from __future__ import annotations
+
+from autopar.errors import InputError
+from autopar.graph import Graph
+from autopar.grouping import groups
+from autopar.leaving import leaving
+from autopar.pipeline_plan import PipelinePlan
+from autopar.runtime.pipeline.relays import Relays
+from autopar.runtime.pipeline.tiles import Layout
+from autopar.split import Stages
+
+_WHOLE = "Choose a schedule with whole backwards, such as 1f1b, or other cuts."
+
+
+def check_limits(plan: PipelinePlan, relays: Relays) -> None:
+    """Raise `InputError` unless stages talk device by device, and each border's parts are alike.
+
+    What is decided on plan and graphs alone is decided alike on all ranks.
+    """
+    stages = relays.stages
+    if stages.graphs[-1].loss is None:
+        raise InputError(
+            "Torch's pipeline engine computes the loss in the last stage; here another stage does. "
+            "Choose cuts before it."
+        )
+    _check_workers(plan)
+    for border, names in enumerate(relays.borders):
+        for name in names:
+            _check_layout(plan, relays, border, name)
+    if plan.schedule.splits_backward:
+        _check_halves(plan, relays)
+
+
+def layout_of(plan: PipelinePlan, stages: Stages, stage: int, name: str) -> Layout:
+    """How a stage's only worker holds a tensor that leaves or enters it."""
+    (worker,) = plan.schedule.holders[stage]
+    graph = stages.graphs[stage]
+    form = plan.of[stage, worker].sharding(graph, name)
+    if graph.producer[name].op != "received":
+        form = leaving(graph.tensors[name], graph, form)
+    return Layout(plan.workers[worker].ranks, plan.workers[worker].mesh, form)
+
+
+def _check_workers(plan: PipelinePlan) -> None:
+    first = plan.workers[0]
+    for number, worker in enumerate(plan.workers):
+        if len(worker.ranks) != len(first.ranks):
+            raise InputError(
+                "In torch's pipeline engine each device talks to one of the next stage; worker "
+                f"{number} has {len(worker.ranks)} of them, worker 0 {len(first.ranks)}. Pass stages of "
+                "equal meshes."
+            )
+    for place, ranks in enumerate(zip(*(worker.ranks for worker in plan.workers), strict=True)):
+        if list(ranks) != sorted(ranks):
+            raise InputError(
+                f"Torch's pipeline engine numbers ranks in ascending order; place {place} of the "
+                f"workers has ranks {', '.join(map(str, ranks))}."
+            )
+
+
+def _check_layout(plan: PipelinePlan, relays: Relays, border: int, name: str) -> None:
+    source = relays.made_by[name]
+    shape = relays.stages.graphs[source].tensors[name].shape
+    made = layout_of(plan, relays.stages, source, name)
+    if border + 1 not in relays.readers[name]:
+        return
+    read = layout_of(plan, relays.stages, border + 1, name)
+    for place in range(len(made.ranks)):
+        if made.tile(place, shape) != read.tile(place, shape):
+            raise InputError(
+                f"Torch's pipeline engine passes local tensors on as they are; stage {source} leaves "
+                f"{name} as {made.form} on ({made.mesh}), stage {border + 1} reads it as {read.form} on "
+                f"({read.mesh}). Constrain both to one layout."
+            )
+
+
+def _check_halves(plan: PipelinePlan, relays: Relays) -> None:
+    """Torch's I goes from results to what was received, and its W from there to each weight.
+
+    It runs the first stage's backward whole, in W.
+    """
+    for stage in range(1, len(relays.stages.graphs)):
+        graph = relays.stages.graphs[stage]
+        own = plan.of[stage, plan.schedule.holders[stage][0]]
+        fed = _dependents(graph, "received")
+        for name in sorted(_dependents(graph, "parameter") - fed):
+            if name in (*graph.sends, graph.loss):
+                raise InputError(
+                    f"{name}, a result of stage {stage}, needs weights but nothing that the stage gets "
+                    "from others. Where a backward is split (I and W), torch's pipeline engine would "
+                    f"leave such weights' gradients out. {_WHOLE}"
+                )
+        for group in groups(graph, own.conversions, own.mesh, own.precision):
+            names = ", ".join(member.name for member in group.members)
+            raise InputError(
+                f"Stage {stage} fetches {names} in one collective. Where a backward is split (I and "
+                "W), torch's pipeline engine would run its backward once per weight ('Trying to "
+                f"backward through the graph a second time'). {_WHOLE}"
+            )
+
+
+def _dependents(graph: Graph, op: str) -> set[str]:
+    """The differentiable tensors that leaves of a kind have a part in."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        if node.op == op or any(name in found for name in node.operands):
+            found.update(tensor.name for tensor in node.outputs if tensor.differentiable)
+    return found

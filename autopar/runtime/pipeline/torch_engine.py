@@ -1,0 +1,155 @@
+"""PyTorch's own pipeline engine as a witness: it runs our stages by our action list.
+
+`torch_step` does what `Pipelined.train_step` does, on the runtime of `torch.distributed.pipelining`:
+torch receives, runs, differentiates and sends; the list and the stages' programs are ours.  What
+follows the last backward, sums over a worker's mesh and over copies of tied weights, is not the
+engine's matter and stays ours.  `limits.py` says which plans it takes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage
+
+from autopar.pipeline_plan import PipelinePlan
+from autopar.runtime import _torch
+from autopar.runtime.pipeline.built import Built
+from autopar.runtime.pipeline.limits import check_limits, layout_of
+from autopar.runtime.pipeline.module import Pipelined
+from autopar.runtime.pipeline.relays import Relays
+from autopar.runtime.pipeline.step import Step
+from autopar.schedules.torch_csv import torch_csv
+
+
+def torch_step(parallel: Pipelined, **batch: Any) -> torch.Tensor:
+    """One training step on torch's engine: the loss, equal on all ranks; gradients where they belong.
+
+    Raises `InputError` on all ranks where the plan is not of the kind that torch's engine knows.
+    """
+    return parallel.step_on(_run, batch)
+
+
+def _run(built: Built, step: Step) -> None:
+    relays = Relays(built.stages)
+    actions = torch_csv(built.plan.schedule)
+    check_limits(built.plan, relays)
+    numbers = torch.arange(built.plan.microbatches)
+    with _peers(built.plan) as group, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "schedule.csv"
+        path.write_text(actions)
+        stages = [_stage(built, step, relays, number, group) for number in sorted(step.stages)]
+        engine = _torch.pipeline_engine(stages, len(numbers), _loss, path, step.reduce)
+        losses: list[torch.Tensor] = []
+        engine.step(microbatch=numbers, target=numbers, losses=losses, return_outputs=False)
+    step.losses = {number: loss.detach() for number, loss in enumerate(losses)}
+
+
+@contextmanager
+def _peers(plan: PipelinePlan) -> Iterator[dist.ProcessGroup]:
+    """The ranks at this one's place of every worker: stages talk device by device."""
+    mine: dist.ProcessGroup | None = None
+    for ranks in zip(*(worker.ranks for worker in plan.workers), strict=True):
+        group = dist.new_group(list(ranks))
+        if dist.get_rank() in ranks:
+            mine = group
+    assert mine is not None
+    try:
+        yield mine
+    finally:
+        dist.destroy_process_group(mine)
+
+
+def _stage(
+    built: Built, step: Step, relays: Relays, number: int, group: dist.ProcessGroup
+) -> PipelineStage:
+    module = _StageModule(step, number, relays.into(number), relays.out_of(number))
+    results = relays.out_of(number) or (built.stages.graphs[number].loss or "",)
+    return PipelineStage(
+        module,
+        number,
+        len(built.stages.graphs),
+        step.device,
+        input_args=_examples(built, relays, number, relays.into(number)),
+        output_args=_examples(built, relays, number, results),
+        group=group,
+    )
+
+
+def _examples(
+    built: Built, relays: Relays, stage: int, names: Sequence[str]
+) -> tuple[torch.Tensor, ...]:
+    """What passes a border, by local shape and dtype only, so that torch need not run a stage to see."""
+    found = []
+    for name in names:
+        graph = built.stages.graphs[relays.made_by.get(name, stage)]
+        tensor = graph.tensors[name]
+        layout = layout_of(built.plan, relays.stages, relays.made_by.get(name, stage), name)
+        shape = layout.form.local_shape(tensor.shape, layout.mesh)
+        example = torch.empty(shape, dtype=getattr(torch, tensor.dtype), device="meta")
+        found.append(example.requires_grad_(tensor.differentiable))
+    return tuple(found)
+
+
+class _StageModule(nn.Module):
+    """One stage as torch's engine calls it: what the last stage passed on in, what the next needs out.
+
+    `microbatch` is a number, as the inputs lie with the step.
+    """
+
+    def __init__(self, step: Step, number: int, into: Sequence[str], out: Sequence[str]) -> None:
+        super().__init__()
+        self._step, self._number, self._into, self._out = step, number, into, out
+        self._stage = step.stages[number]
+        self._stage.splits = False  # torch puts weight gradients off by itself
+
+    def parameters(self, recurse: bool = True) -> Iterator[Any]:
+        """The leaves whose gradients W computes: torch asks for them where a backward is split."""
+        named = self._stage.leaves.by_name
+        graph = self._stage.program.graph
+        for node in graph.leaves("parameter"):
+            if named[node.target].requires_grad:
+                yield named[node.target]
+
+    def forward(self, *received: torch.Tensor, microbatch: torch.Tensor) -> Any:
+        """The loss, or what passes the next border."""
+        passing = {
+            name: _entered(tensor) for name, tensor in zip(self._into, received, strict=True)
+        }
+        own = {name: passing[name] for name in self._stage.receives}
+        results = self._step.compute(self._number, int(microbatch), own)
+        self._stage.flights.clear()  # torch keeps what its backward needs
+        graph = self._stage.program.graph
+        if not self._out:
+            assert graph.loss is not None
+            return _entered(results[graph.loss])
+        return tuple(_entered((passing | results)[name]) for name in self._out)
+
+
+def _entered(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor at a border: contiguous, as its gradient will be, since torch sends both as they are."""
+    crossed: torch.Tensor = _Border.apply(tensor)
+    return crossed
+
+
+class _Border(torch.autograd.Function):
+    """A contiguous copy, never a view: torch detaches results in place."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone(memory_format=torch.contiguous_format)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0].contiguous()
+
+
+def _loss(result: torch.Tensor, _: Mapping[str, Any]) -> torch.Tensor:
+    return result

@@ -1,0 +1,66 @@
+"""Torch's pipeline engine, fed with our list and our stages, computes what we do."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.schedules import SCHEDULES, build
+from tests.pipelines import Line
+from tests.pool import Pool, WorkerError
+from tests.witnessed import check_unlimited, check_witness
+
+KNOWN = [name for name, known in SCHEDULES.items() if name != "chimera" and not known.asynchronous]
+EVERYDAY = [
+    Line("gpt2", (4,), (2, 2), "zb-v", 4, preset="megatron"),
+    Line("architectures.unet", (4,), (1, 1, 1, 1), "zb-h1", 2),
+]
+
+
+@pytest.mark.parametrize("line", EVERYDAY, ids=str)
+def test_equal(pool: Pool, line: Line) -> None:
+    pool.run(4, check_witness, line)
+
+
+def test_limits_are_said_on_all_ranks(pool: Pool) -> None:
+    pool.run(4, check_witness, Line("mlp", (4,), (1, 3), "1f1b", 2), "worker 1 has 3 of them")
+    pool.run(4, check_witness, Line("mlp", (4,), (2, 2), "chimera", 2), "on workers 0, 1")
+    pool.run(4, check_witness, Line("mlp", (4,), (2, 2), "zb-v", 2), "Constrain both to one layout")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "llama", "architectures.t5", "architectures.unet"])
+@pytest.mark.parametrize("schedule", KNOWN)
+@pytest.mark.parametrize("workers", [2, 4])
+def test_every_schedule(pool: Pool, name: str, schedule: str, workers: int) -> None:
+    microbatches = 2 * workers if schedule == "dualpipe-v" else 2
+    line = Line(name, (workers,), (1,) * workers, schedule, microbatches)
+    # Such cuts part the decoder's first self-attention, which needs no encoder, from the rest.
+    parts_decoder = name == "architectures.t5" and (
+        workers == 4 or SCHEDULES[schedule].per_worker == 2
+    )
+    is_missed = parts_decoder and build(schedule, workers, microbatches).splits_backward
+    pool.run(workers, check_witness, line, "needs weights but nothing" if is_missed else "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["ddp", "fsdp", "megatron", "megatron_sp"])
+@pytest.mark.parametrize("schedule", ["gpipe", "interleaved", "zb-h2", "dualpipe-v"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_stages_of_two_devices(pool: Pool, preset: str, schedule: str, recompute: str) -> None:
+    line = Line("gpt2", (4,), (2, 2), schedule, 4, preset=preset, recompute=recompute)
+    pool.run(4, check_witness, line)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "failure"),
+    [
+        (Line("architectures.t5", (2,), (1, 1), "zb-v", 2), "gradient of shared.weight"),
+        (Line("gpt2", (4,), (2, 2), "zb-h1", 2, seed=0), "through the graph a second time"),
+    ],
+    ids=["weights that are left out", "weights that are fetched together"],
+)
+def test_what_torch_cannot_do(pool: Pool, line: Line, failure: str) -> None:
+    """Once this test fails, torch can, and a clause of limits.py is to go."""
+    with pytest.raises(WorkerError, match=failure):
+        pool.run(sum(line.mesh), check_unlimited, line)
