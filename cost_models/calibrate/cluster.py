@@ -103,7 +103,7 @@ def _inside(cluster: Cluster, effort: Effort) -> Link | None:
     times = _collectives(cluster, hosts, effort)
     place = cluster.rank % size
     peer = cluster.rank ^ 1 if place ^ 1 < size else None
-    return _with_sends(times, sends(peer, effort))
+    return with_sends(times, sends(peer, effort))
 
 
 def _across(cluster: Cluster, effort: Effort) -> Link | None:
@@ -117,7 +117,7 @@ def _across(cluster: Cluster, effort: Effort) -> Link | None:
         times += _collectives(cluster, [list(range(cluster.world))], effort)
     host = cluster.rank // size
     peer = cluster.rank + size * (1 - 2 * (host % 2)) if host ^ 1 < hosts else None
-    return _with_sends(times, sends(peer, effort))
+    return with_sends(times, sends(peer, effort))
 
 
 def _collectives(cluster: Cluster, groups: list[list[int]], effort: Effort) -> list[Times]:
@@ -128,7 +128,7 @@ def _collectives(cluster: Cluster, groups: list[list[int]], effort: Effort) -> l
     return [Times(kind, ranks, cluster.world, seconds) for (kind, ranks), seconds in found.items()]
 
 
-def _with_sends(times: list[Times], seconds: dict[int, float]) -> Link:
+def with_sends(times: list[Times], seconds: dict[int, float]) -> Link:
     """Collectives by their own lines; a message, and what was not measured, by that of messages."""
     line = fit_line(list(seconds), list(seconds.values()))
     return replace(

@@ -1,0 +1,63 @@
+"""Calibration under torchrun: two hosts, and what they are told."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cost_models.calibrate.cluster import Cluster, with_sends
+from cost_models.calibrate.profile import Times
+from cost_models.errors import CostModelError
+from cost_models.hardware import load
+
+
+def test_hosts_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "3"}.items():
+        monkeypatch.setenv(key, value)
+    assert Cluster.here() == Cluster(5, 6, 3) and Cluster.here().hosts == 2
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    with pytest.raises(CostModelError, match="start as many processes on every host"):
+        Cluster.here()
+
+
+def test_messages_have_a_line_of_their_own() -> None:
+    sizes = (1000, 10**6)
+    seconds = {n: 1e-3 + n / 1e7 for n in sizes}
+    times = [Times(kind, 2, 4, seconds) for kind in ("all_reduce", "all_gather")]
+    link = with_sends(times, {n: 2e-4 + n / 5e7 for n in sizes})
+    assert link.bytes_per_s == pytest.approx(5e7) and link.latency_s == pytest.approx(2e-4)
+    fit = link.fits[0]
+    assert fit.bytes_per_s == pytest.approx(1e7) and fit.host_ranks == 4
+
+
+@pytest.mark.slow
+def test_two_hosts_of_two(tmp_path: Path) -> None:
+    """Both "hosts" are this machine; every rank ends well, and rank 0 writes both links."""
+    output = tmp_path / "cluster.toml"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    nodes = [
+        subprocess.Popen(
+            [
+                sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank",
+                str(rank), "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port",
+                port, "-m", "autopar", "calibrate", "--quick", "-o", str(output),
+            ],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    assert [node.wait(timeout=300) for node in nodes] == [0, 0]
+    found = load(output)
+    assert (
+        found.devices_per_host == 2 and f"2 {platform.machine()} hosts of 2 ranks" in found.source
+    )
+    assert {(f.collective, f.ranks) for f in found.intra_host.fits} >= {("all_reduce", 2)}
+    assert {f.ranks for f in found.inter_host.fits} == {2, 4}
