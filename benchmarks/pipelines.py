@@ -12,6 +12,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,16 @@ import torch
 
 from autopar.api import compile_staged
 from autopar.cli.stages import save_stages
+from autopar.errors import InfeasibleError
 from autopar.garbage import uncollected
 from autopar.staged import Staged
 from autopar.staging import choose
+from cost_models.hardware import load
 
 PHASES = ("_problems", "plan_stages", "compiled", "_plain")
 """Functions of `autopar/staging/choose.py` whose time is told apart."""
+ALPAS_MICROBATCHES = (64, 128, 256, 512, 1024)
+"""It published none; each is tried."""
 
 
 def gpt39b() -> tuple[Any, dict[str, Any]]:
@@ -107,6 +112,27 @@ def measured(name: str) -> dict[str, Any]:
     return row
 
 
+def alpas_step() -> float:
+    """The predicted step of Alpa's published plan of GPT-39B, 16 stages of 1x4, within the memory."""
+    model, asked = gpt39b()
+    ids = torch.zeros(asked["batch"], dtype=torch.int64, device="meta")
+    steps = []
+    for microbatches in ALPAS_MICROBATCHES:
+        with suppress(InfeasibleError):
+            made = compile_staged(
+                model, asked["mesh"], {"input_ids": ids, "labels": ids}, hardware=asked["hardware"],
+                precision=asked["precision"], stages=[(4,)] * 16, schedule="1f1b",
+                microbatches=microbatches,
+                memory_limit=load(asked["hardware"]).device.memory_bytes,
+            )  # fmt: skip
+            assert isinstance(made, Staged) and made.plan.prediction is not None
+            print(
+                f"Alpa's plan in {microbatches} microbatches: {made.plan.prediction.step_s:.1f} s"
+            )
+            steps.append(made.plan.prediction.step_s)
+    return min(steps)
+
+
 def main() -> None:
     """A line on the screen, JSON in a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -115,6 +141,9 @@ def main() -> None:
     asked = parser.parse_args()
     with uncollected():
         rows = [measured(name) for name in asked.names]
+        for row in rows:
+            if row["model"] == "gpt39b":
+                row["alpas_plan_step_s"] = alpas_step()
     for row in rows:
         print(json.dumps(row, indent=1))
     if asked.output:
