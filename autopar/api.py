@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +15,10 @@ from autopar.automatic import StagesLike, agreed_stages, chosen, refuse_asynchro
 from autopar.batch import Batch
 from autopar.capture import ExampleInputs
 from autopar.compiler import Compiler, captured
-from autopar.errors import InfeasibleError, InputError, MeshError, PaddingError
+from autopar.errors import InfeasibleError, InputError, PaddingError
+from autopar.given import MeshLike, as_call, as_hardware, as_mesh, offered_inputs
 from autopar.graph import Graph
-from autopar.mesh import DEFAULT_NAMES, Mesh
+from autopar.mesh import Mesh
 from autopar.meta import without_weights
 from autopar.options import Constraints, Loss, Options, Precision
 from autopar.padding import padded
@@ -36,11 +36,7 @@ from autopar.runtime.weights.source import Weights
 from autopar.staged import Staged, Wanted, asked_of_pipelines
 from autopar.staging.choose import Wishes
 from autopar.views import views
-from cost_models.errors import CostModelError
-from cost_models.hardware import Hardware, detect
-from cost_models.hardware import load as load_hardware
-
-MeshLike = Mesh | DeviceMesh | Sequence[int] | int | str
+from cost_models.hardware import Hardware
 
 
 def parallelize(
@@ -350,52 +346,3 @@ def captured_for(
         return padded(graph, plan.padding)
     except PaddingError:
         return graph  # of another model: the digest says so
-
-
-def as_mesh(mesh: MeshLike) -> Mesh:
-    """Read what a user may call a mesh: a Mesh, a DeviceMesh, ``(2, 2)``, ``4`` or ``"2x2"``."""
-    if isinstance(mesh, Mesh):
-        return mesh
-    if isinstance(mesh, str):
-        return Mesh.parse(mesh)
-    if isinstance(mesh, DeviceMesh):
-        names = mesh.mesh_dim_names or DEFAULT_NAMES[: mesh.ndim]
-        return Mesh.of(*mesh.shape, names=tuple(names))
-    sizes = (mesh,) if isinstance(mesh, int) else tuple(mesh)
-    if not all(isinstance(size, int) for size in sizes):
-        raise MeshError(f"A mesh is a Mesh, a DeviceMesh or a shape such as (2, 2), not {mesh!r}.")
-    return Mesh.of(*sizes)
-
-
-def as_hardware(hardware: str | Hardware | None) -> Hardware:
-    """A profile by name or path; None asks the machine what it is."""
-    if isinstance(hardware, Hardware):
-        return hardware
-    try:
-        return load_hardware(hardware if hardware is not None else detect())
-    except CostModelError as error:
-        raise InputError(str(error)) from error
-
-
-def offered_inputs(model: nn.Module) -> ExampleInputs:
-    """The example inputs that a model brings along, as Hugging Face and Lightning models may."""
-    for attribute in ("example_input_array", "dummy_inputs"):
-        found = getattr(model, attribute, None)
-        if isinstance(found, torch.Tensor):
-            return (found,)
-        if isinstance(found, (tuple, dict)):
-            return found
-    arguments = [p for p in inspect.signature(model.forward).parameters if p != "kwargs"]
-    raise InputError(
-        f"{type(model).__name__} brings no example inputs. Pass example_inputs= with one global "
-        f"batch: a dict such as {{{', '.join(f'{a!r}: ...' for a in arguments[:2])}}} or a tuple."
-    )
-
-
-def as_call(inputs: ExampleInputs) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Example inputs as positional and keyword arguments."""
-    if isinstance(inputs, torch.Tensor):
-        return (inputs,), {}
-    if isinstance(inputs, Mapping):
-        return (), inputs
-    return tuple(inputs), {}

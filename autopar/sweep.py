@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from autopar.api import MeshLike, as_hardware, as_mesh, offered_inputs
 from autopar.batch import leaves_of, mapped
 from autopar.compiler import Compiler
 from autopar.errors import InputError
+from autopar.given import MeshLike, as_hardware, as_mesh, offered_inputs
 from autopar.landscape import Point, landscape
 from autopar.meta import without_weights
 from autopar.options import Options

@@ -39,7 +39,7 @@ LAYERS = (
     ("microbatch", "show"),
     ("compiler",),
     ("pipeline_compiler",),
-    ("automatic",),
+    ("automatic", "given"),
     ("api",),
     ("sweep",),
     ("cli",),

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from autopar.api import as_hardware, plan_frontier
+from autopar.api import plan_frontier
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, load
 from autopar.cli.output import console, save
 from autopar.errors import InputError
+from autopar.given import as_hardware
 from autopar.mesh import Mesh
 from autopar.show import curve
 

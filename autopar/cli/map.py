@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from autopar.api import as_hardware
 from autopar.cli.models import MODEL_HELP, SEQUENCE, load
 from autopar.cli.output import console, save
 from autopar.errors import InputError
+from autopar.given import as_hardware
 from autopar.landscape import Point
 from autopar.mesh import Mesh
 from autopar.options import Options, nbytes

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from autopar.api import as_hardware, captured_for
+from autopar.api import captured_for
 from autopar.cli.models import load
 from autopar.errors import InputError, PlanError
+from autopar.given import as_hardware
 from autopar.graph import Graph
 from autopar.pipeline_plan import PipelinePlan
 from autopar.plan import Plan

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from autopar import presets
-from autopar.api import as_hardware, compile_model, compile_staged
+from autopar.api import compile_model, compile_staged
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, Loaded, load
 from autopar.cli.output import console, known, save
 from autopar.cli.stages import (
@@ -22,6 +22,7 @@ from autopar.cli.stages import (
     read_stages,
 )
 from autopar.errors import ConstraintError, InputError, MeshError
+from autopar.given import as_hardware
 from autopar.mesh import Mesh
 from autopar.options import Options
 from autopar.posed import Compilation

@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 
 from autopar import rules
-from autopar.api import as_hardware
 from autopar.automatic import StagesLike, source_of
 from autopar.cli.models import Loaded, load
 from autopar.cli.output import save
 from autopar.compiler import Compiler
 from autopar.emit import emit
 from autopar.errors import InputError, PlanError
+from autopar.given import as_hardware
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.meta import without_weights

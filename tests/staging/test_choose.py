@@ -101,7 +101,7 @@ def test_shapes_of_a_cluster() -> None:
     assert all(mesh.world_size == shape.size for shape in found for mesh in shape.meshes)
     assert Mesh.of(2, 4) in found[3].meshes and Mesh.of(4, 8) in found[-1].meshes
     assert [s.size for s in shapes(Mesh.of(3), 8)] == [1, 2, 3]
-    assert min(s.size for s in shapes(Mesh.of(2048, 8), 8)) == 64
+    assert min(s.size for s in shapes(Mesh.of(2048, 8), 8)) == 256
 
 
 def test_a_crowded_host_is_slower() -> None:
