@@ -6,7 +6,6 @@ A plan is JSON with a schema version and the digest of the graph it belongs to; 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from autopar.pads import Pad, rests
 from autopar.placement import P, R, S, Sharding
 from autopar.problem import Proof
 from autopar.record import Asked, Padded, Padding, Search, Share, View
+from autopar.schema import check_schema
 from autopar.texts import MeshText, ShardingText
 
 SCHEMA = 3
@@ -231,7 +231,7 @@ class Plan:
     @classmethod
     def from_json(cls, text: str, source: str = "plan") -> Plan:
         """Read a plan; raise `PlanError` naming `source` and the first thing that is wrong."""
-        _check_schema(text, source)
+        check_schema(text, source, SCHEMA)
         try:
             plan = _ADAPTER.validate_json(text)
         except ValidationError as error:
@@ -356,25 +356,6 @@ class Plan:
     def with_estimate(self, estimate: Estimate) -> Plan:
         """The same decisions with other predictions."""
         return replace(self, estimate=estimate)
-
-
-def _check_schema(text: str, source: str) -> None:
-    """Refuse a plan of another schema before its fields are looked at."""
-    try:
-        content = json.loads(text)
-        schema, is_pipeline = content["schema"], "actions" in content
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return  # what it is instead of a plan is said by whoever reads its fields
-    if is_pipeline:
-        raise PlanError(
-            f"{source} is the plan of a pipeline, and this asks for one without stages. Make one with "
-            "`autopar plan --stages 1`; `autopar show` and `autopar emit` take either."
-        )
-    if schema != SCHEMA:
-        raise PlanError(
-            f"{source} has plan schema {schema}; this autopar reads schema {SCHEMA}. "
-            "Make a new one with `autopar plan`."
-        )
 
 
 def _is_gather(conversion: Conversion) -> bool:

@@ -23,7 +23,7 @@ LAYERS = (
     ("pads",),
     ("conversion", "graph"),
     (
-        "blocks", "plan", "problem", "problem_text", "record", "texts", "constraints", "operators",
+        "blocks", "plan", "problem", "problem_text", "record", "schema", "texts", "constraints", "operators",
         "options", "meta", "experts", "leaving", "split",
     ),
     ("pipeline_plan",),
