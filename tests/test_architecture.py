@@ -23,8 +23,8 @@ LAYERS = (
     ("pads",),
     ("conversion", "graph"),
     (
-        "blocks", "plan", "problem", "problem_text", "record", "schema", "texts", "constraints", "operators",
-        "options", "meta", "experts", "leaving", "split",
+        "blocks", "plan", "problem", "problem_text", "record", "schema", "texts", "constraints",
+        "operators", "options", "meta", "experts", "leaving", "split",
     ),
     ("pipeline_plan",),
     ("capture", "rules", "presets", "solve", "grouping"),
