@@ -2,8 +2,9 @@
 
     sudo python benchmarks/slow_link.py -o benchmarks/slow_link.json
 
-The hosts are network namespaces of this machine (`namespaces.py`), with two ranks each.  The cluster is
-calibrated first, in the same namespaces.  Then every alternative trains the same model on the same
+The hosts are network namespaces of this machine (`namespaces.py`), with one rank or two each: as many in
+all as there are cores, or ranks that wait lend their core to others, which no real host does for another.
+The cluster is calibrated first, in the same namespaces.  Then every alternative trains the same model on the same
 batches; they take turns within every round, so that noise of the machine falls on all of them alike.
 All losses must agree.
 """
@@ -26,33 +27,54 @@ from typing import Any
 
 from namespaces import launch, two_hosts
 
-PER_HOST = 2
 LIMIT_S = 3000.0
 WARM_UP = 2
 
-ALTERNATIVES: dict[str, dict[str, Any]] = {
+
+def stages(schedule: str, microbatches: int, stages: Any = 2, **more: Any) -> dict[str, Any]:
+    """A pipeline that a person might set up."""
+    return {"stages": stages, "schedule": schedule, "microbatches": microbatches, **more}
+
+
+ONE: dict[str, dict[str, Any]] = {
+    "data": {"preset": "ddp"},
+    "fully sharded": {"preset": "fsdp"},
+    "tensor": {"preset": "megatron"},
+    "solver, no stages": {},
+    "2 stages, gpipe, 4": stages("gpipe", 4),
+    "2 stages, 1f1b, 4": stages("1f1b", 4),
+    "2 stages, 1f1b, 8": stages("1f1b", 8),
+    "2 stages, 1f1b, 16": stages("1f1b", 16),
+    "2 stages, zb-h1, 8": stages("zb-h1", 8),
+    "interleaved, 8": stages("interleaved", 8),
+    "2 stages, cut early, 1f1b, 8": stages("1f1b", 8, cuts=("ln_1_3",)),
+    "2 stages, cut late, 1f1b, 8": stages("1f1b", 8, cuts=("ln_1_5",)),
+    "autopar": {"stages": "auto"},
+}
+"""With one rank per host."""
+TWO: dict[str, dict[str, Any]] = {
     "data": {"mesh": (4,), "preset": "ddp"},
     "fully sharded": {"mesh": (4,), "preset": "fsdp"},
-    "sharded inside hosts": {"mesh": (2, 2), "preset": "hsdp"},
-    "tensor inside hosts, data across": {"mesh": (2, 2), "preset": "megatron"},
-    "solver, no stages": {"mesh": (2, 2)},
-    "2 stages, gpipe, 4": {"mesh": (2, 2), "stages": 2, "schedule": "gpipe", "microbatches": 4},
-    "2 stages, 1f1b, 4": {"mesh": (2, 2), "stages": 2, "schedule": "1f1b", "microbatches": 4},
-    "2 stages, 1f1b, 8": {"mesh": (2, 2), "stages": 2, "schedule": "1f1b", "microbatches": 8},
-    "2 stages, zb-h1, 8": {"mesh": (2, 2), "stages": 2, "schedule": "zb-h1", "microbatches": 8},
-    "4 stages, 1f1b, 8": {"mesh": (2, 2), "stages": 4, "schedule": "1f1b", "microbatches": 8},
-    "4 stages, zb-h1, 16": {"mesh": (2, 2), "stages": 4, "schedule": "zb-h1", "microbatches": 16},
-    "stages of 1 and 3, 1f1b, 8": {
-        "mesh": (2, 2), "stages": [1, 3], "schedule": "1f1b", "microbatches": 8,
-    },
-    "autopar": {"mesh": (2, 2), "stages": "auto"},
-}  # fmt: skip
+    "sharded inside hosts": {"preset": "hsdp"},
+    "tensor inside hosts, data across": {"preset": "megatron"},
+    "solver, no stages": {},
+    "2 stages, gpipe, 4": stages("gpipe", 4),
+    "2 stages, 1f1b, 4": stages("1f1b", 4),
+    "2 stages, 1f1b, 8": stages("1f1b", 8),
+    "2 stages, zb-h1, 8": stages("zb-h1", 8),
+    "4 stages, 1f1b, 8": stages("1f1b", 8, 4),
+    "4 stages, zb-h1, 16": stages("zb-h1", 16, 4),
+    "stages of 1 and 3, 1f1b, 8": stages("1f1b", 8, [1, 3]),
+    "autopar": {"stages": "auto"},
+}
+"""With two."""
 
 
 def main() -> None:
     """Make the hosts, calibrate, run, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rate", default="200mbit", help="of the link, as tc says it")
+    parser.add_argument("--per-host", type=int, choices=(1, 2), default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--hardware", help="a profile, in place of calibrating")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
@@ -72,7 +94,7 @@ def measured(asked: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, two_hosts(asked.rate) as hosts:
         profile = asked.hardware or f"{folder}/cluster.toml"
         if not asked.hardware:
-            launch(hosts, PER_HOST, ["-m", "autopar", "calibrate", "-o", profile], LIMIT_S)
+            launch(hosts, asked.per_host, ["-m", "autopar", "calibrate", "-o", profile], LIMIT_S)
         result = f"{folder}/result.json"
         script = [
             __file__,
@@ -83,7 +105,7 @@ def measured(asked: argparse.Namespace) -> dict[str, Any]:
             "--hardware",
             profile,
         ]
-        launch(hosts, PER_HOST, script, LIMIT_S)
+        launch(hosts, asked.per_host, script, LIMIT_S)
         rows = json.loads(Path(result).read_text())
     best = min(r["median_s"] for r in rows if r["name"] != "autopar")
     ours = next(r for r in rows if r["name"] == "autopar")
@@ -93,7 +115,7 @@ def measured(asked: argparse.Namespace) -> dict[str, Any]:
         "commit": subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
         ).stdout.strip(),
-        "hosts": f"2 of {PER_HOST} ranks, {asked.rate}",
+        "hosts": f"2 of {asked.per_host} ranks, {asked.rate}",
         "model": "GPT-2, 8 layers of width 384, batch 16 x 128 tokens, AdamW, float32",
         "rounds": asked.rounds,
         "against_best": ours["median_s"] / best,
@@ -119,7 +141,12 @@ def worker(asked: argparse.Namespace) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    made = {name: contender(kwargs, asked.hardware) for name, kwargs in ALTERNATIVES.items()}
+    mesh = (2,) if asked.per_host == 1 else (2, 2)
+    alternatives = ONE if asked.per_host == 1 else TWO
+    made = {
+        name: contender({"mesh": mesh, **kwargs}, asked.hardware)
+        for name, kwargs in alternatives.items()
+    }
     seconds: dict[str, list[float]] = {name: [] for name in made}
     losses: dict[str, list[float]] = {name: [] for name in made}
     for round_ in range(asked.rounds + WARM_UP):
