@@ -3,9 +3,9 @@
     sudo python benchmarks/slow_link.py -o benchmarks/slow_link.json
 
 The hosts are network namespaces of this machine (`namespaces.py`), with one rank or two each: as many in
-all as there are cores, or ranks that wait lend their core to others, which no real host does for another.
-The cluster is calibrated first, in the same namespaces.  Then every alternative trains the same model on the same
-batches; they take turns within every round, so that noise of the machine falls on all of them alike.
+all as there are cores, or ranks that wait lend their core to others, which no host does for another one.
+The cluster is calibrated first, in the same namespaces.  Then every alternative trains the same model on
+the same batches; they take turns within every round, so that noise of the machine falls on all alike.
 All losses must agree.
 """
 
