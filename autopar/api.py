@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from autopar.automatic import StagesLike, agreed_stages, chosen, refuse_asynchronous
+from autopar.automatic import StagesLike, agreed_stages, chosen, refuse_asynchronous, samples_of
 from autopar.batch import Batch
 from autopar.capture import ExampleInputs
 from autopar.compiler import Compiler, captured
@@ -225,7 +225,8 @@ def compile_staged(
         best = found.staged or found.plain
         assert best is not None
         return best
-    wanted = Wanted.of(compiler.mesh, stages, schedule, microbatches, cuts, asynchronous)
+    samples = samples_of(inputs)
+    wanted = Wanted.of(compiler.mesh, stages, schedule, microbatches, cuts, asynchronous, samples)
     return PipelineCompiler(compiler, wanted).decide(inputs)[0]
 
 

@@ -55,7 +55,10 @@ def agreed_stages(
 ) -> tuple[Wanted, Staged | None] | None:
     """What was asked for, or what rank 0 finds best and has compiled; None: no pipeline."""
     if stages != "auto":
-        wanted = Wanted.of(compiler.mesh, stages, schedule, microbatches, cuts, asynchronous)
+        samples = samples_of(batch)
+        wanted = Wanted.of(
+            compiler.mesh, stages, schedule, microbatches, cuts, asynchronous, samples
+        )
         return wanted, None
     refuse_asynchronous(asynchronous)
     agreement.same("the example inputs", Batch.of((), batch).digest)

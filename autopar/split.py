@@ -7,12 +7,16 @@ constants (masks, positions, rotary tables) are cheap, and every stage that read
 
 from __future__ import annotations
 
+import difflib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.errors import InputError
 from autopar.graph import Graph, Node, Tensor, is_random
+
+LISTED = 8
+"""Operators that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,12 @@ def _stages_of(graph: Graph, cuts: Sequence[str]) -> Mapping[str, int]:
     everywhere = shared(graph)
     for cut in cuts:
         if cut not in place or cut in everywhere:
-            raise InputError(f"{graph.name} has no operator {cut!r} that a stage could begin with.")
+            names = [name for name in place if name not in everywhere]
+            close = difflib.get_close_matches(cut, names, 5) or names[1 : 1 + LISTED]
+            raise InputError(
+                f"{graph.name} has no operator {cut!r} that a stage could begin with. They have the "
+                f"names of operators in the emitted files: {', '.join(close)}."
+            )
     starts = [place[cut] for cut in cuts]
     if starts != sorted(set(starts)):
         raise InputError(f"Cuts have to come in the order of the operators: {', '.join(cuts)}.")

@@ -50,6 +50,7 @@ class Wanted:
         microbatches: int | None,
         cuts: Sequence[str] = (),
         asynchronous: bool = False,
+        samples: int | None = None,
     ) -> Wanted:
         """Read what a user passed as stages=, schedule=, microbatches=, cuts= and asynchronous=."""
         workers = worker_meshes(mesh, stages)
@@ -58,8 +59,15 @@ class Wanted:
             raise InputError(f"No schedule is called {name!r}; there are {', '.join(SCHEDULES)}.")
         _permitted(name, asynchronous)
         named = SCHEDULES[name]
-        count = len(cuts) + 1 if cuts else (named.per_worker or 2) * len(workers)
-        return cls(workers, count, name, microbatches or named.parts(len(workers)), tuple(cuts))
+        usual = (named.per_worker or 2) * len(workers)
+        count = len(cuts) + 1 if cuts else usual
+        if named.per_worker and not named.asynchronous and count != usual:
+            raise InputError(
+                f"{len(cuts)} cuts make {count} stages; {name} on {len(workers)} workers has {usual}: "
+                f"pass {usual - 1} cuts, or schedule='interleaved' for several stages on each worker."
+            )
+        parts = microbatches or _divisor(named.parts(len(workers)), samples)
+        return cls(workers, count, name, parts, tuple(cuts))
 
     @classmethod
     def like(cls, plan: PipelinePlan) -> Wanted:
@@ -78,6 +86,13 @@ class Wanted:
                 f"{self.stages}. Pass {workers - 1} cuts."
             )
         return typical(self.schedule, workers, self.microbatches)
+
+
+def _divisor(most: int, samples: int | None) -> int:
+    """As many equal parts of a batch as there can be, up to `most`."""
+    if not samples:
+        return most
+    return max(parts for parts in range(1, most + 1) if samples % parts == 0)
 
 
 def _permitted(name: str, asynchronous: bool) -> None:
@@ -105,6 +120,7 @@ def asked_of_pipelines(
     **others: Any,
 ) -> None:
     """Raise `InputError` for what pipelines cannot do, or what only they can."""
+    _check_kinds(stages, microbatches, cuts)
     given = {"schedule": schedule, "microbatches": microbatches, "cuts": cuts}
     if stages == 1:
         for name, value in (given | {"asynchronous": asynchronous}).items():
@@ -119,6 +135,28 @@ def asked_of_pipelines(
             raise InputError(
                 f"{name}={others[name]!r} is not there for pipelines yet; leave it out, or stages."
             )
+
+
+def _check_kinds(stages: object, microbatches: object, cuts: object) -> None:
+    """What is neither a number nor a shape where one is wanted."""
+    if not _is_stages(stages):
+        raise InputError(
+            f"stages={stages!r}: pass how many (stages=2), the mesh of each (stages=[1, (1, 3)]), or "
+            "'auto'."
+        )
+    if microbatches is not None and (type(microbatches) is not int or microbatches < 1):
+        raise InputError(f"microbatches={microbatches!r}: pass a whole number, at least 1.")
+    if isinstance(cuts, str):
+        raise InputError(f"cuts={cuts!r}: pass a list of operators' names, as [{cuts!r}].")
+
+
+def _is_stages(stages: object) -> bool:
+    if stages == "auto" or type(stages) is int:
+        return True
+    if isinstance(stages, str) or not isinstance(stages, Sequence) or not stages:
+        return False
+    shapes = (shape if isinstance(shape, tuple | list) else (shape,) for shape in stages)
+    return all(shape and all(type(size) is int for size in shape) for shape in shapes)
 
 
 def worker_meshes(mesh: Mesh, stages: int | Sequence[Shape]) -> tuple[WorkerPlan, ...]:

@@ -79,7 +79,9 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
         _copy_back(plain["model"], state["model"])
     if optimizer is not None:
         _copy_back(plain["optimizer"], state["optimizer"])
-        set_optimizer_state_dict(model, optimizer, state["optimizer"], options=OPTIONS)
+        with _of_names(model, optimizer) as trains:
+            if trains:
+                set_optimizer_state_dict(model, optimizer, state["optimizer"], options=OPTIONS)
     seeds = _seeds(model)
     if seeds is None:
         torch.set_rng_state(plain["rng"])
@@ -115,13 +117,32 @@ def _first(error: BaseException) -> str:
 def _state(model: nn.Module, optimizer: Optimizer | None, step: int) -> dict[str, Any]:
     seeds = _seeds(model)
     state: dict[str, Any] = {
-        "model": get_model_state_dict(model, options=OPTIONS),
+        "model": get_model_state_dict(model, options=OPTIONS) if model.state_dict() else {},
         "step": torch.tensor(step),
         "rng": torch.get_rng_state() if seeds is None else seeds.state,
     }
     if optimizer is not None:
-        state["optimizer"] = get_optimizer_state_dict(model, optimizer, options=OPTIONS)
+        with _of_names(model, optimizer) as trains:
+            found = get_optimizer_state_dict(model, optimizer, options=OPTIONS) if trains else {}
+            state["optimizer"] = found
     return state
+
+
+@contextmanager
+def _of_names(model: nn.Module, optimizer: Optimizer) -> Iterator[bool]:
+    """Without the empty parameter of a rank that trains none, which has no name; whether any is left.
+
+    A rank of a pipeline may have nothing to train, and torch refuses to speak of an empty state.
+    """
+    nothing = getattr(model, "nothing", None)
+    groups = [(group, group["params"]) for group in optimizer.param_groups]
+    for group, parameters in groups:
+        group["params"] = [p for p in parameters if p is not nothing]
+    try:
+        yield any(p.requires_grad for group, _ in groups for p in group["params"])
+    finally:
+        for group, parameters in groups:
+            group["params"] = parameters
 
 
 def _owned(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:

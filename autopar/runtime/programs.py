@@ -136,7 +136,11 @@ def in_parts(batch: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     tensors = [v for v in batch.values() if isinstance(v, torch.Tensor) and v.dim()]
     size = tensors[0].shape[0] if tensors else 0
     if count < 1 or size % count:
-        raise InputError(f"A batch of {size} cannot be cut into {count} equal microbatches.")
+        fitting = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
+        raise InputError(
+            f"A batch of {size} cannot be cut into {count} equal microbatches: pass microbatches= one "
+            f"of {fitting}, or batches of a multiple of {count}."
+        )
     step = size // count
 
     def piece(value: Any, start: int) -> Any:

@@ -87,3 +87,35 @@ def test_what_only_pipelines_have_and_what_they_have_not() -> None:
         asked_of_pipelines(1, None, None, (), True, **plain)
     with pytest.raises(InputError, match="input='local' is not there for pipelines yet"):
         asked_of_pipelines(2, None, None, (), **{**plain, "input": "local"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"stages": "1+1"}, "stages='1\\+1': pass how many"),
+        ({"stages": 1.5}, "stages=1.5: pass how many"),
+        ({"stages": None}, "stages=None: pass how many"),
+        ({"stages": True}, "stages=True: pass how many"),
+        ({"stages": ["a", 1]}, "pass how many"),
+        ({"microbatches": "4"}, "microbatches='4': pass a whole number"),
+        ({"microbatches": 0}, "microbatches=0: pass a whole number"),
+        ({"microbatches": True}, "microbatches=True: pass a whole number"),
+        ({"cuts": "linear_1"}, r"as \['linear_1'\]"),
+    ],
+)
+def test_kinds_that_are_wrong(asked, message) -> None:
+    given = {"stages": 2, "schedule": None, "microbatches": None, "cuts": ()} | asked
+    with pytest.raises(InputError, match=message):
+        asked_of_pipelines(**given, input="global", source=None, replan=True)
+
+
+def test_microbatches_that_nobody_asked_for_divide_the_batch() -> None:
+    for samples, parts in ((8, 4), (3, 3), (1, 1), (12, 6), (7, 1)):
+        assert Wanted.of(Mesh.of(3), 3, None, None, samples=samples).microbatches == parts
+
+
+def test_cuts_make_one_stage_more() -> None:
+    with pytest.raises(
+        InputError, match="2 cuts make 3 stages; 1f1b on 2 workers has 2: pass 1 cuts"
+    ):
+        Wanted.of(Mesh.of(2), 2, "1f1b", None, ("a", "b"))

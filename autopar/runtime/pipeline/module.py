@@ -109,6 +109,24 @@ class Pipelined(Held):
         """Everything that was decided."""
         return self._first.plan
 
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """Those of this rank's stages, for an optimizer.
+
+        Optimizers refuse to be made of nothing: where no parameter of this rank is trained, an empty
+        one comes last, which has no name and no gradient.
+        """
+        trained = False
+        for parameter in super().parameters(recurse):
+            trained |= parameter.requires_grad
+            yield parameter
+        if not trained:
+            yield self.nothing
+
+    @functools.cached_property
+    def nothing(self) -> nn.Parameter:
+        """The empty parameter of a rank that trains none."""
+        return nn.Parameter(torch.empty(0, device=self._device))
+
     @property
     def sources(self) -> dict[int, str]:
         """The emitted Python of this rank's stages."""
@@ -198,6 +216,11 @@ class Pipelined(Held):
         Gives the loss of the whole batch, equal on all ranks.  With a `scaler` the gradients are
         scaled, the loss is not.
         """
+        if "microbatches" in batch and "microbatches" not in self._expected.example.tensors:
+            raise InputError(
+                "How many microbatches a pipeline's step has is decided when it is made: pass "
+                "microbatches= to autopar.parallelize."
+            )
         return self.step_on(_own_engine, batch, scaler)
 
     def step_on(
@@ -345,7 +368,9 @@ class Pipelined(Held):
             part = part**norm_type
             dist.all_reduce(part)
             part = part ** (1.0 / norm_type)
-        wide = any(slot.local.dtype == torch.float64 for slot in self._slots)
+        # Of all stages: a rank may have no gradient of its own, and the norm is one number for all.
+        leaves = [n for g in self._first.stages.graphs for n in g.leaves("parameter")]
+        wide = any(node.outputs[0].dtype == "float64" for node in leaves)
         norm = part.to(torch.float64 if wide else torch.float32)
         shrink(self._slots, norm, max_norm)
         return norm
