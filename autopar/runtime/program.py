@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from autopar.errors import RuleError, SourceError
+from autopar.errors import InputError, RuleError, SourceError
 from autopar.graph import Graph, Tensor, is_random
 from autopar.grouping import Group, groups
 from autopar.leaving import leaving
@@ -41,6 +42,16 @@ class Program:
     def dtype(self, key: str) -> torch.dtype:
         """The dtype in which an input enters."""
         return getattr(torch, self._input(key).dtype)  # type: ignore[no-any-return]
+
+    def entered(self, tensors: Mapping[str, torch.Tensor], key: str, device: str) -> torch.Tensor:
+        """An input on its device, in its dtype; raise where the call has none of its name."""
+        if key not in tensors:
+            raise InputError(
+                f"The model was captured with the input {key!r}, which this call has not. Pass it the "
+                "way the example inputs were passed."
+            )
+        tensor = tensors[key].to(device)
+        return tensor.to(self.dtype(key)) if tensor.is_floating_point() else tensor
 
     def padded(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
         """An input as the step wants it: where it is padded, its last entry once more, and again.

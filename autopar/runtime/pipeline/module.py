@@ -29,7 +29,6 @@ from autopar.runtime.pipeline.stage import Stage, Tensors
 from autopar.runtime.pipeline.step import Step
 from autopar.runtime.pipeline.targets import Spread
 from autopar.runtime.pipeline.tiles import Layout
-from autopar.runtime.program import Program
 from autopar.runtime.programs import in_parts
 from autopar.runtime.random import Seeds
 from autopar.runtime.shards import held
@@ -237,7 +236,7 @@ class Pipelined(Held):
         for copy in self._copies:
             copy.add_up()
         self._leaves.step_ended()
-        return self._everywhere(built, total(step))
+        return self._everywhere(built, step.loss)
 
     def forward(self, *args: Any, **batch: Any) -> torch.Tensor:
         """The loss, equal on all ranks, without gradients: for evaluation."""
@@ -256,7 +255,7 @@ class Pipelined(Held):
         with torch.no_grad():
             step = self._step(built, batch, None)
             step.run(actions)
-        return self._everywhere(built, total(step))
+        return self._everywhere(built, step.loss)
 
     def _step(self, built: Built, batch: Mapping[str, Any], scale: torch.Tensor | None) -> Step:
         self._leaves.refresh(keep=torch.is_grad_enabled())
@@ -303,7 +302,7 @@ class Pipelined(Held):
         """What this rank's stages read of a microbatch."""
         tensors = Batch.of((), part).tensors
         return {
-            key: _entered(program, tensors, key, self._device)
+            key: program.entered(tensors, key, self._device)
             for program in built.programs.values()
             for key in program.inputs
             if not key.startswith("denominator_")
@@ -315,7 +314,7 @@ class Pipelined(Held):
             return {}
         tensors = Batch.of((), batch).tensors
         counts = built.counts
-        inputs = [_entered(counts, tensors, key, self._device) for key in counts.inputs]
+        inputs = [counts.entered(tensors, key, self._device) for key in counts.inputs]
         with context.on(self.axes):
             results = counts.run(self._tree, self._leaves.by_name, inputs)
         return {key: results[name] for key, name in counts.graph.outputs}
@@ -391,20 +390,3 @@ class Pipelined(Held):
 
     def __repr__(self) -> str:
         return f"Pipelined({self.plan.model} on mesh ({self.plan.mesh}), plan {self.plan.digest})"
-
-
-def total(step: Step) -> torch.Tensor | None:
-    """The loss of a step, where this worker made a part of it."""
-    return functools.reduce(torch.add, step.losses.values()) if step.losses else None
-
-
-def _entered(
-    program: Program, tensors: Mapping[str, torch.Tensor], key: str, device: str
-) -> torch.Tensor:
-    if key not in tensors:
-        raise InputError(
-            f"The model was captured with the input {key!r}, which this call has not. Pass it the way "
-            "the example inputs were passed."
-        )
-    tensor = tensors[key].to(device)
-    return tensor.to(program.dtype(key)) if tensor.is_floating_point() else tensor

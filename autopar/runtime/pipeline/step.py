@@ -5,6 +5,7 @@ Transfers never block: receives are posted some computations ahead, sends are wa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal
@@ -48,6 +49,11 @@ class Step:
         self._made: dict[Arrival, Tensors] = {}
         self._sends: list[Work] = []
         self.losses: dict[int, torch.Tensor] = {}
+
+    @property
+    def loss(self) -> torch.Tensor | None:
+        """Of all microbatches together, where this worker made a part of it."""
+        return functools.reduce(torch.add, self.losses.values()) if self.losses else None
 
     @property
     def device(self) -> torch.device:
