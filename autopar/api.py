@@ -296,8 +296,7 @@ def _best_view(
     """
     speaks = options.preset is not None or bool(options.constraints)
     meshes = views(devices, 1) if speaks else views(devices)
-    profile = as_hardware(hardware)
-    compiler, graph = _captured_by(model, meshes[0], example_inputs, profile, options)
+    compiler, graph = _captured_by(model, meshes[0], example_inputs, hardware, options)
     made, refusals = {}, {}
     for mesh in meshes:
         try:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from autopar.changes import Difference, Outline, Outlined, difference
 from autopar.errors import PlanError
+from autopar.pipeline_changes import pipeline_outline
 from autopar.plan import Plan
 from autopar.schedules import Edge, Schedule
 from autopar.split import Stages
@@ -122,6 +124,15 @@ class PipelinePlan:
     def worker_of(self, rank: int) -> int:
         """The worker that a rank belongs to."""
         return next(i for i, worker in enumerate(self.workers) if rank in worker.ranks)
+
+    @property
+    def outline(self) -> Outline:
+        """Names and texts, by which plans are compared."""
+        return pipeline_outline(self)
+
+    def diff(self, other: Outlined) -> Difference:
+        """What `other`, a plan of the same model, decides differently, and what that costs."""
+        return difference(self.outline, other.outline)
 
     def to_json(self) -> str:
         """The plan as text."""

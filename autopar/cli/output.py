@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import difflib
+import json
+import math
 from collections.abc import Iterable
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
 from autopar.cache import write
 from autopar.errors import InputError
 from autopar.show.table import WIDTH
+
+AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def print_json(value: Any) -> None:
+    """A value of the library as JSON on the standard output."""
+    typer.echo(json.dumps(plain(value), indent=1))
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses as objects, what is not finite as null, all else as JSON has it or as text."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
 def console(stderr: bool = False) -> Console:

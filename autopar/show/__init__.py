@@ -1,5 +1,6 @@
 """Everything that is shown to people: values in, rich renderables or text out; nothing prints."""
 
+from autopar.show.changes import changed, show_difference
 from autopar.show.checks import checks
 from autopar.show.cost import communication, costs, header
 from autopar.show.differences import differences
@@ -20,8 +21,9 @@ from autopar.show.verdicts import verdicts
 from autopar.show.words import words
 
 __all__ = [
-    "Block", "Row", "checks", "communication", "conversions", "costs", "coverage_line", "curve",
-    "differences", "explanation", "fold", "header", "landscape_grid", "landscape_table", "nbytes",
-    "operators", "parameters", "proof", "rule_report", "rules_table", "seconds", "shares",
-    "show_operators", "show_pipeline", "show_plan", "solution", "to_text", "verdicts", "words",
+    "Block", "Row", "changed", "checks", "communication", "conversions", "costs",
+    "coverage_line", "curve", "differences", "explanation", "fold", "header", "landscape_grid",
+    "landscape_table", "nbytes", "operators", "parameters", "proof", "rule_report",
+    "rules_table", "seconds", "shares", "show_difference", "show_operators", "show_pipeline",
+    "show_plan", "solution", "to_text", "verdicts", "words",
 ]  # fmt: skip

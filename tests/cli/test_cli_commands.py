@@ -29,6 +29,7 @@ FLAGS = {
     "show": {"plan", "model", "--batch", "--sequence"},
     "emit": {"plan", "model", "--output", "-o", "--batch", "--sequence"},
     "explain": {"plan", "model", "target", "--hardware", "--rows", "--batch", "--sequence"},
+    "diff": {"before", "after", "--json"},
     "frontier": {"model", "--mesh", "--hardware", "--output", "-o", "--batch", "--sequence"},
     "map": {
         "model", "--mesh", "--batches", "--memories", "--hardware", "--optimizer", "--precision",
@@ -81,7 +82,7 @@ def test_commands_and_flags() -> None:
         for name, command in group.commands.items()  # type: ignore[attr-defined]
     }
     assert found == FLAGS
-    assert [parameter.opts for parameter in group.params] == [["--version"]]
+    assert [parameter.opts for parameter in group.params] == [["--version"], ["--debug"]]
 
 
 def test_version() -> None:

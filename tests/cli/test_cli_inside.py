@@ -1,0 +1,80 @@
+"""The commands that look inside of plans: what they print, as text and as JSON, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from autopar.cli import app
+from autopar.cli.examples import EXAMPLES
+from tests.show import hand_made
+
+FACTORIES = "tests/cli/factories.py"
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def ok(*words: object) -> str:
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fails(*words: object) -> str:
+    """The message, on one line."""
+    result = run(*words)
+    assert result.exit_code == 1, result.output
+    assert "Traceback" not in result.output
+    return " ".join(result.stderr.split())
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Plans written by hand."""
+    folder = tmp_path_factory.mktemp("plans")
+    made = {
+        "one": hand_made.plan(), "other": hand_made.other(), "pipe": hand_made.pipeline(),
+        "longer": hand_made.pipeline(3, 8),
+    }  # fmt: skip
+    for name, plan in made.items():
+        (folder / f"{name}.json").write_text(plan.to_json())
+    return {name: folder / f"{name}.json" for name in made}
+
+
+def test_every_command_shows_an_example() -> None:
+    group = typer.main.get_command(app)
+    assert set(group.commands) == set(EXAMPLES)  # type: ignore[attr-defined]
+    for name, example in EXAMPLES.items():
+        words = " ".join(ok(name, "--help").split())
+        assert example in words, name
+
+
+def test_diff(files: dict[str, Path]) -> None:
+    text = ok("diff", files["one"], files["other"])
+    assert "TinyLM: a step of the second plan is" in text and "model.layers.0 ... 5" in text
+    found = json.loads(ok("diff", files["one"], files["other"], "--json"))
+    assert found["model"] == "TinyLM"
+    assert {"subject", "name", "what", "before", "after"} == set(found["changes"][0])
+    assert "stage" in ok("diff", files["pipe"], files["longer"])
+
+
+def test_diff_refuses(files: dict[str, Path], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("{}")
+    assert "is not an autopar plan" in fails("diff", files["one"], bad)
+    assert "Cannot read the plan" in fails("diff", files["one"], tmp_path / "none.json")
+    assert "plans of two models" in fails("diff", files["one"], files["pipe"])
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
+    missing = tmp_path / "none.json"
+    for words in (("--debug", "show", missing), ("show", missing, "--debug")):
+        result = run(*words)
+        assert result.exit_code == 1
+        assert "Traceback" in result.stderr and "error: Cannot read the plan" in result.stderr
