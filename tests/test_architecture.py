@@ -41,7 +41,7 @@ LAYERS = (
     ("pipeline_compiler",),
     ("automatic",),
     ("api",),
-    ("sweep",),
+    ("compare", "sweep"),
     ("cli",),
 )  # fmt: skip
 """Values at the bottom; a module imports from its own package and from layers below."""

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from autopar.cli import (
     calibrate,
+    compare,
     diff,
     emit,
     explain,
@@ -67,9 +68,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 COMMANDS = {
-    "plan": plan, "show": show, "emit": emit, "explain": explain, "diff": diff, "frontier": frontier,
-    "map": map, "solve": solve, "verify": verify, "hardware": hardware, "presets": presets,
-    "rules": rules, "calibrate": calibrate,
+    "plan": plan, "show": show, "emit": emit, "explain": explain, "compare": compare, "diff": diff,
+    "frontier": frontier, "map": map, "solve": solve, "verify": verify, "hardware": hardware,
+    "presets": presets, "rules": rules, "calibrate": calibrate,
 }  # fmt: skip
 for _name, _module in COMMANDS.items():
     app.command(_name, epilog=ending(_name))(_module.command)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
+from rich.progress import track
 
 from autopar.cache import write
 from autopar.errors import InputError
 from autopar.show.table import WIDTH
 
+T = TypeVar("T")
 AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -44,6 +46,14 @@ def console(stderr: bool = False) -> Console:
     if not made.is_terminal:
         made.width = max(made.width, WIDTH)
     return made
+
+
+def watched(every: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """The same things, with a bar on a terminal's standard error while they are made."""
+    out = console(stderr=True)
+    yield from track(
+        every, what, total, console=out, transient=True, disable=not out.is_terminal
+    )  # fmt: skip
 
 
 def save(text: str, path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from autopar.show.changes import changed, show_difference
 from autopar.show.checks import checks
+from autopar.show.contenders import contenders
 from autopar.show.cost import communication, costs, header
 from autopar.show.differences import differences
 from autopar.show.explanation import explanation
@@ -21,7 +22,7 @@ from autopar.show.verdicts import verdicts
 from autopar.show.words import words
 
 __all__ = [
-    "Block", "Row", "changed", "checks", "communication", "conversions", "costs",
+    "Block", "Row", "changed", "checks", "communication", "contenders", "conversions", "costs",
     "coverage_line", "curve", "differences", "explanation", "fold", "header", "landscape_grid",
     "landscape_table", "nbytes", "operators", "parameters", "proof", "rule_report",
     "rules_table", "seconds", "shares", "show_difference", "show_operators", "show_pipeline",

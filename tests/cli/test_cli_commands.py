@@ -30,6 +30,10 @@ FLAGS = {
     "emit": {"plan", "model", "--output", "-o", "--batch", "--sequence"},
     "explain": {"plan", "model", "target", "--hardware", "--rows", "--batch", "--sequence"},
     "diff": {"before", "after", "--json"},
+    "compare": {
+        "model", "--mesh", "--plan", "--preset", "--hardware", "--optimizer", "--precision",
+        "--memory", "--json", "--batch", "--sequence",
+    },
     "frontier": {"model", "--mesh", "--hardware", "--output", "-o", "--batch", "--sequence"},
     "map": {
         "model", "--mesh", "--batches", "--memories", "--hardware", "--optimizer", "--precision",

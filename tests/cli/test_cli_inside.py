@@ -78,3 +78,22 @@ def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
         result = run(*words)
         assert result.exit_code == 1
         assert "Traceback" in result.stderr and "error: Cannot read the plan" in result.stderr
+
+
+def test_compare(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.json"
+    ok("plan", f"{FACTORIES}:good", "--mesh", "4", "--hardware", "h100", "-o", mine)
+    words = ("compare", f"{FACTORIES}:good", "--mesh", "2x2", "--hardware", "h100")
+    text = ok(*words, "--preset", "ddp", "--plan", mine)
+    assert "ddp" in text and "fastest" in text and "fsdp" not in text
+    found = json.loads(ok(*words, "--preset", "fsdp", "--json"))
+    assert [each["name"] for each in found["plans"]] == ["autopar", "fsdp"]
+    assert {figure["name"] for figure in found["plans"][0]["figures"]} > {"step", "peak"}
+
+
+def test_compare_refuses(files: dict[str, Path]) -> None:
+    words = ("compare", f"{FACTORIES}:good", "--mesh", "2x2", "--hardware", "h100")
+    assert "Did you mean 'fsdp'" in fails(*words, "--preset", "fspd")
+    assert "given twice" in fails(*words, "--plan", files["one"], "--plan", files["one"])
+    stranger = fails(*words, "--preset", "ddp", "--plan", files["one"])
+    assert "one.json is not a plan of this model and batch" in stranger
