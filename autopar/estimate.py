@@ -20,6 +20,21 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """Compute by when it runs, and what may hide beside it: with them a step can be played again.
+
+    `backward_s` counts what is recomputed.  `hideable` are seconds of reductions by mesh axis, of
+    which `covers_s` at most find a place beside the backward.
+    """
+
+    forward_s: float
+    backward_s: float
+    update_s: float
+    hideable: tuple[tuple[str, float], ...]
+    covers_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """What a step should cost on one rank.  Seconds and bytes.
 
@@ -37,6 +52,8 @@ class Estimate:
     working_nbytes: int
     in_flight: int = 1
     """Microbatches whose activations are kept at the same time; `activation_nbytes` are of one."""
+    parts: Parts | None = None
+    """None in plans that were written before this was recorded."""
 
     @property
     def step_s(self) -> float:

@@ -19,7 +19,7 @@ from autopar.blocks import Recompute, blocks
 from autopar.changes import Difference, Outline, Outlined, difference, outline
 from autopar.conversion import Step, Traffic
 from autopar.errors import PlacementError, PlanError
-from autopar.estimate import Estimate, Flow
+from autopar.estimate import Estimate, Flow, Parts
 from autopar.graph import Graph
 from autopar.pads import Pad, rests
 from autopar.placement import P, R, S, Sharding
@@ -360,6 +360,6 @@ def total(traffic: Iterable[Traffic]) -> Counter[tuple[int, str, str]]:
 
 _ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
 __all__ = [
-    "BlockPlan", "Choice", "Conversion", "Estimate", "Flow", "OpSharding", "ParameterPlan", "Plan",
-    "reduction_dtype", "total",
+    "BlockPlan", "Choice", "Conversion", "Estimate", "Flow", "OpSharding", "ParameterPlan", "Parts",
+    "Plan", "reduction_dtype", "total",
 ]  # fmt: skip

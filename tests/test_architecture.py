@@ -35,7 +35,7 @@ LAYERS = (
     ("compile",),
     ("staged",),
     ("staging",),
-    ("certificate", "explain", "landscape"),
+    ("certificate", "explain", "landscape", "replay"),
     ("microbatch", "show"),
     ("compiler",),
     ("pipeline_compiler",),

@@ -26,6 +26,7 @@ from autopar.cli import (
     presets,
     rules,
     show,
+    simulate,
     solve,
     verify,
 )
@@ -70,7 +71,7 @@ app = typer.Typer(
 COMMANDS = {
     "plan": plan, "show": show, "emit": emit, "explain": explain, "compare": compare, "diff": diff,
     "frontier": frontier, "map": map, "solve": solve, "verify": verify, "hardware": hardware,
-    "presets": presets, "rules": rules, "calibrate": calibrate,
+    "presets": presets, "rules": rules, "calibrate": calibrate, "simulate": simulate,
 }  # fmt: skip
 for _name, _module in COMMANDS.items():
     app.command(_name, epilog=ending(_name))(_module.command)

@@ -9,6 +9,7 @@ EXAMPLES = {
     "explain": "autopar explain plan.json train.py:make_model up_proj.weight",
     "diff": "autopar diff plan.json other.json",
     "compare": "autopar compare train.py:make_model --mesh 2x4 --hardware h100 --plan mine.json",
+    "simulate": "autopar simulate plan.json --bandwidth node=0.5x --trace out.json",
     "frontier": "autopar frontier train.py:make_model --mesh 2x4 --hardware h100",
     "map": "autopar map train.py:make_model --mesh 2x4 --batches 8,64 --memories 8GiB,80GiB",
     "solve": "autopar solve problem.json --memory 40GiB",

@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -30,7 +30,7 @@ def print_json(value: Any) -> None:
 def plain(value: Any) -> Any:
     """Dataclasses as objects, what is not finite as null, all else as JSON has it or as text."""
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

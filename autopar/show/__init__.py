@@ -12,6 +12,7 @@ from autopar.show.operators import conversions, operators
 from autopar.show.parameters import parameters
 from autopar.show.pipeline import show_pipeline
 from autopar.show.plan import show_operators, show_plan
+from autopar.show.played import show_played
 from autopar.show.proof import proof
 from autopar.show.rules import coverage_line, rule_report, rules_table
 from autopar.show.shares import shares
@@ -26,5 +27,5 @@ __all__ = [
     "coverage_line", "curve", "differences", "explanation", "fold", "header", "landscape_grid",
     "landscape_table", "nbytes", "operators", "parameters", "proof", "rule_report",
     "rules_table", "seconds", "shares", "show_difference", "show_operators", "show_pipeline",
-    "show_plan", "solution", "to_text", "verdicts", "words",
+    "show_plan", "show_played", "solution", "to_text", "verdicts", "words",
 ]  # fmt: skip

@@ -34,6 +34,9 @@ FLAGS = {
         "model", "--mesh", "--plan", "--preset", "--hardware", "--optimizer", "--precision",
         "--memory", "--json", "--batch", "--sequence",
     },
+    "simulate": {
+        "plan", "--trace", "--bandwidth", "--microbatches", "--straggler", "--hardware", "--json",
+    },
     "frontier": {"model", "--mesh", "--hardware", "--output", "-o", "--batch", "--sequence"},
     "map": {
         "model", "--mesh", "--batches", "--memories", "--hardware", "--optimizer", "--precision",

@@ -97,3 +97,21 @@ def test_compare_refuses(files: dict[str, Path]) -> None:
     assert "given twice" in fails(*words, "--plan", files["one"], "--plan", files["one"])
     stranger = fails(*words, "--preset", "ddp", "--plan", files["one"])
     assert "one.json is not a plan of this model and batch" in stranger
+
+
+def test_simulate(files: dict[str, Path], tmp_path: Path) -> None:
+    text = ok("simulate", files["pipe"], "--trace", tmp_path / "t.json")
+    assert "worker 0" in text and "memory" in text and "ui.perfetto.dev" in text
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    changed = ok("simulate", files["one"], "--bandwidth", "y=0.5x", "--straggler", "3=1.2x")
+    assert "bandwidth of y x0.5, rank 3 x1.2 slower" in changed
+    found = json.loads(ok("simulate", files["pipe"], "--microbatches", 8, "--json"))
+    assert found["samples"] == 2.0 and len(found["rows"]) == 2 and "simulated" not in found
+
+
+def test_simulate_refuses(files: dict[str, Path]) -> None:
+    assert "there are x, y" in fails("simulate", files["one"], "--bandwidth", "node=0.5x")
+    assert "--stages auto --microbatches 64" in fails(
+        "simulate", files["one"], "--microbatches", 64
+    )
+    assert "no rank 9" in fails("simulate", files["pipe"], "--straggler", "9=2x")

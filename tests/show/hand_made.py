@@ -7,7 +7,15 @@ from dataclasses import replace
 
 from autopar.constraints import Constraint
 from autopar.mesh import Mesh
-from autopar.pipeline_plan import PipelinePlan, Prediction, StageFigures, StagePlan, WorkerPlan
+from autopar.pipeline_plan import (
+    Joined,
+    Passed,
+    PipelinePlan,
+    Prediction,
+    StageFigures,
+    StagePlan,
+    WorkerPlan,
+)
 from autopar.placement import Sharding
 from autopar.plan import (
     BlockPlan,
@@ -17,6 +25,7 @@ from autopar.plan import (
     Flow,
     OpSharding,
     ParameterPlan,
+    Parts,
     Plan,
 )
 from autopar.record import Asked, Search, Share
@@ -114,14 +123,15 @@ def _estimate() -> Estimate:
     )
     return Estimate(
         compute_s=0.04,
-        exposed_s=1.252,
-        hidden_s=6.2e-5,
+        exposed_s=1.252132,
+        hidden_s=3.0e-5,
         flows=flows,
         parameter_nbytes=60_000,
         gradient_nbytes=60_000,
         optimizer_nbytes=120_000,
         activation_nbytes=3 * 2**30,
         working_nbytes=700,
+        parts=Parts(0.012, 0.024, 0.004, (("x", 3.0e-5),), 0.02),
     )
 
 
@@ -162,7 +172,9 @@ def pipeline(stages: int = 2, microbatches: int = 4) -> PipelinePlan:
         tuple(StagePlan(s, s, replace(one, parameters=part, mesh=workers[s].mesh, choices=(),
                                       conversions=(), recompute=(), estimate=_stage_estimate(s)))
               for s, part in enumerate(parts)),
-        Prediction(0.2, (0.25,) * stages, figures, 0.15), "h100",
+        Prediction(0.2, (0.25,) * stages, figures, 0.15, passed=tuple(
+            Passed(s - 1, s, 0.001, 0.002) for s in range(1, stages)
+        ), joined=tuple(Joined(s - 1, s, "intra_host", 1e-5) for s in range(1, stages))), "h100",
     )  # fmt: skip
 
 
