@@ -37,6 +37,7 @@ LAYERS = (
     ("staging",),
     ("certificate", "explain", "landscape", "replay"),
     ("microbatch", "show"),
+    ("report",),
     ("compiler",),
     ("pipeline_compiler",),
     ("automatic",),

@@ -24,6 +24,7 @@ from autopar.cli import (
     map,
     plan,
     presets,
+    report,
     rules,
     show,
     simulate,
@@ -71,7 +72,8 @@ app = typer.Typer(
 COMMANDS = {
     "plan": plan, "show": show, "emit": emit, "explain": explain, "compare": compare, "diff": diff,
     "frontier": frontier, "map": map, "solve": solve, "verify": verify, "hardware": hardware,
-    "presets": presets, "rules": rules, "calibrate": calibrate, "simulate": simulate,
+    "presets": presets, "report": report, "rules": rules,
+    "calibrate": calibrate, "simulate": simulate,
 }  # fmt: skip
 for _name, _module in COMMANDS.items():
     app.command(_name, epilog=ending(_name))(_module.command)

@@ -37,6 +37,9 @@ FLAGS = {
     "simulate": {
         "plan", "--trace", "--bandwidth", "--microbatches", "--straggler", "--hardware", "--json",
     },
+    "report": {
+        "plan", "--output", "-o", "--model", "--frontier", "--hardware", "--batch", "--sequence",
+    },
     "frontier": {"model", "--mesh", "--hardware", "--output", "-o", "--batch", "--sequence"},
     "map": {
         "model", "--mesh", "--batches", "--memories", "--hardware", "--optimizer", "--precision",

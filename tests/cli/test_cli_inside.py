@@ -115,3 +115,24 @@ def test_simulate_refuses(files: dict[str, Path]) -> None:
         "simulate", files["one"], "--microbatches", 64
     )
     assert "no rank 9" in fails("simulate", files["pipe"], "--straggler", "9=2x")
+
+
+def test_report(files: dict[str, Path], tmp_path: Path) -> None:
+    page = tmp_path / "deep" / "page.html"
+    assert "MB)" in ok("report", files["one"], "-o", page)
+    assert "TinyLM" in page.read_text()
+    mine = tmp_path / "mine.json"
+    ok("plan", f"{FACTORIES}:good", "--mesh", "2x2", "--hardware", "h100", "-o", mine)
+    ok("report", mine, "-o", page, "--model", f"{FACTORIES}:good")
+    text = page.read_text()
+    assert "roofline-chart" in text and "factories.py" in text and "Module):" in text
+
+
+def test_report_refuses(files: dict[str, Path], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert "is no folder" in fails("report", files["one"], "-o", page, "--frontier", files["one"])
+    assert "holds no plans" in fails("report", files["one"], "-o", page, "--frontier", tmp_path)
+    assert "Cannot write" in fails("report", files["one"], "-o", files["one"] / "page.html")
+    stranger = fails("report", files["one"], "-o", page, "--model", f"{FACTORIES}:good")
+    assert "does not belong to" in stranger
+    assert not page.exists()

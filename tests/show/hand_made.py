@@ -164,7 +164,7 @@ def pipeline(stages: int = 2, microbatches: int = 4) -> PipelinePlan:
     figures = tuple(StageFigures(s, s, 0.01, 0.012, 0.008, 0.02, stages - s, 2.0**30 * (s + 1))
                     for s in range(stages))  # fmt: skip
     workers = tuple(
-        WorkerPlan(tuple(range(4 * s, 4 * s + 4)), Mesh.of(4, names=("y",))) for s in range(stages)
+        WorkerPlan(tuple(range(4 * s, 4 * s + 4)), Mesh.of(1, 4)) for s in range(stages)
     )
     return PipelinePlan(
         "TinyLM", "0123456789ab", Mesh.of(stages, 4), tuple(f"up_{3 * s}" for s in range(1, stages)),
