@@ -24,7 +24,7 @@ LAYERS = (
     ("conversion", "graph"),
     (
         "blocks", "changes", "estimate", "plan", "problem", "problem_text", "record", "texts",
-        "constraints", "operators", "options", "meta", "experts", "leaving", "split",
+        "constraint_file", "constraints", "operators", "options", "meta", "experts", "leaving", "split",
     ),
     ("pipeline_changes", "pipeline_plan"),
     ("capture", "rules", "presets", "solve", "grouping"),

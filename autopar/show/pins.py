@@ -35,4 +35,5 @@ def _said(constraint: Constraint, plan: Plan) -> str:
     words = ", else ".join(" | ".join(alternative) for alternative in constraint.allowed)
     axis = constraint.axis or "every axis" if len(plan.mesh) > 1 else ""
     where = "" if constraint.subject == "tensor" else f"{constraint.subject} "
+    words = {"pin": "", "forbid": "not ", "prefer": "preferably "}[constraint.kind] + words
     return f"{where}{words}{f' on {axis}' if axis else ''}"

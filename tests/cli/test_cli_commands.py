@@ -22,6 +22,7 @@ FACTORIES = "tests/cli/factories.py"
 FLAGS = {
     "plan": {
         "model", "--mesh", "--devices", "--output", "-o", "--hardware", "--preset", "--constraint",
+        "--constraints",
         "--optimizer", "--precision", "--memory", "--recompute", "--stages",
         "--schedule", "--microbatches", "--cut", "--asynchronous", "--problem", "--batch",
         "--sequence",
