@@ -35,7 +35,7 @@ LAYERS = (
     ("compile",),
     ("staged",),
     ("staging",),
-    ("certificate", "explain", "landscape", "replay"),
+    ("certificate", "explain", "focus", "landscape", "replay"),
     ("microbatch", "show"),
     ("report",),
     ("compiler",),

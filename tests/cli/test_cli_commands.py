@@ -27,7 +27,9 @@ FLAGS = {
         "--schedule", "--microbatches", "--cut", "--asynchronous", "--problem", "--batch",
         "--sequence",
     },
-    "show": {"plan", "model", "--batch", "--sequence"},
+    "show": {
+        "plan", "model", "--stage", "--block", "--tensor", "--json", "--batch", "--sequence",
+    },
     "emit": {"plan", "model", "--output", "-o", "--batch", "--sequence"},
     "explain": {"plan", "model", "target", "--hardware", "--rows", "--batch", "--sequence"},
     "diff": {"before", "after", "--json"},

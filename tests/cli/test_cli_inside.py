@@ -136,3 +136,24 @@ def test_report_refuses(files: dict[str, Path], tmp_path: Path) -> None:
     stranger = fails("report", files["one"], "-o", page, "--model", f"{FACTORIES}:good")
     assert "does not belong to" in stranger
     assert not page.exists()
+
+
+def test_show_parts(files: dict[str, Path]) -> None:
+    assert "stored" in ok("show", files["one"], "--tensor", "scale")
+    assert "mlp.up.weight" in ok("show", files["one"], "--block", "model.layers.0")
+    assert "predicted step" in ok("show", files["pipe"], "--stage", 1)
+    assert json.loads(ok("show", files["one"], "--json"))["model"] == "TinyLM"
+    found = json.loads(ok("show", files["pipe"], "--tensor", "embed.weight", "--json"))
+    assert found["shape"] == [512, 64] and found["part"]
+    assert "no stages" in fails("show", files["one"], "--stage", 0)
+    assert "not both" in fails("show", files["one"], "--block", "model", "--tensor", "scale")
+
+
+def test_constraints_from_a_file(tmp_path: Path) -> None:
+    asked, plan = tmp_path / "mine.toml", tmp_path / "plan.json"
+    asked.write_text('[forbid]\n"stored:up.weight" = { x = "S" }\n')
+    words = ("plan", f"{FACTORIES}:good", "--mesh", "2", "--hardware", "h100", "-o", plan)
+    assert "not S" in ok(*words, "--constraints", asked, "--constraint", "stored:head.*=[I]")
+    assert "◆" in ok("show", plan)
+    clash = fails(*words, "--constraints", asked, "--constraint", "stored:up.*=[S(0)]")
+    assert "two constraints clash" in clash and "mine.toml:2" in clash and "--constraint" in clash
