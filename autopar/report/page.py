@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from html import escape
 from importlib import resources
 
 from plotly.offline import get_plotlyjs
 
 from autopar.errors import PlanError
+from autopar.estimate import Flow
 from autopar.pipeline_plan import PipelinePlan
 from autopar.plan import Plan
 from autopar.replay import Played, play
@@ -80,9 +82,7 @@ class _Page:
             self._add("stages", "Stages", self._of_stages(plan))
         self._add("tensors", "Blocks and tensors", "".join(self._tensors()))
         self._add_played()
-        groups = [(f"stage {e.stage}, ", e.plan.estimate.flows) for e in self.stages]
-        if isinstance(plan, Plan):
-            groups = [("", plan.estimate.flows)]
+        groups = tuple(self._flows())
         sends = any(flows for _, flows in groups)
         self._add(
             "communication", "Communication by axis",
@@ -100,6 +100,21 @@ class _Page:
         self._add("measured", "Prediction error", "<p>Nothing was measured of this plan.</p>")
         if self.extras.emitted:
             self._add("source", "Source", self._sources())
+
+    def _flows(self) -> Iterator[tuple[str, tuple[Flow, ...]]]:
+        """What is sent in a whole step, by stage: a stage's estimate is of one microbatch."""
+        if isinstance(self.plan, Plan):
+            yield "", self.plan.estimate.flows
+            return
+        for each in self.plan.stages:
+            does = self.plan.schedule.workers[each.worker]
+            times = sum(a.kind == "F" and a.stage == each.stage for a in does)
+            times //= self.plan.schedule.batches
+            yield f"stage {each.stage}, ", tuple(
+                replace(flow, seconds=times * flow.seconds, nbytes=times * flow.nbytes)
+                if flow.scope == "microbatch" else flow
+                for flow in each.plan.estimate.flows
+            )  # fmt: skip
 
     def _add(self, name: str, title: str, content: str) -> None:
         self.sections.append((name, title, content))

@@ -105,6 +105,16 @@ def test_what_the_charts_hold_is_the_plans() -> None:
     assert sent == pytest.approx(sum(f.seconds for f in plan.estimate.flows) * 1e3, rel=1e-4)
 
 
+def test_a_pipelines_communication_is_of_all_microbatches() -> None:
+    plan = hand_made.pipeline(2, 12)
+    sent = figures(report(plan))["communication-chart"]["data"]
+    (bars,) = sent
+    for height, each in zip(bars["y"], plan.stages, strict=True):
+        flows = each.plan.estimate.flows
+        expected = sum(f.seconds * (12 if f.scope == "microbatch" else 1) for f in flows)
+        assert height == pytest.approx(expected * 1e3, rel=1e-4)
+
+
 def test_names_are_text_and_never_markup() -> None:
     evil = "</script><script>alert(1)</script>"
     plan = replace(hand_made.plan(), model=evil)
