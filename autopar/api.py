@@ -71,11 +71,11 @@ def parallelize(
     `example_inputs` hold one global batch, as a dict of keyword arguments (targets of `loss` among
     them) or a tuple; left out where the model brings its own.  Rank 0 plans and its weights count.
     `memory_limit` is per device, in bytes or as ``"40GiB"``.  `constraints` map patterns over names
-    to types (see `autopar.constraints`), `preset` names a file of them.  `recompute` ("none",
-    "selective", "full") says what every block does in the backward; None leaves it to the solver,
-    which lets blocks forget what they made only where the memory limit asks for it.  With
-    ``input="local"`` every rank passes its own part of the batch.  `source` is an emitted file that
-    was edited by hand.  Batches of other shapes are planned when they come, or refused with
+    to types (`autopar.constraints`), or name a TOML file of them; `preset` names a known one.
+    `recompute` ("none", "selective", "full") says what every block does in the backward; None leaves
+    it to the solver, which lets blocks forget what they made only where the memory limit asks for it.
+    With ``input="local"`` every rank passes its own part of the batch.  `source` is an emitted file
+    that was edited by hand.  Batches of other shapes are planned when they come, or refused with
     ``replan=False``.
 
     `stages` (a number, or the shapes of the meshes that hold them, such as ``[(2, 2), 4]``) makes a
@@ -293,8 +293,7 @@ def _best_view(
     """
     speaks = options.preset is not None or bool(options.constraints)
     meshes = views(devices, 1) if speaks else views(devices)
-    profile = as_hardware(hardware)
-    compiler, graph = _captured_by(model, meshes[0], example_inputs, profile, options)
+    compiler, graph = _captured_by(model, meshes[0], example_inputs, hardware, options)
     made, refusals = {}, {}
     for mesh in meshes:
         try:

@@ -18,6 +18,7 @@ from autopar.capture import ExampleInputs, capture
 from autopar.capture.passes.dead import drop_dead
 from autopar.capture.saved import saved
 from autopar.compile import arriving, batch_form, compile_graph, frontier
+from autopar.constraint_file import from_file
 from autopar.constraints import Constraint, from_user
 from autopar.errors import InputError, SourceError
 from autopar.graph import Graph, Saved
@@ -197,4 +198,6 @@ def _of_parameters(first: Plan) -> tuple[Padding, ...]:
 
 def _constraints(options: Options, mesh: Mesh) -> tuple[Constraint, ...]:
     given = options.constraints
+    if isinstance(given, (str, Path)):
+        return from_file(given, mesh)
     return given if isinstance(given, tuple) else from_user(given, mesh)

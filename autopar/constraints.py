@@ -11,12 +11,16 @@ A constraint speaks of one mesh axis (or all) and one subject:
 most types in the first one stay, so ``S, else I`` means "sharded where some dim divides".  A type
 is meant as a rank sees it (`Sharding.local`), so ``S(0)`` matches the inner of two nested splits
 too; ``S`` is any shard.
+
+What is pinned has to be so.  What is forbidden may be anything else: of each form that is spoken of, no
+type on the axis is one of the first alternative.  What is preferred is so where some candidate has it;
+where none has, all stay.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
@@ -25,6 +29,7 @@ from autopar.mesh import Mesh
 from autopar.placement import N, S, Sharding, Type, parse_type
 
 Subject = Literal["stored", "leaf", "used", "tensor"]
+Kind = Literal["pin", "forbid", "prefer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,9 @@ class Constraint:
     axis: str | None = None
     optional: bool = False
     """Whether it may match nothing: presets speak of all models at once."""
+    kind: Kind = "pin"
+    at: str = field(default="", compare=False)
+    """Where it was written: a file and its line, or a flag."""
 
     def __post_init__(self) -> None:
         self.check()
@@ -45,6 +53,12 @@ class Constraint:
         """Raise `ConstraintError` unless every word can be read."""
         if self.subject not in get_args(Subject):
             raise ConstraintError(f"A constraint is on {get_args(Subject)}, not {self.subject!r}.")
+        if self.kind not in get_args(Kind):
+            raise ConstraintError(f"A constraint is one of {get_args(Kind)}, not {self.kind!r}.")
+        if self.kind == "forbid" and len(self.allowed) > 1:
+            raise ConstraintError(
+                f"What is forbidden of {self.pattern!r} has no 'else': list all with |."
+            )
         if not self.allowed or not all(self.allowed):
             raise ConstraintError(f"The constraint on {self.pattern!r} allows nothing.")
         for token in (token for alternative in self.allowed for token in alternative):
@@ -69,14 +83,23 @@ class Constraint:
         """
         axes = range(len(mesh)) if self.axis is None else (mesh.index(self.axis),)
         kinds = [sharding.local(a, mesh) for a in axes if mesh.sizes[a] > 1]
+        if self.kind == "forbid":
+            hit = any(_allows(token, kind) for token in self.allowed[0] for kind in kinds)
+            return None if hit else 0
         for place, tokens in enumerate(self.allowed):
             if all(any(_allows(token, kind) for token in tokens) for kind in kinds):
                 return place
-        return None
+        return len(self.allowed) if self.kind == "prefer" else None
 
     def __str__(self) -> str:
         words = ", else ".join(" | ".join(alternative) for alternative in self.allowed)
-        return f"{self.subject} {self.pattern!r} on {self.axis or 'every axis'}: {words}"
+        word = {"pin": "", "forbid": "not ", "prefer": "preferably "}[self.kind]
+        return f"{self.subject} {self.pattern!r} on {self.axis or 'every axis'}: {word}{words}"
+
+    @property
+    def line(self) -> str:
+        """With where it was written."""
+        return f"{self.at}: {self}" if self.at else str(self)
 
 
 def _allows(token: str, kind: Type) -> bool:

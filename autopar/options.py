@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -13,7 +14,7 @@ from autopar.blocks import MODES, Recompute
 from autopar.constraints import Constraint
 from autopar.errors import InputError
 
-Constraints = dict[str, str | dict[str, str]] | tuple[Constraint, ...]
+Constraints = dict[str, str | dict[str, str]] | tuple[Constraint, ...] | str | Path
 Loss = Callable[..., Any]
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from autopar.changes import Difference, Outline, Outlined, difference
 from autopar.errors import PlanError
+from autopar.pipeline_changes import pipeline_outline
 from autopar.plan import Plan
 from autopar.schedules import Edge, Schedule
 from autopar.split import Stages
@@ -50,6 +52,31 @@ class StageFigures:
     once_s: float
     in_flight: int
     nbytes: float
+    reduced_s: float = 0.0
+    """Of `once_s`, the sum of gradients that nothing hides; the rest is for gathers and updates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What passes from a stage to a later one per microbatch: seconds on the link between them.
+
+    `back_s` are those of the gradients; None where none come back.
+    """
+
+    source: int
+    target: int
+    there_s: float
+    back_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The link between two workers: ``intra_host`` or ``inter_host``, and its latency."""
+
+    one: int
+    two: int
+    link: str
+    latency_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +105,8 @@ class Prediction:
     table_step_s: float | None = None
     """What the planner believed of its choice: the simulated step with the table's figures."""
     compared: tuple[Compared, ...] = ()
+    passed: tuple[Passed, ...] = ()
+    joined: tuple[Joined, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,6 +151,15 @@ class PipelinePlan:
     def worker_of(self, rank: int) -> int:
         """The worker that a rank belongs to."""
         return next(i for i, worker in enumerate(self.workers) if rank in worker.ranks)
+
+    @property
+    def outline(self) -> Outline:
+        """Names and texts, by which plans are compared."""
+        return pipeline_outline(self)
+
+    def diff(self, other: Outlined) -> Difference:
+        """What `other`, a plan of the same model, decides differently, and what that costs."""
+        return difference(self.outline, other.outline)
 
     def to_json(self) -> str:
         """The plan as text."""

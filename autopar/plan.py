@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from autopar.blocks import Recompute, blocks
+from autopar.changes import Difference, Outline, Outlined, difference, outline
 from autopar.conversion import Step, Traffic
 from autopar.errors import PlacementError, PlanError
+from autopar.estimate import Estimate, Flow, Parts
 from autopar.graph import Graph
 from autopar.pads import Pad, rests
 from autopar.placement import P, R, S, Sharding
@@ -104,55 +105,6 @@ class BlockPlan:
 
     path: str
     recompute: Recompute
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """Predicted communication of one kind on one axis in one step: bytes on one rank, and seconds."""
-
-    axis: str
-    collective: str
-    direction: Literal["forward", "backward"]
-    scope: Literal["step", "microbatch"]
-    calls: int
-    nbytes: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What a step should cost on one rank.  Seconds and bytes.
-
-    `hidden_s` is communication that overlaps compute; `exposed_s` is what remains visible.
-    """
-
-    compute_s: float
-    exposed_s: float
-    hidden_s: float
-    flows: tuple[Flow, ...]
-    parameter_nbytes: int
-    gradient_nbytes: int
-    optimizer_nbytes: int
-    activation_nbytes: int
-    working_nbytes: int
-    in_flight: int = 1
-    """Microbatches whose activations are kept at the same time; `activation_nbytes` are of one."""
-
-    @property
-    def step_s(self) -> float:
-        """Seconds of one training step."""
-        return self.compute_s + self.exposed_s
-
-    @property
-    def memory_nbytes(self) -> int:
-        """Peak bytes on one rank."""
-        return (
-            self.parameter_nbytes
-            + self.gradient_nbytes
-            + self.optimizer_nbytes
-            + self.in_flight * self.activation_nbytes
-            + self.working_nbytes
-        )
 
 
 @dataclass(frozen=True)
@@ -357,6 +309,15 @@ class Plan:
         """The same decisions with other predictions."""
         return replace(self, estimate=estimate)
 
+    @property
+    def outline(self) -> Outline:
+        """Names and texts, by which plans are compared."""
+        return outline(self)
+
+    def diff(self, other: Outlined) -> Difference:
+        """What `other`, a plan of the same model, decides differently, and what that costs."""
+        return difference(self.outline, other.outline)
+
 
 def _is_gather(conversion: Conversion) -> bool:
     """From rest to leaf a parameter is gathered (S -> R, I, N) or only used differently (I -> R)."""
@@ -380,6 +341,6 @@ def total(traffic: Iterable[Traffic]) -> Counter[tuple[int, str, str]]:
 
 _ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
 __all__ = [
-    "BlockPlan", "Choice", "Conversion", "Estimate", "Flow", "OpSharding", "ParameterPlan", "Plan",
-    "reduction_dtype", "total",
+    "BlockPlan", "Choice", "Conversion", "Estimate", "Flow", "OpSharding", "ParameterPlan", "Parts",
+    "Plan", "reduction_dtype", "total",
 ]  # fmt: skip

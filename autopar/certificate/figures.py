@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from autopar.certificate.again import Again
 from autopar.certificate.check import Check, checked, differs
-from autopar.plan import Estimate
+from autopar.plan import Estimate, Plan
 from autopar.record import Share
 
+PARTS = ("forward_s", "backward_s", "update_s", "covers_s")
 Figures = dict[str, object]
 """By name."""
 
@@ -18,7 +19,7 @@ def figures(again: Again) -> Iterator[Check]:
     """Every figure that follows from the decisions."""
     stated, found = again.stated, again.plan
     for name, mine, theirs in (
-        ("estimate", _of_estimate(stated.estimate), _of_estimate(found.estimate)),
+        ("estimate", _of_estimate(stated.estimate), _of_estimate(_as_far(found, stated))),
         ("shares", _of_shares(stated.shares), _of_shares(found.shares)),
     ):
         yield checked(name, f"{len(theirs)} figures", _unequal(mine, theirs))
@@ -33,8 +34,17 @@ def _unequal(stated: Mapping[str, object], found: Mapping[str, object]) -> Itera
         yield from differs(name, stated.get(name, "missing"), found.get(name, "missing"))
 
 
+def _as_far(found: Plan, stated: Plan) -> Estimate:
+    """What was found, without parts where the plan is so old that it has none."""
+    return replace(found.estimate, parts=None) if stated.estimate.parts is None else found.estimate
+
+
 def _of_estimate(estimate: Estimate) -> Figures:
-    named = {f.name: getattr(estimate, f.name) for f in fields(estimate) if f.name != "flows"}
+    apart = ("flows", "parts")
+    named = {f.name: getattr(estimate, f.name) for f in fields(estimate) if f.name not in apart}
+    if estimate.parts is not None:
+        named |= {f"parts.{key}": getattr(estimate.parts, key) for key in PARTS}
+        named |= {f"parts.hideable on {axis}": s for axis, s in estimate.parts.hideable}
     for place, flow in enumerate(estimate.flows):
         what = f"flow {place} ({flow.collective} on {flow.axis}, {flow.direction}, {flow.scope})"
         named |= {f"{what} {key}": getattr(flow, key) for key in ("calls", "nbytes", "seconds")}

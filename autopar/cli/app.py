@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -14,6 +15,8 @@ from typer.core import TyperGroup
 
 from autopar.cli import (
     calibrate,
+    compare,
+    diff,
     emit,
     explain,
     frontier,
@@ -21,24 +24,39 @@ from autopar.cli import (
     map,
     plan,
     presets,
+    report,
     rules,
     show,
+    simulate,
     solve,
     verify,
 )
+from autopar.cli.examples import ending
 from autopar.cli.output import console
 from autopar.errors import AutoparError
 from autopar.garbage import uncollected
 from cost_models.errors import CostModelError
 
+DEBUG = "--debug"
+
 
 class Commands(TyperGroup):
-    """Turns errors that people can act upon into one message."""
+    """Turns errors that people can act upon into one message; with ``--debug``, wherever it stands,
+    the traceback comes before it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """``--debug`` is about all commands, so it may stand behind any."""
+        if DEBUG in args[: args.index("--") if "--" in args else None]:
+            args.remove(DEBUG)
+            args.insert(0, DEBUG)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:  # typer brings a click of its own, or does not
         try:
             return super().invoke(ctx)
         except (AutoparError, CostModelError) as error:
+            if ctx.params.get("debug"):
+                traceback.print_exc()
             console(stderr=True).print(Text(f"error: {error}", style="red"), soft_wrap=True)
             raise typer.Exit(1) from None
 
@@ -51,18 +69,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-app.command("plan")(plan.command)
-app.command("show")(show.command)
-app.command("emit")(emit.command)
-app.command("explain")(explain.command)
-app.command("frontier")(frontier.command)
-app.command("map")(map.command)
-app.command("solve")(solve.command)
-app.command("verify")(verify.command)
-app.command("hardware")(hardware.command)
-app.command("presets")(presets.command)
-app.command("rules")(rules.command)
-app.command("calibrate")(calibrate.command)
+COMMANDS = {
+    "plan": plan, "show": show, "emit": emit, "explain": explain, "compare": compare, "diff": diff,
+    "frontier": frontier, "map": map, "solve": solve, "verify": verify, "hardware": hardware,
+    "presets": presets, "report": report, "rules": rules,
+    "calibrate": calibrate, "simulate": simulate,
+}  # fmt: skip
+for _name, _module in COMMANDS.items():
+    app.command(_name, epilog=ending(_name))(_module.command)
 
 
 def _version(wanted: bool) -> None:
@@ -76,6 +90,9 @@ def options(
     _: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option(DEBUG, help="Show the traceback of an error; may stand anywhere.")
     ] = False,
 ) -> None:
     """Plan, inspect and emit parallel PyTorch models."""

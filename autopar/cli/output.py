@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
+import typer
 from rich.console import Console
+from rich.progress import track
 
 from autopar.cache import write
 from autopar.errors import InputError
 from autopar.show.table import WIDTH
+
+T = TypeVar("T")
+AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def print_json(value: Any) -> None:
+    """A value of the library as JSON on the standard output."""
+    typer.echo(json.dumps(plain(value), indent=1))
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses as objects, what is not finite as null, all else as JSON has it or as text."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
 def console(stderr: bool = False) -> Console:
@@ -19,6 +46,14 @@ def console(stderr: bool = False) -> Console:
     if not made.is_terminal:
         made.width = max(made.width, WIDTH)
     return made
+
+
+def watched(every: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """The same things, with a bar on a terminal's standard error while they are made."""
+    out = console(stderr=True)
+    yield from track(
+        every, what, total, console=out, transient=True, disable=not out.is_terminal
+    )  # fmt: skip
 
 
 def save(text: str, path: Path) -> Path:

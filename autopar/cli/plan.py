@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,10 +22,12 @@ from autopar.cli.stages import (
     Forced,
     read_stages,
 )
+from autopar.constraint_file import from_file
+from autopar.constraints import from_user
 from autopar.errors import ConstraintError, InputError, MeshError
 from autopar.given import as_hardware
 from autopar.mesh import Mesh
-from autopar.options import Options
+from autopar.options import Constraints, Options
 from autopar.posed import Compilation
 from autopar.problem_text import to_json
 from autopar.rules import coverage, discovered
@@ -52,6 +55,9 @@ def command(
         list[str] | None,
         typer.Option(help="PATTERN=TYPES, e.g. 'used:*.weight=[R, S(0)]'; repeatable."),
     ] = None,
+    constraints: Annotated[
+        Path | None, typer.Option(help="TOML file with tables [pin], [forbid] and [prefer].")
+    ] = None,
     optimizer: Annotated[str, typer.Option(help="Class name in torch.optim.")] = "AdamW",
     precision: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or float16; none: as the model.")
@@ -78,7 +84,7 @@ def command(
         precision=precision,
         memory_limit=memory,
         preset=known("preset", preset, presets.names()) if preset else None,
-        constraints=_constraints(constraint or []),
+        constraints=_asked(constraint or [], constraints, mesh),
         recompute=recompute,
     )
     if problem is not None and problem.resolve() == output.resolve():
@@ -130,6 +136,20 @@ def _shape(mesh: str | None, devices: int | None) -> Mesh | int:
     if (mesh is None) == (devices is None):
         raise MeshError("Pass --mesh, such as 2x4, or --devices, such as 8: one of the two.")
     return Mesh.parse(mesh) if mesh is not None else devices or 0
+
+
+def _asked(texts: list[str], file: Path | None, mesh: str | None) -> Constraints:
+    """Of flags, of a file, or of both; with both, the axes have to be known already."""
+    flags = _constraints(texts)
+    if file is None:
+        return flags
+    if not flags and mesh is None:
+        return file
+    if mesh is None:
+        raise ConstraintError("Constraints in a file and as flags need --mesh: they name its axes.")
+    shape = Mesh.parse(mesh)
+    named = tuple(replace(c, at=f"--constraint {c.pattern!r}") for c in from_user(flags, shape))
+    return (*from_file(file, shape), *named)
 
 
 def _constraints(texts: list[str]) -> dict[str, str | dict[str, str]]:

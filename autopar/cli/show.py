@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from autopar.cli.match import graph_of
 from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE
-from autopar.cli.output import console
+from autopar.cli.output import AS_JSON, console, print_json
 from autopar.cli.stages import load_plan, staged_of
+from autopar.errors import InputError
+from autopar.focus import holding, stage_plan, tensor_facts, within_block
+from autopar.graph import Graph
 from autopar.pipeline_plan import PipelinePlan
+from autopar.plan import Plan
 from autopar.rules import coverage
-from autopar.show import coverage_line, show_operators, show_pipeline, show_plan
+from autopar.show import (
+    coverage_line,
+    show_block,
+    show_operators,
+    show_pipeline,
+    show_plan,
+    show_tensor,
+)
 
 
 def command(
@@ -22,18 +33,71 @@ def command(
     model: Annotated[
         str | None, typer.Argument(help=f"Names operators by module: {MODEL_HELP}.")
     ] = None,
+    stage: Annotated[
+        int | None, typer.Option(min=0, help="Of a pipeline: this stage's own plan.")
+    ] = None,
+    block: Annotated[
+        str | None, typer.Option(help="Only what lies in a module, such as model.layers.0.mlp.")
+    ] = None,
+    tensor: Annotated[
+        str | None, typer.Option(help="One parameter or tensor: types, parts, conversions.")
+    ] = None,
+    as_json: AS_JSON = False,
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
-    """Print a plan as tables: costs, parameters, communication, operators, conversions."""
+    """Print a plan as tables: costs, parameters, communication, operators, conversions.
+
+    Repeated blocks are folded; what your constraints speak of is marked.
+    """
     decided = load_plan(plan)
+    graph: Graph | None = None
     if isinstance(decided, PipelinePlan):
-        if model:
-            staged_of(decided, model, batch, sequence)
-        console().print(show_pipeline(decided))
-        return
-    graph = graph_of(decided, model, batch, sequence) if model else None
+        made = staged_of(decided, model, batch, sequence) if model else None
+        if stage is not None:
+            decided, number = stage_plan(decided, stage), stage
+            graph = made.stages.graphs[number] if made else None
+    elif stage is not None:
+        raise InputError("This plan has no stages: leave --stage out.")
+    else:
+        graph = graph_of(decided, model, batch, sequence) if model else None
+    _printed(decided, graph, block, tensor, as_json)
+
+
+def _printed(
+    plan: Plan | PipelinePlan,
+    graph: Graph | None,
+    block: str | None,
+    tensor: str | None,
+    as_json: bool,
+) -> None:
+    """All of it, or what was asked for."""
     out = console()
-    out.print(show_plan(decided, graph), "", show_operators(decided, graph), sep="\n")
-    if graph is not None:
-        out.print("", Text(coverage_line(coverage(graph))), sep="\n")
+    if tensor is not None or block is not None:
+        if tensor is not None and block is not None:
+            raise InputError("Pass --block or --tensor, not both.")
+        if isinstance(plan, PipelinePlan):
+            plan = holding(plan, tensor or block or "")
+            graph = None
+        if tensor is not None:
+            found = tensor_facts(plan, tensor)
+            print_json(found) if as_json else out.print(show_tensor(found))
+            return
+        plan = within_block(plan, graph, block or "")
+    if as_json:
+        print_json(_outlined(plan))
+    elif isinstance(plan, PipelinePlan):
+        out.print(show_pipeline(plan))
+    elif block is not None:
+        out.print(show_block(plan, graph))
+    else:
+        out.print(show_plan(plan, graph), "", show_operators(plan, graph), sep="\n")
+        if graph is not None:
+            out.print("", Text(coverage_line(coverage(graph))), sep="\n")
+
+
+def _outlined(plan: Plan | PipelinePlan) -> dict[str, Any]:
+    """Names, texts and figures; the plan file has the rest."""
+    found = plan.outline
+    figures = [{"kind": k, "name": name, "value": v} for (k, name), v in found.figures.items()]
+    return vars(found) | {"figures": figures}

@@ -19,6 +19,7 @@ from autopar.plan import (
     Estimate,
     Flow,
     ParameterPlan,
+    Parts,
     Plan,
     reduction_dtype,
 )
@@ -207,15 +208,16 @@ def estimate(
     }
     backward_s = sum(each.backward_s for each in spent.values())
     backward_s += sum(spent[name].forward_s for name in sorted(run_again.computed))
-    compute_s = sum(each.forward_s for each in spent.values()) + backward_s
-    compute_s += update_seconds(graph, parameters, prices)
-    hideable_s = hideable_seconds(graph, parameters, flows, prices, precision)
-    hidden_s = min(hideable_s, prices.hidden_share * backward_s)
+    forward_s = sum(each.forward_s for each in spent.values())
+    update_s = update_seconds(graph, parameters, prices)
+    hideable = hideable_by_axis(graph, parameters, flows, prices, precision)
+    covers_s = prices.hidden_share * backward_s
+    hidden_s = min(sum(hideable.values()), covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     bytes_of = [storage_bytes(leaf[p.name], p, prices) for p in parameters]
     keeps = Keeps(graph, shardings, conversions, mesh, saved, run_again)
     return Estimate(
-        compute_s=compute_s,
+        compute_s=forward_s + backward_s + update_s,
         exposed_s=sum(flow.seconds for flow in flows) - hidden_s,
         hidden_s=hidden_s,
         flows=flows,
@@ -225,6 +227,7 @@ def estimate(
         activation_nbytes=keeps.nbytes(),
         working_nbytes=largest_working(graph, choices, prices, keeps),
         in_flight=in_flight,
+        parts=Parts(forward_s, backward_s, update_s, tuple(hideable.items()), covers_s),
     )
 
 
@@ -236,15 +239,27 @@ def hideable_seconds(
     precision: str,
 ) -> float:
     """Of what is sent once a step, the seconds of every gradient's first collective."""
+    return sum(hideable_by_axis(graph, parameters, flows, prices, precision).values())
+
+
+def hideable_by_axis(
+    graph: Graph,
+    parameters: tuple[ParameterPlan, ...],
+    flows: tuple[Flow, ...],
+    prices: Prices,
+    precision: str,
+) -> dict[str, float]:
+    """The same on each axis that has any."""
     nbytes: Counter[tuple[str, str]] = Counter()
     for parameter in parameters:
         for part in _first_reduction(parameter, graph, prices.mesh, precision):
             nbytes[prices.mesh.names[part.axis], part.collective] += part.nbytes
-    return sum(
-        flow.seconds * min(1.0, nbytes[flow.axis, flow.collective] / flow.nbytes)
-        for flow in flows
-        if flow.scope == "step" and flow.direction == "backward" and flow.nbytes
-    )
+    found: defaultdict[str, float] = defaultdict(float)
+    for flow in flows:
+        sent = nbytes[flow.axis, flow.collective]
+        if flow.scope == "step" and flow.direction == "backward" and flow.nbytes and sent:
+            found[flow.axis] += flow.seconds * min(1.0, sent / flow.nbytes)
+    return dict(found)
 
 
 def _first_reduction(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from autopar.constraints import Constraint
 from autopar.errors import ConstraintError
@@ -14,6 +14,7 @@ from autopar.plan import OpSharding
 from autopar.pricing.parameters import Storage
 
 T = TypeVar("T")
+Forms = Callable[[T], Iterable[Sharding]]
 
 
 def narrow(
@@ -27,13 +28,21 @@ def narrow(
     _refuse_unmatched(graph, constraints)
     kept = dict(candidates)
     rest = dict(storages)
-    for constraint in constraints:
+    for place, constraint in enumerate(constraints):
+        earlier = constraints[:place]
         if _is_about_parameters(constraint):
             for name, options in rest.items():
                 node = graph.node[name]
                 if constraint.matches(node.target):
                     _refuse_dims(constraint, node.target, node.outputs)
-                    rest[name] = _filter(options, constraint, mesh, _place(constraint), node.target)
+                    rest[name] = _filter(
+                        options, constraint, mesh, _place(constraint), node.target
+                    ) or _refuse_clash(
+                        node.target, constraint, storages[name], mesh,
+                        [(c, _place(c)) for c in earlier
+                         if _is_about_parameters(c) and c.matches(node.target)],
+                        _place(constraint),
+                    )  # fmt: skip
         for node in graph.nodes:
             indices = _spoken_of(constraint, node, graph)
             if indices and not node.is_leaf:
@@ -41,7 +50,12 @@ def narrow(
                 _refuse_dims(constraint, node.path, [graph.tensors[names[i]] for i in indices])
                 kept[node.name] = _filter(
                     kept[node.name], constraint, mesh, _operands(indices), node.path
-                )
+                ) or _refuse_clash(
+                    node.path, constraint, candidates[node.name], mesh,
+                    [(c, _operands(spoken)) for c in earlier
+                     if (spoken := _spoken_of(c, node, graph))],
+                    _operands(indices),
+                )  # fmt: skip
     return kept, rest
 
 
@@ -67,11 +81,36 @@ def _filter(
         if None not in ranks:
             counts = tuple(ranks.count(place) for place in range(len(constraint.allowed)))
             met.setdefault(counts, []).append(option)
-    if met:
-        return tuple(met[max(met)])
+    return tuple(met[max(met)]) if met else ()
+
+
+def _refuse_clash(
+    name: str,
+    constraint: Constraint,
+    options: tuple[T, ...],
+    mesh: Mesh,
+    earlier: list[tuple[Constraint, Forms[T]]],
+    forms: Forms[T],
+) -> NoReturn:
+    """Say which two constraints clash on `name`, if two do; `options` are all its candidates."""
+    alone = _filter(options, constraint, mesh, forms, name)
+    if not alone:
+        raise ConstraintError(
+            f"{name}: none of its {len(options)} candidates meets the constraint ({constraint.line}). "
+            "Allow more types there, or relax the constraints on its neighbours."
+        )
+    for other, its_forms in earlier:
+        left = _filter(options, other, mesh, its_forms, name)
+        if left and not _filter(left, constraint, mesh, forms, name):
+            raise ConstraintError(
+                f"{name}: two constraints clash:\n  {other.line}\n  {constraint.line}\n"
+                f"Of {len(options)} candidates the first leaves {len(left)}, the second alone "
+                f"{len(alone)}, both none. Change one of them."
+            )
+    lines = "".join(f"\n  {other.line}" for other, _ in earlier)
     raise ConstraintError(
-        f"{name}: none of its {len(options)} candidates meets the constraint ({constraint}). "
-        "Allow more types there, or relax the constraints on its neighbours."
+        f"{name}: no candidate meets all of these constraints:{lines}\n  {constraint.line}\n"
+        "Change one of them."
     )
 
 

@@ -76,21 +76,24 @@ def operator_seconds(
     if node.is_leaf:
         return NOTHING
     mesh = prices.mesh
-    operands = [graph.tensors[name] for name in node.operands]
     dtype = node.outputs[0].dtype
     ways = split(sharding, mesh)
-    moved = 0
-    if short(node.op) not in VIEWS:
-        moved = sum(
-            local_nbytes(tensor, form, mesh)
-            for tensor, form in _pairs(operands, node.outputs, sharding)
-        )
+    moved = moved_nbytes(node, sharding, graph, mesh)
     backward_s = 0.0
     if any(tensor.differentiable for tensor in node.outputs):
         backward_s = prices.operator(backward_flops(node, graph) / ways, 2 * moved, dtype)
     traffic = variant_traffic(sharding.variant, node, sharding, graph, mesh)
     forward_s = prices.operator(flops(node, graph) / ways, moved, dtype)
     return OperatorSeconds(forward_s, backward_s, sum(map(prices.collective, traffic)))
+
+
+def moved_nbytes(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> int:
+    """What the forward of an operator reads and writes on one rank."""
+    if short(node.op) in VIEWS:
+        return 0
+    operands = [graph.tensors[name] for name in node.operands]
+    pairs = _pairs(operands, node.outputs, sharding)
+    return sum(local_nbytes(tensor, form, mesh) for tensor, form in pairs)
 
 
 def working_nbytes(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> int:

@@ -7,6 +7,7 @@ With the graph they get their module's path; without it, numbered copies of a na
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 from autopar.graph import Graph
 from autopar.placement import N, Sharding
@@ -46,6 +47,10 @@ class Names:
         return not any(kind is N for sharding in forms for kind in sharding)
 
     def _base(self, name: str) -> str:
-        """The name of which this is a numbered copy: ``ln_1`` for ``ln_1_4``, but not ``ln``."""
-        base = _SUFFIX.sub("", name)
-        return base if base in self._nodes or f"{base}_" in self._nodes else name
+        return base(name, self._nodes)
+
+
+def base(name: str, nodes: Container[str]) -> str:
+    """The name of which this is a numbered copy: ``ln_1`` for ``ln_1_4``, but not ``ln``."""
+    shorter = _SUFFIX.sub("", name)
+    return shorter if shorter in nodes or f"{shorter}_" in nodes else name

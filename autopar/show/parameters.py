@@ -9,9 +9,12 @@ from autopar.placement import Sharding
 from autopar.plan import ParameterPlan, Plan
 from autopar.show.fold import fold, lines
 from autopar.show.names import Names
+from autopar.show.pins import pins
 from autopar.show.table import line, table
 from autopar.show.units import form, shape
 
+PINNED = " ◆"
+"""Behind the name of what constraints speak of."""
 FORM = 23
 """Characters of a type before it is broken between axes."""
 
@@ -21,10 +24,14 @@ def parameters(plan: Plan, graph: Graph | None = None) -> Table:
     axes = ", ".join(plan.mesh.names)
     made = table(f"parameters, types on ({axes})", "name", "", "shape", "stored", "in the step",
                  "used", right=("",))  # fmt: skip
-    reads = used(plan, graph)
-    rows = ((p.name, _cells(p, reads[p.name])) for p in plan.parameters)
+    reads, asked = used(plan, graph), pins(plan)
+    rows = ((p.name, (p.name in asked, _cells(p, reads[p.name]))) for p in plan.parameters)
     for found in lines(fold(rows)):
-        line(made, found.label, found.count, *(found.value or ()))
+        pinned, cells = found.value or (False, ())
+        line(made, f"{found.label}{PINNED if pinned else ''}", found.count, *cells)
+    if asked:
+        made.caption = f"{PINNED.strip()} you asked for it: see constraints above"
+        made.caption_justify = "left"
     return made
 
 
@@ -54,6 +61,7 @@ def _reads(plan: Plan, graph: Graph | None, names: Names) -> list[tuple[str, Sha
     return [
         (names.tensor(operand), sharding)
         for node in graph.nodes
+        if node.name in plan.choice  # not where the plan is only a block of it
         for operand, sharding in zip(node.operands, plan.choice[node.name].inputs, strict=True)
     ]
 

@@ -27,6 +27,21 @@ def show_plan(plan: Plan, graph: Graph | None = None) -> RenderableType:
     )  # fmt: skip
 
 
+def show_block(plan: Plan, graph: Graph | None = None) -> RenderableType:
+    """A plan that was narrowed to a block: its parameters, operators and conversions."""
+    parts: list[RenderableType] = [parameters(plan, graph)] if plan.parameters else []
+    if plan.recompute:
+        said = ", ".join(f"{block.path}: {block.recompute}" for block in plan.recompute)
+        parts += ["", f"computed again in the backward: {said}"]
+    if any(choice.sharding.inputs for choice in plan.choices):
+        parts += ["", operators(plan, graph)]
+    elif graph is None:
+        parts += ["", "Pass the MODEL to see the block's operators."]
+    if plan.conversions:
+        parts += ["", conversions(plan, graph)]
+    return Group(*parts, "", LEGEND)
+
+
 def show_operators(plan: Plan, graph: Graph | None = None) -> RenderableType:
     """Every operator and every conversion, folded, with what the letters mean."""
     return Group(operators(plan, graph), "", conversions(plan, graph), "", LEGEND)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autopar.capture.saved import saved
 from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.pipeline_plan import PipelinePlan, Prediction, StageFigures, StagePlan, WorkerPlan
+from autopar.pipeline_plan import (
+    Joined,
+    Passed,
+    PipelinePlan,
+    Prediction,
+    StageFigures,
+    StagePlan,
+    WorkerPlan,
+)
 from autopar.placement import S, Sharding
 from autopar.plan import Plan
 from autopar.posed import Settings, prices_of
@@ -34,12 +42,26 @@ def predict(
     """
     spent = stages_spent(plan, stages, hardware, settings)
     schedule = without_transfers(plan.schedule)
-    simulated = simulate(schedule, costs(plan, stages, spent, hardware))
+    told = costs(plan, stages, spent, hardware)
+    simulated = simulate(schedule, told)
     return Prediction(
         simulated.step / schedule.batches,
         simulated.bubble_rates,
         tuple(_figures(each, spent[each.stage, each.worker], schedule) for each in plan.stages),
+        passed=tuple(
+            Passed(t.source, t.target, t.nbytes, t.gradient_nbytes) for t in told.traffic or ()
+        ),
+        joined=tuple(_joined(plan, told, hardware)),
     )
+
+
+def _joined(plan: PipelinePlan, told: Costs, hardware: Hardware) -> Iterator[Joined]:
+    """Each pair of workers that pass something on, once."""
+    for one, two in told.network.routes:
+        if one < two:
+            link = link_of(hardware, plan.workers[one], plan.workers[two])
+            name = "intra_host" if link == hardware.intra_host else "inter_host"
+            yield Joined(one, two, name, link.latency_s)
 
 
 def stages_spent(
@@ -150,4 +172,5 @@ def _figures(each: StagePlan, spent: Spent, schedule: Schedule) -> StageFigures:
     return StageFigures(
         each.stage, each.worker, spent.forward_s, spent.input_grad_s, spent.weight_grad_s,
         spent.once_s, held, spent.rest_nbytes + held * spent.kept_nbytes + spent.working_nbytes,
+        spent.hideable_s - spent.hidden_s,
     )  # fmt: skip

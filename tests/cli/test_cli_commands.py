@@ -22,13 +22,27 @@ FACTORIES = "tests/cli/factories.py"
 FLAGS = {
     "plan": {
         "model", "--mesh", "--devices", "--output", "-o", "--hardware", "--preset", "--constraint",
+        "--constraints",
         "--optimizer", "--precision", "--memory", "--recompute", "--stages",
         "--schedule", "--microbatches", "--cut", "--asynchronous", "--problem", "--batch",
         "--sequence",
     },
-    "show": {"plan", "model", "--batch", "--sequence"},
+    "show": {
+        "plan", "model", "--stage", "--block", "--tensor", "--json", "--batch", "--sequence",
+    },
     "emit": {"plan", "model", "--output", "-o", "--batch", "--sequence"},
     "explain": {"plan", "model", "target", "--hardware", "--rows", "--batch", "--sequence"},
+    "diff": {"before", "after", "--json"},
+    "compare": {
+        "model", "--mesh", "--plan", "--preset", "--hardware", "--optimizer", "--precision",
+        "--memory", "--json", "--batch", "--sequence",
+    },
+    "simulate": {
+        "plan", "--trace", "--bandwidth", "--microbatches", "--straggler", "--hardware", "--json",
+    },
+    "report": {
+        "plan", "--output", "-o", "--model", "--frontier", "--hardware", "--batch", "--sequence",
+    },
     "frontier": {"model", "--mesh", "--hardware", "--output", "-o", "--batch", "--sequence"},
     "map": {
         "model", "--mesh", "--batches", "--memories", "--hardware", "--optimizer", "--precision",
@@ -81,7 +95,7 @@ def test_commands_and_flags() -> None:
         for name, command in group.commands.items()  # type: ignore[attr-defined]
     }
     assert found == FLAGS
-    assert [parameter.opts for parameter in group.params] == [["--version"]]
+    assert [parameter.opts for parameter in group.params] == [["--version"], ["--debug"]]
 
 
 def test_version() -> None:

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from autopar.constraints import Constraint
 from autopar.mesh import Mesh
+from autopar.pipeline_plan import (
+    Joined,
+    Passed,
+    PipelinePlan,
+    Prediction,
+    StageFigures,
+    StagePlan,
+    WorkerPlan,
+)
 from autopar.placement import Sharding
-from autopar.plan import Choice, Conversion, Estimate, Flow, OpSharding, ParameterPlan, Plan
+from autopar.plan import (
+    BlockPlan,
+    Choice,
+    Conversion,
+    Estimate,
+    Flow,
+    OpSharding,
+    ParameterPlan,
+    Parts,
+    Plan,
+)
 from autopar.record import Asked, Search, Share
+from autopar.schedules import build, chain, lower
 
 LAYERS = 6
 
@@ -102,12 +123,64 @@ def _estimate() -> Estimate:
     )
     return Estimate(
         compute_s=0.04,
-        exposed_s=1.252,
-        hidden_s=6.2e-5,
+        exposed_s=1.252132,
+        hidden_s=3.0e-5,
         flows=flows,
         parameter_nbytes=60_000,
         gradient_nbytes=60_000,
         optimizer_nbytes=120_000,
         activation_nbytes=3 * 2**30,
         working_nbytes=700,
+        parts=Parts(0.012, 0.024, 0.004, (("x", 3.0e-5),), 0.02),
     )
+
+
+def other() -> Plan:
+    """The same model without tensor parallelism, in bfloat16, with two blocks run again."""
+    one = plan()
+    up = [replace(p, stored=_sharding("[S(0), S(0)]")) for p in one.parameters if ".up" in p.name]
+    changed = {p.name: p for p in up}
+    return replace(
+        one,
+        mesh=Mesh.of(8, 1),
+        precision="bfloat16",
+        parameters=tuple(changed.get(p.name, p) for p in one.parameters),
+        choices=tuple(
+            replace(c, sharding=replace(c.sharding, outputs=(_sharding("[S(0), R]"),)))
+            if c.node.startswith("gelu") else c
+            for c in one.choices
+        ),
+        recompute=tuple(BlockPlan(f"model.layers.{n}", "full") for n in range(2)),
+        estimate=replace(one.estimate, exposed_s=0.5, activation_nbytes=2**30),
+    )  # fmt: skip
+
+
+def pipeline(stages: int = 2, microbatches: int = 4) -> PipelinePlan:
+    """The layers in equal stages on four devices each, under 1F1B."""
+    one = plan()
+    held = [p for p in one.parameters if p.name != "scale"]
+    share = -(-len(held) // stages)
+    parts = [tuple(held[s * share : (s + 1) * share]) for s in range(stages)]
+    figures = tuple(StageFigures(s, s, 0.01, 0.012, 0.008, 0.02, stages - s, 2.0**30 * (s + 1))
+                    for s in range(stages))  # fmt: skip
+    workers = tuple(
+        WorkerPlan(tuple(range(4 * s, 4 * s + 4)), Mesh.of(1, 4)) for s in range(stages)
+    )
+    return PipelinePlan(
+        "TinyLM", "0123456789ab", Mesh.of(stages, 4), tuple(f"up_{3 * s}" for s in range(1, stages)),
+        microbatches, str(lower(build("1f1b", stages, microbatches), chain(stages))), workers,
+        tuple(StagePlan(s, s, replace(one, parameters=part, mesh=workers[s].mesh, choices=(),
+                                      conversions=(), recompute=(), estimate=_stage_estimate(s)))
+              for s, part in enumerate(parts)),
+        Prediction(0.2, (0.25,) * stages, figures, 0.15, passed=tuple(
+            Passed(s - 1, s, 0.001, 0.002) for s in range(1, stages)
+        ), joined=tuple(Joined(s - 1, s, "intra_host", 1e-5) for s in range(1, stages))), "h100",
+    )  # fmt: skip
+
+
+def _stage_estimate(stage: int) -> Estimate:
+    flow = Flow("y", "all_reduce", "forward", "microbatch", 4, 2**20, 0.002)
+    back = Flow("y", "all_reduce", "backward", "microbatch", 4, 2**20, 0.003)
+    reduced = Flow("y", "all_reduce", "backward", "step", 1, 2**22, 0.015)
+    rest = (stage + 1) * 2**26
+    return Estimate(0.025, 0.02, 0.0, (reduced, flow, back), rest, rest, 2 * rest, 2**27, 2**20)

@@ -1,0 +1,28 @@
+"""``autopar diff a.json b.json``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autopar.cli.output import AS_JSON, console, print_json
+from autopar.cli.stages import load_plan
+from autopar.show import show_difference
+
+
+def command(
+    before: Annotated[Path, typer.Argument(help="Plan file.")],
+    after: Annotated[Path, typer.Argument(help="Another plan of the same model.")],
+    as_json: AS_JSON = False,
+) -> None:
+    """What the second plan decides otherwise than the first, and what that costs.
+
+    Mesh, stages, types of parameters and operators, recomputation; time by kind, memory by kind.
+    """
+    found = load_plan(before).diff(load_plan(after))
+    if as_json:
+        print_json(found)
+    else:
+        console().print(show_difference(found))

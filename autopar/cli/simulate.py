@@ -1,0 +1,65 @@
+"""``autopar simulate plan.json --bandwidth node=0.5x``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autopar.cli.output import AS_JSON, console, print_json, save
+from autopar.cli.stages import load_plan
+from autopar.given import as_hardware
+from autopar.pipeline_plan import PipelinePlan
+from autopar.plan import Plan
+from autopar.replay import Conditions, play, trace_of
+from autopar.show import show_played
+from cost_models.hardware import Hardware, names
+
+
+def command(
+    plan: Annotated[Path, typer.Argument(help="Plan file.")],
+    trace: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write a trace for ui.perfetto.dev.")
+    ] = None,
+    bandwidth: Annotated[
+        list[str] | None,
+        typer.Option(help="AXIS=0.5x, or intra_host=, inter_host=; repeatable."),
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option(min=1, help="So many, of the size that the plan gives them.")
+    ] = None,
+    straggler: Annotated[
+        list[str] | None, typer.Option(help="RANK=1.2x: it takes so much longer; repeatable.")
+    ] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="The plan's own profile, if it is a file of yours.")
+    ] = None,
+    as_json: AS_JSON = False,
+) -> None:
+    """Play a plan's step: who does what when, and memory over time; from its file alone.
+
+    With another bandwidth, other microbatches or a slow rank: what that would change.
+    """
+    decided = load_plan(plan)
+    conditions = Conditions.of(bandwidth or (), microbatches, straggler or ())
+    played = play(decided, conditions, profile_of(decided, hardware))
+    if trace:
+        save(json.dumps(trace_of(played)) + "\n", trace)
+    if as_json:
+        print_json(
+            {k: v for k, v in vars(replace(played, simulated=None)).items() if k != "simulated"}
+        )
+        return
+    console().print(show_played(played), soft_wrap=True)
+    if trace:
+        console().print(f"\nwrote {trace}; open it at https://ui.perfetto.dev")
+
+
+def profile_of(plan: Plan | PipelinePlan, given: str | None) -> Hardware | None:
+    """The profile that is named, or the plan's where autopar has it; None: it is nowhere."""
+    if given is not None:
+        return as_hardware(given)
+    return as_hardware(plan.hardware) if plan.hardware in names() else None

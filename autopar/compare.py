@@ -1,0 +1,136 @@
+"""The solver's plan beside every preset, and beside plans of the user's: what else was possible.
+
+The model is captured once; each way is planned by itself, so each is the best of its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from autopar import presets
+from autopar.api import captured_for
+from autopar.asked import posed_for
+from autopar.automatic import source_of
+from autopar.certificate.again import Again
+from autopar.compiler import Compiler
+from autopar.errors import AutoparError, InfeasibleError, InputError, PlanError
+from autopar.given import MeshLike, as_hardware, as_mesh, offered_inputs
+from autopar.graph import Graph
+from autopar.meta import without_weights
+from autopar.options import Options, Precision
+from autopar.pipeline_plan import PipelinePlan
+from autopar.plan import Plan
+from autopar.show import differences
+from cost_models.hardware import Hardware, digest
+
+SOLVER = "autopar"
+"""What the solver's own plan is called."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to train the model on these devices, or why it is none (`plan` is None then)."""
+
+    name: str
+    plan: Plan | PipelinePlan | None
+    why: str = ""
+
+
+def compare(
+    model: nn.Module,
+    mesh: MeshLike,
+    example_inputs: Any = None,
+    *,
+    hardware: str | Hardware | None = None,
+    plans: Mapping[str, Plan | PipelinePlan] | None = None,
+    names: Sequence[str] | None = None,
+    **options: Any,
+) -> Iterator[Contender]:
+    """The solver's plan, each preset's (`names`: only these), and `plans` by the names given.
+
+    A plan that was priced for other hardware is priced again for this one; a pipeline's cannot be.
+    Raises `PlanError` for a plan of another model or batch.
+    """
+    if options.get("preset"):
+        raise InputError("compare plans every preset: leave preset= out.")
+    asked = Options.of(**options)
+    profile, inputs = as_hardware(hardware), example_inputs
+    if inputs is None:
+        inputs = offered_inputs(model)
+    bare = without_weights(model, asked.precision.compute)
+
+    def compiler(chosen: Options) -> Compiler:
+        return Compiler(bare, as_mesh(mesh), profile, chosen)
+
+    graph = compiler(asked).graph(inputs)
+    for name in (None, *(presets.names() if names is None else names)):
+        yield _planned(compiler(replace(asked, preset=name)), graph, name or SOLVER)
+    for name, plan in (plans or {}).items():
+        if isinstance(plan, PipelinePlan):
+            yield _pipeline(name, plan, model, inputs, profile, asked.loss)
+        else:
+            yield _given(name, plan, model, inputs, profile, asked.loss)
+
+
+def _planned(compiler: Compiler, graph: Graph, name: str) -> Contender:
+    try:
+        return Contender(name, compiler.compile(graph).plan)
+    except (InfeasibleError, InputError) as error:
+        return Contender(name, None, str(error))
+
+
+def _given(
+    name: str,
+    plan: Plan,
+    model: nn.Module,
+    inputs: Any,
+    profile: Hardware,
+    loss: Callable[..., Any] | None,
+) -> Contender:
+    """A plan of the user's at this hardware's prices."""
+    graph = captured_for(plan, model, inputs, loss)
+    _refuse_stranger(name, differences(plan, graph))
+    plan.check(graph)
+    if plan.hardware_digest == digest(profile):
+        return Contender(name, plan)
+    try:
+        priced = Again(plan, posed_for(plan, graph, profile)).plan
+    except (AutoparError, ValueError, KeyError) as error:
+        return Contender(name, None, f"cannot be priced for {profile.device.name}: {error}")
+    return Contender(name, priced, f"priced again: it was made for {plan.hardware}")
+
+
+def _pipeline(
+    name: str,
+    plan: PipelinePlan,
+    model: nn.Module,
+    inputs: Any,
+    profile: Hardware,
+    loss: Callable[..., Any] | None,
+) -> Contender:
+    precision = Precision.parse(plan.stages[0].plan.precision)
+    bare = without_weights(model, precision.compute)
+    options = Options(loss=loss, precision=precision)
+    if not isinstance(inputs, Mapping):
+        raise InputError(f"{name} is a pipeline's plan: pass example inputs as a dict.")
+    source = source_of(Compiler(bare, plan.mesh, profile, options), inputs)
+    if source.parted(plan.microbatches).digest != plan.graph_digest:
+        _refuse_stranger(name, ("other sizes, batch, version or code",))
+    if plan.prediction is None or plan.hardware_digest != digest(profile):
+        return Contender(
+            name, None,
+            f"it is a pipeline's and was priced for {plan.hardware}: plan it again with --hardware",
+        )  # fmt: skip
+    return Contender(name, plan)
+
+
+def _refuse_stranger(name: str, differs: Sequence[str]) -> None:
+    if differs:
+        raise PlanError(
+            f"{name} is not a plan of this model and batch:\n- " + "\n- ".join(differs)
+            + "\nMake a new one with `autopar plan`."
+        )  # fmt: skip

@@ -1,0 +1,31 @@
+"""A plan's step played again from its file alone, perhaps under other conditions: timeline and memory.
+
+What is known of a plan without stages is how much each kind takes, not when: within forward and
+backward, compute and collectives are drawn evenly.  A pipeline's step is simulated action by action.
+"""
+
+from __future__ import annotations
+
+from autopar.pipeline_plan import PipelinePlan
+from autopar.plan import Plan
+from autopar.replay.conditions import AS_PLANNED, Conditions
+from autopar.replay.played import Played, Row, Span
+from autopar.replay.staged import play_stages
+from autopar.replay.trace import trace_of
+from autopar.replay.whole import play_whole
+from cost_models.hardware import Hardware
+
+__all__ = ["AS_PLANNED", "Conditions", "Played", "Row", "Span", "play", "trace_of"]
+
+
+def play(
+    plan: Plan | PipelinePlan, conditions: Conditions = AS_PLANNED, hardware: Hardware | None = None
+) -> Played:
+    """The step.  Another bandwidth needs the `hardware` that the plan was priced for.
+
+    Raises `PlanError` where the file does not hold enough, `InputError` for conditions that name
+    what there is not.
+    """
+    if isinstance(plan, PipelinePlan):
+        return play_stages(plan, conditions, hardware)
+    return play_whole(plan, conditions, hardware)

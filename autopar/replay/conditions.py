@@ -1,0 +1,81 @@
+"""What might be otherwise: slower or faster links, another number of microbatches, a slow rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from autopar.errors import InputError
+
+LINKS = ("intra_host", "inter_host")
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """`bandwidth` multiplies that of mesh axes or links; `stragglers` multiply a rank's compute time."""
+
+    bandwidth: Mapping[str, float] = field(default_factory=dict)
+    microbatches: int | None = None
+    stragglers: Mapping[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        bandwidth: Iterable[str] = (),
+        microbatches: int | None = None,
+        stragglers: Iterable[str] = (),
+    ) -> Conditions:
+        """Read ``node=0.5x`` and ``3=1.2x``."""
+        slow = _factors("straggler", stragglers, "3=1.2x")
+        ranks: dict[int, float] = {}
+        for name, factor in slow.items():
+            if not name.isdecimal():
+                raise InputError(f"--straggler {name}: a rank is a whole number, as in 3=1.2x.")
+            ranks[int(name)] = factor
+        return cls(_factors("bandwidth", bandwidth, "node=0.5x"), microbatches, ranks)
+
+    @property
+    def is_planned(self) -> bool:
+        """Nothing is otherwise."""
+        return self == AS_PLANNED
+
+    def check(self, axes: Iterable[str], world: int) -> None:
+        """Raise `InputError` for axes, links and ranks that there are not."""
+        known = (*dict.fromkeys(axes), *LINKS)
+        for name in self.bandwidth:
+            if name not in known:
+                raise InputError(
+                    f"No axis or link is called {name!r}: there are {', '.join(known)}."
+                )
+        for rank in self.stragglers:
+            if rank >= world:
+                raise InputError(f"There is no rank {rank}: the mesh has {world}, from 0.")
+
+    def slowest(self, ranks: Iterable[int]) -> float:
+        """By how much the slowest of these ranks is slower than planned."""
+        return max((self.stragglers.get(rank, 1.0) for rank in ranks), default=1.0)
+
+    def __str__(self) -> str:
+        said = [f"bandwidth of {name} x{factor:g}" for name, factor in self.bandwidth.items()]
+        if self.microbatches is not None:
+            said.append(f"{self.microbatches} microbatches")
+        said += [f"rank {rank} x{factor:g} slower" for rank, factor in self.stragglers.items()]
+        return ", ".join(said) or "as planned"
+
+
+AS_PLANNED = Conditions()
+
+
+def _factors(flag: str, texts: Iterable[str], example: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for text in texts:
+        match = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]*\.?[0-9]+(?:[eE][-+]?\d{1,2})?)[xX]?\s*", text)
+        if match is None or not float(match[2]) > 0:
+            raise InputError(
+                f"Cannot read --{flag} {text!r}: write {example}, with a factor above 0."
+            )
+        if match[1] in found:
+            raise InputError(f"--{flag} speaks twice of {match[1]!r}.")
+        found[match[1]] = float(match[2])
+    return found

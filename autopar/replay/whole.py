@@ -1,0 +1,141 @@
+"""A plan without stages: one step of all ranks together.
+
+All ranks do the same and wait for each other at every collective, so one slow rank slows all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from autopar.errors import PlanError
+from autopar.estimate import Flow, Parts
+from autopar.plan import Estimate, Plan
+from autopar.replay.conditions import Conditions
+from autopar.replay.flows import Flows, checked
+from autopar.replay.played import Played, Row, Span
+from cost_models.hardware import Hardware
+
+MOST_SLICES = 32
+"""Pieces that forward and backward are drawn in: the model's blocks, if they are no more."""
+
+
+def play_whole(plan: Plan, conditions: Conditions, hardware: Hardware | None) -> Played:
+    """The step."""
+    conditions.check(plan.mesh.names, plan.mesh.world_size)
+    if conditions.microbatches not in (None, 1):
+        raise PlanError(
+            "This plan runs the batch in one piece, and its file does not know what a part would cost: "
+            f"plan again with --stages auto --microbatches {conditions.microbatches}."
+        )
+    parts = plan.estimate.parts
+    if parts is None:
+        raise PlanError(
+            "This plan file does not say what forward and backward take, as it was written by an older "
+            "autopar: make it again with `autopar plan`."
+        )
+    profile = checked(hardware, plan.hardware, plan.hardware_digest, conditions)
+    flows = Flows(plan.mesh, conditions, profile)
+    slow = conditions.slowest(range(plan.mesh.world_size))
+    slices = min(MOST_SLICES, blocks_of(plan))
+    rows = []
+    for name, ranks, pace in _groups(plan, conditions):
+        step = _Step(plan.estimate, parts, flows, slow, pace, slices)
+        spans = tuple(step.spans())
+        busy = sum(s.end - s.start for s in spans if s.lane == "compute")
+        rows.append(Row(name, ranks, spans, tuple(step.memory), busy))
+    step_s = max(span.end for row in rows for span in row.spans)
+    notes = ("Within forward and backward, what takes how long is known, not when.",)
+    limit = plan.asked.memory_limit
+    return Played(
+        plan.model, str(conditions), step_s, plan.estimate.step_s, tuple(rows), limit, notes=notes
+    )
+
+
+def blocks_of(plan: Plan) -> int:
+    """How often the most repeated block is there, by the names of its parameters."""
+    numbers: dict[str, set[str]] = {}
+    for parameter in plan.parameters:
+        if match := re.match(r"(.*?)\b(\d+)\b", parameter.name):
+            numbers.setdefault(match[1], set()).add(match[2])
+    return max((len(found) for found in numbers.values()), default=1)
+
+
+def _groups(plan: Plan, conditions: Conditions) -> Iterator[tuple[str, tuple[int, ...], float]]:
+    """Ranks of one pace; those with the plan's come first."""
+    by_pace: dict[float, list[int]] = {}
+    for rank in range(plan.mesh.world_size):
+        by_pace.setdefault(conditions.stragglers.get(rank, 1.0), []).append(rank)
+    for pace, ranks in sorted(by_pace.items()):
+        first = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}"
+        whole = len(ranks) == ranks[-1] - ranks[0] + 1
+        yield first if whole else f"{len(ranks)} other ranks", tuple(ranks), pace
+
+
+@dataclass
+class _Step:
+    """Writes the spans of a rank of some pace, where the slowest has the pace `slow`."""
+
+    estimate: Estimate
+    parts: Parts
+    flows: Flows
+    slow: float
+    pace: float
+    slices: int
+    now: float = 0.0
+
+    def spans(self) -> Iterator[Span]:
+        """From the gathers before the forward to the update; writes `memory` as it goes."""
+        e, parts = self.estimate, self.parts
+        rest = e.parameter_nbytes + e.gradient_nbytes + e.optimizer_nbytes
+        kept = e.in_flight * e.activation_nbytes / self.slices
+        self.memory: list[tuple[float, float]] = [(0.0, float(rest))]
+        once = [flow for flow in e.flows if flow.scope == "step"]
+        each = [flow for flow in e.flows if flow.scope == "microbatch"]
+        yield from self._sent([f for f in once if f.direction == "forward"], 1)
+        for number in range(self.slices):
+            self.memory.append((self.now, rest + (number + 1) * kept + e.working_nbytes))
+            yield from self._computed("forward", parts.forward_s / self.slices)
+            yield from self._sent([f for f in each if f.direction == "forward"], self.slices)
+        reduced = [f for f in once if f.direction == "backward"]
+        hidden = self._hidden(reduced) / self.slices
+        for number in reversed(range(self.slices)):
+            self.memory.append((self.now, rest + (number + 1) * kept + e.working_nbytes))
+            begun = self.now
+            yield from self._computed("backward", parts.backward_s / self.slices)
+            if hidden:
+                yield Span("communication", "reduce gradients", begun, begun + hidden, True)
+            yield from self._sent([f for f in each if f.direction == "backward"], self.slices)
+        self.memory.append((self.now, float(rest)))
+        whole = sum(map(self.flows.seconds, reduced))
+        share = 1 - hidden * self.slices / whole if whole else 0.0
+        yield from self._sent([replace(f, seconds=f.seconds * share) for f in reduced], 1)
+        yield from self._computed("update", parts.update_s)
+        self.memory.append((self.now, float(rest)))
+
+    def _hidden(self, reduced: list[Flow]) -> float:
+        """Seconds of reductions that run beside the backward."""
+        if not self.parts.hideable or not self.estimate.hidden_s:
+            return 0.0
+        before: dict[str, float] = {}
+        after: dict[str, float] = {}
+        for flow in reduced:
+            before[flow.axis] = before.get(flow.axis, 0.0) + flow.seconds
+            after[flow.axis] = after.get(flow.axis, 0.0) + self.flows.seconds(flow)
+        hideable = sum(s * after[axis] / before[axis] for axis, s in self.parts.hideable)
+        return min(hideable, self.parts.covers_s * self.slow)
+
+    def _computed(self, what: str, seconds: float) -> Iterator[Span]:
+        """Compute, and the wait for the slowest rank."""
+        if seconds:
+            yield Span("compute", what, self.now, self.now + seconds * self.pace)
+            self.now += seconds * self.slow
+
+    def _sent(self, flows: list[Flow], slices: int) -> Iterator[Span]:
+        for flow in flows:
+            seconds = self.flows.seconds(flow) / slices
+            if seconds:
+                what = f"{flow.collective} on {flow.axis}"
+                yield Span("communication", what, self.now, self.now + seconds)
+                self.now += seconds

@@ -1,0 +1,12 @@
+"""A plan as one page that needs no network: what was decided, what it costs, how sure we are.
+
+Works from a plan alone; with the model's graph it draws the roofline, with sources it shows them.
+"""
+
+from __future__ import annotations
+
+from autopar.report.page import report
+from autopar.report.roofline import Dot, Roofline, roofline
+from autopar.report.values import Extras
+
+__all__ = ["Dot", "Extras", "Roofline", "report", "roofline"]

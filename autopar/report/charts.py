@@ -1,0 +1,187 @@
+"""The report's charts as plotly's own JSON: colours that the colour-blind tell apart, and patterns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from autopar.plan import Flow, Plan
+from autopar.replay import Played, Span
+from autopar.report.roofline import Roofline
+
+Figure = dict[str, Any]
+# Okabe and Ito, "Color Universal Design", 2008.
+BLUE, ORANGE, GREEN, SKY, RED, PINK, YELLOW, GREY = (
+    "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#888888",
+)  # fmt: skip
+COMPUTE = {"forward": (BLUE, ""), "backward": (ORANGE, ""), "input gradient": (RED, ""),
+           "weight gradient": (PINK, "/"), "update": (GREY, "x")}  # fmt: skip
+SENT = ((GREEN, "/"), (SKY, "\\"), (YELLOW, "x"), (PINK, "-"), (RED, "|"), (BLUE, "+"))
+DASHES = ("solid", "dot", "dash", "longdash", "dashdot")
+MOST_SPANS = 20_000
+GIB = 2**30
+
+
+def timeline(played: Played) -> Figure:
+    """A bar per span, a trace per kind, two lanes per row of ranks."""
+    by_kind: defaultdict[str, list[tuple[str, Span]]] = defaultdict(list)
+    count = 0
+    for row in played.rows:
+        name = row.name.split(" (")[0]
+        for span in row.spans:
+            lane = name if span.lane == "compute" else f"{name}, sends"
+            if count < MOST_SPANS:
+                by_kind[_kind(span)].append((lane, span))
+                count += 1
+    looks = _looks(by_kind)
+    data = [
+        {
+            "type": "bar", "orientation": "h", "name": kind,
+            "y": [lane for lane, _ in spans],
+            "base": [_ms(span.start) for _, span in spans],
+            "x": [_ms(span.end - span.start) for _, span in spans],
+            "customdata": [span.what for _, span in spans],
+            "hovertemplate": "%{customdata}<br>%{base:.4~g} ms, %{x:.4~g} ms long<extra>%{y}</extra>",
+            "marker": _marker(*looks[kind]),
+        }
+        for kind, spans in by_kind.items()
+    ]  # fmt: skip
+    lanes = [f"{row.name.split(' (')[0]}{more}" for row in played.rows for more in ("", ", sends")]
+    used = {lane for spans in by_kind.values() for lane, _ in spans}
+    lanes = [lane for lane in lanes if lane in used]
+    order = {"categoryorder": "array", "categoryarray": lanes[::-1], "fixedrange": True}
+    high = 120 + 26 * len(lanes)
+    return _figure(
+        data, "milliseconds", "", high, barmode="overlay", bargap=0.15, yaxis=order
+    )  # fmt: skip
+
+
+def _kind(span: Span) -> str:
+    if span.lane == "compute":
+        return next((kind for kind in COMPUTE if span.what.startswith(kind)), span.what)
+    what = "sends" if span.what.startswith("send") else span.what.split(" of stage")[0]
+    return f"{what}, beside compute" if span.hidden else what
+
+
+def _looks(kinds: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """A colour and a pattern per kind."""
+    rest = [kind for kind in kinds if kind not in COMPUTE]
+    return {**COMPUTE, **{kind: SENT[place % len(SENT)] for place, kind in enumerate(rest)}}
+
+
+def _marker(color: str, pattern: str) -> dict[str, Any]:
+    """The pattern lies over the colour, dark enough for both themes."""
+    over = {"shape": pattern, "solidity": 0.25, "fillmode": "overlay", "fgcolor": "#222", "size": 6}
+    return {"color": color, "line": {"width": 0}, "pattern": over}
+
+
+def memory(played: Played, limit: float | None) -> Figure:
+    """Bytes over time by row, and the limit."""
+    data: list[dict[str, Any]] = [
+        {
+            "type": "scatter", "mode": "lines", "name": row.name.split(" (")[0],
+            "x": [_ms(second) for second, _ in row.memory] + [_ms(played.step_s)],
+            "y": [held / GIB for _, held in row.memory] + [row.memory[-1][1] / GIB],
+            "line": {"shape": "hv", "width": 2, "dash": DASHES[place % len(DASHES)],
+                     "color": (BLUE, ORANGE, GREEN, PINK, SKY, RED)[place % 6]},
+            "hovertemplate": "%{y:.4~g} GiB at %{x:.4~g} ms",
+        }
+        for place, row in enumerate(played.rows)
+    ]  # fmt: skip
+    if limit:
+        data.append({
+            "type": "scatter", "mode": "lines", "name": "limit", "x": [0, _ms(played.step_s)],
+            "y": [limit / GIB] * 2, "line": {"color": RED, "dash": "dash", "width": 2},
+            "hovertemplate": "limit %{y:.4~g} GiB",
+        })  # fmt: skip
+    return _figure(data, "milliseconds", "GiB on one rank", 320, yaxis={"rangemode": "tozero"})
+
+
+def communication(groups: Sequence[tuple[str, Sequence[Flow]]]) -> Figure:
+    """Seconds by axis (of a stage), stacked by collective."""
+    sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    sent: defaultdict[tuple[str, str], int] = defaultdict(int)
+    for name, flows in groups:
+        for flow in flows:
+            where = f"{name}{flow.axis}"
+            sums[flow.collective][where] += flow.seconds
+            sent[flow.collective, where] += flow.nbytes
+    data = [
+        {
+            "type": "bar", "name": kind, "x": list(of), "y": [_ms(s) for s in of.values()],
+            "customdata": [sent[kind, where] / 2**20 for where in of],
+            "hovertemplate": "%{y:.4~g} ms, %{customdata:.4~g} MiB<extra>" + kind + " on %{x}</extra>",
+            "marker": _marker(*SENT[place % len(SENT)]),
+        }
+        for place, (kind, of) in enumerate(sums.items())
+    ]  # fmt: skip
+    return _figure(data, "mesh axis", "milliseconds a step", 320, barmode="stack",
+                   xaxis={"type": "category", "fixedrange": True})  # fmt: skip
+
+
+def frontier(plans: Sequence[Plan], here: tuple[float, float], limit: float | None) -> Figure:
+    """Step against memory, and where this plan stands."""
+    found = sorted(
+        (p.estimate.memory_nbytes / GIB, _ms(p.estimate.step_s), p.digest) for p in plans
+    )
+    data: list[dict[str, Any]] = [
+        {"type": "scatter", "mode": "lines+markers", "name": "fastest within its memory",
+         "x": [x for x, _, _ in found], "y": [y for _, y, _ in found],
+         "customdata": [digest for *_, digest in found], "line": {"color": BLUE},
+         "hovertemplate": "%{x:.4~g} GiB, %{y:.4~g} ms<extra>%{customdata}</extra>"},
+        {"type": "scatter", "mode": "markers", "name": "this plan", "x": [here[1] / GIB],
+         "y": [_ms(here[0])], "marker": {"symbol": "star", "size": 15, "color": ORANGE},
+         "hovertemplate": "%{x:.4~g} GiB, %{y:.4~g} ms<extra>this plan</extra>"},
+    ]  # fmt: skip
+    made = _figure(data, "GiB on one rank", "milliseconds a step", 320)
+    if limit:
+        line = {"color": RED, "dash": "dash"}
+        ends = {"x0": limit / GIB, "x1": limit / GIB, "y0": 0, "y1": 1, "yref": "paper"}
+        made["layout"]["shapes"] = [{"type": "line", "line": line, **ends}]
+    return made
+
+
+def roofline(found: Roofline) -> Figure:
+    """Dots below roofs, both axes logarithmic."""
+    at = [dot.flops / dot.nbytes for dot in found.dots]
+    low, high = min(at, default=0.1) / 3, max(at, default=100.0) * 3
+    data: list[dict[str, Any]] = []
+    for place, (dtype, peak) in enumerate(found.peaks.items()):
+        ridge = peak / found.bytes_per_s
+        xs = sorted({low, max(low, min(ridge, high)), high})
+        data.append({
+            "type": "scatter", "mode": "lines", "name": f"roof, {dtype}", "x": xs,
+            "y": [min(peak, x * found.bytes_per_s) / 1e12 for x in xs],
+            "line": {"color": GREY, "dash": DASHES[place % len(DASHES)]}, "hoverinfo": "name",
+        })  # fmt: skip
+    total = sum(dot.calls * dot.seconds for dot in found.dots) or 1.0
+    data.append({
+        "type": "scatter", "mode": "markers", "name": "operators, forward", "x": at,
+        "y": [dot.flops / dot.seconds / 1e12 for dot in found.dots],
+        "text": [f"{dot.name} x{dot.calls}<br>{dot.calls * dot.seconds / total:.1%} of the forward"
+                 for dot in found.dots],
+        "hovertemplate": "%{text}<br>%{x:.4~g} FLOP per byte, %{y:.4~g} TFLOP/s<extra></extra>",
+        "marker": {"color": BLUE, "opacity": 0.75, "line": {"width": 1, "color": "white"},
+                   "size": [7 + 26 * (dot.calls * dot.seconds / total) ** 0.5 for dot in found.dots]},
+    })  # fmt: skip
+    return _figure(data, "FLOP per byte", "TFLOP/s on one rank", 360, xaxis={"type": "log"},
+                   yaxis={"type": "log"})  # fmt: skip
+
+
+def _ms(seconds: float) -> float:
+    """Rounded: a page of digits that nobody reads weighs megabytes."""
+    return float(f"{seconds * 1e3:.6g}")
+
+
+def _figure(data: list[dict[str, Any]], x: str, y: str, height: int, **layout: Any) -> Figure:
+    axes = {
+        "xaxis": {"title": {"text": x}, "automargin": True, **layout.pop("xaxis", {})},
+        "yaxis": {"title": {"text": y}, "automargin": True, **layout.pop("yaxis", {})},
+    }
+    look = {
+        "height": height, "margin": {"l": 8, "r": 8, "t": 8, "b": 8}, "hovermode": "closest",
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
+    }  # fmt: skip
+    return {"data": data, "layout": {**look, **axes, **layout}}

@@ -1,0 +1,20 @@
+"""What a report can show beside the plan itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autopar.plan import Plan
+from autopar.report.roofline import Roofline
+
+
+@dataclass(frozen=True)
+class Extras:
+    """`frontier` are plans of the time-memory curve; sources are (title, text)."""
+
+    frontier: tuple[Plan, ...] = ()
+    roofline: Roofline | None = None
+    emitted: tuple[tuple[str, str], ...] = ()
+    written: tuple[tuple[str, str], ...] = ()
+    limit_nbytes: float | None = None
+    """Of a device, where the plan itself has no limit."""

@@ -1,0 +1,39 @@
+"""What a person asked of which parameter or operator, in few words: for marks beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from autopar.constraints import Constraint
+from autopar.plan import Plan
+
+OF_PARAMETERS = ("stored", "leaf", "used", "tensor")
+
+
+def pins(plan: Plan) -> dict[str, str]:
+    """Each parameter of which a constraint of the user's speaks, and what it says."""
+    found = {
+        p.name: ", ".join(
+            _said(c, plan)
+            for c in plan.asked.constraints
+            if c.pattern != "*" or c.subject != "tensor"
+            if c.subject in OF_PARAMETERS and c.matches(p.name)
+        )
+        for p in plan.parameters
+    }
+    return {name: said for name, said in found.items() if said}
+
+
+def pinned_names(plan: Plan, names: Iterable[str]) -> dict[str, str]:
+    """Each operator, by its path, of which a constraint on tensors speaks."""
+    asked = [c for c in plan.asked.constraints if c.subject == "tensor"]
+    found = {name: ", ".join(_said(c, plan) for c in asked if c.matches(name)) for name in names}
+    return {name: said for name, said in found.items() if said}
+
+
+def _said(constraint: Constraint, plan: Plan) -> str:
+    words = ", else ".join(" | ".join(alternative) for alternative in constraint.allowed)
+    axis = constraint.axis or "every axis" if len(plan.mesh) > 1 else ""
+    where = "" if constraint.subject == "tensor" else f"{constraint.subject} "
+    words = {"pin": "", "forbid": "not ", "prefer": "preferably "}[constraint.kind] + words
+    return f"{where}{words}{f' on {axis}' if axis else ''}"

@@ -1,0 +1,188 @@
+"""The report: whole, self-contained, true to the plan; and drawn by a browser where there is one."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import autopar
+from autopar.mesh import Mesh
+from autopar.pipeline_plan import PipelinePlan
+from autopar.placement import R, S, Sharding
+from autopar.plan import Plan
+from autopar.report import Extras, report, roofline
+from autopar.report.boxes import HIGH, LOW, WIDE, box
+from cost_models.hardware import load
+from tests.models import CASES
+from tests.show import hand_made
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+VOID = {"meta", "rect", "line", "br"}
+CHARTS = {"timeline-chart", "memory-chart", "communication-chart"}
+
+
+class Page(HTMLParser):
+    """Tags that match, ids, links, and text by section."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: Counter[str] = Counter()
+        self.addresses: list[str] = []
+        self.text: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self.ids[named.get("id") or ""] += 1
+        self.addresses += [named[key] or "" for key in ("src", "href") if key in named]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text.append(data)
+
+
+def parsed(text: str) -> Page:
+    """The page without plotly, which is not ours to check."""
+    return Page(re.sub(r"<script>/\*\*\n\* plotly.*?</script>", "", text, flags=re.DOTALL))
+
+
+def figures(text: str) -> dict[str, dict]:  # type: ignore[type-arg]
+    found = re.search(r'id="figures">(.*?)</script>', text, re.DOTALL)
+    assert found
+    content = json.loads(found[1].replace("<\\/", "</"))
+    assert isinstance(content, dict)
+    return content
+
+
+@pytest.mark.parametrize("plan", [hand_made.plan(), hand_made.other(), hand_made.pipeline(4, 12)])
+def test_the_page_is_whole_and_loads_nothing(plan: Plan | PipelinePlan) -> None:
+    text = report(plan)
+    page = parsed(text)
+    assert all(count == 1 for name, count in page.ids.items() if name)
+    assert all(address[0] == "#" and address[1:] in page.ids for address in page.addresses)
+    assert "default-src 'none'" in text and len(text.encode()) < 6e6
+    assert set(figures(text)) == CHARTS and set(figures(text)) <= page.ids.keys()
+    for name in ("mesh", "tensors", "timeline", "memory", "communication", "frontier", "roofline"):
+        assert name in page.ids
+    said = " ".join(page.text)
+    assert plan.digest in said and "model.layers.0" in said
+    assert ("stages" in page.ids) == isinstance(plan, PipelinePlan)
+
+
+def test_what_the_charts_hold_is_the_plans() -> None:
+    plan = hand_made.plan()
+    found = figures(report(plan))
+    shown = found["timeline-chart"]["data"]
+    compute = sum(
+        sum(trace["x"]) for trace in shown if trace["name"] in ("forward", "backward", "update")
+    )
+    assert compute == pytest.approx(plan.estimate.compute_s * 1e3, rel=1e-4)
+    ends = [b + x for trace in shown for b, x in zip(trace["base"], trace["x"], strict=True)]
+    assert max(ends) == pytest.approx(plan.estimate.step_s * 1e3, rel=1e-4)
+    held, limit = found["memory-chart"]["data"]
+    assert max(held["y"]) * 2**30 == pytest.approx(plan.estimate.memory_nbytes)
+    assert limit["y"] == [40.0, 40.0]
+    sent = sum(sum(trace["y"]) for trace in found["communication-chart"]["data"])
+    assert sent == pytest.approx(sum(f.seconds for f in plan.estimate.flows) * 1e3, rel=1e-4)
+
+
+def test_a_pipelines_communication_is_of_all_microbatches() -> None:
+    plan = hand_made.pipeline(2, 12)
+    sent = figures(report(plan))["communication-chart"]["data"]
+    (bars,) = sent
+    for height, each in zip(bars["y"], plan.stages, strict=True):
+        flows = each.plan.estimate.flows
+        expected = sum(f.seconds * (12 if f.scope == "microbatch" else 1) for f in flows)
+        assert height == pytest.approx(expected * 1e3, rel=1e-4)
+
+
+def test_names_are_text_and_never_markup() -> None:
+    evil = "</script><script>alert(1)</script>"
+    plan = replace(hand_made.plan(), model=evil)
+    text = report(plan, Extras(emitted=((evil, evil),), written=(("mine", "a < b & c"),)))
+    assert "<script>alert" not in text and "a &lt; b &amp; c" in text
+    parsed(text)
+
+
+def test_over_the_limit_is_said() -> None:
+    small = replace(hand_made.plan(), asked=replace(hand_made.plan().asked, memory_limit=2**20))
+    assert "Needs 3.0 GiB, the limit is 1.0 MiB" in " ".join(parsed(report(small)).text)
+    assert "Needs" not in " ".join(parsed(report(hand_made.plan())).text)
+
+
+def test_an_old_plan_file_has_a_page() -> None:
+    plan = hand_made.plan()
+    old = plan.with_estimate(replace(plan.estimate, parts=None))
+    assert "older autopar" in " ".join(parsed(report(old)).text)
+
+
+def test_with_the_model_and_a_frontier() -> None:
+    model, inputs, loss = CASES["mlp"]()
+    made = autopar.compile_model(model, (2, 2), inputs, loss=loss, hardware="h100")
+    drawn = roofline(made.plan, made.graph, load("h100"))
+    assert sum(dot.calls for dot in drawn.dots) > 2
+    assert all(dot.flops / dot.seconds <= max(drawn.peaks.values()) for dot in drawn.dots)
+    extras = Extras((made.plan, made.plan), drawn, (("emitted", made.source),), (("mine", "x"),))
+    text = report(made.plan, extras)
+    assert set(figures(text)) == {*CHARTS, "roofline-chart", "frontier-chart"} - (
+        set() if made.plan.estimate.flows else {"communication-chart"}
+    )
+    assert "class" in " ".join(parsed(text).text)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_a_box_is_filled_by_as_much_as_rank_0_holds(data: st.DataObject) -> None:
+    mesh = Mesh.of(*data.draw(st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=3)))
+    shape = data.draw(st.sampled_from([(64,), (64, 64), (64, 128)]))
+    kinds = st.one_of(
+        st.just(R), st.builds(S, st.integers(0, len(shape) - 1), st.sampled_from([1, 2, 4]))
+    )
+    form = Sharding(tuple(data.draw(kinds) for _ in mesh))
+    if not form.fits(shape, mesh):
+        return
+    drawn = box(shape, form, mesh)
+    filled = re.findall(
+        r'class="mine" x="[\d.]+" y="[\d.]+" width="([\d.]+)" height="([\d.]+)"', drawn
+    )
+    area = sum(float(w) * float(h) for w, h in filled)
+    whole = WIDE * (HIGH if len(shape) > 1 else LOW)
+    share = math.prod(form.local_shape(shape, mesh)) / math.prod(shape)
+    assert area / whole == pytest.approx(share, rel=0.05)
+    assert "x".join(map(str, form.local_shape(shape, mesh))) in drawn
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("width", [1366, 500])
+def test_a_browser_draws_every_chart(width: int, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(report(hand_made.pipeline(4, 12)))
+    assert BROWSER
+    found = subprocess.run(
+        [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000",
+         f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900",
+         "--enable-logging=stderr", "--dump-dom", path.as_uri()],
+        capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    assert 'data-drawn="3"' in found.stdout
+    assert found.stdout.count('class="main-svg"') >= 3
+    assert not re.search(r"CONSOLE.*(Uncaught|Refused|violates)", found.stderr), found.stderr

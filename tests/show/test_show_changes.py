@@ -1,0 +1,82 @@
+"""What differs between two plans: golden text, and laws that hold for any two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from autopar.errors import PlanError
+from autopar.placement import I
+from autopar.show import changed, show_difference, to_text
+from autopar.show.table import WIDTH
+from tests.show import hand_made
+
+
+def test_golden(golden: Callable[[str, str], None]) -> None:
+    found = hand_made.plan().diff(hand_made.other())
+    golden("show_difference.txt", to_text(show_difference(found)))
+
+
+def test_golden_of_pipelines(golden: Callable[[str, str], None]) -> None:
+    one, two = hand_made.pipeline(), hand_made.pipeline(3, 8)
+    text = to_text(show_difference(one.diff(two)))
+    golden("show_difference_pipelines.txt", text)
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+@pytest.mark.parametrize("plan", [hand_made.plan(), hand_made.pipeline()])
+def test_a_plan_does_not_differ_from_itself(plan: hand_made.Plan) -> None:
+    found = plan.diff(plan)
+    assert found.changes == ()
+    assert all(figure.before == figure.after for figure in found.figures)
+    assert "decide the same" in changed(found)
+
+
+def test_the_other_way_round_is_the_opposite() -> None:
+    one, two = hand_made.plan(), hand_made.other()
+    there, back = one.diff(two), two.diff(one)
+    assert {(c.name, c.before, c.after) for c in there.changes} == {
+        (c.name, c.after, c.before) for c in back.changes
+    }
+    assert there.figure("step").more == -(back.figure("step").more or 0.0)
+    assert "faster" in changed(there) and "slower" in changed(back)
+
+
+def test_every_decision_is_seen() -> None:
+    one = hand_made.plan()
+    stored = replace(one.parameters[0], stored=one.parameters[0].stored.with_type(0, I))
+    found = one.diff(replace(one, parameters=(stored, *one.parameters[1:])))
+    assert [(c.name, c.what) for c in found.changes] == [("model.embed.weight", "stored")]
+    again = replace(one.parameters[0], regather=True)
+    found = one.diff(replace(one, parameters=(again, *one.parameters[1:])))
+    assert [(c.what, c.after) for c in found.changes] == [
+        ("in the step", "[S(0), S(1)], gathered again")
+    ]
+    found = one.diff(replace(one, choices=(*one.choices[:-1], replace(one.choices[-1], node="x"))))
+    assert {(c.name, c.before == "", c.after == "") for c in found.changes} == {
+        ("loss", False, True), ("x", True, False)
+    }  # fmt: skip
+
+
+def test_a_plan_beside_a_pipelines() -> None:
+    one, two = hand_made.plan(), hand_made.pipeline()
+    one = replace(one, parameters=one.parameters[:-1])
+    found = one.diff(two)
+    facts = {change.name: (change.before, change.after) for change in found.of("plan")}
+    assert facts["stages"] == ("1", "2")
+    assert found.figure("step").before == one.estimate.step_s
+    assert {c.name for c in found.of("stage")} == {p.name for p in one.parameters}
+
+
+def test_plans_of_two_models_are_refused() -> None:
+    one = hand_made.plan()
+    longer = replace(one.parameters[0], shape=(513, 64))
+    for other, said in (
+        (replace(one, model="OtherLM"), "the first is for TinyLM, the second for OtherLM"),
+        (replace(one, parameters=one.parameters[1:]), "only the first has model.embed.weight"),
+        (replace(one, parameters=(longer, *one.parameters[1:])), "512x64 in the first, 513x64"),
+    ):
+        with pytest.raises(PlanError, match=said):
+            one.diff(other)

@@ -1,0 +1,73 @@
+"""Parts of a plan: a stage, a block, a tensor; and marks beside what a person asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from autopar import compile_model
+from autopar.constraints import Constraint
+from autopar.errors import InputError
+from autopar.focus import holding, stage_plan, tensor_facts, within_block
+from autopar.show import show_block, show_plan, show_tensor, to_text
+from tests.models import CASES
+from tests.show import hand_made
+
+
+def test_golden(golden: Callable[[str, str], None]) -> None:
+    plan = hand_made.plan()
+    parts = [
+        show_tensor(tensor_facts(plan, "scale")),
+        show_tensor(tensor_facts(plan, "up.weight")),
+        show_tensor(tensor_facts(plan, "ln_1_3")),
+        show_block(within_block(plan, None, "model.layers.*.mlp")),
+    ]
+    golden("show_focus.txt", "\n".join(map(to_text, parts)))
+
+
+def test_a_block_holds_its_own_and_nothing_else() -> None:
+    model, inputs, loss = CASES["gpt2"]()
+    made = compile_model(model, (2, 2), inputs, loss=loss, hardware="h100", preset="fsdp_megatron")
+    block = within_block(made.plan, made.graph, "transformer.h.0")
+    assert {p.name for p in block.parameters} == {
+        p.name for p in made.plan.parameters if p.name.startswith("transformer.h.0.")
+    }
+    starts = ("transformer.h.0.", "transformer.h.0/")
+    own = {node.name for node in made.graph.nodes if node.path.startswith(starts)}
+    assert {c.node for c in block.choices} == own and block.conversions
+    text = to_text(show_block(block, made.graph))
+    assert "attn.c_attn/addmm" in text and "h.1" not in text and "ln_f" not in text
+
+
+def test_stages_of_a_pipeline() -> None:
+    plan = hand_made.pipeline()
+    assert stage_plan(plan, 1).parameters == plan.stages[1].plan.parameters
+    assert holding(plan, "model.layers.5") == plan.stages[1].plan
+    with pytest.raises(InputError, match="no stage 2: the plan has 2"):
+        stage_plan(plan, 2)
+
+
+def test_pins_are_marked() -> None:
+    plan = hand_made.plan()
+    marked = [line for line in to_text(show_plan(plan)).splitlines() if "◆" in line]
+    assert len(marked) == 2 and marked[0].startswith("scale ◆") and "you asked" in marked[1]
+    free = replace(plan, asked=replace(plan.asked, constraints=()))
+    assert "◆" not in to_text(show_plan(free))
+    layer = Constraint.of("used", "*.3.*.up.weight", "S(0)", "y")
+    one = replace(plan, asked=replace(plan.asked, constraints=(layer,)))
+    text = to_text(show_plan(one))
+    assert "model.layers.3.mlp.up.weight ◆" in text.replace("\n    ", "")
+
+
+def test_wrong_names_are_told() -> None:
+    plan = hand_made.plan()
+    for call, said in (
+        (lambda: tensor_facts(plan, "up.wieght"), "Did you mean 'model.layers.0.mlp.up.weight'"),
+        (lambda: tensor_facts(plan, "*.weight"), "means 19 parameters"),
+        (lambda: within_block(plan, None, "model.layer.0"), "Did you mean"),
+        (lambda: holding(hand_made.pipeline(), "nope"), "No stage has 'nope'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            call()

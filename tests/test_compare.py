@@ -1,0 +1,92 @@
+"""The solver's plan beside presets and given plans: the same figures as each has alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import autopar
+from autopar.compare import SOLVER, Contender, compare
+from autopar.errors import InputError, PlanError
+from autopar.plan import Plan
+from autopar.show import contenders, to_text
+from autopar.show.table import WIDTH
+from tests.models import CASES
+from tests.show import hand_made
+
+NAMES = ("ddp", "megatron")
+
+
+def compared(**options: object) -> dict[str, Contender]:
+    model, inputs, loss = CASES["mlp"]()
+    found = compare(
+        model, (2, 2), inputs, hardware="h100", loss=loss, **{"names": NAMES, **options}
+    )  # type: ignore[arg-type]
+    return {each.name: each for each in found}
+
+
+def planned(**options: object) -> Plan:
+    model, inputs, loss = CASES["mlp"]()
+    asked = {"hardware": "h100", "loss": loss, **options}
+    plan = autopar.plan(model, (2, 2), inputs, **asked)  # type: ignore[arg-type]
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def test_each_is_the_plan_that_it_is_alone() -> None:
+    found = compared()
+    assert list(found) == [SOLVER, *NAMES]
+    for name, preset in ((SOLVER, None), *zip(NAMES, NAMES, strict=True)):
+        plan, alone = found[name].plan, planned(preset=preset)
+        assert plan is not None and plan.digest == alone.digest
+    steps = {name: each.plan.objective_s for name, each in found.items()}  # type: ignore[union-attr]
+    assert steps[SOLVER] == min(steps.values())
+
+
+def test_what_does_not_fit_says_why() -> None:
+    found = compared(memory_limit=2000)
+    assert all(each.plan is None and "fit" in each.why for each in found.values())
+    text = to_text(contenders([(c.name, c.plan, c.why) for c in found.values()], 2000))
+    assert text.count("none fits") == 3 and "Nothing to compare" in text
+
+
+def test_a_plan_for_other_hardware_is_priced_again() -> None:
+    mine = planned(hardware="a100", preset="ddp")
+    found = compared(plans={"mine": mine})["mine"]
+    alone = planned(preset="ddp")
+    assert isinstance(found.plan, Plan) and "a100" in found.why
+    assert found.plan.digest == mine.digest == alone.digest
+    assert found.plan.estimate.step_s == pytest.approx(alone.estimate.step_s, rel=1e-9)
+    assert found.plan.estimate.step_s != mine.estimate.step_s
+
+
+def test_strangers_are_refused() -> None:
+    with pytest.raises(PlanError, match=r"(?s)mine is not a plan of this model.*TinyLM"):
+        compared(plans={"mine": hand_made.plan()})
+    with pytest.raises(PlanError, match="pipe is not a plan of this model"):
+        compared(plans={"pipe": replace(hand_made.pipeline(), stages=_in_model_precision())})
+    with pytest.raises(InputError, match="every preset"):
+        compared(preset="ddp")
+
+
+def _in_model_precision() -> tuple[hand_made.StagePlan, ...]:
+    return tuple(
+        replace(each, plan=replace(each.plan, precision="as the model"))
+        for each in hand_made.pipeline().stages
+    )
+
+
+def test_golden(golden: Callable[[str, str], None]) -> None:
+    slower = hand_made.other().estimate
+    rows = [
+        (SOLVER, hand_made.plan(), ""),
+        ("ddp", None, "Nothing fits into 40 GiB: the smallest plan needs 50 GiB.\nRaise it."),
+        ("fsdp", replace(hand_made.other(), estimate=replace(slower, exposed_s=2.0)), ""),
+        ("plans/of/mine/with/a/long/name.json", hand_made.other(), "priced again: made for a100"),
+        ("pipe.json", hand_made.pipeline(), ""),
+    ]
+    text = to_text(contenders(rows, 2.5 * 2**30))
+    golden("contenders.txt", text)
+    assert max(map(len, text.splitlines())) <= WIDTH
