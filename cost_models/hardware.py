@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-import tempfile
+import uuid
 from importlib import resources
 from pathlib import Path
 
@@ -65,13 +65,13 @@ def save(hardware: Hardware, path: str | Path) -> None:
     target = Path(path)
     if not target.parent.is_dir():
         raise ProfileError(f"Cannot write {target}: there is no folder {target.parent}.")
-    handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".toml.part")
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        with temporary.open("x", encoding="utf-8") as stream:
             stream.write(to_text(hardware))
         os.replace(temporary, target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import sys
 from dataclasses import replace
@@ -448,3 +449,13 @@ def test_flags_of_stages_that_make_no_sense(tmp_path: Path) -> None:
     ]:
         refused = run(*base, *more, "-o", tmp_path / "p.json")
         assert refused.exit_code == 1 and said in " ".join(refused.stderr.split()), refused.stderr
+
+
+def test_files_are_for_whom_the_umask_lets_read(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        path = tmp_path / "plan.json"
+        ok("plan", "tests.cli.factories:good", "--mesh", "2", "--hardware", "cpu", "-o", path)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o644 and [path] == list(tmp_path.iterdir())
