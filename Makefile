@@ -2,10 +2,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CODE := autopar cost_models tests examples
+CODE := autopar cost_models tests examples docs
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test lint types slow clean
+.PHONY: demo test lint types slow docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -28,5 +28,9 @@ test: lint types
 slow: $(STAMP)
 	$(BIN)/pytest -q -m slow
 
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/site/mkdocs.yml
+	@echo "open build/docs/index.html"
+
 clean:
-	rm -rf $(VENV) *.egg-info
+	rm -rf $(VENV) build *.egg-info

@@ -16,7 +16,14 @@ from autopar.batch import Batch
 from autopar.capture import ExampleInputs
 from autopar.compiler import Compiler, captured
 from autopar.errors import InfeasibleError, InputError, PaddingError
-from autopar.given import MeshLike, as_call, as_hardware, as_mesh, offered_inputs
+from autopar.given import (
+    MeshLike,
+    as_call,
+    as_hardware,
+    as_mesh,
+    meshes_of,
+    offered_inputs,
+)
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.meta import without_weights
@@ -35,7 +42,7 @@ from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.source import Weights
 from autopar.staged import Staged, Wanted, asked_of_pipelines
 from autopar.staging.choose import Wishes
-from autopar.views import views
+from autopar.watch import Watch, unwatched
 from cost_models.hardware import Hardware
 
 
@@ -54,6 +61,7 @@ def parallelize(
     input: str = "global",
     outputs: Sequence[str] = (),
     recompute: str | None = None,
+    database: str | Path | None = None,
     source: str | Path | None = None,
     replan: bool = True,
     weights: Weights | None = None,
@@ -66,29 +74,42 @@ def parallelize(
 ) -> Parallel | Pipelined:
     """The model as a distributed training step; call it on every rank, under ``torchrun``.
 
-    `mesh` is a shape such as ``(2, 4)``, a `Mesh` or a `DeviceMesh`; or a number of devices, then the
-    best shape is searched as well.
-    `example_inputs` hold one global batch, as a dict of keyword arguments (targets of `loss` among
-    them) or a tuple; left out where the model brings its own.  Rank 0 plans and its weights count.
-    `memory_limit` is per device, in bytes or as ``"40GiB"``.  `constraints` map patterns over names
-    to types (`autopar.constraints`), or name a TOML file of them; `preset` names a known one.
-    `recompute` ("none", "selective", "full") says what every block does in the backward; None leaves
-    it to the solver, which lets blocks forget what they made only where the memory limit asks for it.
-    With ``input="local"`` every rank passes its own part of the batch.  `source` is an emitted file
-    that was edited by hand.  Batches of other shapes are planned when they come, or refused with
-    ``replan=False``.
+    Rank 0 plans, and its weights count.  What comes back trains by ``loss = parallel(**batch)`` and
+    ``loss.backward()``; with stages it is a `Pipelined`, which trains by ``train_step(**batch)``.
 
-    `stages` (a number, or the shapes of the meshes that hold them, such as ``[(2, 2), 4]``) makes a
-    pipeline: consecutive ranks hold a stage each, `schedule` (see `autopar.schedules`) says who does
-    what when with how many `microbatches`, and `cuts` may name the operators that the later stages
-    begin with.  ``"auto"`` decides whether to cut at all, and of these what is not given.  What comes
-    back then is a `Pipelined`, which trains by ``train_step(**batch)``.  ``asynchronous=True`` permits
-    schedules that update weights while microbatches are in flight, so that gradients are those of
-    older weights; then it is an `Asynchronous`, which trains by ``train_steps(batches, optimizer)``.
-
-    `weights` (a .safetensors file, a directory of them or of `torch.distributed.checkpoint`, a state
-    dict) are read in slices.  What a model on the meta device lacks then, `init` makes, called as
-    ``model.apply(init)`` would; without it the model's own ``_init_weights`` and ``reset_parameters``.
+    - `model`: returns its loss, an object with ``.loss``, or what `loss` takes; it may lie on the meta
+      device.
+    - `mesh`: a shape such as ``(2, 4)``, a `Mesh` or a `DeviceMesh`; a number of devices, of
+      which every mesh of one or two axes is compared; or a sequence of `Mesh` to choose from (all of
+      up to three axes: ``autopar.views.views(64, 3)``).
+    - `example_inputs`: one global batch, as a dict of keyword arguments (targets of `loss` among them)
+      or a tuple; left out where the model brings its own.
+    - `loss`: called as ``loss(output, **targets)``.
+    - `optimizer`: the kind that you will use, for the memory of its state.
+    - `precision`: None (as the model is), ``"bfloat16"``, ``"float16"``, or a ``torch.autocast``.
+    - `memory_limit`: per device, in bytes or as ``"40GiB"``.
+    - `hardware`: a profile's name or file; None is this machine.
+    - `preset`, `constraints`: a known parallelism; patterns over names and their types
+      (`autopar.constraints.from_user`), or a TOML file of them.
+    - `database`: a file of operator times that `autopar profile` measured on this device.
+    - `input`: with ``"local"`` every rank passes its own part of the batch.
+    - `outputs`: names of outputs that the call returns beside the loss.
+    - `recompute`: ``"none"``, ``"selective"`` or ``"full"`` says what every block (`autopar.blocks`)
+      does in the backward, while what is no block keeps what it made; None leaves it to the solver,
+      which lets blocks forget only where the memory limit asks for it.
+    - `source`: an emitted file that was edited by hand.
+    - `replan`: whether batches of other shapes are planned when they come, or refused.
+    - `weights`: a .safetensors file, a directory of them or of `torch.distributed.checkpoint`, or a
+      state dict, read in slices.
+    - `init`: makes what a model on the meta device lacks then, called as ``model.apply(init)`` would;
+      without it the model's own ``_init_weights`` and ``reset_parameters``.
+    - `stages`: a number, or the shapes of the meshes that hold them, such as ``[(2, 2), 4]``:
+      consecutive ranks hold a stage each.  ``"auto"`` decides whether to cut at all, and what is not
+      given of these.  `schedule` (see `autopar.schedules`) says who does what when, with how many
+      `microbatches`; `cuts` may name the operators that the later stages begin with.
+    - `asynchronous`: permits schedules that update weights while microbatches are in flight, so that
+      gradients are those of older weights; it is an `Asynchronous` then, which trains by
+      ``train_steps(batches, optimizer)``.
 
     Raises `InputError` and its kinds for what does not fit, `CaptureError` for a model that cannot
     be captured as it is, `InfeasibleError` where nothing meets the constraints.
@@ -96,9 +117,10 @@ def parallelize(
     options = Options.of(
         loss=loss, optimizer=optimizer, precision=precision, memory_limit=memory_limit,
         preset=preset, constraints=constraints, input=input, outputs=outputs, recompute=recompute,
+        database=database,
     )  # fmt: skip
-    if isinstance(mesh, int) and stages == 1:
-        mesh = _agreed_view(model, mesh, example_inputs, hardware, options)
+    if stages == 1 and len(meshes := meshes_of(mesh, options)) > 1:
+        mesh = _agreed_view(model, meshes, example_inputs, hardware, options)
     device_mesh = world.device_mesh(mesh if isinstance(mesh, DeviceMesh) else as_mesh(mesh))
     faults.watch()
     compiler = Compiler(
@@ -240,10 +262,7 @@ def compile_model(
 ) -> Compilation:
     """`plan`, with every stage's output: graph, problem, plan and source."""
     chosen = Options.of(**options)
-    if isinstance(mesh, int):
-        return _best_view(model, mesh, example_inputs, hardware, chosen)
-    compiler, graph = _captured_by(model, mesh, example_inputs, hardware, chosen)
-    return compiler.compile(graph)
+    return _best_view(model, meshes_of(mesh, chosen), example_inputs, hardware, chosen)
 
 
 def plan_frontier(
@@ -252,29 +271,31 @@ def plan_frontier(
     example_inputs: ExampleInputs | None = None,
     *,
     hardware: str | Hardware | None = None,
+    watch: Watch = unwatched,
     **options: Any,
 ) -> tuple[Plan, ...]:
     """Plans from the fastest to the smallest, each the fastest within its memory.
 
-    They are the corners of the lower convex hull of (bytes, seconds) of all plans.
+    They are the corners of the lower convex hull of (bytes, seconds) of all plans; `watch` sees them
+    come.
     """
-    compiler, graph = _captured_by(model, mesh, example_inputs, hardware, Options.of(**options))
-    return tuple(made.plan for made in compiler.frontier(graph))
+    compiler, graph = captured_by(model, mesh, example_inputs, hardware, Options.of(**options))
+    return tuple(made.plan for made in compiler.frontier(graph, watch))
 
 
 def _agreed_view(
     model: nn.Module,
-    devices: int,
+    meshes: tuple[Mesh, ...],
     example_inputs: ExampleInputs | None,
     hardware: str | Hardware | None,
     options: Options,
 ) -> Mesh:
     """The mesh that rank 0 finds best."""
-    world.join(devices)
+    world.join(meshes[0].world_size)
     faults.watch()
 
     def choose() -> tuple[str, ...]:
-        return (str(_best_view(model, devices, example_inputs, hardware, options).plan.mesh),)
+        return (str(_best_view(model, meshes, example_inputs, hardware, options).plan.mesh),)
 
     (text,) = agreement.from_first_rank(choose)
     return Mesh.parse(text)
@@ -282,18 +303,13 @@ def _agreed_view(
 
 def _best_view(
     model: nn.Module,
-    devices: int,
+    meshes: tuple[Mesh, ...],
     example_inputs: ExampleInputs | None,
     hardware: str | Hardware | None,
     options: Options,
 ) -> Compilation:
-    """The best plan over all meshes that so many devices can be seen as.
-
-    Constraints and presets speak of axes: with them the devices stay one axis.
-    """
-    speaks = options.preset is not None or bool(options.constraints)
-    meshes = views(devices, 1) if speaks else views(devices)
-    compiler, graph = _captured_by(model, meshes[0], example_inputs, hardware, options)
+    """The best plan over all of these meshes."""
+    compiler, graph = captured_by(model, meshes[0], example_inputs, hardware, options)
     made, refusals = {}, {}
     for mesh in meshes:
         try:
@@ -309,7 +325,7 @@ def _best_view(
     return replace(best, plan=replace(best.plan, views=compared if len(meshes) > 1 else ()))
 
 
-def _captured_by(
+def captured_by(
     model: nn.Module,
     mesh: MeshLike,
     example_inputs: ExampleInputs | None,

@@ -13,16 +13,17 @@ from autopar.plan import Plan
 from autopar.posed import Posed, Settings, pose
 from autopar.pricing.parameters import Storage
 from cost_models.hardware import Hardware
+from cost_models.measured import Times
 
 
-def posed_for(plan: Plan, graph: Graph, hardware: Hardware) -> Posed:
-    """The problem that a plan answers."""
-    settings = settings_of(plan)
+def posed_for(plan: Plan, graph: Graph, hardware: Hardware, times: Times | None = None) -> Posed:
+    """The problem that a plan answers; `times` are the measured ones that price its operators."""
+    settings = settings_of(plan, times)
     kept = saved(graph, hardware.device.kind)
     return pose(graph, plan.mesh, hardware, settings, kept, plan.asked.recompute)
 
 
-def settings_of(plan: Plan) -> Settings:
+def settings_of(plan: Plan, times: Times | None = None) -> Settings:
     """What was asked for when a plan was made."""
     asked = plan.asked
     return Settings(
@@ -36,6 +37,7 @@ def settings_of(plan: Plan) -> Settings:
         batch=asked.batch,
         storage=storage_of(plan if asked.kept else None),
         first=not asked.kept,
+        times=times,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -89,16 +90,18 @@ def _source(compiler: Compiler, batch: Mapping[str, Any], whole: Graph) -> Sourc
             f"stages='auto' needs a loss and nothing else from {whole.name}: pass the targets with the "
             "batch, or loss=, and leave outputs= out."
         )
+    size = samples_of(batch)
 
+    @cache
     def capture(samples: int) -> Graph:
-        return compiler.graph(of_samples(batch, samples))
+        return whole if samples == size else compiler.graph(of_samples(batch, samples))
 
     def parted(pieces: int) -> Graph:
         if pieces == 1:
             return whole
-        return part(whole, capture(samples_of(batch) // pieces), pieces).microbatch
+        return part(whole, capture(size // pieces), pieces).microbatch
 
-    return Source(samples_of(batch), whole, capture, parted, _is_separable(whole))
+    return Source(size, whole, capture, parted, _is_separable(whole))
 
 
 def _is_trained(whole: Graph) -> bool:

@@ -74,3 +74,12 @@ class Batch:
             f"{key}: {str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
             for key, t in self.tensors.items()
         )
+
+
+def as_call(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Example inputs as positional and keyword arguments."""
+    if isinstance(inputs, torch.Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Mapping):
+        return (), inputs
+    return tuple(inputs), {}

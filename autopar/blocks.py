@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -59,9 +59,12 @@ class Block:
     def run_again(self, saved: Mapping[str, Saved]) -> tuple[Node, ...]:
         """The operators that a recomputation runs: it ends with the last one that keeps anything."""
         keeping = [
-            i for i, node in enumerate(self.nodes) if saved.get(node.name, Saved()) != Saved()
+            i for i, node in enumerate(self.nodes) if not saved.get(node.name, Saved()).is_nothing
         ]
         return self.nodes[: keeping[-1] + 1] if keeping else ()
+
+
+_Numbered = Mapping[tuple[str, int], Sequence[tuple[Node, ...]]]
 
 
 def blocks(graph: Graph) -> tuple[Block, ...]:
@@ -69,19 +72,39 @@ def blocks(graph: Graph) -> tuple[Block, ...]:
 
     In a stage of a pipeline one is enough: its siblings are in other stages.
     """
+    numbered = _numbered(graph)
+    return tuple(
+        Block(f"{prefix}.{index}", runs[0])
+        for (prefix, index), runs in numbered.items()
+        if not _unfit(prefix, runs, numbered, graph) and len(runs[0]) >= FEWEST
+    )
+
+
+def no_blocks(graph: Graph) -> tuple[tuple[str, str], ...]:
+    """Numbered modules as large as blocks that are none, which no recomputation reaches: path, why."""
+    numbered = _numbered(graph)
+    return tuple(
+        (f"{prefix}.{index}", why)
+        for (prefix, index), runs in numbered.items()
+        if (why := _unfit(prefix, runs, numbered, graph)) and sum(map(len, runs)) >= FEWEST
+    )
+
+
+def _numbered(graph: Graph) -> _Numbered:
+    """Every numbered module, with the operators of each piece in which it runs."""
     nodes = [
         node for node in graph.nodes if node.op not in ("parameter", "buffer", "input", "received")
     ]
-    runs = [
-        (where, tuple(run))
-        for where, run in itertools.groupby(nodes, key=lambda node: block_of(node.origin))
-        if where is not None
-    ]
-    pieces = Counter(where for where, _ in runs)
-    children = Counter(prefix for prefix, _ in pieces)
-    fewest = 1 if graph.is_stage else 2
-    return tuple(
-        Block(f"{prefix}.{index}", run)
-        for (prefix, index), run in runs
-        if pieces[prefix, index] == 1 and children[prefix] >= fewest and len(run) >= FEWEST
-    )
+    found: defaultdict[tuple[str, int], list[tuple[Node, ...]]] = defaultdict(list)
+    for where, run in itertools.groupby(nodes, key=lambda node: block_of(node.origin)):
+        if where is not None:
+            found[where].append(tuple(run))
+    return found
+
+
+def _unfit(prefix: str, runs: Sequence[tuple[Node, ...]], numbered: _Numbered, graph: Graph) -> str:
+    """Why a numbered module is no block, apart from its size; nothing where it is one."""
+    if len(runs) > 1:
+        return f"runs in {len(runs)} pieces"
+    siblings = sum(other == prefix for other, _ in numbered)
+    return "has no numbered sibling" if siblings < (1 if graph.is_stage else 2) else ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from autopar.errors import PlanError
+from autopar.html import Shown
 
 if TYPE_CHECKING:
     from autopar.plan import Estimate, Plan
@@ -55,7 +56,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Shown):
     """Two plans of one model, by their digests."""
 
     model: str
@@ -126,6 +127,7 @@ def outline(plan: Plan) -> Outline:
         "mesh": str(plan.mesh),
         "stages": "1",
         "hardware": plan.hardware,
+        "operator times": "modelled" if plan.times is None else str(plan.times),
         "preset": plan.preset or "none",
         "optimizer": plan.optimizer,
         "precision": plan.precision,

@@ -24,8 +24,11 @@ from autopar.meta import without_weights
 from autopar.options import Options, Precision
 from autopar.pipeline_plan import PipelinePlan
 from autopar.plan import Plan
-from autopar.show import differences
+from autopar.pricing.timed import timing_of
+from autopar.show import contenders, differences
+from autopar.show.html import as_html
 from cost_models.hardware import Hardware, digest
+from cost_models.measured import Times
 
 SOLVER = "autopar"
 """What the solver's own plan is called."""
@@ -38,6 +41,26 @@ class Contender:
     name: str
     plan: Plan | PipelinePlan | None
     why: str = ""
+
+    def _repr_html_(self) -> str:
+        return as_html(contenders([(self.name, self.plan, self.why)]))
+
+
+@dataclass(frozen=True)
+class _Physics:
+    """What all are priced by."""
+
+    hardware: Hardware
+    times: Times | None
+
+    def priced(self, plan: Plan | PipelinePlan) -> bool:
+        """Whether a plan was."""
+        same = plan.hardware_digest == digest(self.hardware)
+        return same and plan.times == timing_of(self.times)
+
+
+def _priced_by(plan: Plan | PipelinePlan) -> str:
+    return f"{plan.hardware}, operators {plan.times or 'modelled'}"
 
 
 def compare(
@@ -52,7 +75,8 @@ def compare(
 ) -> Iterator[Contender]:
     """The solver's plan, each preset's (`names`: only these), and `plans` by the names given.
 
-    A plan that was priced for other hardware is priced again for this one; a pipeline's cannot be.
+    A plan that was priced for other hardware, or by other times, is priced again for this
+    one; a pipeline's cannot be.
     Raises `PlanError` for a plan of another model or batch.
     """
     if options.get("preset"):
@@ -66,14 +90,15 @@ def compare(
     def compiler(chosen: Options) -> Compiler:
         return Compiler(bare, as_mesh(mesh), profile, chosen)
 
-    graph = compiler(asked).graph(inputs)
+    first = compiler(asked)
+    graph, physics = first.graph(inputs), _Physics(profile, first.times)
     for name in (None, *(presets.names() if names is None else names)):
         yield _planned(compiler(replace(asked, preset=name)), graph, name or SOLVER)
     for name, plan in (plans or {}).items():
         if isinstance(plan, PipelinePlan):
-            yield _pipeline(name, plan, model, inputs, profile, asked.loss)
+            yield _pipeline(name, plan, model, inputs, asked.loss, physics)
         else:
-            yield _given(name, plan, model, inputs, profile, asked.loss)
+            yield _given(name, plan, model, inputs, asked.loss, physics)
 
 
 def _planned(compiler: Compiler, graph: Graph, name: str) -> Contender:
@@ -88,20 +113,21 @@ def _given(
     plan: Plan,
     model: nn.Module,
     inputs: Any,
-    profile: Hardware,
     loss: Callable[..., Any] | None,
+    physics: _Physics,
 ) -> Contender:
-    """A plan of the user's at this hardware's prices."""
+    """A plan of the user's at these prices."""
     graph = captured_for(plan, model, inputs, loss)
     _refuse_stranger(name, differences(plan, graph))
     plan.check(graph)
-    if plan.hardware_digest == digest(profile):
+    if physics.priced(plan):
         return Contender(name, plan)
+    profile = physics.hardware
     try:
-        priced = Again(plan, posed_for(plan, graph, profile)).plan
+        priced = Again(plan, posed_for(plan, graph, profile, physics.times)).plan
     except (AutoparError, ValueError, KeyError) as error:
         return Contender(name, None, f"cannot be priced for {profile.device.name}: {error}")
-    return Contender(name, priced, f"priced again: it was made for {plan.hardware}")
+    return Contender(name, priced, f"priced again: it was made for {_priced_by(plan)}")
 
 
 def _pipeline(
@@ -109,21 +135,22 @@ def _pipeline(
     plan: PipelinePlan,
     model: nn.Module,
     inputs: Any,
-    profile: Hardware,
     loss: Callable[..., Any] | None,
+    physics: _Physics,
 ) -> Contender:
     precision = Precision.parse(plan.stages[0].plan.precision)
     bare = without_weights(model, precision.compute)
     options = Options(loss=loss, precision=precision)
     if not isinstance(inputs, Mapping):
         raise InputError(f"{name} is a pipeline's plan: pass example inputs as a dict.")
-    source = source_of(Compiler(bare, plan.mesh, profile, options), inputs)
+    source = source_of(Compiler(bare, plan.mesh, physics.hardware, options), inputs)
     if source.parted(plan.microbatches).digest != plan.graph_digest:
         _refuse_stranger(name, ("other sizes, batch, version or code",))
-    if plan.prediction is None or plan.hardware_digest != digest(profile):
+    if plan.prediction is None or not physics.priced(plan):
         return Contender(
             name, None,
-            f"it is a pipeline's and was priced for {plan.hardware}: plan it again with --hardware",
+            f"it is a pipeline's and was priced for {_priced_by(plan)}: plan it again with the same "
+            "--hardware and --database",
         )  # fmt: skip
     return Contender(name, plan)
 

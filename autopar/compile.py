@@ -5,21 +5,22 @@ Reads like the flow of the design, one line per stage.  It needs no processes an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from autopar import rules
-from autopar.blocks import FEWEST, MODES, blocks
+from autopar.blocks import MODES
 from autopar.capture.saved import saved as kept_of
-from autopar.errors import InputError
+from autopar.flights import Flights
 from autopar.graph import Graph, Saved
 from autopar.limited import within
 from autopar.mesh import Mesh
 from autopar.padded import best_padded
 from autopar.placement import S, Sharding
 from autopar.plan import Conversion, Plan
-from autopar.posed import Compilation, Settings, batch_inputs, pose
+from autopar.posed import Compilation, Posed, Settings, batch_inputs, pose
 from autopar.solve import hull
+from autopar.watch import Watch, unwatched
 from cost_models.hardware import Hardware
 
 
@@ -31,38 +32,29 @@ def compile_graph(
     def compiled(graph: Graph, kept: Mapping[str, Saved] | None) -> Compilation:
         if kept is None:
             kept = kept_of(graph, hardware.device.kind)
-        return _compiled(graph, mesh, hardware, settings, kept)
+        posed, plan = Flights(graph, mesh, hardware, settings, kept).plan(settings.in_flight)
+        return posed.emitted(plan)
 
     return best_padded(graph, mesh, settings, saved, compiled)
 
 
-def _compiled(
-    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, saved: Mapping[str, Saved]
-) -> Compilation:
-    """The best plan of this graph.  Blocks may be recomputed where the limit binds."""
-    _refuse_no_blocks(graph, settings)
-    plain = pose(graph, mesh, hardware, settings, saved)
-    limit = settings.memory_limit
-    free = plain.plan(plain.solve())
+def best_plan(plain: Posed, richer: Callable[[], Posed]) -> tuple[Posed, Plan]:
+    """The best plan and its problem: the richer one where the best of the plain is over the limit."""
+    free, limit = plain.plan(plain.solve()), plain.settings.memory_limit
     if limit is None or free.estimate.memory_nbytes <= limit:
-        return plain.emitted(free)
-    if settings.recompute is None and blocks(graph):
-        return within(pose(graph, mesh, hardware, settings, saved, MODES), plain, limit)
-    return within(plain, plain, limit)
-
-
-def _refuse_no_blocks(graph: Graph, settings: Settings) -> None:
-    asked = settings.recompute or "none"
-    if asked != "none" and settings.first and not blocks(graph):
-        raise InputError(
-            f"recompute={asked!r} finds nothing to recompute in {graph.name}: a block is one of "
-            f"several numbered modules (such as layers.0), of {FEWEST} operators at least, that runs "
-            "once and in one piece. Leave recompute out."
-        )
+        return plain, free
+    rich = richer()
+    found, _ = within(rich, plain, limit)
+    return rich, found
 
 
 def frontier(
-    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, saved: Mapping[str, Saved]
+    graph: Graph,
+    mesh: Mesh,
+    hardware: Hardware,
+    settings: Settings,
+    saved: Mapping[str, Saved],
+    watch: Watch = unwatched,
 ) -> tuple[Compilation, ...]:
     """Plans from the fastest to the smallest: the corners of the solver's convex hull.
 
@@ -72,7 +64,8 @@ def frontier(
     free = replace(settings, memory_limit=None)
     graph = compile_graph(graph, mesh, hardware, free, saved).graph
     posed = pose(graph, mesh, hardware, free, kept_of(graph, hardware.device.kind), modes)
-    every = map(posed.compilation, hull(posed.priced.problem))
+    corners = hull(posed.priced.problem, watch)
+    every = watch(map(posed.compilation, corners), len(corners), "planning")
     kept: list[Compilation] = []
     for made in sorted(every, key=lambda made: made.plan.estimate.step_s):
         if not kept or made.plan.estimate.memory_nbytes < kept[-1].plan.estimate.memory_nbytes:

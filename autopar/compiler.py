@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,14 @@ from autopar.padding import padded
 from autopar.placement import Sharding
 from autopar.plan import Plan
 from autopar.posed import Compilation, Settings
+from autopar.pricing.timed import times_for
+from autopar.reading import text_of
 from autopar.record import Padding
 from autopar.runtime import agreement
 from autopar.runtime.program import Program, load
+from autopar.watch import Watch, unwatched
 from cost_models.hardware import Hardware
+from cost_models.measured import Times
 
 
 def captured(
@@ -62,6 +67,10 @@ class Compiler:
         """The same on another mesh."""
         return Compiler(self._model, mesh, self.hardware, self.options)
 
+    def with_options(self, options: Options) -> Compiler:
+        """The same asked for something else."""
+        return Compiler(self._model, self.mesh, self.hardware, options)
+
     def graph(self, inputs: ExampleInputs, training: bool = True) -> Graph:
         """The captured forward pass."""
         return captured(self._model, inputs, self.options, training)
@@ -87,6 +96,11 @@ class Compiler:
         return saved(graph, self.hardware.device.kind)
 
     def settings(self, batch: Sharding | None) -> Settings:
+        """What was asked for, with the measured times that this process has, where any were named."""
+        return replace(self.asked(batch), times=self.times)
+
+    def asked(self, batch: Sharding | None) -> Settings:
+        """What was asked for: equal on all ranks."""
         options = self.options
         chosen = (
             *preset_constraints(options.preset, self.mesh),
@@ -108,9 +122,16 @@ class Compiler:
             first=self._first is None,
         )
 
-    def frontier(self, graph: Graph) -> tuple[Compilation, ...]:
+    @cached_property
+    def times(self) -> Times | None:
+        """What was measured of operators here, where a database was named."""
+        database = self.options.database
+        return None if database is None else times_for(database, self.hardware, self.mesh)
+
+    def frontier(self, graph: Graph, watch: Watch = unwatched) -> tuple[Compilation, ...]:
         """The plans of the time-memory curve, from the fastest to the smallest."""
-        return frontier(graph, self.mesh, self.hardware, self.settings(None), self._saved(graph))
+        saved = self._saved(graph)
+        return frontier(graph, self.mesh, self.hardware, self.settings(None), saved, watch)
 
     def program(
         self, inputs: ExampleInputs, training: bool = True, edited: Path | None = None
@@ -138,7 +159,9 @@ class Compiler:
 
     def _decide(self, graph: Graph, edited: Path | None) -> tuple[str, str]:
         made = self.compile(graph)
-        return made.plan.to_json(), made.source if edited is None else _read(edited)
+        return made.plan.to_json(), made.source if edited is None else text_of(
+            edited, "the source", SourceError
+        )
 
     def for_batch(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
@@ -182,13 +205,6 @@ def _cast(inputs: ExampleInputs, dtype: torch.dtype | None) -> ExampleInputs:
 
     changed: ExampleInputs = mapped(inputs, "", cast)
     return changed
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"Cannot read source={str(path)!r}: {error}.") from None
 
 
 def _of_parameters(first: Plan) -> tuple[Padding, ...]:

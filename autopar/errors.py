@@ -1,21 +1,23 @@
-"""Everything autopar raises on purpose.  Each message names what the user wrote and what to do next.
+"""Everything autopar raises on purpose.
 
-AutoparError
-├── InputError            what the user passed does not fit: names, shapes, missing arguments
-│   ├── MeshError         a mesh that is malformed or does not match the world
-│   ├── PlacementError    a type or sharding that is malformed or does not fit a shape
-│   ├── ScheduleError     a schedule that breaks its own order, hangs, or does not fit its sizes
-│   ├── ConstraintError   a constraint that matches nothing or cannot be met
-│   └── PaddingError      a dim that cannot be padded without changing what is computed
-├── CaptureError          the model cannot be captured without changing what it computes
-├── RuleError             an operator's rule is malformed or missing
-├── InfeasibleError       no plan meets the constraints
-│   └── OverLimitError    none fits into the memory
-├── PlanError             a plan file is corrupt, foreign, or does not belong to this model
-├── SourceError           an emitted (perhaps edited) file does not fit its plan
-├── RankMismatchError     ranks disagree about model, plan or batch
-├── RankFailedError       another rank failed; carries that rank's message
-└── InternalError         a value broke its own invariant: a defect of autopar, please report it
+    AutoparError
+    ├── InputError            what the user passed does not fit: names, shapes, missing arguments
+    │   ├── MeshError         a mesh that is malformed or does not match the world
+    │   ├── PlacementError    a type or sharding that is malformed or does not fit a shape
+    │   ├── ScheduleError     a schedule that breaks its own order, hangs, or does not fit its sizes
+    │   ├── ConstraintError   a constraint that matches nothing or cannot be met
+    │   └── PaddingError      a dim that cannot be padded without changing what is computed
+    ├── CaptureError          the model cannot be captured without changing what it computes
+    ├── RuleError             an operator's rule is malformed or missing
+    ├── InfeasibleError       no plan meets the constraints
+    │   └── OverLimitError    none fits into the memory
+    ├── PlanError             a plan file is corrupt, foreign, or does not belong to this model
+    ├── SourceError           an emitted (perhaps edited) file does not fit its plan
+    ├── RankMismatchError     ranks disagree about model, plan or batch
+    ├── RankFailedError       another rank failed; carries that rank's message
+    └── InternalError         a value broke its own invariant: a defect of autopar, please report it
+
+Each message names what the user wrote and what to do next.
 """
 
 from __future__ import annotations

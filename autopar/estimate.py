@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from autopar.timing import OpTime
+
 
 @dataclass(frozen=True, slots=True)
 class Flow:
@@ -54,6 +56,8 @@ class Estimate:
     """Microbatches whose activations are kept at the same time; `activation_nbytes` are of one."""
     parts: Parts | None = None
     """None in plans that were written before this was recorded."""
+    operators: tuple[OpTime, ...] = ()
+    """Of each operator in a microbatch, without collectives; none in plans of before that."""
 
     @property
     def step_s(self) -> float:

@@ -13,11 +13,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from autopar.capture import ExampleInputs
 from autopar.errors import InputError, MeshError
 from autopar.mesh import DEFAULT_NAMES, Mesh
+from autopar.options import Options
+from autopar.views import views
 from cost_models.errors import CostModelError
 from cost_models.hardware import Hardware, detect
 from cost_models.hardware import load as load_hardware
 
-MeshLike = Mesh | DeviceMesh | Sequence[int] | int | str
+MeshLike = Mesh | DeviceMesh | Sequence[int] | Sequence[Mesh] | int | str
+"""One mesh, several of the same devices to choose from, or how many devices there are."""
 
 
 def as_mesh(mesh: MeshLike) -> Mesh:
@@ -30,9 +33,36 @@ def as_mesh(mesh: MeshLike) -> Mesh:
         names = mesh.mesh_dim_names or DEFAULT_NAMES[: mesh.ndim]
         return Mesh.of(*mesh.shape, names=tuple(names))
     sizes = (mesh,) if isinstance(mesh, int) else tuple(mesh)
-    if not all(isinstance(size, int) for size in sizes):
+    shape = tuple(size for size in sizes if isinstance(size, int))
+    if len(shape) != len(sizes):
         raise MeshError(f"A mesh is a Mesh, a DeviceMesh or a shape such as (2, 2), not {mesh!r}.")
-    return Mesh.of(*sizes)
+    return Mesh.of(*shape)
+
+
+def meshes_of(mesh: MeshLike, options: Options) -> tuple[Mesh, ...]:
+    """The meshes among which the best is sought; of a mesh that is given, that one.
+
+    Constraints and presets speak of axes: with them a number of devices stays one axis.
+    """
+    if isinstance(mesh, int):
+        speaks = options.preset is not None or bool(options.constraints)
+        return views(mesh, 1) if speaks else views(mesh)
+    if not isinstance(mesh, (Mesh, DeviceMesh, str)):
+        several = tuple(each for each in mesh if isinstance(each, Mesh))
+        if several and len(several) == len(mesh):
+            return _alike(several)
+    return (as_mesh(mesh),)
+
+
+def _alike(meshes: tuple[Mesh, ...]) -> tuple[Mesh, ...]:
+    first = meshes[0]
+    for mesh in meshes:
+        if mesh.world_size != first.world_size:
+            raise MeshError(
+                f"Meshes to choose from are of the same devices: {first} has {first.world_size}, "
+                f"{mesh} has {mesh.world_size}."
+            )
+    return meshes
 
 
 def as_hardware(hardware: str | Hardware | None) -> Hardware:

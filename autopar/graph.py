@@ -176,12 +176,20 @@ class Saved:
 
     `extra_nbytes` counts storages that are neither (a mask, statistics) on the whole, unsplit node.
     `copied` are those of the operands of which it keeps a copy where they do not lie in row-major order.
+    `forward_nbytes` and `backward_nbytes` are made and let go again while it runs.
     """
 
     operands: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     extra_nbytes: int = 0
     copied: tuple[int, ...] = ()
+    forward_nbytes: int = 0
+    backward_nbytes: int = 0
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether nothing is kept."""
+        return not (self.operands or self.outputs or self.extra_nbytes)
 
 
 @dataclass(frozen=True)

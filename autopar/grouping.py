@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from autopar.graph import Graph, Node
 from autopar.mesh import Mesh
-from autopar.placement import I, R, S, Type
+from autopar.placement import I, N, R, S, Type
 from autopar.plan import Conversion, reduction_dtype
 
 _BLOCK = re.compile(r"(.*?\.\d+)(?:\.|$)")
@@ -107,7 +107,7 @@ def _hops(
     key = None
     for hop, step in enumerate(steps):
         source, target = step.source.local(step.axis, mesh), step.target[step.axis]
-        is_gather = isinstance(source, S) and target in (R, I)
+        is_gather = isinstance(source, S) and target in (R, I, N)
         if not (is_gather or (source, target) == (I, R)) or mesh.sizes[step.axis] == 1:
             return
         key = _Key(block, key, hop, step.axis, is_gather, target, tensor.dtype, reduce)

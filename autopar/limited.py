@@ -1,8 +1,8 @@
 """The best plan within a limit on memory.
 
-The solver counts what rests and what is kept.  What is alive besides, while the largest operator runs or
-a block is recomputed, is known of a finished plan only, but for the least of it.  So the solver is given
-a budget, and the budget is sought: the largest whose plan fits.  Where that leaves much to be gained,
+The solver counts what rests and what is kept.  What is alive besides, at the highest point of a step,
+is known of a finished plan only, but for the least of it.  So the solver is given a budget, and the
+budget is sought: the largest whose plan fits.  Where that leaves much to be gained,
 operators that need much besides are forbidden, step by step: then their part of the limit is free.
 (A tensor that is kept in two forms is counted once by the solver, and twice by a plan: so even then a
 budget may have to shrink.)
@@ -18,26 +18,34 @@ import numpy as np
 
 from autopar.errors import InfeasibleError, OverLimitError
 from autopar.plan import Plan
-from autopar.posed import Compilation, Posed
+from autopar.posed import Posed
 from autopar.problem import Assignment
 from autopar.solve import hull, readable
 
 BISECTIONS = 4
 NEAR = 2e-3
 """A gap, relative to the bound, that is not worth another search."""
+FAIR = 5e-3
+"""What is not worth a search where a stage like this one has such a plan already, with more microbatches
+in flight: the pipeline keeps pace with that one."""
 FAR = 2e-2
 """A gap that is worth solving other problems."""
 LEVELS = 6
 
 
-def within(posed: Posed, simpler: Posed, limit: float) -> Compilation:
-    """The best plan of `posed` that was found to fit, with the bound of all that might.
+def within(
+    posed: Posed, simpler: Posed, limit: float, known: Assignment | None = None
+) -> tuple[Plan, Assignment]:
+    """The best plan of `posed` that was found to fit, with the bound of all that might, and its answer.
 
-    `simpler` poses the same without recomputation; its answers are tried where that helps.
+    `simpler` poses the same without recomputation; its answers are tried where that helps.  `known`
+    is an answer for more microbatches in flight: where it is good enough nothing else is looked for.
     Raises `OverLimitError` with the smallest memory that was found to be enough.
     """
     search = _Search(posed, limit)
     either = (posed,) if simpler is posed else (posed, simpler)
+    if known is not None and search.is_ended_by(known):
+        return search.found
     for each in either:
         if not search.is_within(NEAR):
             search.descend(each)
@@ -48,7 +56,7 @@ def within(posed: Posed, simpler: Posed, limit: float) -> Compilation:
         search.try_hulls(either)
     if search.best is None:
         raise _over(search.smallest, limit)
-    return posed.emitted(search.best)
+    return search.found
 
 
 def _over(smallest: float, limit: float) -> OverLimitError:
@@ -64,6 +72,7 @@ class _Search:
     posed: Posed
     limit: float
     best: Plan | None = None
+    answer: Assignment | None = None
     smallest: float = float("inf")
     _bound: Assignment | None = field(default=None, init=False)
     _counted: float | None = field(init=False)
@@ -72,6 +81,22 @@ class _Search:
     def __post_init__(self) -> None:
         self._counted = self.limit - self.posed.priced.least_working
 
+    @property
+    def found(self) -> tuple[Plan, Assignment]:
+        """The best plan, and the answer that it was made of."""
+        assert self.best is not None and self.answer is not None
+        return self.best, self.answer
+
+    def is_ended_by(self, known: Assignment) -> bool:
+        """Whether no search is worth while beside what fits already: it is good, or what was proved of
+        it then says nearly the same of this."""
+        with suppress(OverLimitError):
+            self._try(self.posed, self.posed.solve(self._counted))
+            self._try(self.posed, known)
+        if self.best is None or self._bound is None:
+            return False
+        return self.is_within(FAIR) or self._bound.bound_s * (1.0 + FAIR) >= known.bound_s
+
     def is_within(self, gap: float) -> bool:
         """Whether what was found is, relative to the bound, as good as that."""
         if self.best is None or self._bound is None:
@@ -79,11 +104,12 @@ class _Search:
         return self.best.objective_s <= (1.0 + gap) * self._bound.bound_s
 
     def descend(self, posed: Posed) -> None:
-        """Less and less, until a plan fits; then between what was too much and what was enough."""
+        """Less and less, in growing steps, until a plan fits; then between too much and enough."""
         too_much = budget = self.limit - posed.priced.least_working
+        step = 1.0
         try:
             while (excess := self._try(posed, posed.solve(budget))) > 0:
-                too_much, budget = budget, budget - excess
+                too_much, budget, step = budget, budget - step * excess, 2.0 * step
         except OverLimitError as error:
             budget = error.least_nbytes
             if budget > too_much or self._try(posed, posed.solve(budget)) > 0:
@@ -126,7 +152,7 @@ class _Search:
         nbytes = made.estimate.memory_nbytes
         self.smallest = min(self.smallest, nbytes)
         if nbytes <= self.limit and (self.best is None or made.objective_s < self.best.objective_s):
-            self.best = made
+            self.best, self.answer = made, proven
         return nbytes - self.limit
 
     def _here(self, posed: Posed, answer: Assignment) -> Assignment:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -57,10 +57,18 @@ def batch_norm(
     return y, new_mean, new_var
 
 
+def strided(
+    x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int
+) -> torch.Tensor:
+    """A window on x's entries in row-major order, however x lies in memory."""
+    return x.contiguous().as_strided(size, stride, offset)
+
+
 _OWN: dict[str, Callable[..., Any]] = {
     "autopar.cross_entropy_sum": cross_entropy_sum,
     "autopar.count_valid": count_valid,
     "autopar.batch_norm": batch_norm,
+    "autopar.strided": strided,
 }
 
 
@@ -78,6 +86,12 @@ def callable_of(op: str) -> Callable[..., Any]:
             "registers it before planning."
         ) from None
     return found  # type: ignore[no-any-return]
+
+
+def makes_tensors(op: str) -> bool:
+    """Whether it can be told on which device to make what it makes, as ``arange`` can."""
+    schema = getattr(callable_of(op), "_schema", None)
+    return schema is not None and any(argument.name == "device" for argument in schema.arguments)
 
 
 def bind(arg: Arg, tensors: dict[str, Any] | Callable[[str], Any]) -> Any:

@@ -75,6 +75,8 @@ class Options:
     input: Literal["global", "local"] = "global"
     outputs: tuple[str, ...] = ()
     recompute: Recompute | None = None
+    database: Path | None = None
+    """Measured times of operators, from `autopar profile`."""
 
     @classmethod
     def of(
@@ -89,6 +91,7 @@ class Options:
         input: str = "global",
         outputs: Sequence[str] = (),
         recompute: str | None = None,
+        database: str | Path | None = None,
     ) -> Options:
         """Read what a user passed."""
         if input not in ("global", "local"):
@@ -111,10 +114,11 @@ class Options:
             "local" if input == "local" else "global",
             tuple(outputs),
             recompute,
+            None if database is None else Path(database),
         )
 
     def __str__(self) -> str:
-        """Equal on ranks that were asked for the same; callables do not count."""
+        """Equal on ranks that were asked for the same; callables and files do not count."""
         return (
             f"optimizer={self.optimizer} precision={self.precision} memory={self.memory_limit} "
             f"preset={self.preset} constraints={self.constraints} input={self.input} "

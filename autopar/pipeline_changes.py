@@ -41,6 +41,7 @@ def pipeline_outline(plan: PipelinePlan) -> Outline:
         "schedule": schedule.name,
         "microbatches": str(plan.microbatches),
         "hardware": plan.hardware,
+        "operator times": "modelled" if plan.times is None else str(plan.times),
         "preset": first.preset or "none",
         "optimizer": first.optimizer,
         "precision": first.precision,

@@ -42,9 +42,13 @@ class PipelineCompiler:
         """`given`: the pipeline, where it is compiled already."""
         self._compiler, self._wanted, self._given = compiler, wanted, given
         self._mesh, self._hardware = compiler.mesh, compiler.hardware
-        self._settings = compiler.settings(None)
         self._first: Staged | None = None
         self._graph: Graph | None = None
+
+    @property
+    def _settings(self) -> Settings:
+        """With measured times, which only the rank that decides needs."""
+        return self._compiler.settings(None)
 
     def decide(self, batch: Mapping[str, Any]) -> tuple[Staged, Graph | None]:
         """The plan of a pipeline, and the graph that counts denominators."""
@@ -66,7 +70,7 @@ class PipelineCompiler:
         graph, counts = self._graphs(batch, training)
         agreement.same(
             "the model, the mesh or the options",
-            f"{graph.digest} {self._mesh} {self._wanted} {self._settings}",
+            f"{graph.digest} {self._mesh} {self._wanted} {self._compiler.asked(None)}",
         )
         texts = agreement.from_first_rank(lambda: self._texts(batch, graph, counts, training))
         plan = PipelinePlan.from_json(texts[0], "the plan of rank 0")

@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from autopar.changes import Difference, Outline, Outlined, difference
 from autopar.errors import PlanError
+from autopar.html import Shown
 from autopar.pipeline_changes import pipeline_outline
 from autopar.plan import Plan
+from autopar.reading import first_fault, text_of
 from autopar.schedules import Edge, Schedule
 from autopar.split import Stages
 from autopar.texts import MeshText
+from autopar.timing import Timing, summed_up
+
+if TYPE_CHECKING:
+    from autopar.explanation import Explanation
 
 PIPELINE_SCHEMA = 1
 
@@ -110,7 +117,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class PipelinePlan:
+class PipelinePlan(Shown):
     """`cuts` name the operators that stages begin with; `actions` is the schedule's text.
 
     It is of one batch of so many `microbatches`; where updates do not wait, of a stream of batches.
@@ -135,6 +142,17 @@ class PipelinePlan:
     def schedule(self) -> Schedule:
         """What every worker does, in order, transfers included."""
         return Schedule.parse(self.actions)
+
+    @property
+    def times(self) -> Timing | None:
+        """The measured times that all stages were priced by; None: their operators are modelled."""
+        return self.stages[0].plan.times if self.stages else None
+
+    @property
+    def sources(self) -> str:
+        """Where the seconds of all stages' operators are from, summed up."""
+        every = (op for each in self.stages for op in each.plan.estimate.operators)
+        return summed_up(every, self.times)
 
     @cached_property
     def of(self) -> dict[tuple[int, int], Plan]:
@@ -161,21 +179,46 @@ class PipelinePlan:
         """What `other`, a plan of the same model, decides differently, and what that costs."""
         return difference(self.outline, other.outline)
 
+    def explain(
+        self,
+        target: str,
+        model: Any,
+        example_inputs: Any = None,
+        *,
+        loss: Any = None,
+        hardware: Any = None,
+        database: Any = None,
+        stage: int | None = None,
+        rows: int | None = None,
+    ) -> Explanation:
+        """Why `target` (a tensor, operator, parameter or module) is as it is, and what else it might be.
+
+        `model`, `example_inputs` and `loss` are as `parallelize` was given them; `hardware` and
+        `database` say what priced the plan, where its own names do not find it.  Every alternative that
+        is solved for (`rows`) has the best plan with it, everything else decided anew, and how that
+        differs.  It is explained
+        within the plan of `stage`, or of the stage that has it.
+        """
+        from autopar.explained import explain_plan  # reads plans: loaded when it is asked for
+
+        more = {} if rows is None else {"rows": rows}
+        return explain_plan(
+            self, target, model, example_inputs, loss=loss, hardware=hardware, database=database,
+            stage=stage,
+            **more,
+        )  # fmt: skip
+
     def to_json(self) -> str:
         """The plan as text."""
-        return _ADAPTER.dump_json(self, indent=1).decode()
+        return _adapter().dump_json(self, indent=1).decode()
 
     @classmethod
     def from_json(cls, text: str, source: str = "plan") -> PipelinePlan:
         """Read a plan; raise `PlanError` naming `source` and the first thing that is wrong."""
         try:
-            plan = _ADAPTER.validate_json(text)
+            plan = _adapter().validate_json(text)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the file"
-            raise PlanError(
-                f"{source} is not a pipeline's plan: {where}: {first['msg']}."
-            ) from None
+            raise PlanError(f"{source} is not a pipeline's plan: {first_fault(error)}.") from None
         if plan.schema != PIPELINE_SCHEMA:
             raise PlanError(
                 f"{source} has pipeline schema {plan.schema}; this autopar reads {PIPELINE_SCHEMA}."
@@ -185,11 +228,7 @@ class PipelinePlan:
     @classmethod
     def load(cls, path: str | Path) -> PipelinePlan:
         """Read a plan file."""
-        try:
-            text = Path(path).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(f"Cannot read the plan {path}: {error}.") from None
-        return cls.from_json(text, str(path))
+        return cls.from_json(text_of(path, "the plan"), str(path))
 
     def check(self, stages: Stages) -> None:
         """Raise `PlanError` or `ScheduleError` unless it fits the stages' graphs and itself."""
@@ -248,4 +287,7 @@ def edges(stages: Stages) -> tuple[Edge, ...]:
     return tuple(Edge(*pair, gradient) for pair, gradient in sorted(found.items()))
 
 
-_ADAPTER: TypeAdapter[PipelinePlan] = TypeAdapter(PipelinePlan)
+@cache
+def _adapter() -> TypeAdapter[PipelinePlan]:
+    """Made when it is first needed: that takes a while."""
+    return TypeAdapter(PipelinePlan)

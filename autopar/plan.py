@@ -9,8 +9,9 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,12 +21,18 @@ from autopar.conversion import Step, Traffic
 from autopar.errors import PlacementError, PlanError
 from autopar.estimate import Estimate, Flow, Parts
 from autopar.graph import Graph
+from autopar.html import Shown
 from autopar.pads import Pad, rests
 from autopar.placement import P, R, S, Sharding
 from autopar.problem import Proof
+from autopar.reading import first_fault, text_of
 from autopar.record import Asked, Padded, Padding, Search, Share, View
 from autopar.schema import check_schema
 from autopar.texts import MeshText, ShardingText
+from autopar.timing import OpTime, Timing, summed_up
+
+if TYPE_CHECKING:
+    from autopar.explanation import Explanation
 
 SCHEMA = 3
 
@@ -108,7 +115,7 @@ class BlockPlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """A model, a mesh, and every decision that makes one from the other."""
 
     model: str
@@ -141,6 +148,8 @@ class Plan:
     """The meshes that were compared, where only the devices were given."""
     hardware_digest: str = ""
     """Of the profile's figures, which its name may not tell."""
+    times: Timing | None = None
+    """The measured times that operators were priced by; None: all are modelled."""
     versions: tuple[tuple[str, str], ...] = ()
     precision: str = "float32"
     recompute: tuple[BlockPlan, ...] = ()
@@ -178,19 +187,17 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as text."""
-        return _ADAPTER.dump_json(self, indent=1).decode()
+        return _adapter().dump_json(self, indent=1).decode()
 
     @classmethod
     def from_json(cls, text: str, source: str = "plan") -> Plan:
         """Read a plan; raise `PlanError` naming `source` and the first thing that is wrong."""
         check_schema(text, source, SCHEMA)
         try:
-            plan = _ADAPTER.validate_json(text)
+            plan = _adapter().validate_json(text)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the file"
             raise PlanError(
-                f"{source} is not an autopar plan: {where}: {first['msg']}. "
+                f"{source} is not an autopar plan: {first_fault(error)}. "
                 "Make a new one with `autopar plan`."
             ) from None
         return plan
@@ -198,11 +205,7 @@ class Plan:
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         """Read a plan file."""
-        try:
-            text = Path(path).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(f"Cannot read the plan {path}: {error}.") from None
-        return cls.from_json(text, str(path))
+        return cls.from_json(text_of(path, "the plan"), str(path))
 
     def check(self, graph: Graph) -> None:
         """Raise `PlanError` unless the plan belongs to this graph and every sharding fits."""
@@ -305,6 +308,11 @@ class Plan:
         if fault:
             raise PlanError(f"{conversion.tensor} cannot be converted: {fault} ({conversion}).")
 
+    @property
+    def sources(self) -> str:
+        """Where its operators' seconds are from, summed up."""
+        return summed_up(self.estimate.operators, self.times)
+
     def with_estimate(self, estimate: Estimate) -> Plan:
         """The same decisions with other predictions."""
         return replace(self, estimate=estimate)
@@ -317,6 +325,32 @@ class Plan:
     def diff(self, other: Outlined) -> Difference:
         """What `other`, a plan of the same model, decides differently, and what that costs."""
         return difference(self.outline, other.outline)
+
+    def explain(
+        self,
+        target: str,
+        model: Any,
+        example_inputs: Any = None,
+        *,
+        loss: Any = None,
+        hardware: Any = None,
+        database: Any = None,
+        rows: int | None = None,
+    ) -> Explanation:
+        """Why `target` (a tensor, operator, parameter or module) is as it is, and what else it might be.
+
+        `model`, `example_inputs` and `loss` are as `parallelize` was given them; `hardware` and
+        `database` say what priced the plan, where its own names do not find it.  Every alternative that
+        is solved for (`rows`) has the best plan with it, everything else decided anew, and how that
+        differs.
+        """
+        from autopar.explained import explain_plan  # reads plans: loaded when it is asked for
+
+        more = {} if rows is None else {"rows": rows}
+        return explain_plan(
+            self, target, model, example_inputs, loss=loss, hardware=hardware, database=database,
+            **more,
+        )  # fmt: skip
 
 
 def _is_gather(conversion: Conversion) -> bool:
@@ -339,8 +373,13 @@ def total(traffic: Iterable[Traffic]) -> Counter[tuple[int, str, str]]:
     return sums
 
 
-_ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
+@cache
+def _adapter() -> TypeAdapter[Plan]:
+    """Made when it is first needed: that takes a while."""
+    return TypeAdapter(Plan)
+
+
 __all__ = [
-    "BlockPlan", "Choice", "Conversion", "Estimate", "Flow", "OpSharding", "ParameterPlan", "Parts",
-    "Plan", "reduction_dtype", "total",
+    "BlockPlan", "Choice", "Conversion", "Estimate", "Flow", "OpSharding", "OpTime", "ParameterPlan",
+    "Parts", "Plan", "Timing", "reduction_dtype", "total",
 ]  # fmt: skip

@@ -27,6 +27,7 @@ from autopar.problem import Assignment, Limit
 from autopar.record import Asked, Padding, Search
 from autopar.solve import Ready, completed
 from cost_models.hardware import Hardware
+from cost_models.measured import Times
 
 T = TypeVar("T")
 
@@ -70,6 +71,8 @@ class Settings:
     """What every block does in the backward; None: nothing again, or what the memory limit asks for."""
     first: bool = True
     """Whether constraints that speak of nothing in this graph are mistakes."""
+    times: Times | None = None
+    """Operators that were timed; None: all are priced by the roofline."""
 
     @property
     def asked(self) -> Asked:
@@ -109,13 +112,21 @@ class Posed:
         """The problem, prepared for one or several limits."""
         return Ready.of(self.priced.problem)
 
+    def flying(self, in_flight: int) -> Posed:
+        """The same problem with so many microbatches in flight; what is prepared serves both."""
+        made = replace(self, settings=replace(self.settings, in_flight=in_flight))
+        vars(made)["ready"] = self.ready
+        return made
+
     def compilation(self, answer: Assignment) -> Compilation:
         """What an answer means: the plan and its source."""
         return self.emitted(self.plan(answer))
 
     def emitted(self, plan: Plan) -> Compilation:
         """A plan with its source."""
-        return Compilation(self.graph, self.priced, plan, emit(plan, self.graph, rules.localize))
+        return Compilation(
+            self.graph, self.priced, plan, emit(plan, self.graph, rules.localize, self.saved)
+        )
 
     def plan(self, answer: Assignment, limit: float | None = None) -> Plan:
         """What an answer within a limit on bytes decides, costs and proves."""
@@ -182,7 +193,10 @@ def pose(
 def prices_of(mesh: Mesh, hardware: Hardware, settings: Settings) -> Prices:
     """What things cost there, with what the user asked for."""
     master = ITEMSIZE["float32"] if settings.precision in ("bfloat16", "float16") else 0
-    return Prices(mesh, hardware, settings.states, master, settings.microbatches, settings.versions)
+    return Prices(
+        mesh, hardware, settings.states, master, settings.microbatches, settings.versions,
+        settings.times,
+    )  # fmt: skip
 
 
 def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:

@@ -15,11 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autopar.alike import Alike, grouped
 from autopar.errors import PlanError
 
 Array = NDArray[np.float64]
@@ -44,7 +46,7 @@ Proof = Literal[
 elimination   the optimum of all assignments
 mini-buckets  the optimum of a relaxation: tables that would grow too large are minimised in parts
 lagrange      weak duality: the optimum with a price per byte and per uncovered second, less the
-              prices of what is allowed
+              prices of what is allowed; or the least of that over branches that leave nothing out
 pareto        the optimum within a limit, from all (seconds, bytes) that nothing beats
 hull          `lagrange`, the limit being the assignment's own bytes
 lp, branch    integer programming: the linear relaxation was whole, or was branched on
@@ -159,20 +161,35 @@ class Problem:
             yield Factor((index,), v.seconds, v.nbytes, v.uncovered, v.kept)
         yield from self.factors
 
+    @cached_property
+    def alike(self) -> tuple[Alike[Factor], ...]:
+        """The tables, those that are the same objects together."""
+        return grouped(
+            ((id(t.seconds), id(t.nbytes), id(t.uncovered), id(t.kept)), t, t.scope)
+            for t in self.tables
+        )
+
     def seconds(self, states: tuple[int, ...]) -> float:
         """The objective of one assignment."""
-        visible = sum(t.seconds[t.at(states)] for t in self.tables)
-        return float(visible) + max(0.0, self.uncovered(states))
+        return self._sum("seconds", states) + max(0.0, self.uncovered(states))
 
     def uncovered(self, states: tuple[int, ...]) -> float:
         """Seconds of hideable communication beyond the compute that can hide it; negative: spare."""
-        return float(sum(t.uncovered[t.at(states)] for t in self.tables if t.uncovered is not None))
+        return self._sum("uncovered", states)
 
     def nbytes(self, states: tuple[int, ...], in_flight: float = 1.0) -> float:
         """The bytes of one assignment, with so many microbatches in flight."""
-        resting = sum(t.nbytes[t.at(states)] for t in self.tables if t.nbytes is not None)
-        kept = sum(t.kept[t.at(states)] for t in self.tables if t.kept is not None)
-        return float(resting + in_flight * kept)
+        return self._sum("nbytes", states) + in_flight * self._sum("kept", states)
+
+    def _sum(self, part: str, states: tuple[int, ...]) -> float:
+        """Over all tables, added up in their order."""
+        chosen = np.array(states, dtype=np.intp)
+        found = np.zeros(len(self.variables) + len(self.factors))
+        for alike in self.alike:
+            array = getattr(alike.content, part)
+            if array is not None:
+                found[alike.numbers] = array[tuple(chosen[alike.scopes])]
+        return float(sum(found.tolist()))
 
 
 @dataclass(frozen=True)

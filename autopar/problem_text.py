@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from autopar.errors import PlanError
 from autopar.problem import Array, Factor, Problem, Variable
+from autopar.reading import first_fault
 
 DEEPEST = 16
 """Dims of a table that is written by hand."""
@@ -18,7 +19,7 @@ Cost = float | None
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 class _Variable(_Strict):
@@ -63,9 +64,7 @@ def from_json(text: str) -> Problem:
     try:
         data = _Problem.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
-        raise PlanError(f"This is not a problem: {place}: {first['msg']}.") from None
+        raise PlanError(f"This is not a problem: {first_fault(error)}.") from None
     problem = Problem(
         tuple(
             Variable(

@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from autopar import rules
 from autopar.blocks import blocks
 from autopar.capture.saved import saved
-from autopar.compile import compile_graph
 from autopar.cuts import balanced
+from autopar.emit import emit
 from autopar.errors import InputError
-from autopar.graph import Graph
+from autopar.flights import Flights
+from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
+from autopar.nameless import nameless, renamed
 from autopar.pipeline_plan import PipelinePlan, StagePlan, WorkerPlan, edges
 from autopar.plan import Plan
 from autopar.posed import Settings
@@ -248,21 +251,14 @@ def compile_stages(
         _refuse_ties(stages, schedule)
     rests = dict(storage or {})
     known_hardware, hardware = hardware, on_full_hosts(hardware, mesh)
+    kept = saved(graph, hardware.device.kind)
+    alike = Alike(hardware, kept)
     plans: list[StagePlan] = []
     sources: dict[tuple[int, int], str] = {}
-    known: dict[object, tuple[Plan, str]] = {}
     for stage, part in enumerate(stages.graphs):
-        kept = saved(part, hardware.device.kind)
         for worker in schedule.holders[stage]:
             own = _settings(settings, part, stage, worker, schedule, rests)
-            where = workers[worker].mesh
-            resting = tuple(sorted(own.storage.items(), key=lambda item: item[0]))
-            key = (stage, str(where), own.microbatches, own.in_flight, own.versions,
-                   own.memory_limit, resting)  # fmt: skip
-            if key not in known:
-                made = compile_graph(part, where, hardware, own, kept)
-                known[key] = made.plan, made.source
-            plan, sources[stage, worker] = known[key]
+            plan, sources[stage, worker] = alike.compiled(part, workers[worker].mesh, own)
             plans.append(StagePlan(stage, worker, plan))
             for p in plan.parameters:
                 rests.setdefault((worker, p.name), Storage(p.stored, p.leaf, p.regather))
@@ -274,6 +270,44 @@ def compile_stages(
         versions=plans[0].plan.versions,
     )  # fmt: skip
     return Staged(plan_, stages, sources)
+
+
+class Alike:
+    """Stages' plans and sources; what differs in names and in microbatches in flight is posed once."""
+
+    def __init__(self, hardware: Hardware, kept: Mapping[str, Saved]) -> None:
+        """`kept`: by node of the graph that was cut."""
+        self._hardware, self.kept = hardware, kept
+        self._known: dict[object, Flights] = {}
+        self._made: dict[object, tuple[Plan, str]] = {}
+
+    def compiled(self, part: Graph, mesh: Mesh, settings: Settings) -> tuple[Plan, str]:
+        """A stage's plan and source."""
+        kind = self._kind(part, mesh, settings)
+        key = kind, part.digest, settings.in_flight
+        if key not in self._made:
+            if kind not in self._known:
+                self._known[kind] = Flights(part, mesh, self._hardware, settings, self.kept)
+            flights = self._known[kind]
+            _, found = flights.plan(settings.in_flight)
+            plan = found if part is flights.graph else renamed(found, flights.graph, part)
+            self._made[key] = plan, emit(plan, part, rules.localize, self.kept)
+        return self._made[key]
+
+    def _kind(self, part: Graph, mesh: Mesh, settings: Settings) -> object:
+        """What stages have in common that are planned together; constraints and storage speak of
+        names."""
+        named = settings.constraints or settings.storage
+        storage = tuple(sorted(settings.storage.items(), key=lambda item: item[0]))
+        graph = part.digest if named else nameless(part)
+        return (
+            graph,
+            str(mesh),
+            settings.microbatches,
+            settings.versions,
+            settings.memory_limit,
+            storage,
+        )
 
 
 def _refuse_ties(stages: Stages, schedule: Schedule) -> None:
@@ -315,7 +349,11 @@ def _settings(
         in_flight=most_in_flight(own),
         versions=most_versions(own),
         constraints=tuple(c for c in settings.constraints if speaks(c, part)),
-        storage={name: storage for (where, name), storage in rests.items() if where == worker},
+        storage={
+            node.target: rests[worker, node.target]
+            for node in part.leaves("parameter")
+            if (worker, node.target) in rests
+        },
         recompute=settings.recompute if blocks(part) else None,
         padding=(),
         pads_batch=False,

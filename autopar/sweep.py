@@ -6,6 +6,7 @@ Stands on `api`, which captures, and on `landscape`, which plans.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,20 +34,25 @@ def plan_landscape(
     loss: Callable[..., Any] | None = None,
     optimizer: type[torch.optim.Optimizer] | str = torch.optim.AdamW,
     precision: Any = None,
+    database: str | Path | None = None,
 ) -> Iterator[Point]:
     """The best plan for every size of the batch and every memory per device, one after the other.
 
-    `memories` are in bytes.  The example inputs are resized: their first dim is the batch.  A point
-    that no plan meets has none, and says how much memory would do.
+    `memories` are in bytes, `database` holds measured times of operators.  The example inputs are
+    resized: their first dim is the batch.  A point that no plan meets has none, and says how much
+    memory would do.
     """
-    options = Options.of(loss=loss, optimizer=optimizer, precision=precision)
+    options = Options.of(loss=loss, optimizer=optimizer, precision=precision, database=database)
     inputs = example_inputs if example_inputs is not None else offered_inputs(model)
     where, devices = as_mesh(mesh), as_hardware(hardware)
     compute = options.precision.compute
     compiler = Compiler(without_weights(model, compute), where, devices, options)
     graphs = ((batch, compiler.graph(resized(inputs, batch))) for batch in batches)
     settings = Settings(
-        optimizer=options.optimizer, states=options.states, precision=str(options.precision)
+        optimizer=options.optimizer,
+        states=options.states,
+        precision=str(options.precision),
+        times=compiler.times,
     )
     return landscape(graphs, where, devices, settings, memories)
 

@@ -56,7 +56,7 @@ def witness(plan: Plan, graph: Graph) -> tuple[Verdict, ...]:
 
     Raises `MeshError` inside a process group: it makes one of its own.
     """
-    return weigh(program(plan, graph, localize), plan, graph)
+    return weigh(program(plan, graph, localize, {}), plan, graph)
 
 
 def weigh(statements: Iterable[Statement], plan: Plan, graph: Graph) -> tuple[Verdict, ...]:

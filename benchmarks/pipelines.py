@@ -19,11 +19,17 @@ from typing import Any
 import torch
 
 from autopar.api import compile_staged
+from autopar.automatic import source_of
 from autopar.cli.stages import save_stages
+from autopar.compiler import Compiler
 from autopar.errors import InfeasibleError
 from autopar.garbage import uncollected
-from autopar.staged import Staged
+from autopar.mesh import Mesh
+from autopar.meta import without_weights
+from autopar.options import Options
+from autopar.staged import Staged, Wanted, compile_pipeline
 from autopar.staging import choose
+from autopar.staging.predict import predict
 from cost_models.hardware import load
 
 PHASES = ("_problems", "plan_stages", "compiled", "_plain")
@@ -116,20 +122,23 @@ def alpas_step() -> float:
     """The predicted step of Alpa's published plan of GPT-39B, 16 stages of 1x4, within the memory."""
     model, asked = gpt39b()
     ids = torch.zeros(asked["batch"], dtype=torch.int64, device="meta")
+    hardware, mesh = load(asked["hardware"]), Mesh.parse(asked["mesh"])
+    options = Options.of(precision=asked["precision"], memory_limit=hardware.device.memory_bytes)
+    bare = without_weights(model, options.precision.compute)
+    compiler = Compiler(bare, mesh, hardware, options)
+    source, settings = (
+        source_of(compiler, {"input_ids": ids, "labels": ids}),
+        compiler.settings(None),
+    )
     steps = []
     for microbatches in ALPAS_MICROBATCHES:
+        wanted = Wanted.of(mesh, [(4,)] * 16, "1f1b", microbatches)
         with suppress(InfeasibleError):
-            made = compile_staged(
-                model, asked["mesh"], {"input_ids": ids, "labels": ids}, hardware=asked["hardware"],
-                precision=asked["precision"], stages=[(4,)] * 16, schedule="1f1b",
-                microbatches=microbatches,
-                memory_limit=load(asked["hardware"]).device.memory_bytes,
-            )  # fmt: skip
-            assert isinstance(made, Staged) and made.plan.prediction is not None
-            print(
-                f"Alpa's plan in {microbatches} microbatches: {made.plan.prediction.step_s:.1f} s"
-            )
-            steps.append(made.plan.prediction.step_s)
+            graph = source.parted(microbatches)
+            made = compile_pipeline(graph, mesh, hardware, settings, wanted)
+            step = predict(made.plan, made.stages, hardware, settings).step_s
+            print(f"Alpa's plan in {microbatches} microbatches: {step:.1f} s", flush=True)
+            steps.append(step)
     return min(steps)
 
 

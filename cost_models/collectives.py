@@ -1,4 +1,4 @@
-"""Collective time: alpha-beta with ring algorithms (Thakur, Rabenseifner, Gropp 2005).
+"""Collective time: alpha-beta with ring algorithms (Thakur, Rabenseifner, Gropp 2005), or better ones.
 
 `nbytes` is always the larger tensor on one rank: the output of an all-gather, the input of a
 reduce-scatter or an all-to-all, the tensor of an all-reduce, a broadcast or a send.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from cost_models.algorithms import BY_NAME, axis_levels
 from cost_models.errors import CostModelError
 from cost_models.machine import Hardware, Link
 
@@ -44,7 +45,9 @@ def _alone(kind: str, nbytes: float, ranks: int, link: Link) -> float:
     for fit in link.fits:
         if (fit.collective, fit.ranks) == (kind, ranks):
             return fit.latency_s + nbytes / fit.bytes_per_s
-    return messages * link.latency_s + sent / link.bytes_per_s
+    ring = messages * link.latency_s + sent / link.bytes_per_s
+    others = (BY_NAME[name](kind, nbytes, link) for name in link.algorithms)
+    return min([ring, *(seconds for seconds in others if seconds is not None)])
 
 
 def ring_terms(kind: str, nbytes: float, ranks: int) -> tuple[int, float]:
@@ -75,4 +78,7 @@ def axis_link(hardware: Hardware, stride: int, size: int, kind: str = "all_reduc
             bytes_per_s=min(link.bytes_per_s, leaving.bytes_per_s * times),
             latency_s=link.latency_s + (leaving.latency_s - link.latency_s) / inside,
         )
-    return link
+    others = tuple(name for name in hardware.chosen_from if name != "ring")
+    if not others:
+        return link
+    return replace(link, levels=axis_levels(hardware, stride, size), algorithms=others)

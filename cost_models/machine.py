@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from cost_models.errors import ProfileError
 
+ALGORITHMS = ("ring", "tree", "hierarchical")
+"""Of collectives; every library has the first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -47,6 +50,16 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
+class Level:
+    """One stretch of a mesh axis: so many ranks, or groups of them, and what joins these."""
+
+    ranks: int
+    bytes_per_s: float
+    latency_s: float
+    inside_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """What joins ranks: per direction and rank.  Fitted collectives override the ring formula."""
 
@@ -55,6 +68,10 @@ class Link:
     fits: tuple[Fit, ...] = ()
     kind: str = ""
     """What it is called: NVLink 4, PCIe 4, InfiniBand NDR, Ethernet."""
+    levels: tuple[Level, ...] = field(default=(), metadata={"derived": True})
+    """Of a mesh axis, where algorithms besides the ring may be taken; no profile writes this."""
+    algorithms: tuple[str, ...] = field(default=(), metadata={"derived": True})
+    """These, by name."""
 
     def figures(self, name: str) -> Iterator[tuple[str, float, str]]:
         """Key and value of every figure, and the range that it must be in."""
@@ -108,6 +125,8 @@ class Share:
 class Hardware:
     """A host of equal devices, the link inside it, the link between hosts, and what lies beyond.
 
+    `algorithms` are those that the communication library chooses from: "ring", "tree", "hierarchical".
+
     `tiers` are other borders: pairs of devices inside a host, pods of hosts.
     `shared` gives, per number of ranks that share the host, one rank's share of the device: ranks on
     one CPU slow each other down once they are more than its `cores` (0: not known), GPUs do not.
@@ -122,6 +141,7 @@ class Hardware:
     cores: int = 0
     shared: Mapping[int, Share] = field(default_factory=dict)
     tiers: tuple[Tier, ...] = ()
+    algorithms: str = "ring"
 
     def check(self) -> None:
         """Raise `ProfileError` unless every figure is finite and in its range."""
@@ -139,8 +159,19 @@ class Hardware:
                 f"Profile {name!r}: two of the tiers, or a tier and devices_per_host, have the same "
                 "number of devices; each border has one link."
             )
+        unknown = set(self.chosen_from) - set(ALGORITHMS)
+        if unknown or "ring" not in self.chosen_from:
+            raise ProfileError(
+                f"Profile {name!r}: algorithms is {self.algorithms!r}; write 'ring', and what else "
+                f"there is of {', '.join(ALGORITHMS[1:])}, with commas."
+            )
         if not self.source or not self.date:
             raise ProfileError(f"Profile {name!r} must state its source and its date.")
+
+    @property
+    def chosen_from(self) -> tuple[str, ...]:
+        """The algorithms' names."""
+        return tuple(name.strip() for name in self.algorithms.split(","))
 
     @property
     def borders(self) -> tuple[tuple[int, Link], ...]:

@@ -98,6 +98,7 @@ def _value(kind: type[Value], data: Mapping[str, Any], where: str) -> Value:
 
 def _checked(known: list[Field[Any]], data: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The table's values, each known to the value's class and of its type."""
+    known = [f for f in known if not f.metadata.get("derived")]
     names = [f.name for f in known]
     for key in data:
         if key not in names:
@@ -132,6 +133,8 @@ def _ranks(key: str) -> int:
 def _lines(hardware: Hardware) -> Iterator[str]:
     for key in ("source", "date", "devices_per_host", "cores"):
         yield _line(key, getattr(hardware, key))
+    if hardware.chosen_from != ("ring",):
+        yield _line("algorithms", hardware.algorithms)
     device = asdict(hardware.device)
     flops_per_s = device.pop("flops_per_s")
     yield "\n[device]"

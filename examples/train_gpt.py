@@ -25,7 +25,11 @@ from rich.progress import Progress, TextColumn
 from rich.table import Table
 
 import autopar
+from autopar.capture.saved import saved
+from autopar.pricing.work import step_flops
 from autopar.show import nbytes, seconds, show_plan
+from cost_models.hardware import detect
+from cost_models.hardware import load as load_hardware
 
 VOCABULARY = 256  # bytes
 
@@ -53,6 +57,7 @@ def main() -> None:
     expected = train_alone(alone, text, options) if dist.get_rank() == 0 else []
     if dist.get_rank() == 0:
         report(console, losses, expected, step_s, peak, parallel.plan)
+        console.print(speed(parallel, options, step_s))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -132,6 +137,29 @@ def train_alone(
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
+
+
+def speed(parallel: autopar.Parallel, options: argparse.Namespace, step_s: float) -> str:
+    """Tokens per second, model FLOPs utilisation and peak memory.
+
+    MFU is what the model's forward and backward need, without recomputation, against what the devices
+    could do in that time; on a CPU the peak is the profile's, of one core per rank.
+    """
+    plan, ranks = parallel.plan, dist.get_world_size()
+    done = step_flops(plan, parallel.graph, saved(parallel.graph, "cpu"))
+    profile = load_hardware("cpu" if not torch.cuda.is_available() else detect())
+    device = profile.device_shared_by(min(ranks, profile.devices_per_host))
+    mfu = done.model / (step_s * ranks * device.flops_per_s["float32"])
+    if torch.cuda.is_available():
+        peak = f"{nbytes(torch.cuda.max_memory_allocated())} allocated on the first GPU"
+    else:
+        peak = f"{nbytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)} of the process"
+    tokens_per_s = options.batch * options.sequence / step_s
+    return (
+        f"{tokens_per_s:,.0f} tokens/s; {done.model / 1e9:.2f} GFLOP a step, MFU {mfu:.1%} of "
+        f"{ranks} x {device.flops_per_s['float32'] / 1e9:,.0f} GFLOP/s (float32, profile "
+        f"{device.name}); peak memory {peak}"
+    )
 
 
 def report(

@@ -25,7 +25,12 @@ class LoRA(nn.Module):
 
 def lora(seed: int = 0) -> models.Case:
     """GPT-2 with adapters on its projections; all that was there is frozen."""
-    model, batch, loss = models.gpt2(seed=seed)
+    return with_adapters(models.gpt2(seed=seed), seed)
+
+
+def with_adapters(case: models.Case, seed: int = 0) -> models.Case:
+    """A case of GPT-2 that trains nothing but adapters."""
+    model, batch, loss = case
     torch.manual_seed(seed)
     model.requires_grad_(False)
     for block in model.transformer.h:

@@ -1,4 +1,4 @@
-"""The check that would catch us, of pipelines: a step of stages against the single process."""
+"""The check that would catch us, of pipelines: steps of stages against the single process."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
-import torch
 from torch.distributed.tensor import DTensor
 
 import autopar
-from autopar import rules, staged
+from autopar import rules
 from autopar.blocks import Recompute
 from autopar.capture.saved import saved
 from autopar.emit import emit
-from autopar.graph import Graph, Saved
+from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.plan import total
-from autopar.posed import Compilation, Settings
+from autopar.plan import Plan, total
+from autopar.posed import Settings
 from autopar.pricing.estimate import traffic
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.pipeline.module import Pipelined
+from autopar.staged import Alike
 from cost_models.hardware import Hardware
-from tests.parity import CASES, RATE, Reference, check_weights, close, reference
+from tests.parity import CASES, Reference, check_weights, close, reference, sgd
 from tests.random_plans import random_plan
 from tests.wide import Wide
 
@@ -64,14 +65,15 @@ def check_line(line: Line) -> None:
     parallel = pipelined(line, case)
     assert len(parallel.plan.workers) >= line.least_workers
     check_local_sizes(parallel)
-    optimizer = torch.optim.SGD(parallel.parameters(), lr=RATE)
+    optimizer = sgd(parallel)
     with CountTraffic(parallel.device_mesh) as counted:
-        loss = parallel.train_step(**case.inputs)
-    close(loss, case.loss, "loss")
+        for batch, want in zip(case.batches, case.losses, strict=True):
+            optimizer.zero_grad()
+            close(parallel.train_step(**batch), want, "loss")
+            optimizer.step()
     check_gradients(parallel, case)
     if not parallel.plan.schedule.splits_backward:
-        check_traffic(parallel, counted)
-    optimizer.step()
+        check_traffic(parallel, counted, len(case.batches))
     check_weights(parallel, case)  # type: ignore[arg-type]
     for key, buffer in case.buffers.items():
         if key in parallel._persistent:
@@ -98,17 +100,12 @@ def random_stages(seed: int | None) -> Iterator[None]:
         yield
         return
 
-    def compile_graph(
-        graph: Graph, mesh: Mesh, _: Any, settings: Settings, kept: dict[str, Saved]
-    ) -> Compilation:
-        plan = random_plan(graph, mesh, seed, kept, settings=settings)
-        return Compilation(graph, None, plan, emit(plan, graph, rules.localize))  # type: ignore[arg-type]
+    def compiled(self: Alike, part: Graph, mesh: Mesh, settings: Settings) -> tuple[Plan, str]:
+        plan = random_plan(part, mesh, seed, self.kept, settings=settings)
+        return plan, emit(plan, part, rules.localize, self.kept)
 
-    before, staged.compile_graph = staged.compile_graph, compile_graph
-    try:
+    with mock.patch.object(Alike, "compiled", compiled):
         yield
-    finally:
-        staged.compile_graph = before
 
 
 def check_local_sizes(parallel: Pipelined) -> None:
@@ -138,7 +135,7 @@ def check_gradients(parallel: Pipelined, case: Reference) -> None:
         close(gradient.full_tensor(), want, f"gradient of {key}", scale)
 
 
-def check_traffic(parallel: Pipelined, counted: CountTraffic) -> None:
+def check_traffic(parallel: Pipelined, counted: CountTraffic, steps: int) -> None:
     """Bytes by axis and kind equal the prediction, microbatches included."""
     built = parallel._first
     actions = parallel.plan.schedule.workers[built.worker]
@@ -149,12 +146,12 @@ def check_traffic(parallel: Pipelined, counted: CountTraffic) -> None:
         plan, graph = program.plan, program.graph
         predicted = traffic(plan, graph, saved(graph))
         for (axis, kind, _), nbytes in total(predicted.microbatch).items():
-            want[plan.mesh.names[axis], kind] += nbytes * runs[stage]
+            want[plan.mesh.names[axis], kind] += nbytes * runs[stage] * steps
         if seen & set(built.parameters[stage]):
             return  # weights of several stages on one worker travel once
         seen |= set(built.parameters[stage])
         for (axis, kind, _), nbytes in total(predicted.step).items():
-            want[plan.mesh.names[axis], kind] += nbytes
+            want[plan.mesh.names[axis], kind] += nbytes * steps
     got: Counter[tuple[str, str]] = Counter()
     for (axis, kind, _), nbytes in counted.nbytes.items():
         if axis in parallel.axes.by_name:  # the loss is summed over the world

@@ -1,4 +1,4 @@
-"""Long-lived gloo workers: importing torch and transformers costs seconds, so it is done once.
+"""Long-lived gloo workers, forked from one process that has imported torch and transformers.
 
 `Pool.run(size, function, *args)` runs ``function(*args)`` in `size` processes with an initialised
 default group, and returns what each rank returned.  A rank that raises ends the job with its
@@ -67,7 +67,8 @@ class Pool:
         return [results[rank] for rank in range(len(pipes))]
 
     def _start(self, size: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.parity"])
         store = Path(tempfile.mkdtemp(prefix="autopar_pool_")) / "store"
         self._workers[size] = []
         for rank in range(size):

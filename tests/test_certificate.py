@@ -28,8 +28,8 @@ from tests import models, parity
 
 Edit = Callable[[dict[str, Any]], object]
 H100 = load("h100")
-NAMES = ["graph", "hardware", "structure", "types", "constraints", "conversions", "estimate",
-         "shares", "memory", "objective", "search", "bound"]  # fmt: skip
+NAMES = ["graph", "hardware", "times", "optimizer", "structure", "types", "constraints",
+         "conversions", "estimate", "shares", "memory", "objective", "search", "bound"]  # fmt: skip
 
 
 @cache
@@ -242,6 +242,14 @@ def test_another_model_or_profile(forced: Made) -> None:
     assert failed.name == "hardware" and "hardware_digest is 000000000000" in failed.what
 
 
+def test_an_optimizer_that_torch_lacks_or_that_keeps_something_else(forced: Made) -> None:
+    failed = forced.refused(put("optimizer", value="AdamX"))
+    assert failed.name == "optimizer" and "torch.optim has no optimizer 'AdamX'" in failed.what
+    failed = forced.refused(put("optimizer", value="SGD"))
+    assert failed.name == "optimizer"
+    assert "state of SGD" in failed.what and "is 2.0 in the plan" in failed.what
+
+
 def test_a_type_that_does_not_divide(forced: Made) -> None:
     place, _ = _chosen(forced, "up")
     form = "[S(0, of=8), I]"
@@ -432,7 +440,7 @@ def test_what_was_asked(forced: Made) -> None:
     found = forced.after(put("preset", value=""))
     assert not found["search"].ok and not found["bound"].ok
     failed = forced.after(put("asked", "states", value=1.0))
-    assert "optimizer_nbytes is " in failed["estimate"].what
+    assert "is 1.0 in the plan" in failed["optimizer"].what
     constraint = {"subject": "stored", "pattern": "up.weight", "allowed": [["I"]], "axis": "x"}
     with pytest.raises(ConstraintError, match="two constraints clash"):
         forced.after(put("asked", "constraints", value=[constraint]))
@@ -448,7 +456,7 @@ def test_a_decision_that_the_users_constraint_forbids(limited: Made) -> None:
     assert failed.name == "constraints" and "parameter up.weight rests" in failed.what
 
 
-INFORMATIVE = ("versions", "optimizer", "precision", "asked.recompute")
+INFORMATIVE = ("versions", "precision", "asked.recompute")
 """Entries that no figure of this plan depends on."""
 
 

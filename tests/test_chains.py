@@ -10,13 +10,20 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from autopar.pricing import chains
-from autopar.pricing.chains import Chains
+from autopar.pricing.chains import Chains, Edges
 
 EDGES = st.dictionaries(
     st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] != pair[1]),
     st.integers(0, 9).map(float),
     max_size=40,
 )
+
+
+def chains_of(edges: dict[tuple[int, int], float]) -> Chains:
+    """Edges of equal seconds are of one kind."""
+    kinds = sorted(set(edges.values()))
+    numbered = [(a, b, kinds.index(cost)) for (a, b), cost in edges.items()]
+    return Chains(Edges.of(8, numbered), np.array(kinds))
 
 
 def all_pairs(count: int, edges: dict[tuple[int, int], float]) -> np.ndarray:
@@ -34,7 +41,7 @@ def all_pairs(count: int, edges: dict[tuple[int, int], float]) -> np.ndarray:
 def test_every_column_is_the_cheapest(edges, order, whole):
     before, chains.WHOLE = chains.WHOLE, 100 if whole else 0
     try:
-        closed = Chains(8, [(a, b, cost) for (a, b), cost in edges.items()])
+        closed = chains_of(edges)
         expected = all_pairs(8, edges)
         for targets in (order[:3], order[2:]):
             assert_allclose(closed.seconds(range(8), targets), expected[:, targets])
@@ -46,7 +53,7 @@ def test_every_column_is_the_cheapest(edges, order, whole):
 
 @given(EDGES)
 def test_a_path_is_as_long_as_it_says(edges):
-    closed = Chains(8, [(a, b, cost) for (a, b), cost in edges.items()])
+    closed = chains_of(edges)
     for source, target in itertools.product(range(8), repeat=2):
         (seconds,) = closed.seconds([source], [target])[0]
         if np.isfinite(seconds):

@@ -11,7 +11,10 @@ from autopar.conversion import Step, collectives
 from autopar.graph import Tensor
 from autopar.mesh import Mesh
 from autopar.placement import I, N, P, R, S, Sharding
+from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
+from autopar.pricing.webs import web_of
+from cost_models.hardware import load
 
 MESH = Mesh.of(2, 2)
 
@@ -52,6 +55,32 @@ def test_no_chain_beats_the_direct_price() -> None:
     closure = Routes(MESH, _bytes_price, _bytes_price).closure(tensor, forms)
     for a, b, c in itertools.product(forms[:14], repeat=3):
         assert closure.cost(a, c) <= closure.cost(a, b) + closure.cost(b, c) + 1e-9
+
+
+@pytest.mark.parametrize("shape", [(8, 12), (4, 3), (6,), (1, 24)])
+@pytest.mark.parametrize("differentiable", [True, False])
+def test_a_web_has_every_form_and_each_step_at_its_own_price(
+    shape: tuple[int, ...], differentiable: bool
+) -> None:
+    mesh = Mesh.of(2, 3)
+    shards = (S(0), S(1), S(0, 3), S(1, 2))
+    web = web_of(mesh, (shards, shards), shape, differentiable)
+    kinds = (*((R, I, P) if differentiable else (N, P)), *shards)
+    every = {Sharding(pair) for pair in itertools.product(kinds, repeat=2)}
+    assert set(web.forms) == {form for form in every if form.fits(shape, mesh)}
+    found = {}
+    for layer in web.steps.layers:
+        ends = zip(layer.sources.tolist(), layer.targets.tolist(), strict=True)
+        found |= dict(zip(ends, layer.kinds.tolist(), strict=True))
+    prices, tensor = Prices(mesh, load("v100")), Tensor("t", shape, "float32", differentiable)
+    of_kind = [prices.step(step, tensor) for step in web.kinds.values()]
+    for (here, a), (there, b) in itertools.permutations(enumerate(web.forms), 2):
+        differing = [axis for axis in range(2) if a[axis] != b[axis]]
+        step = Step(differing[0], a, b)
+        is_one = len(differing) == 1 and step.fault(mesh, differentiable) is None
+        assert ((here, there) in found) == is_one
+        if is_one:
+            assert of_kind[found[here, there]] == prices.step(step, tensor)
 
 
 def test_gathering_the_outer_of_two_nested_axes_is_one_step() -> None:

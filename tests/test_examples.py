@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -29,7 +31,8 @@ def torchrun(ranks: int, script: Path, *arguments: str, cache: Path) -> str:
     return done.stdout
 
 
-def test_the_readme_example(tmp_path: Path) -> None:
+@pytest.mark.slow  # that it runs, tests/docs looks at every day
+def test_the_readme_example_learns(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text()
     code = re.search(r"```python\n(# torchrun.*?)```", text, re.DOTALL)
     assert code is not None
@@ -47,4 +50,11 @@ def test_train_gpt(tmp_path: Path) -> None:
     printed = torchrun(2, ROOT / "examples" / "train_gpt.py", *arguments, cache=tmp_path)
     assert "the same numbers" in printed
     assert "step time: predicted" in printed
+    words = " ".join(printed.split())
+    speed = re.search(r"([\d,]+) tokens/s; ([\d.]+) GFLOP a step, MFU ([\d.]+)%", words)
+    assert speed is not None and "peak memory" in words
+    # 2 layers' worth of parameters: 6 operations per token and parameter, and attention's.
+    tokens, parameters = 4 * 64, 12 * 128**2 + 256 * 128
+    assert 1.0 < float(speed[2]) * 1e9 / (6 * tokens * parameters) < 1.3
+    assert float(speed[1].replace(",", "")) > 0 and 0 < float(speed[3]) < 100
     assert str(tmp_path) in printed.replace("\n", "")

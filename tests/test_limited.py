@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 import autopar
-from autopar.blocks import MODES
+from autopar.blocks import MODES, no_blocks
 from autopar.errors import InputError, OverLimitError
 from autopar.mesh import Mesh
 from autopar.plan import Plan
 from autopar.posed import Settings, pose
+from autopar.show import show_plan
 from cost_models.hardware import load
 from tests import models, parity
 
@@ -76,6 +80,31 @@ def test_recomputation_that_would_do_nothing_is_refused() -> None:
     model, inputs, loss = models.mlp()
     with pytest.raises(InputError, match="recompute='full' finds nothing to recompute in MLP"):
         autopar.plan(model, 2, inputs, loss=loss, hardware="h100", recompute="full")
+
+
+class Revisited(Branches):
+    """Blocks, and numbered modules that are as large and are none: each runs twice, in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice = Branches().blocks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in (*self.twice, *self.blocks, *self.twice):
+            x = x + block(x)
+        return x.square().mean()
+
+
+def test_a_forced_recomputation_is_of_blocks_and_says_what_is_none() -> None:
+    batch = {"x": torch.randn(64, WIDTH)}
+    made = autopar.compile_model(Revisited(), (2, 2), batch, hardware="cpu", recompute="full")
+    assert {each.path for each in made.plan.recompute} == {"blocks.0", "blocks.1"}
+    left = no_blocks(made.graph)
+    assert left == (("twice.0", "runs in 2 pieces"), ("twice.1", "runs in 2 pieces"))
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(show_plan(made.plan, made.graph))
+    said = "not computed again, as they are no blocks: twice.0 (runs in 2 pieces), twice.1"
+    assert said in console.export_text()
 
 
 def test_a_repeated_collective_is_priced_whether_chosen_or_forced() -> None:

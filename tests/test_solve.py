@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +19,15 @@ from autopar.posed import Settings, pose
 from autopar.problem import Array, Assignment, Factor, Limit, Problem, Variable, brute_force
 from autopar.problem_text import from_json, to_json
 from autopar.solve import best_with_each_state, completed, hull, solve
+from autopar.solve.branch import branched
 from autopar.solve.dominance import reduced
-from autopar.solve.dual import CLOSE
+from autopar.solve.dual import CLOSE, best_within
 from autopar.solve.elimination import eliminate
 from autopar.solve.ilp import solve_ilp
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network
 from autopar.solve.order import ordered
+from autopar.solve.rows import Goal
 from cost_models.hardware import load as load_hardware
 from tests import parity
 
@@ -423,3 +426,57 @@ def test_real_graphs(
     assert within.bound_s <= referee * (1 + 1e-6)
     assert within.seconds <= referee * (1 + CLOSE)
     assert within.bound_s == pytest.approx(within.seconds, rel=CLOSE)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.floats(0.0, 1.0))
+def test_branches_bound_from_below_and_answer_from_above(problem: Problem, share: float) -> None:
+    network = reduced(Network.of(problem)).network
+    most = problem.nbytes(tuple(int(v.nbytes.argmax()) for v in problem.variables))
+    limit = share * most
+    expected = brute_force(problem, limit)
+    if expected is None or not network.sizes:
+        return
+    goal = Goal.of(network, (Limit(limit),))
+    found = best_within(ordered(network), goal)
+    closer = branched(goal, found)
+    optimum, slack = expected.seconds / network.tick_s, len(network.tables)
+    assert found.bound - slack <= closer.bound <= optimum + slack
+    assert optimum - slack <= closer.cost <= found.cost
+    assert closer.best is None or goal.cost(closer.best.sums) == closer.cost
+
+
+@pytest.mark.parametrize(("limit", "optimum"), [(130.0, 30.0), (140.0, 24 + 276 / 64)])
+def test_one_large_piece_among_small_ones_is_decided_either_way(
+    limit: float, optimum: float
+) -> None:
+    """With the large one the limit is exceeded, without it much is left: no mixture of them is near."""
+    large = Variable("large", np.array([0.0, 30.0]), np.array([100.0, 0.0]))
+    small = tuple(
+        Variable(f"small {i}", np.array([0.0, 1.0 + i / 64]), np.array([1.0, 0.0]))
+        for i in range(64)
+    )
+    network = Network.of(Problem((large, *small), ()))
+    goal = Goal.of(network, (Limit(limit),))
+    found = best_within(ordered(network), goal)
+    assert found.gap > 0.1
+    # Both halves are looked at, whatever is known already.
+    closer = branched(goal, replace(found, best=None, cost=np.inf))
+    assert closer.cost * network.tick_s == pytest.approx(optimum)
+    assert (1 - CLOSE) * optimum <= closer.bound * network.tick_s <= optimum + 1e-9
+
+
+def test_a_problem_without_variables_costs_nothing() -> None:
+    assert solve(Problem((), ())).states == ()
+
+
+def test_the_hull_is_watched() -> None:
+    seen: list[str] = []
+
+    def watch(every: Iterable[Any], total: int | None, what: str) -> Iterator[Any]:
+        for each in every:
+            seen.append(what)
+            yield each
+
+    two = Variable("v", np.array([0.0, 1.0]), np.array([1.0, 0.0]))
+    assert len(hull(Problem((two,), ()), watch)) == len(seen) == 2

@@ -38,6 +38,18 @@ def test_the_best_mesh_wins(name: str) -> None:
     }.items()
 
 
+def test_among_meshes_that_are_named() -> None:
+    model, inputs, loss = models.mlp()
+    meshes = [autopar.Mesh.of(8), autopar.Mesh.of(2, 2, 2)]
+    found = autopar.plan(model, meshes, inputs, loss=loss, hardware="h100")
+    assert [view.mesh for view in found.views] == ["x=8", "x=2, y=2, z=2"]
+    assert found.objective_s == min(view.objective_s or math.inf for view in found.views)
+    with pytest.raises(MeshError, match="x=8 has 8, x=2, y=2 has 4"):
+        autopar.plan(model, [meshes[0], autopar.Mesh.of(2, 2)], inputs, loss=loss)
+    with pytest.raises(MeshError, match="at least one axis"):
+        autopar.plan(model, [], inputs, loss=loss)
+
+
 def test_presets_speak_of_axes() -> None:
     model, inputs, loss = models.mlp()
     found = autopar.plan(model, 8, inputs, loss=loss, hardware="h100", preset="ddp")

@@ -59,7 +59,7 @@ def test_a_wrong_type_is_contradicted(name: str, letter: Type) -> None:
     """Every result that the checker agrees with, called something else on the last axis."""
     case = parity.reference(name)
     plan = _preset_plan(name, "fsdp_megatron")
-    right = program(plan, case.graph, localize)
+    right = program(plan, case.graph, localize, case.saved)
     verdicts = weigh(right, plan, case.graph)
     agreed = [s for s, v in zip(right, verdicts, strict=True) if v.kind == "agrees"]
     wrong = [changed for statement in agreed for changed in _changed(statement, letter)]

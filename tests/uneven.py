@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests import models
+from tests.adapted import with_adapters
 
 
 def _cut(case: models.Case, batch: int) -> models.Case:
@@ -31,6 +32,19 @@ def five() -> models.Case:
     """Five classes on four ranks: the last shard is empty."""
     model, inputs, loss = models.gpt2(layers=1, vocab_size=5)
     return model, {key: value.where(value < 0, value % 5) for key, value in inputs.items()}, loss
+
+
+def adapters() -> models.Case:
+    """Five heads and 257 classes that do not train, with adapters that do."""
+    return with_adapters(gpt2(layers=1))
+
+
+def half_frozen() -> models.Case:
+    """The padded table and the heads of the first block do not train, those of the second do."""
+    model, inputs, loss = gpt2()
+    model.transformer.wte.requires_grad_(False)
+    model.transformer.h[0].attn.requires_grad_(False)
+    return model, inputs, loss
 
 
 class Regression(nn.Module):
@@ -63,4 +77,6 @@ UNEVEN = {
     "uneven_llama": llama,
     "uneven_five": five,
     "uneven_regression": regression,
+    "uneven_adapters": adapters,
+    "uneven_half_frozen": half_frozen,
 }

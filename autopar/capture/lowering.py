@@ -17,6 +17,7 @@ from autopar.capture.autocast import Policies, Region
 from autopar.capture.builder import Builder, Kwargs, dtype_name, looks_like
 from autopar.capture.constants import lifted
 from autopar.capture.inplace import Memory, changes_only_geometry, functional_form, written
+from autopar.capture.strided import STRIDED, window
 from autopar.capture.tracing import Trace
 from autopar.capture.views import put_back
 from autopar.capture.where import origin_of, spoken, under_gradient
@@ -135,6 +136,8 @@ class _Lowering:
             return self._batch_norm(node)
         if _torch.operator_name(overload) in RUNNING_STATISTICS and node.args[3] is not None:
             raise _refused(node, f"{op}, which may update running statistics as it runs")
+        if op == STRIDED:
+            return self._strided(node)
         target = written(node, overload)
         args, kwargs = self._arguments(node, overload)
         if target is None:
@@ -237,6 +240,27 @@ class _Lowering:
             self.mutations[target] = name
             self.now[statistic] = (name,)
         self.now[node] = names[:1]
+
+    def _strided(self, node: fx.Node) -> None:
+        """Its strides are those of one process's memory: the dims in the order in which they lie."""
+        names = ("self", "size", "stride", "storage_offset")
+        given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        x = given["self"].meta["val"]
+        read = window(x, tuple(given["size"]), tuple(given["stride"]), given.get("storage_offset"))
+        if read is None:
+            raise _refused(
+                node, "as_strided that reads beside its tensor (call .contiguous() on it before)"
+            )
+        ordered: Arg = self._arg(given["self"])
+        if read.order != tuple(range(x.dim())):
+            name = f"{node.name}.ordered"
+            looks = {name: x.permute(read.order)}
+            self.builder.emit(
+                "aten.permute.default", (ordered, read.order), (), looks, origin_of(node),
+                gradient=self._with_gradient(node),
+            )  # fmt: skip
+            ordered = Ref(name)
+        self._emit(node, "autopar.strided", (ordered, read.size, read.stride, read.offset), ())
 
     # ---- pieces
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from autopar.capture import _torch
+from autopar.capture.within import within
 from autopar.graph import Graph, Node, Saved, Tensor, short
 from autopar.operators import bind, callable_of
 
@@ -22,9 +23,13 @@ Layout = Callable[[torch.Tensor], torch.Tensor]
 """Gives a tensor the strides under which an operator is looked at."""
 
 
-def saved(graph: Graph, kind: str = "cpu") -> dict[str, Saved]:
-    """By node name, on a kind of device; each kind of operator, arguments and shapes is run once."""
-    known: dict[object, Saved] = {}
+def saved(
+    graph: Graph, kind: str = "cpu", known: dict[object, Saved] | None = None
+) -> dict[str, Saved]:
+    """By node name, on a kind of device; each kind of operator, arguments and shapes is run once.
+
+    `known` remembers that from graph to graph."""
+    known = {} if known is None else known
     found: dict[str, Saved] = {}
     for node in graph.nodes:
         if node.is_leaf or not any(tensor.differentiable for tensor in node.outputs):
@@ -55,6 +60,8 @@ def _numbered(node: Node, order: dict[str, int]) -> str:
 def _measure(node: Node, operands: dict[str, Tensor]) -> Saved:
     swapped = short(node.op) == "scaled_dot_product_attention"
     found = _kept(node, operands, _heads_behind if swapped else _as_made)
+    forward, backward = _within(node, operands)
+    found = replace(found, forward_nbytes=forward, backward_nbytes=backward)
     if all(len(tensor.shape) < 2 for tensor in operands.values()):
         return found
     try:
@@ -66,8 +73,10 @@ def _measure(node: Node, operands: dict[str, Tensor]) -> Saved:
 
 def _kept(node: Node, operands: dict[str, Tensor], lay: Layout) -> Saved:
     kept: dict[int, int] = {}
+    alive: list[torch.Tensor] = []  # a freed storage's id would be the next one's, too
 
     def pack(tensor: torch.Tensor) -> None:
+        alive.append(tensor)
         kept[_torch.storage_id(tensor)] = tensor.untyped_storage().nbytes()
 
     with _torch.fake_mode():
@@ -83,6 +92,13 @@ def _kept(node: Node, operands: dict[str, Tensor], lay: Layout) -> Saved:
         by_operand = _holding(kept, ((i, tensors[name]) for i, name in enumerate(names)))
         by_output = _holding(kept, enumerate(outputs))
     return Saved(by_operand, by_output, sum(kept.values()))
+
+
+def _within(node: Node, operands: dict[str, Tensor]) -> tuple[int, int]:
+    with _torch.fake_mode():
+        tensors = {name: _fake(tensor, _as_made) for name, tensor in operands.items()}
+        leaves = [tensor for tensor in tensors.values() if tensor.requires_grad]
+        return within(lambda: _call(node, tensors), leaves, len(node.outputs))
 
 
 def _as_made(x: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 The checks come in four steps, and each needs what the one before it found to be right:
 
-    the model and the prices are the plan's      graph, hardware, structure
+    the model and the prices are the plan's      graph, hardware, optimizer, structure
     every decision was allowed                   types, constraints
     what follows from decisions is what is said  conversions
     figures, and the bound                       estimate, shares, memory, objective, search, bound

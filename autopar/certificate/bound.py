@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from autopar.certificate.again import Again
 from autopar.certificate.check import Check, checked, differs
 from autopar.problem import Assignment
-from autopar.solve import hull, solve
+from autopar.solve import hull
 
 SAME = 1e-6
 """Relative difference of bounds that were proved in the same way."""
@@ -28,8 +28,8 @@ def _solved(again: Again) -> Assignment:
     if again.stated.proof == "hull":
         named = again.posed.priced.states(again.decisions)
         corners = (corner for corner in hull(problem) if corner.states[: len(named)] == named)
-        return next(corners, None) or solve(problem, limit)
-    return solve(problem, limit)
+        return next(corners, None) or again.posed.solve(limit)
+    return again.posed.solve(limit)
 
 
 def _search(again: Again, solved: Assignment | None) -> Check:

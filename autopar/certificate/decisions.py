@@ -9,8 +9,9 @@ from dataclasses import replace
 from autopar.blocks import MODES, blocks
 from autopar.certificate.again import Again
 from autopar.certificate.check import Check, checked, differs
-from autopar.errors import PlanError
-from autopar.plan import Conversion
+from autopar.errors import InputError, PlanError
+from autopar.options import states_of
+from autopar.plan import Conversion, Plan
 from autopar.posed import candidates_of
 from autopar.pricing.space import Candidates
 from cost_models.hardware import digest
@@ -30,12 +31,33 @@ def belongs(again: Again) -> Iterator[Check]:
         *differs("hardware_digest", plan.hardware_digest, figures),
     ]
     yield checked("hardware", f"{name}, {figures}", faults)
+    times = again.posed.prices.times
+    there = "none" if times is None else times.digest
+    faults = list(differs("times", "none" if plan.times is None else plan.times.digest, there))
+    if plan.times is not None and faults:
+        faults[0] += f" (times of {plan.times.setting}; pass their file with --database)"
+    yield checked("times", "modelled" if times is None else f"measured, {there}", faults)
+    yield _optimizer(plan)
     try:
         plan.check(graph)
     except PlanError as error:
         yield Check("structure", False, str(error))
     else:
         yield Check("structure", True, "sizes divide, and every form that is read is made")
+
+
+def _optimizer(plan: Plan) -> Check:
+    """It is one of torch's, and keeps as much as the plan's memory and prices count."""
+    try:
+        keeps = states_of(plan.optimizer)
+    except InputError as error:
+        return Check("optimizer", False, str(error))
+    what = f"the state of {plan.optimizer}, in tensors of a parameter's size,"
+    return checked(
+        "optimizer",
+        f"{plan.optimizer} keeps {keeps:g} tensors of a parameter's size",
+        differs(what, plan.asked.states, keeps),
+    )
 
 
 def allowed(again: Again) -> Iterator[Check]:

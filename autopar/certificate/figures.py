@@ -35,16 +35,24 @@ def _unequal(stated: Mapping[str, object], found: Mapping[str, object]) -> Itera
 
 
 def _as_far(found: Plan, stated: Plan) -> Estimate:
-    """What was found, without parts where the plan is so old that it has none."""
-    return replace(found.estimate, parts=None) if stated.estimate.parts is None else found.estimate
+    """What was found, without what the plan is too old to say."""
+    made = found.estimate
+    if stated.estimate.parts is None:
+        made = replace(made, parts=None)
+    if stated.times is None and not stated.estimate.operators:
+        made = replace(made, operators=())
+    return made
 
 
 def _of_estimate(estimate: Estimate) -> Figures:
-    apart = ("flows", "parts")
+    apart = ("flows", "operators", "parts")
     named = {f.name: getattr(estimate, f.name) for f in fields(estimate) if f.name not in apart}
     if estimate.parts is not None:
         named |= {f"parts.{key}": getattr(estimate.parts, key) for key in PARTS}
         named |= {f"parts.hideable on {axis}": s for axis, s in estimate.parts.hideable}
+    for each in estimate.operators:
+        keys = ("forward_s", "backward_s", "source", "forward_nbytes", "backward_nbytes")
+        named |= {f"operator {each.node} {key}": getattr(each, key) for key in keys}
     for place, flow in enumerate(estimate.flows):
         what = f"flow {place} ({flow.collective} on {flow.axis}, {flow.direction}, {flow.scope})"
         named |= {f"{what} {key}": getattr(flow, key) for key in ("calls", "nbytes", "seconds")}
@@ -69,8 +77,8 @@ def _memory(again: Again) -> Check:
     beside = again.posed.priced.least_working
     if bound is not None and (limit is None or bound != limit - beside):
         faults.append(
-            f"bound_nbytes is {bound} in the plan, but memory_limit is {limit}, of which the largest "
-            f"operator takes at least {beside}"
+            f"bound_nbytes is {bound} in the plan, but memory_limit is {limit}, of which a step takes "
+            f"at least {beside} besides"
         )
     if bound is not None and not counted <= bound:
         faults.append(f"bound_nbytes is {bound} in the plan; the solver counts {counted}")

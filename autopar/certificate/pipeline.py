@@ -16,28 +16,28 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autopar.asked import settings_of
-from autopar.capture.saved import saved
 from autopar.certificate import certify
 from autopar.certificate.check import Check, checked, differs
 from autopar.errors import AutoparError
 from autopar.graph import Graph
 from autopar.pipeline_plan import PipelinePlan, Prediction, StagePlan
-from autopar.posed import Posed, pose
-from autopar.pricing.narrow import speaks
-from autopar.pricing.parameters import Storage
-from autopar.schedules.kept import most_in_flight, most_versions
 from autopar.split import Stages, split
-from autopar.staged import on_full_hosts
+from autopar.stage_problems import stage_problems
 from autopar.staging.predict import predict
 from cost_models.hardware import Hardware, digest
+from cost_models.measured import Times
 
 
 def certify_pipeline(
-    plan: PipelinePlan, graph: Graph, hardware: Hardware, bound: bool = True
+    plan: PipelinePlan,
+    graph: Graph,
+    hardware: Hardware,
+    bound: bool = True,
+    times: Times | None = None,
 ) -> tuple[Check, ...]:
     """All checks, up to the step in which one fails; `graph` is of one microbatch.
 
-    Without `bound` no stage is solved again.
+    Without `bound` no stage is solved again.  `times` are the measured ones that priced the plan.
     """
     checks = [*_belongs(plan, graph, hardware)]
     if not all(check.ok for check in checks):
@@ -50,11 +50,12 @@ def certify_pipeline(
     checks.append(_schedule(plan, stages))
     if not checks[-1].ok:
         return tuple(checks)
-    for each, posed in _posed(plan, stages, hardware):
-        own = certify(each.plan, posed, bound)
+    for problem in stage_problems(plan, stages, hardware, times):
+        each = problem.stage
+        own = certify(each.plan, problem.posed(), bound)
         checks += [replace(check, name=f"{_name(plan, each)}: {check.name}") for check in own]
     if all(check.ok for check in checks) and plan.prediction is not None:
-        checks += _predicted(plan, plan.prediction, stages, hardware)
+        checks += _predicted(plan, plan.prediction, stages, hardware, times)
     return tuple(checks)
 
 
@@ -84,37 +85,14 @@ def _schedule(plan: PipelinePlan, stages: Stages) -> Check:
     return checked("schedule", f"{schedule.name}, {actions} actions run to their end", faults)
 
 
-def _posed(
-    plan: PipelinePlan, stages: Stages, hardware: Hardware
-) -> Iterator[tuple[StagePlan, Posed]]:
-    """The problem of every stage; what an earlier stage put somewhere stays there."""
-    rests: dict[tuple[int, str], Storage] = {}
-    shared = on_full_hosts(hardware, plan.mesh)
-    for each in plan.stages:
-        part, own = stages.graphs[each.stage], each.plan
-        asked = settings_of(own)
-        actions = [a for a in plan.schedule.workers[each.worker] if a.stage == each.stage]
-        settings = replace(
-            asked,
-            constraints=tuple(c for c in asked.constraints if speaks(c, part)),
-            storage={name: found for (where, name), found in rests.items() if where == each.worker},
-            microbatches=sum(action.kind == "F" for action in actions) // plan.schedule.batches,
-            in_flight=most_in_flight(actions),
-            versions=most_versions(actions),
-            padding=(),
-            pads_batch=False,
-        )
-        kept = saved(part, hardware.device.kind)
-        yield each, pose(part, own.mesh, shared, settings, kept, own.asked.recompute)
-        for entry in own.parameters:
-            found = Storage(entry.stored, entry.leaf, entry.regather)
-            rests.setdefault((each.worker, entry.name), found)
-
-
 def _predicted(
-    plan: PipelinePlan, stated: Prediction, stages: Stages, hardware: Hardware
+    plan: PipelinePlan,
+    stated: Prediction,
+    stages: Stages,
+    hardware: Hardware,
+    times: Times | None,
 ) -> Iterator[Check]:
-    found = predict(plan, stages, hardware, settings_of(plan.stages[0].plan))
+    found = predict(plan, stages, hardware, settings_of(plan.stages[0].plan, times))
     faults: list[str] = []
     for each, mine, theirs in zip(plan.stages, stated.stages, found.stages, strict=False):
         for key in ("stage", "worker", "in_flight", "nbytes", "forward_s", "input_grad_s",

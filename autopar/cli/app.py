@@ -24,6 +24,7 @@ from autopar.cli import (
     map,
     plan,
     presets,
+    profile,
     report,
     rules,
     show,
@@ -65,7 +66,6 @@ app = typer.Typer(
     cls=Commands,
     help="Plan, inspect and emit parallel PyTorch models.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
@@ -73,7 +73,7 @@ COMMANDS = {
     "plan": plan, "show": show, "emit": emit, "explain": explain, "compare": compare, "diff": diff,
     "frontier": frontier, "map": map, "solve": solve, "verify": verify, "hardware": hardware,
     "presets": presets, "report": report, "rules": rules,
-    "calibrate": calibrate, "simulate": simulate,
+    "calibrate": calibrate, "profile": profile, "simulate": simulate,
 }  # fmt: skip
 for _name, _module in COMMANDS.items():
     app.command(_name, epilog=ending(_name))(_module.command)

@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
+from autopar.cli.flags import AS_JSON
 from autopar.cli.output import save
+from autopar.cli.values import print_json
 from cost_models.hardware import to_text
 
 
@@ -18,6 +20,7 @@ def command(
         Path, typer.Option("-o", "--output", dir_okay=False, help="TOML file to write.")
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and repetitions.")] = False,
+    as_json: AS_JSON = False,
 ) -> None:
     """Measure this machine's cores and gloo, and write a hardware profile.
 
@@ -34,4 +37,7 @@ def command(
         measured = calibrate(quick=quick, progress=lambda text: print(text, file=sys.stderr))
     measured.check()
     save(to_text(measured), output)
-    typer.echo(f"wrote {output}; use it with --hardware {output}")
+    if as_json:
+        print_json({"profile": measured, "written": output})
+    else:
+        typer.echo(f"wrote {output}; use it with --hardware {output}")

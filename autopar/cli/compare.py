@@ -8,9 +8,22 @@ from typing import Annotated, Any
 import typer
 
 from autopar import presets
-from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, load
-from autopar.cli.output import AS_JSON, console, known, print_json, watched
+from autopar.cli.flags import (
+    AS_JSON,
+    BATCH,
+    DATABASE,
+    HARDWARE,
+    MEMORY,
+    MESH,
+    MODEL,
+    OPTIMIZER,
+    PRECISION,
+    SEQUENCE,
+)
+from autopar.cli.models import load
+from autopar.cli.output import console, known, watched
 from autopar.cli.stages import load_plan
+from autopar.cli.values import print_json
 from autopar.compare import Contender, compare
 from autopar.errors import InputError
 from autopar.given import as_hardware
@@ -20,22 +33,19 @@ from autopar.show import contenders
 
 
 def command(
-    model: Annotated[str, typer.Argument(help=f"{MODEL_HELP}.")],
-    mesh: Annotated[str, typer.Option(help="Such as 2x2, or node=2,gpu=8.")],
+    model: MODEL,
+    mesh: MESH,
     plan: Annotated[
         list[Path] | None, typer.Option(help="A plan of yours, to stand beside; repeatable.")
     ] = None,
     preset: Annotated[
         list[str] | None, typer.Option(help="Only this preset; repeatable; none: all.")
     ] = None,
-    hardware: Annotated[
-        str | None, typer.Option(help="Profile name or TOML file; none: this machine's.")
-    ] = None,
-    optimizer: Annotated[str, typer.Option(help="Class name in torch.optim.")] = "AdamW",
-    precision: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16; none: as the model.")
-    ] = None,
-    memory: Annotated[str | None, typer.Option(help="Limit per device, e.g. 40GiB.")] = None,
+    hardware: HARDWARE = None,
+    optimizer: OPTIMIZER = "AdamW",
+    precision: PRECISION = None,
+    memory: MEMORY = None,
+    database: DATABASE = None,
     as_json: AS_JSON = False,
     batch: BATCH = None,
     sequence: SEQUENCE = None,
@@ -46,6 +56,7 @@ def command(
     """
     asked: dict[str, Any] = {
         "optimizer": optimizer, "precision": precision, "memory_limit": memory,
+        "database": database,
     }  # fmt: skip
     limit = Options.of(**asked).memory_limit
     chosen = tuple(known("preset", name, presets.names()) for name in preset or presets.names())
@@ -72,6 +83,7 @@ def _content(each: Contender) -> dict[str, Any]:
     return {
         "name": each.name,
         "digest": None if plan is None else plan.digest,
+        "operator times": None if plan is None else str(plan.times or "modelled"),
         "remark": each.why,
         "figures": [{"kind": kind, "name": n, "value": v} for (kind, n), v in figures.items()],
         "bound_s": getattr(plan, "bound_s", None),

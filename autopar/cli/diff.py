@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from autopar.cli.output import AS_JSON, console, print_json
+from autopar.cli.flags import AS_JSON, PLAN
+from autopar.cli.output import console
 from autopar.cli.stages import load_plan
+from autopar.cli.values import print_json
 from autopar.show import show_difference
 
 
 def command(
-    before: Annotated[Path, typer.Argument(help="Plan file.")],
+    before: PLAN,
     after: Annotated[Path, typer.Argument(help="Another plan of the same model.")],
     as_json: AS_JSON = False,
 ) -> None:

@@ -18,6 +18,7 @@ EXAMPLES = {
     "hardware": "autopar hardware h100",
     "presets": "autopar presets",
     "rules": "autopar rules linear",
+    "profile": "autopar profile train.py:make_model --mesh 2x4",
     "calibrate": "autopar calibrate -o mine.toml",
 }
 

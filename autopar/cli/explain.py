@@ -2,38 +2,83 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Annotated, Any
 
 import typer
 
 from autopar.asked import posed_for
-from autopar.cli.match import graph_of, hardware_of
-from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE
-from autopar.cli.output import console
-from autopar.explain import explain
-from autopar.plan import Plan
+from autopar.cli.flags import AS_JSON, BATCH, DATABASE, MODEL, PLAN, PRICED_WITH, SEQUENCE
+from autopar.cli.match import graph_of, times_of
+from autopar.cli.output import console, watched
+from autopar.cli.stages import load_plan, microbatch_of
+from autopar.cli.values import print_json
+from autopar.errors import InputError
+from autopar.explain import ROWS, explain, explain_stage
+from autopar.explained import hardware_of
+from autopar.explanation import Alternative, Explanation
+from autopar.pipeline_plan import PipelinePlan
 from autopar.show import explanation
 
 
 def command(
-    plan: Annotated[Path, typer.Argument(help="Plan file.")],
-    model: Annotated[str, typer.Argument(help=f"{MODEL_HELP}.")],
+    plan: PLAN,
+    model: MODEL,
     target: Annotated[
-        str, typer.Argument(help="A tensor, operator or parameter, as `show` names it.")
+        str,
+        typer.Argument(help="A tensor, operator, parameter or module, as `show` names it."),
     ],
-    hardware: Annotated[
-        str | None, typer.Option(help="Profile to price with; none: the plan's.")
+    hardware: PRICED_WITH = None,
+    rows: Annotated[
+        int, typer.Option(min=1, help="Candidates of an operator or parameter to solve for.")
+    ] = ROWS,
+    stage: Annotated[
+        int | None, typer.Option(min=0, help="Of a pipeline: within this stage's own plan.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Alternatives to show.")] = 12,
+    database: DATABASE = None,
+    as_json: AS_JSON = False,
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
-    """What the step would cost with every other type of one tensor, all else decided anew.
+    """Why one thing is as it is: what else was possible, and what that would cost.
 
-    Where memory is limited or communication may hide behind compute, figures are lower bounds.
+    Each alternative is a plan of its own, with everything else decided anew: its compute,
+    communication by kind and axis, and memory beside the chosen one's. Of a module it says
+    what recomputation and the field's ways to split it (`autopar presets`) would cost.
     """
-    decided = Plan.load(plan)
-    graph = graph_of(decided, model, batch, sequence)
-    posed = posed_for(decided, graph, hardware_of(decided, hardware))
-    console().print(explanation(explain(decided, posed, target), rows))
+    decided = load_plan(plan)
+    profile = hardware_of(decided, hardware)
+    times = times_of(decided, database, profile)
+    if isinstance(decided, PipelinePlan):
+        graph = microbatch_of(decided, model, batch, sequence)
+        found = explain_stage(decided, graph, profile, times, target, stage, rows, _watched)
+    elif stage is not None:
+        raise InputError("This plan has no stages: leave --stage out.")
+    else:
+        graph = graph_of(decided, model, batch, sequence)
+        found = explain(decided, posed_for(decided, graph, profile, times), target, rows, _watched)
+    if as_json:
+        print_json(_content(found))
+    else:
+        console().print(explanation(found))
+
+
+def _watched(every: Iterable[Alternative], total: int) -> Iterable[Alternative]:
+    return watched(every, total, "deciding anew")
+
+
+def _content(found: Explanation) -> dict[str, Any]:
+    """For programs: all but the alternatives' plans, which are known by their digests."""
+    kept = (f.name for f in fields(found) if f.name != "alternatives")
+    content: dict[str, Any] = {name: getattr(found, name) for name in kept}
+    return content | {"alternatives": [_alternative(each) for each in found.alternatives]}
+
+
+def _alternative(each: Alternative) -> dict[str, Any]:
+    kept = {f.name: getattr(each, f.name) for f in fields(each) if f.name != "plan"}
+    return kept | {
+        "more_s": each.more_s,
+        "objective_s": None if each.plan is None else each.plan.objective_s,
+        "digest": None if each.plan is None else each.plan.digest,
+    }

@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from autopar.api import plan_frontier
-from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, load
-from autopar.cli.output import console, save
+from autopar.cli.flags import AS_JSON, BATCH, DATABASE, HARDWARE, MESH, MODEL, SEQUENCE
+from autopar.cli.models import load
+from autopar.cli.output import console, save, watched
+from autopar.cli.values import outlined, print_json
 from autopar.errors import InputError
 from autopar.given import as_hardware
 from autopar.mesh import Mesh
@@ -17,14 +19,14 @@ from autopar.show import curve
 
 
 def command(
-    model: Annotated[str, typer.Argument(help=f"{MODEL_HELP}.")],
-    mesh: Annotated[str, typer.Option(help="Such as 2x2, or node=2,gpu=8.")],
-    hardware: Annotated[
-        str | None, typer.Option(help="Profile name or TOML file; none: this machine's.")
-    ] = None,
+    model: MODEL,
+    mesh: MESH,
+    hardware: HARDWARE = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for the plans, one file each.")
     ] = None,
+    database: DATABASE = None,
+    as_json: AS_JSON = False,
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
@@ -33,10 +35,16 @@ def command(
         raise InputError(f"{output} is a file; name a folder.")
     devices, profile = Mesh.parse(mesh), as_hardware(hardware or None)
     loaded = load(model, batch, sequence)
-    plans = plan_frontier(loaded.model, devices, loaded.inputs, hardware=profile, loss=loaded.loss)
-    console().print(curve(plans))
+    plans = plan_frontier(
+        loaded.model, devices, loaded.inputs, hardware=profile, watch=watched, loss=loaded.loss,
+        database=database,
+    )  # fmt: skip
     for plan in plans if output else ():
         assert output is not None
         save(plan.to_json() + "\n", output / f"{plan.digest}.json")
+    if as_json:
+        print_json({"plans": [outlined(plan) for plan in plans], "written": output})
+        return
+    console().print(curve(plans))
     if output:
         console().print(f"\nwrote {len(plans)} plans to {output}")

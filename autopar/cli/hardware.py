@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from autopar.cli.flags import AS_JSON
 from autopar.cli.output import console
 from autopar.show.table import row, table
 from cost_models.hardware import Hardware, Link, load, names, text
@@ -17,7 +18,7 @@ def command(
     name: Annotated[
         str | None, typer.Argument(help="Profile name or TOML file; none: list them.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Every figure, as JSON.")] = False,
+    as_json: AS_JSON = False,
 ) -> None:
     """List the hardware profiles, or print one with the sources of its figures."""
     if as_json:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from autopar.cli.models import MODEL_HELP, SEQUENCE, load
+from autopar.cli.flags import (
+    AS_JSON,
+    DATABASE,
+    HARDWARE,
+    MESH,
+    MODEL,
+    OPTIMIZER,
+    PRECISION,
+    SEQUENCE,
+)
+from autopar.cli.models import load
 from autopar.cli.output import console, save
+from autopar.cli.values import outlined, print_json
 from autopar.errors import InputError
 from autopar.given import as_hardware
 from autopar.landscape import Point
 from autopar.mesh import Mesh
 from autopar.options import Options, nbytes
+from autopar.reading import text_of
 from autopar.show import landscape_grid, landscape_table
 from autopar.sweep import plan_landscape
 
@@ -22,21 +34,19 @@ BEGIN, END = "<!-- written by autopar map, anew each time -->", "<!-- until here
 
 
 def command(
-    model: Annotated[str, typer.Argument(help=f"{MODEL_HELP}.")],
-    mesh: Annotated[str, typer.Option(help="Such as 8x8, or node=8,gpu=8.")],
+    model: MODEL,
+    mesh: MESH,
     batches: Annotated[str, typer.Option(help="Global batches, such as 8,32,128.")],
     memories: Annotated[str, typer.Option(help="Limits per device, such as 40GiB,80GiB.")],
-    hardware: Annotated[
-        str | None, typer.Option(help="Profile name or TOML file; none: this machine's.")
-    ] = None,
-    optimizer: Annotated[str, typer.Option(help="Class name in torch.optim.")] = "AdamW",
-    precision: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16; none: as the model.")
-    ] = None,
+    hardware: HARDWARE = None,
+    optimizer: OPTIMIZER = "AdamW",
+    precision: PRECISION = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", dir_okay=False, help="Markdown page to write the map into."),
     ] = None,
+    database: DATABASE = None,
+    as_json: AS_JSON = False,
     sequence: SEQUENCE = None,
 ) -> None:
     """How the best plan changes with batch and memory: a map of plans, each in words.
@@ -52,19 +62,33 @@ def command(
     points: list[Point] = []
     for point in plan_landscape(
         loaded.model, devices, loaded.inputs, batches=sizes, memories=limits, hardware=profile,
-        loss=loaded.loss, optimizer=optimizer, precision=precision,
+        loss=loaded.loss, optimizer=optimizer, precision=precision, database=database,
     ):  # fmt: skip
         points.append(point)
         console(stderr=True).print(f"{len(points)} of {len(sizes) * len(limits)} plans")
-    console().print(landscape_table(points))
+    if not as_json:
+        console().print(landscape_table(points))
     if output:
         asked = {"mesh": mesh, "hardware": hardware, "batches": batches, "memories": memories,
-                 "sequence": sequence, "precision": precision,
+                 "sequence": sequence, "precision": precision, "database": database,
                  "optimizer": "" if optimizer == "AdamW" else optimizer}  # fmt: skip
         flags = " ".join(f"--{name} {value}" for name, value in asked.items() if value)
         written = f"    autopar map {model} {flags} -o {output}\n\n{landscape_grid(points)}"
         save(_with_map(page, written), output)
+    if as_json:
+        print_json({"points": [_content(point) for point in points], "written": output})
+    elif output:
         console().print(f"\nwrote {output}")
+
+
+def _content(point: Point) -> dict[str, Any]:
+    """A point for programs; of a plan its outline."""
+    return {
+        "batch": point.batch,
+        "limit_nbytes": point.limit_nbytes,
+        "smallest_nbytes": point.smallest_nbytes,
+        "plan": None if point.made is None else outlined(point.made.plan),
+    }
 
 
 def _batches(text: str) -> tuple[int, ...]:
@@ -80,10 +104,7 @@ def _memories(text: str) -> tuple[float, ...]:
 
 def _page(path: Path) -> str:
     """The page as it is; a page that has no place for the map is somebody else's."""
-    try:
-        text = path.read_text() if path.exists() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"Cannot read {path}: {error}.") from None
+    text = text_of(path, "the page", InputError) if path.exists() else ""
     if text and not (BEGIN in text and END in text.partition(BEGIN)[2]):
         raise InputError(
             f"{path} exists and has no place for a map: name another file, or write these two lines "

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from autopar.api import captured_for
 from autopar.cli.models import load
-from autopar.errors import InputError, PlanError
-from autopar.given import as_hardware
+from autopar.errors import PlanError
 from autopar.graph import Graph
 from autopar.pipeline_plan import PipelinePlan
 from autopar.plan import Plan
+from autopar.pricing.timed import default_database, times_for
 from autopar.show import differences
-from cost_models.hardware import Hardware, names
+from cost_models.hardware import Hardware
+from cost_models.measured import Times
 
 
 def graph_of(plan: Plan, model: str, batch: int | None, sequence: int | None) -> Graph:
@@ -33,11 +36,8 @@ def captured_like(plan: Plan, model: str, batch: int | None, sequence: int | Non
     return graph
 
 
-def hardware_of(plan: Plan | PipelinePlan, given: str | None) -> Hardware:
-    """The profile that the user names, or the one of the plan's name."""
-    if given is None and plan.hardware not in names():
-        raise InputError(
-            f"The plan was priced for {plan.hardware!r}, which is not among the profiles that come "
-            f"with autopar ({', '.join(names())}). Pass the profile's file with --hardware."
-        )
-    return as_hardware(given or plan.hardware)
+def times_of(plan: Plan | PipelinePlan, database: Path | None, profile: Hardware) -> Times | None:
+    """The measured times that a plan was priced by."""
+    if plan.times is None:
+        return None
+    return times_for(database or default_database(), profile, plan.mesh)

@@ -9,19 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from torch import nn
 
+from autopar.cli.flags import MODEL_HELP
 from autopar.cli.huggingface import from_config
 from autopar.cli.output import near
 from autopar.errors import InputError
-
-MODEL_HELP = "file.py:factory, package.module:factory, or hf:CONFIG.json"
-BATCH = Annotated[int | None, typer.Option(min=1, help="Global batch of hf: models.")]
-SEQUENCE = Annotated[int | None, typer.Option(min=1, help="Sequence length of hf: models.")]
 
 
 @dataclass(frozen=True)

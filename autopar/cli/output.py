@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import json
-import math
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TypeVar
 
-import typer
 from rich.console import Console
 from rich.progress import track
 
@@ -19,25 +16,6 @@ from autopar.errors import InputError
 from autopar.show.table import WIDTH
 
 T = TypeVar("T")
-AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-
-
-def print_json(value: Any) -> None:
-    """A value of the library as JSON on the standard output."""
-    typer.echo(json.dumps(plain(value), indent=1))
-
-
-def plain(value: Any) -> Any:
-    """Dataclasses as objects, what is not finite as null, all else as JSON has it or as text."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
 def console(stderr: bool = False) -> Console:
@@ -48,12 +26,23 @@ def console(stderr: bool = False) -> Console:
     return made
 
 
-def watched(every: Iterable[T], total: int, what: str) -> Iterator[T]:
+def watched(every: Iterable[T], total: int | None, what: str) -> Iterator[T]:
     """The same things, with a bar on a terminal's standard error while they are made."""
     out = console(stderr=True)
     yield from track(
         every, what, total, console=out, transient=True, disable=not out.is_terminal
     )  # fmt: skip
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Meanwhile a terminal's standard error says what is being done, and moves."""
+    out = console(stderr=True)
+    if not out.is_terminal:
+        yield
+        return
+    with out.status(f"{what} ..."):
+        yield
 
 
 def save(text: str, path: Path) -> Path:

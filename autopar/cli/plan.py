@@ -7,21 +7,32 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 
 from autopar import presets
 from autopar.api import compile_model, compile_staged
-from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, Loaded, load
-from autopar.cli.output import console, known, save
-from autopar.cli.stages import (
+from autopar.cli.flags import (
+    AS_JSON,
     ASYNCHRONOUS,
+    BATCH,
     CUT,
+    DATABASE,
+    HARDWARE,
+    MEMORY,
     MICROBATCHES,
+    MODEL,
+    OPTIMIZER,
+    PLAN_FILE,
+    PRECISION,
     SCHEDULE,
+    SEQUENCE,
     STAGES,
-    Forced,
-    read_stages,
 )
+from autopar.cli.models import Loaded, load
+from autopar.cli.output import console, known, save, working
+from autopar.cli.stages import Forced, Shape, read_stages
+from autopar.cli.values import outlined, print_json
 from autopar.constraint_file import from_file
 from autopar.constraints import from_user
 from autopar.errors import ConstraintError, InputError, MeshError
@@ -33,21 +44,24 @@ from autopar.problem_text import to_json
 from autopar.rules import coverage, discovered
 from autopar.show import coverage_line, show_pipeline, show_plan
 from autopar.staged import Staged
+from autopar.views import views
 from cost_models.hardware import Hardware
 
 
 def command(
-    model: Annotated[str, typer.Argument(help=f"{MODEL_HELP}.")],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", dir_okay=False, help="Plan file to write.")
-    ],
+    model: MODEL,
+    output: Annotated[Path, PLAN_FILE],
     mesh: Annotated[str | None, typer.Option(help="Such as 2x2, or node=2,gpu=8.")] = None,
     devices: Annotated[
         int | None, typer.Option(help="In place of --mesh: the best mesh of so many is searched.")
     ] = None,
-    hardware: Annotated[
-        str | None, typer.Option(help="Profile name or TOML file; none: this machine's.")
+    axes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=3, help="With --devices: of the meshes searched, at most; none: 2."
+        ),
     ] = None,
+    hardware: HARDWARE = None,
     preset: Annotated[
         str | None, typer.Option(help="See `autopar presets`; none: the solver chooses.")
     ] = None,
@@ -58,11 +72,9 @@ def command(
     constraints: Annotated[
         Path | None, typer.Option(help="TOML file with tables [pin], [forbid] and [prefer].")
     ] = None,
-    optimizer: Annotated[str, typer.Option(help="Class name in torch.optim.")] = "AdamW",
-    precision: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16; none: as the model.")
-    ] = None,
-    memory: Annotated[str | None, typer.Option(help="Limit per device, e.g. 40GiB.")] = None,
+    optimizer: OPTIMIZER = "AdamW",
+    precision: PRECISION = None,
+    memory: MEMORY = None,
     recompute: Annotated[
         str | None,
         typer.Option(help="none, selective or full, in every block; none given: as memory asks."),
@@ -75,6 +87,8 @@ def command(
     problem: Annotated[
         Path | None, typer.Option(help="Write what the solver solves, for `autopar solve`.")
     ] = None,
+    database: DATABASE = None,
+    as_json: AS_JSON = False,
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
@@ -86,26 +100,37 @@ def command(
         preset=known("preset", preset, presets.names()) if preset else None,
         constraints=_asked(constraint or [], constraints, mesh),
         recompute=recompute,
+        database=database,
     )
     if problem is not None and problem.resolve() == output.resolve():
         raise InputError(f"--output and --problem are both {output}: pass two files.")
-    shape, profile = _shape(mesh, devices), as_hardware(hardware or None)
+    shape, profile = _shape(mesh, devices, axes), as_hardware(hardware or None)
     forced = Forced(read_stages(stages), schedule, microbatches, tuple(cut or ()), asynchronous)
-    made = _made(load(model, batch, sequence), shape, profile, asked, forced, problem)
+    with working("planning"):
+        made = _made(load(model, batch, sequence), shape, profile, asked, forced, problem)
     save(made.plan.to_json() + "\n", output)
-    if isinstance(made, Staged):
-        console().print(show_pipeline(made.plan), f"\nwrote {output}", sep="\n")
-        return
-    if problem:
+    if problem and isinstance(made, Compilation):
         save(to_json(made.priced.problem) + "\n", problem)
-    spent = sum(found.seconds for found in discovered())
-    said = coverage_line(coverage(made.graph), spent)
-    console().print(show_plan(made.plan, made.graph), "", Text(said), f"\nwrote {output}", sep="\n")
+    if as_json:
+        print_json(outlined(made.plan) | {"written": output})
+    else:
+        _print(made, output)
+
+
+def _print(made: Staged | Compilation, output: Path) -> None:
+    """Tables, and whose word the rules were."""
+    if isinstance(made, Staged):
+        shown: tuple[RenderableType, ...] = (show_pipeline(made.plan),)
+    else:
+        spent = sum(found.seconds for found in discovered())
+        said = coverage_line(coverage(made.graph), spent)
+        shown = (show_plan(made.plan, made.graph), "", Text(said))
+    console().print(*shown, f"\nwrote {output}", sep="\n")
 
 
 def _made(
     loaded: Loaded,
-    shape: Mesh | int,
+    shape: Shape,
     profile: Hardware,
     asked: Options,
     forced: Forced,
@@ -117,6 +142,7 @@ def _made(
         "hardware": profile, "loss": loaded.loss, "optimizer": asked.optimizer,
         "precision": asked.precision, "memory_limit": asked.memory_limit, "preset": asked.preset,
         "constraints": asked.constraints, "recompute": asked.recompute,
+        "database": asked.database,
     }  # fmt: skip
     stages = forced.meant(shape, profile, asked)
     if stages == 1 or (forced.stages is None and problem is not None):
@@ -132,10 +158,14 @@ def _made(
     )  # fmt: skip
 
 
-def _shape(mesh: str | None, devices: int | None) -> Mesh | int:
+def _shape(mesh: str | None, devices: int | None, axes: int | None) -> Shape:
     if (mesh is None) == (devices is None):
         raise MeshError("Pass --mesh, such as 2x4, or --devices, such as 8: one of the two.")
-    return Mesh.parse(mesh) if mesh is not None else devices or 0
+    if mesh is not None and axes is not None:
+        raise MeshError("--axes is for --devices: a --mesh has the axes that it names.")
+    if mesh is not None:
+        return Mesh.parse(mesh)
+    return devices or 0 if axes is None else views(devices or 0, axes)
 
 
 def _asked(texts: list[str], file: Path | None, mesh: str | None) -> Constraints:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from autopar import presets
+from autopar.cli.flags import AS_JSON
 from autopar.cli.output import console
+from autopar.cli.values import print_json
 from autopar.show.table import row, table
 
 
-def command() -> None:
+def command(as_json: AS_JSON = False) -> None:
     """List the presets and what each is."""
+    if as_json:
+        print_json({name: presets.describe(name) for name in presets.names()})
+        return
     made = table("presets", "name", "what it asks for")
     made.columns[0].no_wrap, made.columns[1].no_wrap = True, False
     for name in presets.names():

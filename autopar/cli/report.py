@@ -10,22 +10,27 @@ import typer
 from torch import nn
 
 from autopar import rules
-from autopar.cli.match import graph_of, hardware_of
-from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, load
+from autopar.capture.saved import saved
+from autopar.cli.flags import AS_JSON, BATCH, MODEL_HELP, OWN_PROFILE, PLAN, SEQUENCE
+from autopar.cli.match import graph_of
+from autopar.cli.models import load
 from autopar.cli.output import console, save
 from autopar.cli.simulate import profile_of
 from autopar.cli.stages import load_plan, staged_of
+from autopar.cli.values import print_json
 from autopar.emit import emit
 from autopar.errors import InputError
+from autopar.explained import hardware_of
 from autopar.pipeline_plan import PipelinePlan
 from autopar.plan import Plan
+from autopar.reading import text_of
 from autopar.report import Extras, report, roofline
 
 Sources = tuple[tuple[str, str], ...]
 
 
 def command(
-    plan: Annotated[Path, typer.Argument(help="Plan file.")],
+    plan: PLAN,
     output: Annotated[Path, typer.Option("-o", "--output", dir_okay=False, help="Page to write.")],
     model: Annotated[
         str | None, typer.Option(help=f"For roofline and sources: {MODEL_HELP}.")
@@ -33,9 +38,8 @@ def command(
     frontier: Annotated[
         Path | None, typer.Option(help="Folder that `autopar frontier -o` wrote.")
     ] = None,
-    hardware: Annotated[
-        str | None, typer.Option(help="The plan's own profile, if it is a file of yours.")
-    ] = None,
+    hardware: OWN_PROFILE = None,
+    as_json: AS_JSON = False,
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
@@ -51,7 +55,11 @@ def command(
     if model is not None:
         extras = _with_model(extras, decided, model, hardware, batch, sequence)
     path = save(report(decided, extras), output)
-    console().print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    size = path.stat().st_size
+    if as_json:
+        print_json({"written": path, "nbytes": size})
+    else:
+        console().print(f"wrote {path} ({size / 1e6:.1f} MB)")
 
 
 def _with_model(
@@ -73,7 +81,7 @@ def _with_model(
         return Extras(extras.frontier, None, emitted, written, extras.limit_nbytes)
     graph = graph_of(plan, model, batch, sequence)
     drawn = roofline(plan, graph, hardware_of(plan, hardware))
-    emitted = (("emitted", emit(plan, graph, rules.localize)),)
+    emitted = (("emitted", emit(plan, graph, rules.localize, saved(graph))),)
     return Extras(extras.frontier, drawn, emitted, written, extras.limit_nbytes)
 
 
@@ -81,10 +89,7 @@ def _written(where: str, model: nn.Module) -> Sources:
     """The file that the user wrote: of a configuration, that of the model's class."""
     found = where.rpartition(":")[0]
     path = Path(found) if found.endswith(".py") else Path(inspect.getfile(type(model)))
-    try:
-        return ((path.name, path.read_text()),)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"Cannot read {path}: {error}.") from None
+    return ((path.name, text_of(path, "the model's source", InputError)),)
 
 
 def _frontier(folder: Path, plan: Plan | PipelinePlan) -> tuple[Plan, ...]:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from autopar.api import captured_graph
-from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE, load
+from autopar.cli.flags import AS_JSON, BATCH, MODEL_HELP, SEQUENCE
+from autopar.cli.models import load
 from autopar.cli.output import console, near
 from autopar.errors import InputError
 from autopar.graph import Graph, Node, bare
@@ -33,7 +34,7 @@ def command(
     shapes: Annotated[
         str | None, typer.Option(help="Of OP's tensors, such as 6x12,18x12; none: some that fit.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AS_JSON = False,
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
+from autopar.cli.flags import AS_JSON, BATCH, MODEL_HELP, PLAN, SEQUENCE
 from autopar.cli.match import graph_of
-from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE
-from autopar.cli.output import AS_JSON, console, print_json
+from autopar.cli.output import console
 from autopar.cli.stages import load_plan, staged_of
+from autopar.cli.values import outlined, print_json
 from autopar.errors import InputError
 from autopar.focus import holding, stage_plan, tensor_facts, within_block
 from autopar.graph import Graph
@@ -29,7 +29,7 @@ from autopar.show import (
 
 
 def command(
-    plan: Annotated[Path, typer.Argument(help="Plan file.")],
+    plan: PLAN,
     model: Annotated[
         str | None, typer.Argument(help=f"Names operators by module: {MODEL_HELP}.")
     ] = None,
@@ -85,7 +85,7 @@ def _printed(
             return
         plan = within_block(plan, graph, block or "")
     if as_json:
-        print_json(_outlined(plan))
+        print_json(outlined(plan))
     elif isinstance(plan, PipelinePlan):
         out.print(show_pipeline(plan))
     elif block is not None:
@@ -94,10 +94,3 @@ def _printed(
         out.print(show_plan(plan, graph), "", show_operators(plan, graph), sep="\n")
         if graph is not None:
             out.print("", Text(coverage_line(coverage(graph))), sep="\n")
-
-
-def _outlined(plan: Plan | PipelinePlan) -> dict[str, Any]:
-    """Names, texts and figures; the plan file has the rest."""
-    found = plan.outline
-    figures = [{"kind": k, "name": name, "value": v} for (k, name), v in found.figures.items()]
-    return vars(found) | {"figures": figures}

@@ -9,8 +9,10 @@ from typing import Annotated
 
 import typer
 
-from autopar.cli.output import AS_JSON, console, print_json, save
+from autopar.cli.flags import AS_JSON, OWN_PROFILE, PLAN
+from autopar.cli.output import console, save
 from autopar.cli.stages import load_plan
+from autopar.cli.values import print_json
 from autopar.given import as_hardware
 from autopar.pipeline_plan import PipelinePlan
 from autopar.plan import Plan
@@ -20,7 +22,7 @@ from cost_models.hardware import Hardware, names
 
 
 def command(
-    plan: Annotated[Path, typer.Argument(help="Plan file.")],
+    plan: PLAN,
     trace: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write a trace for ui.perfetto.dev.")
     ] = None,
@@ -34,9 +36,7 @@ def command(
     straggler: Annotated[
         list[str] | None, typer.Option(help="RANK=1.2x: it takes so much longer; repeatable.")
     ] = None,
-    hardware: Annotated[
-        str | None, typer.Option(help="The plan's own profile, if it is a file of yours.")
-    ] = None,
+    hardware: OWN_PROFILE = None,
     as_json: AS_JSON = False,
 ) -> None:
     """Play a plan's step: who does what when, and memory over time; from its file alone.

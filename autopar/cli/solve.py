@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from autopar.cli.output import console
-from autopar.errors import PlanError
+from autopar.cli.flags import AS_JSON
+from autopar.cli.output import console, working
+from autopar.cli.values import print_json
 from autopar.options import nbytes
 from autopar.problem import Assignment, Problem
 from autopar.problem_text import from_json
+from autopar.reading import text_of
 from autopar.show import solution
 from autopar.solve import solve
 
@@ -22,17 +24,24 @@ def command(
     problem: Annotated[Path, typer.Argument(help="A problem as JSON; see docs/solver.md.")],
     memory: Annotated[str | None, typer.Option(help="Limit on bytes, e.g. 40GiB.")] = None,
     ilp: Annotated[bool, typer.Option("--ilp", help="By integer programming instead.")] = False,
+    as_json: AS_JSON = False,
 ) -> None:
     """Solve a problem that was written by hand or by `autopar plan --problem`."""
-    try:
-        text = problem.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"Cannot read {problem}: {error}.") from None
-    asked = from_json(text)
+    asked = from_json(text_of(problem, "the problem"))
     started = time.perf_counter()
-    found = (_program() if ilp else solve)(asked, nbytes(memory))
+    with working("solving"):
+        found = (_program() if ilp else solve)(asked, nbytes(memory))
     took_s = time.perf_counter() - started
-    console().print(solution(asked, found, took_s))
+    if as_json:
+        print_json(_content(asked, found, took_s))
+    else:
+        console().print(solution(asked, found, took_s))
+
+
+def _content(problem: Problem, found: Assignment, took_s: float) -> dict[str, Any]:
+    """The answer for programs: the state of each variable by its name."""
+    states = {v.name: s for v, s in zip(problem.variables, found.states, strict=True)}
+    return vars(found) | {"states": states, "took_s": took_s}
 
 
 def _program() -> Callable[[Problem, float | None], Assignment]:

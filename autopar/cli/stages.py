@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from autopar import rules
-from autopar.automatic import StagesLike, source_of
-from autopar.cli.models import Loaded, load
+from autopar.automatic import StagesLike
+from autopar.capture.saved import saved
+from autopar.cli.models import load
 from autopar.cli.output import save
-from autopar.compiler import Compiler
 from autopar.emit import emit
-from autopar.errors import InputError, PlanError
-from autopar.given import as_hardware
+from autopar.errors import InputError
+from autopar.explained import microbatch_for
 from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.meta import without_weights
-from autopar.options import Options, Precision
+from autopar.options import Options
 from autopar.pipeline_plan import PipelinePlan
 from autopar.plan import Plan
 from autopar.show.pipeline import schedule_page
@@ -29,25 +24,8 @@ from autopar.split import split
 from autopar.staged import Staged
 from cost_models.hardware import Hardware
 
-STAGES = Annotated[
-    str | None,
-    typer.Option(
-        help="auto, a number of stages, or their meshes, such as 1+3 or 2x2+4; none: auto across "
-        "hosts, one stage within a host."
-    ),
-]
-SCHEDULE = Annotated[
-    str | None, typer.Option(help="Of stages: 1f1b, gpipe, zb-h1, ...; none: chosen.")
-]
-MICROBATCHES = Annotated[
-    int | None, typer.Option(min=1, help="Parts of the batch in a step of stages.")
-]
-CUT = Annotated[
-    list[str] | None, typer.Option(help="Operator that a stage begins with; repeatable.")
-]
-ASYNCHRONOUS = Annotated[
-    bool, typer.Option("--asynchronous", help="Permit schedules that update without waiting.")
-]
+Shape = Mesh | tuple[Mesh, ...] | int
+"""A mesh, several to choose from, or how many devices there are."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +48,7 @@ class Forced:
             if given and self.stages in (None, 1):
                 raise InputError(f"--{flag} speaks of stages: pass --stages auto, or how many.")
 
-    def meant(self, shape: Mesh | int, hardware: Hardware, asked: Options) -> StagesLike:
+    def meant(self, shape: Shape, hardware: Hardware, asked: Options) -> StagesLike:
         """Without a word: stages may help where devices are on several hosts, if axes are left open."""
         if self.stages is not None:
             return self.stages
@@ -121,7 +99,9 @@ def staged_of(plan: PipelinePlan, model: str, batch: int | None, sequence: int |
     stages = split(microbatch_of(plan, model, batch, sequence), plan.cuts)
     plan.check(stages)
     sources = {
-        (each.stage, each.worker): emit(each.plan, stages.graphs[each.stage], rules.localize)
+        (each.stage, each.worker): emit(
+            each.plan, stages.graphs[each.stage], rules.localize, saved(stages.graphs[each.stage])
+        )
         for each in plan.stages
     }
     return Staged(plan, stages, sources)
@@ -130,33 +110,4 @@ def staged_of(plan: PipelinePlan, model: str, batch: int | None, sequence: int |
 def microbatch_of(plan: PipelinePlan, model: str, batch: int | None, sequence: int | None) -> Graph:
     """The graph of one microbatch of the model; `PlanError` where the plan is of another."""
     loaded = load(model, batch, sequence)
-    if not plan.stages:
-        raise PlanError("The plan has no stages. Make a new one with `autopar plan`.")
-    source = source_of(_compiler(plan, loaded), _batch(loaded))
-    if plan.microbatches < 1 or source.batch % plan.microbatches:
-        raise PlanError(
-            f"The plan cuts a batch into {plan.microbatches} microbatches, which a batch of "
-            f"{source.batch} cannot be. Pass --batch as it was planned for."
-        )
-    graph = source.parted(plan.microbatches)
-    if graph.digest != plan.graph_digest:
-        raise PlanError(
-            f"The plan (graph {plan.graph_digest}) does not belong to {model} (graph {graph.digest}): "
-            "other sizes, batch, version or code. Make a new one with `autopar plan`."
-        )
-    return graph
-
-
-def _compiler(plan: PipelinePlan, loaded: Loaded) -> Compiler:
-    precision = Precision.parse(plan.stages[0].plan.precision)
-    bare = without_weights(loaded.model, precision.compute)
-    options = Options(loss=loaded.loss, precision=precision)
-    return Compiler(bare, plan.mesh, as_hardware("cpu"), options)
-
-
-def _batch(loaded: Loaded) -> Mapping[str, object]:
-    if not isinstance(loaded.inputs, Mapping):
-        raise InputError(
-            "A pipeline's model brings its example inputs as a dict of keyword arguments."
-        )
-    return loaded.inputs
+    return microbatch_for(plan, loaded.model, loaded.inputs, loaded.loss)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from autopar.asked import posed_for
 from autopar.certificate import Check, certify
 from autopar.certificate.pipeline import certify_pipeline
-from autopar.cli.match import captured_like, hardware_of
-from autopar.cli.models import BATCH, MODEL_HELP, SEQUENCE
-from autopar.cli.output import console
+from autopar.cli.flags import AS_JSON, BATCH, DATABASE, MODEL, PLAN, PRICED_WITH, SEQUENCE
+from autopar.cli.match import captured_like, times_of
+from autopar.cli.output import console, working
 from autopar.cli.stages import load_plan, microbatch_of
+from autopar.cli.values import print_json
 from autopar.errors import PlanError
+from autopar.explained import hardware_of
 from autopar.graph import Graph
 from autopar.pipeline_plan import PipelinePlan
+from autopar.plan import Plan
 from autopar.pricing.assemble import versions
 from autopar.show import checks, verdicts
 from autopar.split import split
@@ -25,14 +28,14 @@ from autopar.witness import Verdict, witness
 
 
 def command(
-    plan: Annotated[Path, typer.Argument(help="Plan file.")],
-    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
-    hardware: Annotated[
-        str | None, typer.Option(help="Profile to price with; none: the plan's.")
-    ] = None,
+    plan: PLAN,
+    model: MODEL,
+    hardware: PRICED_WITH = None,
     bound: Annotated[
         bool, typer.Option("--bound/--no-bound", help="Whether to prove the bound again.")
     ] = True,
+    database: DATABASE = None,
+    as_json: AS_JSON = False,
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
@@ -43,40 +46,47 @@ def command(
     every emitted statement, by rules that share no code with autopar's; where it cannot, that is said.
     """
     decided = load_plan(plan)
-    if isinstance(decided, PipelinePlan):
-        _verify_stages(decided, microbatch_of(decided, model, batch, sequence), hardware, bound)
-        return
-    graph = captured_like(decided, model, batch, sequence)
-    posed = posed_for(decided, graph, hardware_of(decided, hardware))
-    found = certify(decided, posed, bound)
-    console().print(checks(found))
+    profile = hardware_of(decided, hardware)
+    times = times_of(decided, database, profile)
+    with working("proving"):
+        if isinstance(decided, PipelinePlan):
+            graph = microbatch_of(decided, model, batch, sequence)
+            found = certify_pipeline(decided, graph, profile, bound, times)
+        else:
+            graph = captured_like(decided, model, batch, sequence)
+            found = certify(decided, posed_for(decided, graph, profile, times), bound)
+        # Of a plan that is wrong the emitted statements say nothing.
+        said = _witnessed(decided, graph) if all(check.ok for check in found) else ()
+    if as_json:
+        print_json({"checks": found, "statements": said})
+    else:
+        console().print(checks(found), *([verdicts(said)] if said else []), sep="\n")
     _refuse(decided.versions, found)
-    said = witness(decided, graph)
-    console().print(verdicts(said))
     _refuse_contradicted(said)
 
 
-def _verify_stages(plan: PipelinePlan, graph: Graph, hardware: str | None, bound: bool) -> None:
-    found = certify_pipeline(plan, graph, hardware_of(plan, hardware), bound)
-    console().print(checks(found))
-    _refuse(plan.versions, found)
+def _witnessed(plan: Plan | PipelinePlan, graph: Graph) -> Sequence[Verdict]:
+    """What `spmd_types` says of every statement, of all stages."""
+    if isinstance(plan, Plan):
+        return witness(plan, graph)
     graphs = split(graph, plan.cuts).graphs
-    said = [verdict for each in plan.stages for verdict in witness(each.plan, graphs[each.stage])]
-    console().print(verdicts(said))
-    _refuse_contradicted(said)
+    return [verdict for each in plan.stages for verdict in witness(each.plan, graphs[each.stage])]
 
 
 def _refuse(made_with: tuple[tuple[str, str], ...], found: Sequence[Check]) -> None:
-    failed = [f"{check.name}: {check.what}" for check in found if not check.ok]
-    if not failed:
-        return
+    """Raise where a check fails; other versions are a warning, for what they change the checks see."""
+    stated = dict(made_with)
     other = [
-        f"{name} {then}, here is {now}"
-        for (name, then), (_, now) in zip(made_with, versions(), strict=False)
-        if then != now
+        f"{name} {stated.get(name, '(not said)')}, here is {now}"
+        for name, now in versions()
+        if stated.get(name) != now
     ]
-    because = f"\nIt was made with {'; '.join(other)}." if other else ""
-    raise PlanError("The plan is refused.\n- " + "\n- ".join(failed) + because)
+    if other:
+        said = Text(f"warning: the plan was made with {'; '.join(other)}.", style="yellow")
+        console(stderr=True).print(said, soft_wrap=True)
+    failed = [f"{check.name}: {check.what}" for check in found if not check.ok]
+    if failed:
+        raise PlanError("The plan is refused.\n- " + "\n- ".join(failed))
 
 
 def _refuse_contradicted(found: Sequence[Verdict]) -> None:

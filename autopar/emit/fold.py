@@ -148,7 +148,8 @@ def _key(
             else names.get(part) or f"<own {part.path.removeprefix(home)}>"  # type: ignore[union-attr]
             for part in statement.parts
         )
-        lines.append(f"{text} # {statement.comment}")
+        frees = ", ".join(names[value] for value in statement.frees if value in names)
+        lines.append(f"{text} # {statement.comment} # {frees}")
     return "\n".join([*lines, *(names[value] for value in outputs)])
 
 

@@ -10,8 +10,9 @@ from autopar.placement import P, R, S
 
 RUNTIME_NAMES = (
     "I", "Module", "N", "P", "R", "S", "all_gather", "all_reduce", "all_to_all", "batch_norm",
-    "count_valid", "cross_entropy_sum", "expert_parallel", "invariant", "padded_embedding", "partial",
-    "per_shard", "reduce_scatter", "replicate", "routed_experts", "shard", "sync_batch_norm",
+    "count_valid", "cross_entropy_sum", "device", "expert_parallel", "invariant", "padded_embedding",
+    "partial", "per_shard", "reduce_scatter", "replicate", "routed_experts", "shard", "strided",
+    "sync_batch_norm",
     "vocab_parallel_cross_entropy",
     "vocab_parallel_embedding",
 )  # fmt: skip

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from autopar.blocks import is_hub
 from autopar.conversion import collectives
 from autopar.emit.expressions import expression
 from autopar.emit.reshapes import said_plainly
 from autopar.emit.statement import Part, Statement, Value, Weight
-from autopar.graph import Arg, DType, Graph, Node, Origin, Tensor, is_random
+from autopar.graph import Arg, DType, Graph, Node, Origin, Saved, Tensor, is_random
 from autopar.leaving import leaving
 from autopar.mesh import Mesh
+from autopar.operators import makes_tensors
 from autopar.placement import I, P, R, S, Sharding
 from autopar.plan import Conversion, OpSharding, Plan, reduction_dtype
+from autopar.pricing.lives import Lives
 
 Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
 Localize = Callable[[Node, OpSharding, Graph, Mesh], Local]
 """Rewrites an operator's literal sizes for one rank's shard."""
 
 
-def program(plan: Plan, graph: Graph, localize: Localize) -> tuple[Statement, ...]:
+def program(
+    plan: Plan, graph: Graph, localize: Localize, saved: Mapping[str, Saved]
+) -> tuple[Statement, ...]:
     """Every statement of the forward pass, in order."""
-    writer = _Program(plan, graph, localize)
+    writer = _Program(plan, graph, localize, Lives.of(plan, graph, saved))
     for node in graph.nodes:
         writer.add(node)
     writer.finish()
@@ -31,8 +35,9 @@ def program(plan: Plan, graph: Graph, localize: Localize) -> tuple[Statement, ..
 
 
 class _Program:
-    def __init__(self, plan: Plan, graph: Graph, localize: Localize) -> None:
+    def __init__(self, plan: Plan, graph: Graph, localize: Localize, lives: Lives) -> None:
         self.plan, self.graph, self.localize = plan, graph, localize
+        self._freed = lives.freed_behind()
         self.statements: list[Statement] = []
         self._bound: dict[Value, Value | Weight] = {}
         self._steps: defaultdict[str, list[Conversion]] = defaultdict(list)
@@ -77,11 +82,14 @@ class _Program:
         elif rows:
             op, kwargs = "autopar.padded_embedding", (*kwargs, *rows)
         parts = expression(op, args, kwargs, bound)
+        if not bound and (op == "constant" or makes_tensors(op)):
+            parts = (*parts[:-1], ", device=device())")
         if is_random(node):
             parts = self._per_shard(parts, choice)
         for value in targets:
             self._bound[value] = value
-        self.statements.append(Statement(targets, parts, self._comment(node), node.origin))
+        frees = tuple(Value(*form) for form in self._freed.get(node.name, ()))
+        self.statements.append(Statement(targets, parts, self._comment(node), node.origin, frees))
 
     def _per_shard(self, parts: tuple[Part, ...], choice: OpSharding) -> tuple[Part, ...]:
         """Random numbers differ along the axes that split the result, and only there."""

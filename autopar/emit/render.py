@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from autopar.emit.fold import Block, Item, Loop, fold
 from autopar.emit.names import RUNTIME_NAMES, Names
 from autopar.emit.program import Localize, program, result_forms
 from autopar.emit.statement import Statement, Value, Weight
-from autopar.graph import Graph
+from autopar.graph import Graph, Saved
 from autopar.plan import Plan
 
 WIDTH = 88
 
 
-def emit(plan: Plan, graph: Graph, localize: Localize) -> str:
-    """The plan as a Python module; `localize` rewrites literal sizes for one rank's shard."""
-    statements = program(plan, graph, localize)
+def emit(plan: Plan, graph: Graph, localize: Localize, saved: Mapping[str, Saved]) -> str:
+    """The plan as a Python module; `localize` rewrites literal sizes for one rank's shard.
+
+    What the backward does not need, by `saved`, is deleted where it is dead.
+    """
+    statements = program(plan, graph, localize, saved)
     results = tuple(
         _result_value(plan, graph, name, form) for name, form in result_forms(plan, graph)
     )
     values = tuple(v for v in results if isinstance(v, Value))
     items = fold(statements, values, plan.recompute_of)
-    classes = _classes(items)
+    classes = _classes(items, graph.name)
     body = [
         *(line for name, block in classes.values() for line in _class(name, block, items)),
         *_model(plan, graph, items, {key: name for key, (name, _) in classes.items()}, results),
@@ -91,10 +95,10 @@ def _code(text: str) -> str:
     return "\n".join(line.split("  # ")[0] for line in text.splitlines() if line.strip()[:1] != "#")
 
 
-def _classes(items: tuple[Item, ...]) -> dict[str, tuple[str, Block]]:
-    """One class name per distinct block body."""
+def _classes(items: tuple[Item, ...], model: str) -> dict[str, tuple[str, Block]]:
+    """One class name per distinct block body; none is the model's own."""
     found: dict[str, tuple[str, Block]] = {}
-    taken: set[str] = set()
+    taken = {model}
     for loop in (item for item in items if isinstance(item, Loop)):
         block = loop.blocks[0]
         if block.key in found:
@@ -168,7 +172,11 @@ def _statements(
     for (file, line, code), run in itertools.groupby(statements, key=_written_at):
         if code:
             lines.append(f"# {Path(file).name}:{line}  {code}")
-        lines.extend(_line(statement, names, weights, home) for statement in run)
+        for statement in run:
+            lines.append(_line(statement, names, weights, home))
+            # What a block made and did not return has no name here: it is gone already.
+            if dead := [names[value] for value in statement.frees if value in names]:
+                lines.append(f"del {', '.join(dead)}")
     return lines
 
 

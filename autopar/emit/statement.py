@@ -35,6 +35,8 @@ class Statement:
     parts: tuple[Part, ...]
     comment: str
     origin: Origin
+    frees: tuple[Value, ...] = ()
+    """What is deleted behind it."""
 
     @property
     def reads(self) -> tuple[Value, ...]:

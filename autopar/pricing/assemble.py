@@ -24,6 +24,7 @@ from autopar.pricing.recomputed import again
 from autopar.pricing.routes import Routes
 from autopar.pricing.shares import shares
 from autopar.pricing.space import Decisions
+from autopar.pricing.timed import timing_of
 from autopar.record import Padding
 from cost_models.hardware import digest
 
@@ -80,6 +81,7 @@ def assemble(
         ),
         shares=shares(graph, choices, parameters, prices.mesh),
         hardware_digest=digest(prices.hardware),
+        times=timing_of(prices.times),
         versions=versions(),
         precision=precision,
         padding=tuple(_padding(graph, choices, parameters, conversions, prices.mesh)),

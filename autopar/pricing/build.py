@@ -12,6 +12,7 @@ solver knows equal tables.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 
 import numpy as np
@@ -79,7 +80,10 @@ class _Builder:
         self._kept: set[str] = set()
         self._block_of: dict[str, int] = {}
         """By operator that a recomputation would run again: the variable of its block."""
-        self.working: dict[str, Array] = {}
+        self._alive: dict[str, Array] = {}
+        """By operator: what is alive while it runs."""
+        self._most_kept: defaultdict[str, float] = defaultdict(float)
+        """By operator: the most that the backward keeps because of it."""
 
     def add_block(self, block: Block) -> None:
         """A variable for what the block does in the backward."""
@@ -94,8 +98,9 @@ class _Builder:
         if node.op == "parameter":
             self.variables.append(Variable(node.name, *self._costs.of_storages(node)))
             return
-        self.working[node.name] = self._costs.working(node)
+        self._alive[node.name] = self._costs.working(node)
         seconds, kept, uncovered = self._costs.of_operator(node, self._newly_kept(node))
+        self._most_kept[node.name] += float(kept.max()) + self._weights_nbytes(node)
         nothing = self._zeros(seconds)
         if node.name not in self._block_of:
             self.variables.append(Variable(node.name, seconds, nothing, uncovered, kept))
@@ -104,6 +109,25 @@ class _Builder:
         scope = (self._index[node.name], self._block_of[node.name])
         again, kept, covers = self._costs.of_recomputation(node, kept)
         self.factors.append(Factor(scope, again, None, covers, kept))
+
+    @property
+    def working(self) -> dict[str, Array]:
+        """What is alive while an operator goes back, beside all that is kept: what later operators
+        keep is gone by then, and may be as much as they can keep."""
+        later, found = 0.0, {}
+        for node in reversed(self.graph.nodes):
+            alive = self._alive.get(node.name)
+            if alive is not None and float(alive.max()) > later:
+                found[node.name] = np.maximum(0.0, alive - later) if later else alive
+            later += self._most_kept[node.name]
+        return found
+
+    def _weights_nbytes(self, node: Node) -> float:
+        """The weights that an operator saves, each of which may have been gathered for it."""
+        saved = self.saved.get(node.name, Saved())
+        names = {node.operands[place] for place in saved.operands}
+        weights = [name for name in names if self.graph.producer[name].op == "parameter"]
+        return float(sum(self.graph.tensors[name].nbytes for name in weights))
 
     def _newly_kept(self, node: Node) -> tuple[int, ...]:
         """Operands and outputs that this node is the first to keep for the backward."""
@@ -290,6 +314,7 @@ class _Builder:
                 return np.outer(nbytes, repeated).astype(float)
 
             kept = self._once(held, "held", made, also=looks(tensor))
+            self._most_kept[producer.name] += float(kept.max())
             scope = (self._index[producer.name], block)
             self.factors.append(Factor(scope, self._zeros(kept), kept=kept))
 

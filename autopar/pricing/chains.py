@@ -16,30 +16,52 @@ from numpy.typing import NDArray
 
 from autopar.problem import Array
 
-Edges = Sequence[tuple[int, int, float]]
-"""(from, to, seconds)."""
+Edge = tuple[int, int, int]
+"""(from, to, kind); edges of a kind take the same seconds."""
 WHOLE = 128
 """Graphs of so many nodes are closed at once, whatever is asked for."""
 Nodes = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
-class _Layer:
+class Layer:
     """Edges that leave different nodes, so that all of them can be relaxed at once."""
 
     sources: Nodes
     targets: Nodes
-    seconds: Array
+    kinds: Nodes
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Between `count` nodes: the first edge of every node in one layer, the second in the next..."""
+
+    count: int
+    layers: tuple[Layer, ...]
+
+    @classmethod
+    def of(cls, count: int, edges: Sequence[Edge]) -> Edges:
+        """No two edges join the same nodes in the same direction."""
+        layers: list[list[Edge]] = []
+        for _, leaving in groupby(sorted(edges), key=itemgetter(0)):
+            for depth, edge in enumerate(leaving):
+                if depth == len(layers):
+                    layers.append([])
+                layers[depth].append(edge)
+        return cls(
+            count, tuple(Layer(*np.array(layer, dtype=np.intp).T.copy()) for layer in layers)
+        )
 
 
 class Chains:
-    """Cheapest chains among `count` nodes."""
+    """Cheapest chains over edges, given the seconds of each kind."""
 
-    def __init__(self, count: int, edges: Edges) -> None:
-        self._layers = _layers(edges)
+    def __init__(self, edges: Edges, seconds: Array) -> None:
+        self._count = edges.count
+        self._layers = [(each, seconds[each.kinds, None]) for each in edges.layers]
         self._column: dict[int, int] = {}
-        self._seconds = np.empty((count, 0))
-        self._following = np.empty((count, 0), dtype=np.intp)
+        self._seconds = np.empty((edges.count, 0))
+        self._following = np.empty((edges.count, 0), dtype=np.intp)
 
     def seconds(self, sources: Sequence[int], targets: Sequence[int]) -> Array:
         """Seconds of the cheapest chain from every source to every target."""
@@ -90,25 +112,9 @@ class Chains:
         return [self._column[target] for target in targets]
 
 
-def _layers(edges: Edges) -> list[_Layer]:
-    """The edges, the first of every node in one layer, the second of every node in the next..."""
-    layers: list[list[tuple[int, int, float]]] = []
-    for _, leaving in groupby(sorted(edges), key=itemgetter(0)):
-        for depth, edge in enumerate(leaving):
-            if depth == len(layers):
-                layers.append([])
-            layers[depth].append(edge)
-    return [
-        _Layer(
-            np.array([source for source, _, _ in layer]),
-            np.array([target for _, target, _ in layer]),
-            np.array([seconds for _, _, seconds in layer]),
-        )
-        for layer in layers
-    ]
-
-
-def _closed(count: int, targets: list[int], layers: list[_Layer]) -> tuple[Array, Nodes]:
+def _closed(
+    count: int, targets: list[int], layers: list[tuple[Layer, Array]]
+) -> tuple[Array, Nodes]:
     """Seconds from every node to each target, and the node that follows on the way."""
     seconds = np.full((count, len(targets)), np.inf)
     seconds[targets, np.arange(len(targets))] = 0.0
@@ -117,10 +123,10 @@ def _closed(count: int, targets: list[int], layers: list[_Layer]) -> tuple[Array
     changed[targets] = True
     while changed.any():
         now = np.zeros(count, dtype=bool)
-        for layer in layers:
+        for layer, cost in layers:
             live = changed[layer.targets] | now[layer.targets]
             rows, via = layer.sources[live], layer.targets[live]
-            through = seconds[via] + layer.seconds[live, None]
+            through = seconds[via] + cost[live]
             better = through < seconds[rows]
             hit = better.any(axis=1)
             rows, via, better = rows[hit], via[hit, None], better[hit]

@@ -18,13 +18,15 @@ from autopar.plan import (
     Conversion,
     Estimate,
     Flow,
+    OpTime,
     ParameterPlan,
     Parts,
     Plan,
     reduction_dtype,
 )
 from autopar.pricing.keeps import Keeps
-from autopar.pricing.operators import local_nbytes, operator_seconds, working_nbytes
+from autopar.pricing.moments import Moments
+from autopar.pricing.operators import local_nbytes, operator_seconds
 from autopar.pricing.parameters import Storage, StorageBytes, exchanges, storage_nbytes
 from autopar.pricing.prices import BUCKET_NBYTES, Prices, regathered
 from autopar.pricing.recomputed import Again, again
@@ -215,7 +217,7 @@ def estimate(
     hidden_s = min(sum(hideable.values()), covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     bytes_of = [storage_bytes(leaf[p.name], p, prices) for p in parameters]
-    keeps = Keeps(graph, shardings, conversions, mesh, saved, run_again)
+    moments = Moments(Keeps(graph, shardings, conversions, mesh, saved, run_again))
     return Estimate(
         compute_s=forward_s + backward_s + update_s,
         exposed_s=sum(flow.seconds for flow in flows) - hidden_s,
@@ -224,9 +226,20 @@ def estimate(
         parameter_nbytes=sum(b.parameter for b in bytes_of),
         gradient_nbytes=sum(b.gradient for b in bytes_of),
         optimizer_nbytes=sum(b.optimizer for b in bytes_of),
-        activation_nbytes=keeps.nbytes(),
-        working_nbytes=largest_working(graph, choices, prices, keeps),
+        activation_nbytes=moments.keeps.nbytes(),
+        working_nbytes=working(moments),
         in_flight=in_flight,
+        operators=tuple(
+            OpTime(
+                name,
+                spent[name].forward_s,
+                spent[name].backward_s,
+                spent[name].source,
+                moment.forward_nbytes,
+                moment.backward_nbytes,
+            )
+            for name, moment in moments.by_node().items()
+        ),
         parts=Parts(forward_s, backward_s, update_s, tuple(hideable.items()), covers_s),
     )
 
@@ -313,16 +326,6 @@ def _buckets(sizes: list[int]) -> list[int]:
     return [BUCKET_NBYTES] * full + [rest] * (rest > 0)
 
 
-def largest_working(graph: Graph, choices: tuple[Choice, ...], prices: Prices, keeps: Keeps) -> int:
-    """The largest operator, with what is recomputed of its block while it goes back."""
-    of_block = keeps.recomputed_nbytes()
-    mesh = prices.mesh
-    block = {node.name: path for path, nodes in keeps.again.nodes.items() for node in nodes}
-    return max(
-        (
-            working_nbytes(graph.node[c.node], c.sharding, graph, mesh)
-            + of_block.get(block.get(c.node, ""), 0)
-            for c in choices
-        ),
-        default=0,
-    )
+def working(moments: Moments) -> int:
+    """What is in use at the highest point of a step beside what the forward has kept at its end."""
+    return max(0, moments.most_nbytes - moments.keeps.nbytes())

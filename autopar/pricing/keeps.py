@@ -6,12 +6,13 @@ Views share their operand's storage, and so do conversions that move nothing (I 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autopar.graph import Graph, Node, Saved, short
+from autopar.graph import Graph, Node, Saved, Tensor, short
 from autopar.mesh import Mesh
 from autopar.placement import S
 from autopar.plan import Conversion, OpSharding
@@ -45,7 +46,7 @@ class Keeps:
         """By block: what its recomputation makes that was not kept."""
         kept = self.saved_storages
         return {
-            path: self._nbytes_of(self._storages_of(nodes) - kept)
+            path: self._nbytes_of(self.saved_by(nodes) - kept)
             + self._extra_nbytes(node for node in nodes if node.name in self.again.computed)
             for path, nodes in self.again.nodes.items()
         }
@@ -92,7 +93,7 @@ class Keeps:
 
         Of a gather that is repeated, what it starts from.
         """
-        found = self._storages_of(self._keeping) | {self.storage[form] for form in self.again.held}
+        found = self.saved_by(self._keeping) | {self.storage[form] for form in self.again.held}
         for c in reversed(self.conversions):
             if c.regather and (c.tensor, c.target) in found:
                 found |= {self.storage[c.tensor, c.source]}
@@ -104,7 +105,8 @@ class Keeps:
         dropped = self.again.node_names
         return tuple(node for node in self.graph.nodes if node.name not in dropped)
 
-    def _storages_of(self, nodes: Iterable[Node]) -> frozenset[Form]:
+    def saved_by(self, nodes: Iterable[Node]) -> frozenset[Form]:
+        """The storages that these operators save."""
         return frozenset(self.storage[form] for form in self._saved_forms(nodes))
 
     @cached_property
@@ -121,12 +123,19 @@ class Keeps:
             sharding = self.shardings[node.name]
             for tensor, form in zip(node.outputs, sharding.outputs, strict=True):
                 made = (tensor.name, form)
-                is_view = short(node.op) in views and not node.is_leaf
-                found[made] = found[node.operands[0], sharding.inputs[0]] if is_view else made
+                found[made] = made
+                if short(node.op) in views and not node.is_leaf:
+                    below = found[node.operands[0], sharding.inputs[0]]
+                    found[made] = made if self._copies(node, tensor, below) else below
                 for c in by_tensor[tensor.name]:
                     source, target = (tensor.name, c.source), (tensor.name, c.target)
                     found[target] = found[source] if _moves_nothing(c) else target
         return found
+
+    def _copies(self, node: Node, made: Tensor, below: Form) -> bool:
+        """Whether a reshape must copy: what was expanded before has more elements than its storage."""
+        is_reshape = short(node.op) in VIEWS - SURE_VIEWS
+        return is_reshape and math.prod(made.shape) > math.prod(self.graph.tensors[below[0]].shape)
 
     def _saved_forms(self, nodes: Iterable[Node]) -> Iterator[Form]:
         for node in nodes:

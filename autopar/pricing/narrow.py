@@ -12,6 +12,7 @@ from autopar.mesh import Mesh
 from autopar.placement import S, Sharding, parse_type
 from autopar.plan import OpSharding
 from autopar.pricing.parameters import Storage
+from autopar.rules.worth import worth_splitting
 
 T = TypeVar("T")
 Forms = Callable[[T], Iterable[Sharding]]
@@ -26,6 +27,7 @@ def narrow(
 ) -> tuple[dict[str, tuple[OpSharding, ...]], dict[str, tuple[Storage, ...]]]:
     """Keep the candidates that the constraints allow; refuse a constraint that speaks of nothing."""
     _refuse_unmatched(graph, constraints)
+    active = _active(graph)
     kept = dict(candidates)
     rest = dict(storages)
     for place, constraint in enumerate(constraints):
@@ -44,7 +46,7 @@ def narrow(
                         _place(constraint),
                     )  # fmt: skip
         for node in graph.nodes:
-            indices = _spoken_of(constraint, node, graph)
+            indices = _spoken_of(constraint, node, graph, active)
             if indices and not node.is_leaf:
                 names = [*node.operands, *(tensor.name for tensor in node.outputs)]
                 _refuse_dims(constraint, node.path, [graph.tensors[names[i]] for i in indices])
@@ -53,7 +55,7 @@ def narrow(
                 ) or _refuse_clash(
                     node.path, constraint, candidates[node.name], mesh,
                     [(c, _operands(spoken)) for c in earlier
-                     if (spoken := _spoken_of(c, node, graph))],
+                     if (spoken := _spoken_of(c, node, graph, active))],
                     _operands(indices),
                 )  # fmt: skip
     return kept, rest
@@ -144,7 +146,20 @@ def _operands(indices: tuple[int, ...]) -> Callable[[OpSharding], tuple[Sharding
     return lambda option: tuple((*option.inputs, *option.outputs)[i] for i in indices)
 
 
-def _spoken_of(constraint: Constraint, node: Node, graph: Graph) -> tuple[int, ...]:
+def _active(graph: Graph) -> frozenset[str]:
+    """The tensors that a constraint on activations means: not those that are whole in any plan."""
+    busy = worth_splitting(graph)
+    return frozenset(
+        tensor.name
+        for node in graph.nodes
+        for tensor in node.outputs
+        if tensor.differentiable or node.name in busy
+    )
+
+
+def _spoken_of(
+    constraint: Constraint, node: Node, graph: Graph, active: frozenset[str]
+) -> tuple[int, ...]:
     """Positions among the node's operands and outputs that a constraint is about."""
     if constraint.subject in ("stored", "leaf"):
         return ()
@@ -156,12 +171,12 @@ def _spoken_of(constraint: Constraint, node: Node, graph: Graph) -> tuple[int, .
             and constraint.matches(graph.producer[name].target)
         )
     operands = [
-        graph.tensors[name].differentiable
+        name in active
         and graph.producer[name].op != "parameter"
         and constraint.matches(graph.producer[name].path)
         for name in node.operands
     ]
-    outputs = [t.differentiable and constraint.matches(node.path) for t in node.outputs]
+    outputs = [t.name in active and constraint.matches(node.path) for t in node.outputs]
     return tuple(i for i, spoken in enumerate((*operands, *outputs)) if spoken)
 
 

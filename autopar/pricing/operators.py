@@ -11,7 +11,8 @@ from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
 from autopar.plan import OpSharding
 from autopar.pricing.prices import Prices
-from autopar.rules import backward_flops, flops, variant_traffic
+from autopar.rules import backward_flops, flops, local_call, variant_traffic
+from cost_models.measured import Answer, Call, Source, Work
 
 VIEWS = frozenset(
     [
@@ -59,6 +60,8 @@ class OperatorSeconds:
     forward_s: float
     backward_s: float
     collectives_s: float
+    source: Source = "modelled"
+    """Where the compute's seconds are from."""
 
     @property
     def total_s(self) -> float:
@@ -75,16 +78,41 @@ def operator_seconds(
     """What a training step spends on one operator on one rank."""
     if node.is_leaf:
         return NOTHING
-    mesh = prices.mesh
+    traffic = variant_traffic(sharding.variant, node, sharding, graph, prices.mesh)
+    spent = _computing(node, sharding, graph, prices)
+    return OperatorSeconds(
+        spent.forward_s, spent.backward_s, sum(map(prices.collective, traffic)), spent.source
+    )
+
+
+def call_of(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Call | None:
+    """What one rank calls, as times are kept of it; None where it is not the operator alone."""
+    local = local_call(node, sharding, graph, mesh)
+    if local is None:
+        return None
+    forward, backward = _work(node, sharding, graph, mesh)
+    return Call(node.op, local.text, local.family, forward, backward)
+
+
+def _computing(node: Node, sharding: OpSharding, graph: Graph, prices: Prices) -> Answer:
+    """Seconds of both passes: from times, where there are any, or by the roofline."""
+    call = call_of(node, sharding, graph, prices.mesh) if prices.times else None
+    if call is not None and prices.times is not None:
+        return prices.times.of(call, prices.work)
+    forward, backward = _work(node, sharding, graph, prices.mesh)
+    backward_s = 0.0 if backward is None else prices.work(backward)
+    return Answer(prices.work(forward), backward_s, "modelled")
+
+
+def _work(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[Work, Work | None]:
+    """What the passes do on one rank; None where there is no backward."""
     dtype = node.outputs[0].dtype
     ways = split(sharding, mesh)
     moved = moved_nbytes(node, sharding, graph, mesh)
-    backward_s = 0.0
-    if any(tensor.differentiable for tensor in node.outputs):
-        backward_s = prices.operator(backward_flops(node, graph) / ways, 2 * moved, dtype)
-    traffic = variant_traffic(sharding.variant, node, sharding, graph, mesh)
-    forward_s = prices.operator(flops(node, graph) / ways, moved, dtype)
-    return OperatorSeconds(forward_s, backward_s, sum(map(prices.collective, traffic)))
+    forward = Work(flops(node, graph) / ways, moved, dtype)
+    if not any(tensor.differentiable for tensor in node.outputs):
+        return forward, None
+    return forward, Work(backward_flops(node, graph) / ways, 2 * moved, dtype)
 
 
 def moved_nbytes(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> int:

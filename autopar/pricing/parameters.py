@@ -44,7 +44,7 @@ def _storages(
     for leaf in leaves:
         for stored in _stored(shape, pads, differentiable, leaf, mesh):
             found[Storage(stored, leaf, False)] = None
-            if leaf.is_split and differentiable:
+            if leaf.is_split:
                 found[Storage(stored, leaf, True)] = None
     return tuple(found)
 

@@ -12,6 +12,7 @@ from autopar.graph import Tensor
 from autopar.mesh import Mesh
 from cost_models.collectives import axis_link, collective_seconds
 from cost_models.hardware import Device, Hardware, Link
+from cost_models.measured import Times, Work
 from cost_models.ops import op_seconds
 
 BUCKET_NBYTES = 25 * 2**20
@@ -35,6 +36,8 @@ class Prices:
     """What is spent once a step is shared by so many: costs are those of one of them."""
     versions: int = 1
     """What forward and backward read of a parameter is kept so often, by updates made."""
+    times: Times | None = None
+    """Operators that were timed on this device; None: all are priced by the roofline."""
 
     @cached_property
     def device(self) -> Device:
@@ -73,6 +76,10 @@ class Prices:
     def operator(self, flops: float, nbytes: float, dtype: str) -> float:
         """Seconds of one operator that does `flops` and moves `nbytes` on one device."""
         return op_seconds(flops, nbytes, dtype, self.device)
+
+    def work(self, work: Work) -> float:
+        """The same, of what a pass of an operator does."""
+        return self.operator(work.flops, work.nbytes, work.dtype)
 
     @property
     def hidden_share(self) -> float:

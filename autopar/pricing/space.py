@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -46,7 +46,8 @@ class Priced:
     names: tuple[str, ...]
     candidates: Candidates
     working: Mapping[str, Array]
-    """By operator: bytes, on one rank, that are alive while it runs beside what the problem counts."""
+    """By operator: bytes, on one rank, that are alive while it runs beside what the problem counts.
+    Operators that need none beside what later ones have let go by then are left out."""
 
     @property
     def least_working(self) -> float:
@@ -62,6 +63,16 @@ class Priced:
             if nbytes is not None and nbytes.max() > most:
                 allowed = np.where(nbytes <= most, variables[index].seconds, np.inf)
                 variables[index] = replace(variables[index], seconds=allowed)
+        return replace(self, problem=Problem(tuple(variables), self.problem.factors))
+
+    def only(self, states: Mapping[str, Collection[int]]) -> Priced:
+        """With nothing but these states of the variables that are named."""
+        variables = list(self.problem.variables)
+        for name, kept in states.items():
+            index = self.names.index(name)
+            seconds = np.full_like(variables[index].seconds, np.inf)
+            seconds[list(kept)] = variables[index].seconds[list(kept)]
+            variables[index] = replace(variables[index], seconds=seconds)
         return replace(self, problem=Problem(tuple(variables), self.problem.factors))
 
     def decisions(self, assignment: Assignment) -> Decisions:

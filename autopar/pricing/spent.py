@@ -15,13 +15,14 @@ from autopar.plan import Choice, OpSharding, ParameterPlan, Plan
 from autopar.pricing.estimate import (
     flows_of,
     hideable_seconds,
-    largest_working,
     per_microbatch,
     per_step,
     storage_bytes,
     update_seconds,
+    working,
 )
 from autopar.pricing.keeps import Keeps
+from autopar.pricing.moments import Moments
 from autopar.pricing.operators import OperatorSeconds, operator_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import Again, again
@@ -41,7 +42,7 @@ class Spent:
     covers_s       how much of it that backward can hide
     rest_nbytes    parameters, gradients, states of the optimizer
     kept_nbytes    for each microbatch in flight
-    working_nbytes while the largest operator runs
+    working_nbytes at the highest point of a step, beside what one microbatch keeps
     """
 
     forward_s: float
@@ -128,7 +129,7 @@ def issued(
     return Issued(
         tuple((part, _is_of_weight(name, graph)) for name, part in parts),
         keeps.nbytes(),
-        largest_working(graph, choices, prices, keeps),
+        working(Moments(keeps)),
     )
 
 

@@ -104,15 +104,20 @@ class StateCosts:
         return self._once(priced, "recompute", options, rule_of(node, self.graph), nbytes)
 
     def working(self, node: Node) -> Array:
-        """Bytes that are alive while the operator runs, beside what is kept."""
-        options = self.candidates.operators[node.name]
+        """Bytes that are alive while the operator goes back, beside what is kept."""
+        options, mesh = self.candidates.operators[node.name], self.prices.mesh
+        within = self.saved.get(node.name, Saved()).backward_nbytes
 
         def alive() -> Array:
-            mesh = self.prices.mesh
-            nbytes = [working_nbytes(node, o, self.graph, mesh) for o in options]
-            return np.array(nbytes, dtype=float)
+            return np.array(
+                [
+                    working_nbytes(node, option, self.graph, mesh) + within // split(option, mesh)
+                    for option in options
+                ],
+                dtype=float,
+            )
 
-        return self._once(alive, "working", options, rule_of(node, self.graph))
+        return self._once(alive, "working", options, rule_of(node, self.graph), within)
 
     def _result_nbytes(self, node: Node, option: OpSharding) -> int:
         forms = zip(node.outputs, option.outputs, strict=True)

@@ -188,5 +188,7 @@ def _notes(plan: PipelinePlan, conditions: Conditions, schedule: Schedule) -> It
         )
     if conditions.stragglers and any(len(holders) > 1 for holders in schedule.holders):
         yield "A stage that several workers hold is as slow on all of them as on the slowest."
+    if plan.times is not None:
+        yield f"operators: {plan.sources}"
     if schedule.asynchronous:
         yield f"The lists are of {schedule.batches} batches; the step is one batch's share."

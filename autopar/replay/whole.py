@@ -46,10 +46,23 @@ def play_whole(plan: Plan, conditions: Conditions, hardware: Hardware | None) ->
         busy = sum(s.end - s.start for s in spans if s.lane == "compute")
         rows.append(Row(name, ranks, spans, tuple(step.memory), busy))
     step_s = max(span.end for row in rows for span in row.spans)
-    notes = ("Within forward and backward, what takes how long is known, not when.",)
+    notes = ["Within forward and backward, what takes how long is known, not when."]
+    if plan.estimate.operators:
+        notes.append(
+            "Memory is that of each operator in its turn, what variables hold until a block returns "
+            "included. The plan's own figure is its highest point."
+        )
+    if plan.times is not None:
+        notes.append(f"operators: {plan.sources}")
     limit = plan.asked.memory_limit
     return Played(
-        plan.model, str(conditions), step_s, plan.estimate.step_s, tuple(rows), limit, notes=notes
+        plan.model,
+        str(conditions),
+        step_s,
+        plan.estimate.step_s,
+        tuple(rows),
+        limit,
+        notes=tuple(notes),
     )
 
 
@@ -94,25 +107,46 @@ class _Step:
         once = [flow for flow in e.flows if flow.scope == "step"]
         each = [flow for flow in e.flows if flow.scope == "microbatch"]
         yield from self._sent([f for f in once if f.direction == "forward"], 1)
+        begun = self.now
         for number in range(self.slices):
-            self.memory.append((self.now, rest + (number + 1) * kept + e.working_nbytes))
+            self._evenly(rest + (number + 1) * kept + e.working_nbytes)
             yield from self._computed("forward", parts.forward_s / self.slices)
             yield from self._sent([f for f in each if f.direction == "forward"], self.slices)
+        self._moments(begun, [(op.forward_s, op.forward_nbytes) for op in e.operators], rest)
         reduced = [f for f in once if f.direction == "backward"]
         hidden = self._hidden(reduced) / self.slices
+        back = self.now
         for number in reversed(range(self.slices)):
-            self.memory.append((self.now, rest + (number + 1) * kept + e.working_nbytes))
+            self._evenly(rest + (number + 1) * kept + e.working_nbytes)
             begun = self.now
             yield from self._computed("backward", parts.backward_s / self.slices)
             if hidden:
                 yield Span("communication", "reduce gradients", begun, begun + hidden, True)
             yield from self._sent([f for f in each if f.direction == "backward"], self.slices)
+        in_turn = reversed(e.operators)
+        self._moments(back, [(op.backward_s, op.backward_nbytes) for op in in_turn], rest)
         self.memory.append((self.now, float(rest)))
         whole = sum(map(self.flows.seconds, reduced))
         share = 1 - hidden * self.slices / whole if whole else 0.0
         yield from self._sent([replace(f, seconds=f.seconds * share) for f in reduced], 1)
         yield from self._computed("update", parts.update_s)
         self.memory.append((self.now, float(rest)))
+
+    def _evenly(self, nbytes: float) -> None:
+        """Of plans that say nothing of single operators."""
+        if not self.estimate.operators:
+            self.memory.append((self.now, nbytes))
+
+    def _moments(self, begun: float, spent: list[tuple[float, int]], rest: int) -> None:
+        """What operators have in use, one after the other, from `begun` until now."""
+        whole = sum(seconds for seconds, _ in spent)
+        done = 0.0
+        for seconds, nbytes in spent:
+            level = float(rest + nbytes)
+            if level != self.memory[-1][1]:
+                share = done / whole if whole else 0.0
+                self.memory.append((begun + share * (self.now - begun), level))
+            done += seconds
 
     def _hidden(self, reduced: list[Flow]) -> float:
         """Seconds of reductions that run beside the backward."""

@@ -168,7 +168,8 @@ class _Page:
         limit = "none" if asked.memory_limit is None else nbytes(asked.memory_limit)
         facts = {"preset": first.preset or "none, the solver chose", "precision": first.precision,
                  "optimizer": first.optimizer, "memory limit": limit,
-                 "constraints": "; ".join(map(str, asked.constraints)) or "none"}  # fmt: skip
+                 "constraints": "; ".join(map(str, asked.constraints)) or "none",
+                 "operator times": self.plan.sources or "modelled"}  # fmt: skip
         return tables.table(("asked", ""), [(k, escape(v)) for k, v in facts.items()])
 
     def _of_stages(self, plan: PipelinePlan) -> str:

@@ -20,6 +20,7 @@ from autopar.rules.instance import Instance
 from autopar.rules.positions import Positions, positions, splits_of
 from autopar.rules.text import Term
 from autopar.rules.variants import CONTIGUOUS, output_letter
+from autopar.rules.worth import worth_splitting
 
 Candidates = Mapping[str, tuple[OpSharding, ...]]
 
@@ -35,17 +36,19 @@ class Option:
 
 
 def candidates(graph: Graph, mesh: Mesh, *, local_inputs: bool = False) -> Candidates:
-    """By node name.  Tensors without gradient are computed whole unless inputs arrive sharded."""
+    """By node name.  What is cheap and has no gradient is whole, unless inputs arrive sharded."""
     known: dict[object, tuple[OpSharding, ...]] = {}
     found: dict[str, tuple[OpSharding, ...]] = {}
     where = positions(graph, min((s for s in mesh.sizes if s > 1), default=1))
+    busy = worth_splitting(graph)
     for node in graph.nodes:
         if node.is_leaf:
             found[node.name] = tuple(_leaf(node, where, mesh, local_inputs))
             continue
         instance = rule_of(node, graph)
         operands = tuple(graph.tensors[name] for name in node.operands)
-        options = tuple(_options(node, instance, operands, graph, where, local_inputs))
+        divides = local_inputs or node.name in busy
+        options = tuple(_options(node, instance, operands, graph, where, divides))
         shapes = tuple((t.shape, t.differentiable) for t in (*operands, *node.outputs))
         key = (id(instance), options, shapes)
         if key not in known:
@@ -60,12 +63,13 @@ def _options(
     operands: tuple[Tensor, ...],
     graph: Graph,
     where: Positions,
-    local_inputs: bool,
+    divides: bool,
 ) -> Iterator[Option]:
+    """On one axis; `divides`: whether an operator without any gradient may be split."""
     differentiable = any(tensor.differentiable for tensor in node.outputs)
     reads = any(tensor.differentiable for tensor in operands)
     yield from (Option(letter=kind) for kind in ((I, R) if differentiable or reads else (N,)))
-    if not (differentiable or reads or local_inputs):
+    if not (differentiable or reads or divides):
         return
     for partial in instance.linear:
         # Nothing boolean adds up.

@@ -113,33 +113,27 @@ def registered() -> tuple[str, ...]:
 def rule_of(node: Node, graph: Graph) -> Instance:
     """The node's rule on its shapes; without one, nothing of it can be split."""
     operands = tuple(graph.tensors[name] for name in node.operands)
-    return _instance(_Key(node, operands))
+    return _instance(_Key(_content(node, operands), node, operands))
 
 
 @dataclass(frozen=True)
 class _Key:
     """Equal for nodes whose rules are equal: names left out."""
 
-    node: Node
-    operands: tuple[Tensor, ...]
+    content: tuple[object, ...]
+    node: Node = field(compare=False)
+    operands: tuple[Tensor, ...] = field(compare=False)
 
-    def _content(self) -> tuple[object, ...]:
-        order = {name: place for place, name in enumerate(dict.fromkeys(self.node.operands))}
-        shapes = tuple((t.shape, t.dtype, t.differentiable) for t in self.operands)
-        made = tuple((t.shape, t.differentiable) for t in self.node.outputs)
-        return (
-            self.node.op,
-            _numbered(self.node.args, order),
-            tuple((key, _numbered(value, order)) for key, value in self.node.kwargs),
-            shapes,
-            made,
-        )
 
-    def __hash__(self) -> int:
-        return hash(self._content())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self._content() == other._content()
+def _content(node: Node, operands: tuple[Tensor, ...]) -> tuple[object, ...]:
+    order = {name: place for place, name in enumerate(dict.fromkeys(node.operands))}
+    return (
+        node.op,
+        _numbered(node.args, order),
+        tuple((key, _numbered(value, order)) for key, value in node.kwargs),
+        tuple((t.shape, t.dtype, t.differentiable) for t in operands),
+        tuple((t.shape, t.differentiable) for t in node.outputs),
+    )
 
 
 def _numbered(arg: Arg, order: Mapping[str, int]) -> object:

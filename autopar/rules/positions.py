@@ -22,45 +22,53 @@ MAX_PER_TENSOR = 24
 
 def positions(graph: Graph, smallest_axis: int) -> Positions:
     """By tensor name; only splits into at least `smallest_axis` parts are kept."""
-    found: dict[str, set[S]] = {}
+    found: dict[str, frozenset[S]] = {}
     for tensor in graph.tensors.values():
         sizes = enumerate(tensor.shape)
-        found[tensor.name] = {S(dim) for dim, n in sizes if n >= smallest_axis and n > 1}
+        found[tensor.name] = frozenset(S(dim) for dim, n in sizes if n >= smallest_axis and n > 1)
+    known: dict[object, tuple[Instance, tuple[frozenset[S], ...]]] = {}
     waiting = deque(node for node in graph.nodes if not node.is_leaf)
     queued = {node.name for node in waiting}
     while waiting:
         node = waiting.popleft()
         queued.discard(node.name)
-        for name in _spread(node, rule_of(node, graph), graph, found):
+        instance = rule_of(node, graph)
+        names = (*node.operands, *(tensor.name for tensor in node.outputs))
+        before = tuple(found[name] for name in names)
+        # Equal layers ask the same: each question is answered once.
+        question = (id(instance), tuple(map(names.index, names)), before)
+        if question not in known:
+            # Ids are keys: what they belong to is kept alive beside the answer.
+            known[question] = instance, _spread(names, instance, before)
+        for name, old, new in zip(names, before, known[question][1], strict=True):
+            if len(new) == len(old):
+                continue
+            found[name] = new
             for neighbour in (graph.producer[name], *graph.consumers[name]):
                 if neighbour.name not in queued and not neighbour.is_leaf:
                     queued.add(neighbour.name)
                     waiting.append(neighbour)
-    return {name: frozenset(shards) for name, shards in found.items()}
+    return found
 
 
 def _spread(
-    node: Node, instance: Instance, graph: Graph, found: dict[str, set[S]]
-) -> tuple[str, ...]:
-    """Carry every position of any of the node's tensors to all others; names of those that grew."""
-    names = (*node.operands, *(tensor.name for tensor in node.outputs))
+    names: tuple[str, ...], instance: Instance, before: tuple[frozenset[S], ...]
+) -> tuple[frozenset[S], ...]:
+    """Carry every position of any of a node's tensors to all others; a name may stand twice."""
     terms = (*instance.rule.inputs, *instance.rule.outputs)
     splits = set()
-    for name, term in zip(names, terms, strict=True):
-        for shard in found[name]:
+    for shards, term in zip(before, terms, strict=True):
+        for shard in shards:
             at = instance.factor_at(term, shard)
             if at is not None and at[0] not in instance.rule.whole:
                 splits.add(at)
-    grown = []
+    found = {name: set(shards) for name, shards in zip(names, before, strict=True)}
     for name, term in zip(names, terms, strict=True):
-        before = len(found[name])
-        for factor, position in splits:
+        for factor, position in sorted(splits):
             reached = instance.shard(term, factor, position)
             if reached is not None and len(found[name]) < MAX_PER_TENSOR:
                 found[name].add(reached)
-        if len(found[name]) > before:
-            grown.append(name)
-    return tuple(grown)
+    return tuple(frozenset(found[name]) for name in names)
 
 
 def splits_of(

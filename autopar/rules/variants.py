@@ -26,9 +26,7 @@ TrafficOf = Callable[[int, Node, OpSharding, Graph, Mesh], tuple[Traffic, ...]]
 
 def output_letter(variant: str, tensor: Tensor) -> Type:
     """The type of an output that lacks the split factor."""
-    if variant == "vocab_parallel_cross_entropy":
-        return I
-    if variant == "sync_batch_norm":
+    if variant in ("vocab_parallel_cross_entropy", "sync_batch_norm"):
         return I if tensor.differentiable else N
     return P
 

@@ -1,7 +1,7 @@
 """What emitted modules import."""
 
 from autopar.placement import I, N, P, R, S
-from autopar.runtime.context import on
+from autopar.runtime.context import device, on
 from autopar.runtime.convert import (
     all_gather,
     all_reduce,
@@ -21,6 +21,7 @@ from autopar.runtime.variants import (
     expert_parallel,
     padded_embedding,
     routed_experts,
+    strided,
     sync_batch_norm,
     vocab_parallel_cross_entropy,
     vocab_parallel_embedding,
@@ -28,7 +29,7 @@ from autopar.runtime.variants import (
 
 __all__ = [
     "I", "Module", "N", "P", "R", "S", "all_gather", "all_reduce", "all_to_all", "batch_norm",
-    "count_valid", "cross_entropy_sum", "expert_parallel", "invariant", "on", "padded_embedding",
-    "partial", "per_shard", "reduce_scatter", "replicate", "routed_experts", "shard", "sync_batch_norm",
-    "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
+    "count_valid", "cross_entropy_sum", "device", "expert_parallel", "invariant", "on",
+    "padded_embedding", "partial", "per_shard", "reduce_scatter", "replicate", "routed_experts", "shard",
+    "strided", "sync_batch_norm", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
 ]  # fmt: skip

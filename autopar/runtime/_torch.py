@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
-from torch.autograd import Variable
+from torch.autograd import Variable, profiler
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
@@ -59,6 +59,16 @@ def local_of(parameter: DTensor) -> torch.Tensor:
 def rehouse(parameter: DTensor) -> None:
     """The same values in storage of their own: what shared the old storage keeps it, and its values."""
     parameter._local_tensor = parameter._local_tensor.detach().clone()
+
+
+def next_step_of_autograd() -> int:
+    """The sequence number that the next recorded operator of this thread will have."""
+    return int(torch._C._autograd._get_sequence_nr())
+
+
+def profiling() -> bool:
+    """Whether a profiler of PyTorch records now."""
+    return bool(profiler._is_profiler_enabled)
 
 
 all_gather_single: Callable[..., Any] = getattr(

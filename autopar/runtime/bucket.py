@@ -16,6 +16,7 @@ import torch.distributed as dist
 from autopar.runtime import _torch
 from autopar.runtime.context import Axes
 from autopar.runtime.entry import enter, leave
+from autopar.runtime.named import label, named
 from autopar.runtime.pieces import Hop
 from autopar.runtime.slots import Slot
 
@@ -91,6 +92,10 @@ class Bucket:
 
     def _advance(self) -> None:
         hop = self._left.pop(0)
+        with named(label("gradients", "", "reduce", hop.axis)):
+            self._undo(hop)
+
+    def _undo(self, hop: Hop) -> None:
         axis = self.axes[hop.axis]
         current = self._current
         if hop.gathers and hop.reduces:
@@ -129,7 +134,8 @@ class Bucket:
             if hop.gathers:
                 made = whole.new_empty((hop.ranks, *whole.shape))
                 group = self.axes[hop.axis].group
-                _torch.all_gather_single(made.view(-1), whole.view(-1), group=group)
+                with named(label("parameters", "", "all_gather", hop.axis)):
+                    _torch.all_gather_single(made.view(-1), whole.view(-1), group=group)
                 whole = made
         for slot in self.slots:
             slot.pieces.view(slot.leaf.detach()).copy_(self._place(whole, slot))

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -28,6 +29,8 @@ class Axes:
     """The axes of a device mesh, by name."""
 
     by_name: dict[str, Axis]
+    device: str = "cpu"
+    """The kind of device that the mesh is of."""
 
     @classmethod
     def of(cls, mesh: DeviceMesh) -> Axes:
@@ -37,7 +40,8 @@ class Axes:
             {
                 name: Axis(name, mesh.get_group(name), mesh.get_local_rank(name), mesh.size(i))
                 for i, name in enumerate(names)
-            }
+            },
+            mesh.device_type,
         )
 
     def __getitem__(self, name: str) -> Axis:
@@ -61,9 +65,18 @@ def on(axes: Axes) -> Iterator[None]:
 
 def axis(name: str) -> Axis:
     """The axis that emitted code means by this name."""
+    return _current()[name]
+
+
+def device() -> torch.device:
+    """Where emitted code makes its tensors: beside inputs and parameters, whatever the default is."""
+    return torch.device(_current().device)
+
+
+def _current() -> Axes:
     axes = _CURRENT.get()
     if axes is None:
         raise MeshError(
             "Emitted code runs inside autopar.parallelize's module, or under `autopar.runtime.on(...)`."
         )
-    return axes[name]
+    return axes

@@ -12,7 +12,9 @@ import torch
 from autopar.errors import PlacementError
 from autopar.placement import S, Type
 from autopar.runtime import _typed
+from autopar.runtime.context import Axis
 from autopar.runtime.context import axis as axis_named
+from autopar.runtime.named import label, named
 from autopar.runtime.regather import remember
 from autopar.runtime.together import fetched
 
@@ -38,8 +40,13 @@ def convert(
         return together
     made = _step(x, where.group, where.size, source, target, reduce)
     if regather:
-        remember(made, x, lambda shard: _step(shard, where.group, where.size, source, target))
+        remember(made, x, lambda shard: _again(shard, where, source, target))
     return made
+
+
+def _again(shard: torch.Tensor, where: Axis, source: Type, target: Type) -> torch.Tensor:
+    with named(label("regather", "", "all_gather", where.name)):
+        return _step(shard, where.group, where.size, source, target)
 
 
 def _step(

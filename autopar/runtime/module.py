@@ -61,12 +61,19 @@ class Namespace:
         return getattr(self, str(index))
 
 
+def path_of(module: Module) -> str:
+    """The user's name for a module; the model's own is empty."""
+    return module._here._path.removesuffix(".")
+
+
 class Module:
     """A piece of the emitted model, at a path in the tree of parameters."""
 
     _here: Namespace
     recompute: ClassVar[Literal["none", "selective", "full"]] = "none"
     """Whether the backward uses what the forward kept, or runs the block again."""
+    _compiled: ClassVar[bool] = False
+    """Whether `torch.compile` made the forwards: they have no names for profilers."""
 
     def __init__(self, parent: Module | Namespace, path: str = "") -> None:
         tree = parent._here if isinstance(parent, Module) else parent

@@ -19,6 +19,9 @@ from autopar.leaving import leaving
 from autopar.operators import callable_of
 from autopar.placement import Sharding
 from autopar.plan import Plan
+from autopar.runtime import _torch
+from autopar.runtime.context import device
+from autopar.runtime.marks import marked
 from autopar.runtime.module import Module, Namespace
 from autopar.runtime.together import fetching
 
@@ -85,16 +88,26 @@ class Program:
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """`torch.compile` the forward of every emitted block, or of a model that has none."""
+        # A constant of the graph: asked once, when a block is traced.
+        torch.compiler.assume_constant_result(device)
         for block in self.blocks or (self.model,):
             made = torch.compile(block.forward, *args, **kwargs)
             block.forward = made  # type: ignore[method-assign]
+        self.model._compiled = True
+
+    @cached_property
+    def marked(self) -> type[Module]:
+        """The model with names for profilers around its operator groups and conversions."""
+        module = marked(self.source, self.path, f"autopar_marked_{self.plan.digest}")
+        return getattr(module, self.graph.name)  # type: ignore[no-any-return]
 
     def run(
         self, tree: Namespace, leaves: dict[str, torch.Tensor], inputs: list[torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """The local results by the graph's tensor names; `leaves` are the parameters of `tree`."""
         with fetching(self.groups, leaves) if self.groups else nullcontext():
-            results = self.model(tree)(*inputs)
+            is_marked = _torch.profiling() and not self.model._compiled
+            results = (self.marked if is_marked else self.model)(tree)(*inputs)
         names = self.graph.results
         if not isinstance(results, tuple) or len(results) != len(names):
             raise SourceError(

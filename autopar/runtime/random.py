@@ -33,7 +33,7 @@ class Seeds:
 
     def next(self) -> int:
         """A seed, the same on all ranks."""
-        return int(torch.randint(LARGEST_SEED, (), generator=self._generator))
+        return int(torch.randint(LARGEST_SEED, (), generator=self._generator, device="cpu"))
 
     @property
     def state(self) -> torch.Tensor:
@@ -50,7 +50,7 @@ def per_shard(function: Callable[..., Any], *axes: str) -> Callable[..., Any]:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         # Drawn from the seed that all ranks share, so it is the same number everywhere.
-        base = int(torch.randint(LARGEST_SEED, ()))
+        base = int(torch.randint(LARGEST_SEED, (), device="cpu"))
         place = 0
         for name in axes:
             place = place * axis_named(name).size + axis_named(name).rank

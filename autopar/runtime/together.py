@@ -22,6 +22,7 @@ from autopar.placement import R, S, Type
 from autopar.runtime import _torch, regather
 from autopar.runtime._typed import own
 from autopar.runtime.context import Axis
+from autopar.runtime.named import label, named
 
 
 @dataclass
@@ -105,7 +106,7 @@ def _remember(
     regather.remember_together(
         [results[i] for i in chosen],
         [tensors[i] for i in chosen],
-        lambda shards: gather_again(shards, where, sources),
+        lambda shards: _regather(shards, where, sources),
     )
 
 
@@ -116,6 +117,13 @@ def travel(tensors: Sequence[torch.Tensor], where: Axis, group: Group) -> list[t
     if sources:
         return list(_Gather.apply(where, sources, group.target, reduce, *tensors))
     return list(_Replicate.apply(where, reduce, *tensors))
+
+
+def _regather(
+    tensors: Sequence[torch.Tensor], where: Axis, sources: Sequence[S]
+) -> list[torch.Tensor]:
+    with named(label("regather", "", "all_gather", where.name)):
+        return gather_again(tensors, where, sources)
 
 
 def gather_again(

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from autopar.experts import routed_experts
-from autopar.operators import batch_norm, count_valid, cross_entropy_sum
+from autopar.operators import batch_norm, count_valid, cross_entropy_sum, strided
 from autopar.runtime.context import axis as axis_named
 from autopar.runtime.ranges import check_range, padded_embedding
 
@@ -217,6 +217,6 @@ def sync_batch_norm(
 
 __all__ = [
     "batch_norm", "count_valid", "cross_entropy_sum", "expert_parallel", "padded_embedding",
-    "routed_experts", "sync_batch_norm",
+    "routed_experts", "strided", "sync_batch_norm",
     "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
 ]  # fmt: skip

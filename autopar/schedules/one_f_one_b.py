@@ -13,12 +13,13 @@ from autopar.schedules.schedule import Schedule, schedule_of
 
 def one_f_one_b(workers: int, microbatches: int) -> Schedule:
     """One stage per worker."""
-    lists = (_actions(stage, workers, microbatches) for stage in range(workers))
+    lists = (in_turn(stage, microbatches, workers - stage) for stage in range(workers))
     return schedule_of("1f1b", workers, microbatches, lists)
 
 
-def _actions(stage: int, workers: int, microbatches: int) -> list[Action]:
-    in_flight = min(workers - stage, microbatches)
+def in_turn(stage: int, microbatches: int, most: int) -> list[Action]:
+    """Forwards until `most` microbatches are in flight, then a backward for each forward."""
+    in_flight = min(most, microbatches)
     actions = [forward(stage, m) for m in range(in_flight)]
     for microbatch in range(microbatches):
         actions.append(backward(stage, microbatch))

@@ -1,5 +1,6 @@
 """Everything that is shown to people: values in, rich renderables or text out; nothing prints."""
 
+from autopar.show.beside import step_beside
 from autopar.show.changes import changed, show_difference
 from autopar.show.checks import checks
 from autopar.show.contenders import contenders
@@ -14,6 +15,7 @@ from autopar.show.pins import pins
 from autopar.show.pipeline import show_pipeline
 from autopar.show.plan import show_block, show_operators, show_plan
 from autopar.show.played import show_played
+from autopar.show.profile import timings
 from autopar.show.proof import proof
 from autopar.show.rules import coverage_line, rule_report, rules_table
 from autopar.show.shares import shares
@@ -58,6 +60,8 @@ __all__ = [
     "show_played",
     "show_tensor",
     "solution",
+    "step_beside",
+    "timings",
     "to_text",
     "verdicts",
     "words",

@@ -24,6 +24,7 @@ def header(plan: Plan) -> Table:
         "mesh": f"{plan.mesh}  ({plan.mesh.world_size} devices)",
         "compared with": _others(plan),
         "hardware": plan.hardware,
+        "operator times": plan.sources,
         "memory limit": "none" if limit is None else nbytes(limit),
         "preset": plan.preset or "none, the solver chose",
         "constraints": "\n".join(map(str, plan.asked.constraints)) or "none",

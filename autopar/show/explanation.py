@@ -1,28 +1,133 @@
-"""The alternatives to one choice, as a table."""
+"""What else was possible for one thing, as a sentence and a table."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator
 
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
-from autopar.explain import Explanation
+from autopar.changes import Change, Difference, Figure
+from autopar.explanation import Alternative, Explanation
 from autopar.show.table import row, table
-from autopar.show.units import seconds
+from autopar.show.units import nbytes, seconds
+
+SAME = 1e-9
+"""Relative to the step, or to the memory: only rounding."""
+PARTS = 2
+"""Kinds of communication that are told of each alternative."""
+RIGHT = ("a step", "compute", "memory")
 
 
-def explanation(found: Explanation, rows: int) -> Table:
-    """The cheapest alternatives and the chosen one, with what they cost more than the best plan."""
-    best = found.alternatives[0].seconds
-    more_than_best = "more" if found.is_exact else "more, at least"
-    title = f"{found.name}  ({found.path})"
-    made = table(title, "types", more_than_best, "", right=(more_than_best,))
-    for place, alternative in enumerate(found.alternatives):
-        if place < rows or alternative.is_chosen:
-            more = alternative.seconds - best
-            cost = "impossible" if math.isinf(more) else f"+{seconds(more)}"
-            row(made, alternative.types, cost, "chosen" if alternative.is_chosen else "")
-    left = len(found.alternatives) - rows
-    if left > 0:
-        row(made, f"and {left} more", "", "")
+Labelled = list[tuple[str, Alternative]]
+
+
+def explanation(found: Explanation) -> RenderableType:
+    """The sentence, what the ways are, what they cost, and what is known of the others."""
+    made = [each for each in found.alternatives if each.why or each.plan is not None]
+    shown = [(_label(found, each, place), each) for place, each in enumerate(made)]
+    scope = [Text(f"Figures are {found.scope}.")] if found.scope else []
+    notes = [Text(line) for line in _rest(found)]
+    return Group(Text(found.sentence), *scope, "", _legend(shown), "", _table(found, shown), *notes)
+
+
+def _label(found: Explanation, each: Alternative, place: int) -> str:
+    if each.is_chosen:
+        return "chosen"
+    return each.types if found.kind == "block" else str(place)
+
+
+def _legend(shown: Labelled) -> Table:
+    """What each way means, and its types."""
+    made = Table.grid(padding=(0, 2))
+    for label, each in shown:
+        types = "" if each.types == label else each.types
+        row(made, label, "\n".join(filter(None, (each.words, types, each.why))))
     return made
+
+
+def _table(found: Explanation, shown: Labelled) -> Table:
+    """What each costs; below the chosen one, how much more."""
+    name = f"{found.name}  ({found.path})" if found.name != found.path else found.path
+    made = table(
+        name, found.kind, "a step", "compute", "communication", "memory", "with it", right=RIGHT
+    )
+    for label, each in shown:
+        if each.difference is not None:
+            cells = _absolute(each.difference) if each.is_chosen else _more(each.difference, found)
+            row(made, label, *cells)
+    return made
+
+
+def _rest(found: Explanation) -> Iterator[str]:
+    """What is known of candidates that were not solved for, and what a minus means."""
+    left = [each.bound_s for each in found.alternatives if each.plan is None and not each.why]
+    bounds = [bound for bound in left if bound is not None and math.isfinite(bound)]
+    if bounds and found.chosen.plan is not None:
+        more = max(0.0, min(bounds) - found.chosen.plan.objective_s)
+        yield f"{_others(len(bounds))} at least {seconds(more)} more each (--rows shows more)."
+    if len(bounds) < len(left):
+        yield f"Impossible beside what must be: {len(left) - len(bounds)} more."
+    if any((each.more_s or 0.0) < 0.0 for each in found.alternatives):
+        yield (
+            "Less: the prediction counts what tensors share; the sum that the solver minimised, by "
+            "which it chose, does not."
+        )
+
+
+def _others(count: int) -> str:
+    return "1 other candidate costs" if count == 1 else f"{count} other candidates cost"
+
+
+def _absolute(of: Difference) -> tuple[str, ...]:
+    """The figures of the plan as it is."""
+    sent = [f for f in of.figures if f.kind == "communication"]
+    return (
+        seconds(of.figure("step").after or 0.0),
+        seconds(of.figure("compute").after or 0.0),
+        _lines(f"{f.name} {seconds(f.after or 0.0)}" for f in _largest(sent, lambda f: f.after)),
+        nbytes(of.figure("peak").after or 0.0),
+        "",
+    )
+
+
+def _more(of: Difference, found: Explanation) -> tuple[str, ...]:
+    """What is more, or less, than in the plan as it is."""
+    scale = SAME * (of.figure("step").before or 0.0)
+    sent = [f for f in of.figures if f.kind == "communication" and abs(f.more or 0.0) > scale]
+    hidden = of.figure("communication, hidden")
+    parts = [f"{f.name} {_signed(f)}" for f in _largest(sent, lambda f: f.more)]
+    if abs(hidden.more or 0.0) > scale:
+        parts.append(f"hidden {_signed(hidden)}")
+    return (
+        _signed(of.figure("step")), _signed(of.figure("compute")), _lines(parts),
+        _signed(of.figure("peak")), _lines(_counts(of.changes, found)),
+    )  # fmt: skip
+
+
+def _largest(figures: list[Figure], value: Callable[[Figure], float | None]) -> list[Figure]:
+    return sorted(figures, key=lambda figure: -abs(value(figure) or 0.0))[:PARTS]
+
+
+def _lines(parts: Iterable[str]) -> str:
+    return "\n".join(parts) or "same"
+
+
+def _signed(figure: Figure) -> str:
+    more = figure.more or 0.0
+    if abs(more) <= SAME * max(abs(figure.before or 0.0), abs(figure.after or 0.0)):
+        return "same"
+    unit = nbytes if figure.kind == "memory" else seconds
+    return f"{'+' if more > 0 else '-'}{unit(abs(more))}"
+
+
+def _counts(changes: tuple[Change, ...], found: Explanation) -> Iterator[str]:
+    """How much else is decided differently, by what it is."""
+    for subject, word in (
+        ("parameter", "parameter"), ("operator", "operator"), ("recompute", "block"),
+    ):  # fmt: skip
+        names = {c.name for c in changes if c.subject == subject} - {found.name}
+        if names:
+            yield f"{len(names)} {word}{'s' * (len(names) > 1)}"

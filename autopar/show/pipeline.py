@@ -34,6 +34,8 @@ def _lines(plan: PipelinePlan) -> Iterator[Text]:
             "updates do not wait: gradients are those of weights that lack some of them; versions of "
             f"weights kept by stage: {kept}"
         )
+    if plan.sources:
+        yield Text(f"operator times: {plan.sources}")
     found = plan.prediction
     if found is None:
         return

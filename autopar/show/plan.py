@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
+from autopar.blocks import MODES, no_blocks
 from autopar.graph import Graph
 from autopar.plan import Plan
 from autopar.show.cost import communication, costs, header
@@ -12,6 +13,8 @@ from autopar.show.padding import padding
 from autopar.show.parameters import parameters
 from autopar.show.shares import shares
 
+MENTIONED = 3
+"""Modules of a kind that are named."""
 LEGEND = (
     "types: S(d) split along dim d (of=k: in k equal blocks), R replicated, I invariant,\n"
     "       P to be summed, N without gradient; 'again': gathered a second time for the backward"
@@ -21,10 +24,22 @@ LEGEND = (
 def show_plan(plan: Plan, graph: Graph | None = None) -> RenderableType:
     """The plan in short; repeated blocks are folded.  With the graph, names and uses are exact."""
     padded = (padding(plan), "") if plan.padding else ()
+    left = (_left(plan, graph), "") if graph is not None and _left(plan, graph) else ()
     return Group(
-        header(plan), "", costs(plan), "", shares(plan), "", *padded, parameters(plan, graph), "",
-        communication(plan),
+        header(plan), "", costs(plan), "", *left, shares(plan), "", *padded,
+        parameters(plan, graph), "", communication(plan),
     )  # fmt: skip
+
+
+def _left(plan: Plan, graph: Graph) -> str:
+    """What a recomputation that was asked for does not reach, if anything."""
+    forced = plan.asked.recompute not in (MODES, ("none",))
+    left = no_blocks(graph) if forced else ()
+    if not left:
+        return ""
+    more = f", and {len(left) - MENTIONED} more" if len(left) > MENTIONED else ""
+    named = ", ".join(f"{path} ({why})" for path, why in left[:MENTIONED])
+    return f"not computed again, as they are no blocks: {named}{more}"
 
 
 def show_block(plan: Plan, graph: Graph | None = None) -> RenderableType:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from autopar.graph import Graph, Node, Tensor
 from autopar.placement import I, R, S, Type
@@ -24,33 +24,38 @@ MOST, LEAST = 0.95, 0.05
 DATA, SEQUENCE, TENSOR, REPLICATED = (
     "data parallel", "sequence parallel", "tensor parallel", "replicated",
 )  # fmt: skip
+Nodes = tuple[Node, ...]
 BOTH = "tensor + sequence parallel"
 FSDP, ZERO, WHOLE = "FSDP", "ZeRO", "whole"
 
 
-def words(plan: Plan, graph: Graph) -> tuple[str, ...]:
-    """What each mesh axis does, such as ``data parallel (FSDP, regathered)``."""
-    return tuple(_phrase(plan, graph, axis) for axis in range(len(plan.mesh)))
+def words(plan: Plan, graph: Graph, within: Collection[Node] | None = None) -> tuple[str, ...]:
+    """What each mesh axis does, such as ``data parallel (FSDP, regathered)``.
+
+    `within`: only what these nodes do.
+    """
+    nodes = tuple(graph.nodes if within is None else within)
+    return tuple(_phrase(plan, graph, nodes, axis) for axis in range(len(plan.mesh)))
 
 
-def _phrase(plan: Plan, graph: Graph, axis: int) -> str:
+def _phrase(plan: Plan, graph: Graph, nodes: Nodes, axis: int) -> str:
     if plan.mesh.sizes[axis] == 1:
         return "one device"
     work: Counter[str] = Counter()
-    for node in graph.nodes:
-        weights = tuple(_weights(node, graph))
+    for node in nodes:
+        weights = tuple(weights_of(node, graph))
         if weights:
             work[_way(plan, graph, node, weights, axis)] += flops(node, graph)
     if not work:
         return REPLICATED
-    return _listed(work, {way: _said(plan, graph, way, axis) for way in work})
+    return _listed(work, {way: _said(plan, graph, nodes, way, axis) for way in work})
 
 
-def _said(plan: Plan, graph: Graph, way: str, axis: int) -> str:
+def _said(plan: Plan, graph: Graph, nodes: Nodes, way: str, axis: int) -> str:
     """A way with what more there is to say about it."""
     if way == TENSOR:
-        return BOTH if _splits_tokens(plan, graph, axis) else TENSOR
-    rest = _rest(plan, graph, axis)
+        return BOTH if _splits_tokens(plan, nodes, axis) else TENSOR
+    rest = _rest(plan, graph, nodes, axis)
     return f"{way} ({rest})" if rest else way
 
 
@@ -64,7 +69,7 @@ def _listed(shares: Counter[str], said: dict[str, str]) -> str:
     return ", ".join(f"{share:.0%} {said[name]}" for name, share in parts)
 
 
-def _weights(node: Node, graph: Graph) -> Iterator[int]:
+def weights_of(node: Node, graph: Graph) -> Iterator[int]:
     """Places of the operands that are parameters of two dims or more, perhaps cast or transposed."""
     for place, name in enumerate(node.operands):
         maker, tensor = graph.producer[name], graph.tensors[name]
@@ -91,13 +96,13 @@ def _is_batch(graph: Graph, tensor: Tensor, kind: S) -> bool:
     return math.prod(tensor.shape[: kind.dim]) * kind.of < size
 
 
-def _splits_tokens(plan: Plan, graph: Graph, axis: int) -> bool:
+def _splits_tokens(plan: Plan, nodes: Nodes, axis: int) -> bool:
     """Whether what lies between the split products is split by tokens, and not whole on every rank.
 
     Tensors of four dims have heads; a split of the last dim is one of features.
     """
     found: Counter[bool] = Counter()
-    for node in graph.nodes:
+    for node in nodes:
         tensor, kind = node.outputs[0], plan.choice[node.name].outputs[0][axis]
         if tensor.differentiable and len(tensor.shape) in (2, 3) and not node.is_leaf:
             if _is_token_split(tensor, kind):
@@ -111,14 +116,14 @@ def _is_token_split(tensor: Tensor, kind: Type) -> bool:
     return isinstance(kind, S) and kind.dim < len(tensor.shape) - 1
 
 
-def _rest(plan: Plan, graph: Graph, axis: int) -> str:
+def _rest(plan: Plan, graph: Graph, nodes: Nodes, axis: int) -> str:
     """How the weights that are used whole on an axis rest, by bytes; nothing to say where whole."""
     found: Counter[str] = Counter()
     again = {c.tensor for c in plan.conversions if c.regather and c.axis == axis}
     regathered = 0
-    for node in graph.leaves("parameter"):
+    for node in (node for node in nodes if node.op == "parameter"):
         tensor = node.outputs[0]
-        if not _is_used_split(plan, graph, tensor, axis):
+        if not is_used_split(plan, graph, tensor, axis):
             size = math.prod(tensor.shape) * tensor.itemsize
             found[_resting(plan.parameter[node.target], axis)] += size
             regathered += size * (tensor.name in again)
@@ -136,7 +141,7 @@ def _resting(entry: ParameterPlan, axis: int) -> str:
     return ZERO if isinstance(entry.stored[axis], S) else WHOLE
 
 
-def _is_used_split(plan: Plan, graph: Graph, tensor: Tensor, axis: int) -> bool:
+def is_used_split(plan: Plan, graph: Graph, tensor: Tensor, axis: int) -> bool:
     """Whether any operator reads a part of the weight."""
     return any(
         isinstance(form[axis], S)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from autopar.errors import InfeasibleError
 from autopar.problem import Limits, Problem, limits_of
 from autopar.solve.dominance import undecided
 from autopar.solve.dual import best_within
-from autopar.solve.elimination import eliminate
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network
-from autopar.solve.order import Order, ordered
+from autopar.solve.order import ordered
 from autopar.solve.rows import Goal
 
 
@@ -20,7 +17,8 @@ def best_with_each_state(
 ) -> tuple[float, ...]:
     """Seconds of the best assignment for each state of one variable; all others are free.
 
-    Where a limit binds or communication hides they are lower bounds: the highest of a few.
+    Where a limit binds or communication hides they are lower bounds: those of the multipliers that
+    prove the best assignment.
     Raises `InfeasibleError` where nothing is allowed, and where tables would grow too large to tell.
     """
     left = undecided(Network.of(problem))
@@ -35,20 +33,5 @@ def best_with_each_state(
     if variable not in left.undecided:
         return (found.bound * left.network.tick_s,)
     place = left.undecided.index(variable)
-    bounds = [_at(order, goal, place, each) for each in _multipliers(goal, found.multipliers)]
-    return tuple((np.max(bounds, axis=0) * left.network.tick_s).tolist())
-
-
-def _multipliers(goal: Goal, best: tuple[float, ...]) -> set[tuple[float, ...]]:
-    """Those of the best bound, and the same with everything hidden, and with nothing hidden."""
-    ends = {best}
-    for place, row in enumerate(goal.rows):
-        if not row.is_limit:
-            ends |= {(*best[:place], end, *best[place + 1 :]) for end in (0.0, row.dearest)}
-    return ends
-
-
-def _at(order: Order, goal: Goal, place: int, multipliers: tuple[float, ...]) -> list[float]:
-    found = marginals(eliminate(order, goal.priced(multipliers)))
-    ticks: list[float] = (found.of_states[place] - goal.allowance(multipliers)).tolist()
-    return ticks
+    ticks = marginals(found.elimination).of_states[place] - goal.allowance(found.multipliers)
+    return tuple((ticks * left.network.tick_s).tolist())

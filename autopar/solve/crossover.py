@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 
 from autopar.problem import Array
@@ -67,18 +66,28 @@ def _exchanged(
 def pieces(network: Network, first: States, second: States) -> list[Piece]:
     """The connected pieces of the difference, in the order of their first variables."""
     differing = {i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b}
-    joined = nx.Graph()
-    joined.add_nodes_from(differing)
+    joined = {index: {index} for index in differing}
+    """By variable: the piece that it is in, one object for all that are in it."""
     touched: dict[int, int] = {}
     for number, table in enumerate(network.tables):
         inside = [index for index in table.scope if index in differing]
-        nx.add_path(joined, inside)
+        for index in inside:
+            _join(joined, inside[0], index)
         if inside:
             touched[number] = inside[0]
-    parts = sorted(tuple(sorted(part)) for part in nx.connected_components(joined))
+    distinct = {id(part): part for part in joined.values()}.values()
+    parts = sorted(tuple(sorted(part)) for part in distinct)
     part_of = {index: place for place, part in enumerate(parts) for index in part}
     changes = np.zeros((len(parts), 4))
     change = network.entries(second) - network.entries(first)
     places = np.array([part_of[index] for index in touched.values()], dtype=np.intp)
     np.add.at(changes, places, change[np.array(list(touched), dtype=np.intp)])
     return [Piece(part, change) for part, change in zip(parts, changes, strict=True)]
+
+
+def _join(joined: dict[int, set[int]], first: int, second: int) -> None:
+    """The pieces of two variables become one: the smaller is poured into the larger."""
+    large, small = sorted((joined[first], joined[second]), key=len, reverse=True)
+    if large is not small:
+        large |= small
+        joined.update(dict.fromkeys(small, large))

@@ -11,15 +11,15 @@ byte, and however much is covered.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autopar.problem import Array
-from autopar.solve.network import MOST, Network, Table
+from autopar.solve.network import MOST, Arrays, Network
 
 States = NDArray[np.intp]
 ROUNDS = 4
@@ -64,9 +64,8 @@ def undecided(network: Network) -> Reduced:
 
 
 def _without_decided(network: Network, kept: list[States]) -> Reduced:
-    decided = [index for index, size in enumerate(network.sizes) if size == 1]
     open_ = tuple(index for index, size in enumerate(network.sizes) if size > 1)
-    return Reduced(network.without(decided), open_, tuple(kept))
+    return Reduced(network.open(), open_, tuple(kept))
 
 
 class _Round:
@@ -74,41 +73,48 @@ class _Round:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._of: defaultdict[int, list[tuple[Table, int]]] = defaultdict(list)
-        for table in network.tables:
-            for place, index in enumerate(table.scope):
-                self._of[index].append((table, place))
         self._least: dict[tuple[int, int], Array] = {}
-        self._kept: dict[object, States] = {}
 
     def kept(self) -> list[States]:
         """The states that are left of each variable; one object for equal variables."""
-        return [self._of_variable(index) for index in range(len(self._network.sizes))]
+        known: dict[tuple[int, bytes], States] = {}
+        found = []
+        for size, roles in zip(self._network.sizes, self._roles(), strict=True):
+            key = size, roles.tobytes()
+            if key not in known:
+                known[key] = self._undominated(size, [self._tables[role] for role in roles])
+            found.append(known[key])
+        return found
 
-    def _of_variable(self, index: int) -> States:
-        size = self._network.sizes[index]
-        key = (
-            size,
-            *sorted((*map(id, t.arrays), place) for t, place in self._of[index]),
-        )
-        if key not in self._kept:
-            self._kept[key] = self._undominated(size, self._of[index])
-        return self._kept[key]
+    @cached_property
+    def _tables(self) -> list[tuple[Arrays, int]]:
+        """What a variable may be part of: a content, and its place in the scope."""
+        alike = self._network.alike
+        return [(each.content, place) for each in alike for place in range(len(each.scopes))]
 
-    def _undominated(self, size: int, tables: list[tuple[Table, int]]) -> States:
+    def _roles(self) -> list[States]:
+        """By variable: numbers of `_tables`, in order, one for each table that mentions it."""
+        scopes = [row for alike in self._network.alike for row in alike.scopes]
+        variables = np.concatenate([np.empty(0, dtype=np.intp), *scopes])
+        roles = np.repeat(np.arange(len(scopes)), [len(row) for row in scopes])
+        order = np.argsort(variables, kind="stable")
+        starts = np.searchsorted(variables[order], np.arange(1, len(self._network.sizes)))
+        return np.split(roles[order], starts)[: len(self._network.sizes)]
+
+    def _undominated(self, size: int, tables: list[tuple[Arrays, int]]) -> States:
         if size == 1:
             return np.arange(1)
         least = np.zeros((len(tables), 4, size, size))
-        for bounds, (table, place) in zip(least, tables, strict=True):
-            for bound, array in zip(bounds, table.arrays, strict=True):
+        for bounds, (arrays, place) in zip(least, tables, strict=True):
+            for bound, array in zip(bounds, arrays, strict=True):
                 bound += self._least_of(array, place)
         more = least.sum(axis=0)
         open_ = _no_worse(more)
         np.fill_diagonal(open_, False)
         pairs = np.argwhere(open_)
         more = more[:, *pairs.T]
-        for bounds, (table, place) in zip(least, tables, strict=True):
-            for total, bound, array in zip(more, bounds, table.arrays, strict=True):
+        for bounds, (arrays, place) in zip(least, tables, strict=True):
+            for total, bound, array in zip(more, bounds, arrays, strict=True):
                 if array.any():
                     total += _largest_differences(_by_state(array, place), pairs) - bound[*pairs.T]
             left = _no_worse(more)

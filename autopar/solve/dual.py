@@ -50,6 +50,8 @@ class Found:
     bound: float
     multipliers: tuple[float, ...]
     elimination: Elimination
+    points: tuple[Point, ...]
+    """All assignments that were met."""
 
     @property
     def gap(self) -> float:
@@ -60,12 +62,21 @@ class Found:
         return difference / abs(self.cost)
 
 
-def best_within(order: Order, goal: Goal) -> Found:
-    """Multipliers, mixtures and all; `OverLimitError` where limits cannot be met."""
-    search = _Search(order, goal)
-    search.at((0.0,) * len(goal.rows))
-    if not search.is_done(0.0) and any(not row.is_limit for row in goal.rows):
-        search.at(tuple(0.0 if row.is_limit else row.dearest for row in goal.rows))
+def best_within(
+    order: Order,
+    goal: Goal,
+    start: tuple[float, ...] | None = None,
+    known: Sequence[Point] = (),
+) -> Found:
+    """Multipliers, mixtures and all; `OverLimitError` where limits cannot be met.
+
+    With `start`, from these multipliers and with these assignments, which the order's tables allow.
+    """
+    search = _Search(order, goal, known)
+    search.at(start or (0.0,) * len(goal.rows))
+    softest = tuple(0.0 if row.is_limit else row.dearest for row in goal.rows)
+    if start is None and any(softest) and not search.is_done(0.0):
+        search.at(softest)
     if not search.is_done(0.0):
         search.fit()
         search.climb()
@@ -73,19 +84,22 @@ def best_within(order: Order, goal: Goal) -> Found:
 
 
 class _Search:
-    def __init__(self, order: Order, goal: Goal) -> None:
+    def __init__(self, order: Order, goal: Goal, known: Sequence[Point] = ()) -> None:
         self._order, self._goal = order, goal
         self._slack = float(len(order.network.tables))
-        self._points: dict[tuple[int, ...], Point] = {}
+        self._points = {point.states: point for point in known}
         self._best: Point | None = None
         self._cost, self._bound = math.inf, -math.inf
         self._at: tuple[tuple[float, ...], Elimination] | None = None
+        for point in known:
+            self._keep(point)
 
     @property
     def found(self) -> Found:
         """What is known by now."""
         assert self._at is not None
-        return Found(self._best, self._cost, min(self._bound, self._cost), *self._at)
+        bound = min(self._bound, self._cost)
+        return Found(self._best, self._cost, bound, *self._at, tuple(self._points.values()))
 
     def is_done(self, close: float) -> bool:
         """Whether the gap is closed, up to this share of the cost."""

@@ -12,6 +12,7 @@ and the states that are read back are good but perhaps not best.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from autopar.problem import Array
 from autopar.solve.network import Prices, Table
 from autopar.solve.order import Least, Order
 
+AT_ONCE = 1 << 15
+"""Entries of a joint table that is built: it stays in a processor's cache."""
 SECONDS: Prices = (1.0, 0.0, 0.0, 0.0)
 """Nothing but what always takes time."""
 
@@ -60,11 +63,11 @@ def _read_back(order: Order, values: list[Array]) -> tuple[int, ...]:
     states = [0] * len(order.network.sizes)
     for bucket in reversed(order.buckets):
         rows = []
-        for number in (number for group in bucket.groups for number in group):
+        for number in itertools.chain.from_iterable(bucket.groups):
             message = order.messages[number]
-            at = (slice(None) if i == bucket.variable else states[i] for i in message.scope)
+            at = [slice(None) if i == bucket.variable else states[i] for i in message.scope]
             rows.append(values[message.content][tuple(at)])
-        states[bucket.variable] = int(np.argmin(sum(rows))) if rows else 0
+        states[bucket.variable] = int(sum(rows[1:], rows[0]).argmin()) if rows else 0
     return tuple(states)
 
 
@@ -77,19 +80,18 @@ def _priced(table: Table, prices: Prices) -> Array:
 
 
 def _least(least: Least, values: list[Array]) -> Array:
-    """Without building the joint table: one state of the variable after the other."""
-    content, places = least.parts[0]
-    last = least.count - 1
+    """All states of the variable at once where the joint table is small, else one after the other."""
+    views = [values[content].transpose(order)[at] for content, order, at in least.aligned]
+    joint = np.broadcast_shapes(*(view.shape for view in views))
+    if math.prod(joint) <= AT_ONCE:
+        return np.asarray(sum(views[1:], views[0]).min(axis=0))
     found: Array | None = None
-    for state in range(values[content].shape[places.index(last)]):
-        total: Array = np.zeros(())
-        for content, places in least.parts:
-            row = np.take(values[content], state, axis=places.index(last))
-            rest = tuple(place for place in places if place != last)
-            total = total + aligned(row, rest, tuple(range(last)))
+    for state in range(joint[0]):
+        rows = [view[state] for view in views]
+        total = sum(rows[1:], rows[0])
         found = total if found is None else np.minimum(found, total)
     assert found is not None
-    return found
+    return np.asarray(found)
 
 
 def aligned(table: Array, scope: tuple[int, ...], full: tuple[int, ...]) -> Array:

@@ -11,18 +11,20 @@ from autopar.solve.elimination import eliminate
 from autopar.solve.network import Prices
 from autopar.solve.ready import Ready, refuse_too_large
 from autopar.solve.rows import Goal
+from autopar.watch import Watch, unwatched
 
 DEAR = 1e3
 """Where as many bytes as the fastest point has cost so many times its ticks, few are left to save."""
 
 
-def hull(problem: Problem) -> tuple[Assignment, ...]:
+def hull(problem: Problem, watch: Watch = unwatched) -> tuple[Assignment, ...]:
     """From the fastest to the smallest assignment; the bound of each is of all within its bytes.
 
     Each is optimal within its own bytes, where nothing hides; otherwise the best that was found.
     """
     ready = Ready.of(problem)
-    answers = [ready.answer(point, bound, "hull") for point, bound in _Hull(ready).corners()]
+    corners = watch(_Hull(ready).corners(), None, "looking for corners")
+    answers = [ready.answer(point, bound, "hull") for point, bound in corners]
     kept: list[Assignment] = []
     for answer in sorted(answers, key=lambda one: (one.seconds, one.nbytes)):
         if not kept or answer.nbytes < kept[-1].nbytes:

@@ -8,15 +8,17 @@ the next (see `elimination`).
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autopar.alike import Alike, merged
 from autopar.problem import Array, Factor, Problem
 
 FINEST_S = 1e-12
@@ -43,25 +45,12 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
-class _Alike:
-    """Tables of equal content: which they are, and their scopes, [dims, tables]."""
-
-    tables: NDArray[np.intp]
-    scopes: NDArray[np.intp]
-    arrays: Arrays
-
-    @classmethod
-    def of(cls, tables: Sequence[Table], numbers: Sequence[int]) -> _Alike:
-        scopes = np.array([tables[number].scope for number in numbers], dtype=np.intp)
-        return cls(np.array(numbers), scopes.reshape(len(numbers), -1).T, tables[numbers[0]].arrays)
-
-
-@dataclass(frozen=True, eq=False)
 class Network:
     """Variables by number of states, and the tables whose sum is the objective."""
 
     sizes: tuple[int, ...]
-    tables: tuple[Table, ...]
+    alike: tuple[Alike[Arrays], ...]
+    """The tables, those of equal content together."""
     tick_s: float
 
     @classmethod
@@ -69,8 +58,18 @@ class Network:
         """Round a problem to ticks."""
         tick_s = _tick_s(problem)
         shared = Shared(tick_s)
-        tables = tuple(Table(t.scope, shared.rounded(t)) for t in problem.tables)
-        return cls(tuple(variable.size for variable in problem.variables), tables, tick_s)
+        rounded = ((a, shared.rounded(a.content)) for a in problem.alike)
+        return cls(tuple(variable.size for variable in problem.variables), _merged(rounded), tick_s)
+
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        """One by one, in the order in which they were given."""
+        found = {
+            number: Table(scope, alike.content)
+            for alike in self.alike
+            for number, scope in zip(alike.numbers.tolist(), _rows(alike.scopes), strict=True)
+        }
+        return tuple(found[number] for number in sorted(found))
 
     def sums(self, states: Sequence[int]) -> Array:
         """Ticks, resting bytes, kept bytes and uncovered ticks of one assignment."""
@@ -80,49 +79,85 @@ class Network:
     def entries(self, states: Sequence[int]) -> Array:
         """What each table adds to the sums, [tables, 4]."""
         chosen = np.asarray(states, dtype=np.intp)
-        found = np.empty((len(self.tables), 4))
-        for alike in self._alike:
+        found = np.empty((sum(len(alike.numbers) for alike in self.alike), 4))
+        for alike in self.alike:
             at = tuple(chosen[alike.scopes])
-            for place, array in enumerate(alike.arrays):
-                found[alike.tables, place] = array[at]
+            for place, array in enumerate(alike.content):
+                found[alike.numbers, place] = array[at]
         return found
-
-    @cached_property
-    def _alike(self) -> tuple[_Alike, ...]:
-        groups: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
-        for number, table in enumerate(self.tables):
-            groups[tuple(map(id, table.arrays))].append(number)
-        return tuple(_Alike.of(self.tables, numbers) for numbers in groups.values())
 
     @property
     def hides(self) -> bool:
         """Whether anything may be covered at all."""
-        uncovered = {id(t.arrays[UNCOVERED]): t.arrays[UNCOVERED] for t in self.tables}
-        return any(array.any() for array in uncovered.values())
+        return any(alike.content[UNCOVERED].any() for alike in self.alike)
 
-    def without(self, decided: Sequence[int]) -> Network:
-        """The network over the other variables; these have one state each and leave constants."""
-        gone = set(decided)
-        left = [index for index in range(len(self.sizes)) if index not in gone]
-        number = {index: place for place, index in enumerate(left)}
+    def amounts_of(self, variable: int) -> Array:
+        """All but ticks that tables over this variable alone add, by its states: [states, 3]."""
+        total = np.zeros((self.sizes[variable], 3))
+        for alike in self.alike:
+            count = np.count_nonzero(alike.scopes == variable)
+            if len(alike.scopes) == 1 and count:
+                total += count * np.stack(alike.content[1:], axis=1)
+        return total
+
+    def allowing(self, variable: int, allowed: NDArray[np.bool_]) -> Network:
+        """The same network with one table more, which forbids the variable's other states."""
+        zeros = np.zeros(len(allowed))
+        arrays = np.where(allowed, 0.0, np.inf), zeros, zeros, zeros
+        number = 1 + max(int(alike.numbers[-1]) for alike in self.alike)
+        table = Alike(arrays, np.array([number]), np.array([[variable]]))
+        return replace(self, alike=(*self.alike, table))
+
+    def open(self) -> Network:
+        """The network over the variables that have a choice; the others leave constants."""
+        number = np.cumsum([size > 1 for size in self.sizes]) - 1
         shared = Shared(self.tick_s)
-        tables = tuple(
-            Table(
-                tuple(number[i] for i in table.scope if i in number),
-                shared.squeezed(table.arrays, [i in number for i in table.scope]),
-            )
-            for table in self.tables
-        )
-        return Network(tuple(self.sizes[index] for index in left), tables, self.tick_s)
+
+        def squeezed(alike: Alike[Arrays]) -> tuple[Alike[Arrays], Arrays]:
+            left = np.array([size > 1 for size in alike.content[0].shape], dtype=bool)
+            scopes = number[alike.scopes[left]].reshape(-1, len(alike.numbers))
+            return replace(alike, scopes=scopes), shared.squeezed(alike.content)
+
+        sizes = tuple(size for size in self.sizes if size > 1)
+        return Network(sizes, _merged(map(squeezed, self.alike)), self.tick_s)
 
     def restricted(self, kept: Sequence[NDArray[np.intp]]) -> Network:
         """The network over these states of each variable."""
+        kinds: dict[bytes, int] = {}
+        kind = np.array([kinds.setdefault(states.tobytes(), len(kinds)) for states in kept])
         shared = Shared(self.tick_s)
-        tables = tuple(
-            Table(table.scope, shared.selected(table.arrays, [kept[i] for i in table.scope]))
-            for table in self.tables
-        )
-        return Network(tuple(len(states) for states in kept), tables, self.tick_s)
+
+        def selected(alike: Alike[Arrays]) -> Iterator[tuple[Alike[Arrays], Arrays]]:
+            for part in _parted(alike, kind):
+                states = tuple(kept[index] for index in part.scopes[:, 0])
+                yield part, shared.selected(part.content, states)
+
+        parts = itertools.chain.from_iterable(map(selected, self.alike))
+        return Network(tuple(map(len, kept)), _merged(parts), self.tick_s)
+
+
+def _merged(
+    parts: Iterable[tuple[Alike[Any], Arrays]],
+) -> tuple[Alike[Arrays], ...]:
+    """Parts with their new contents, equal ones together."""
+    return merged(
+        (tuple(map(id, arrays)), Alike(arrays, part.numbers, part.scopes)) for part, arrays in parts
+    )
+
+
+def _parted(alike: Alike[Arrays], kind: NDArray[np.intp]) -> Iterator[Alike[Arrays]]:
+    """The tables of each combination of kinds of their variables."""
+    if not len(alike.scopes):
+        yield alike
+        return
+    _, which = np.unique(kind[alike.scopes], axis=1, return_inverse=True)
+    for part in range(int(which.max()) + 1):
+        chosen = which == part
+        yield Alike(alike.content, alike.numbers[chosen], alike.scopes[:, chosen])
+
+
+def _rows(scopes: NDArray[np.intp]) -> list[tuple[int, ...]]:
+    return list(map(tuple, scopes.T.tolist()))
 
 
 def _tick_s(problem: Problem) -> float:
@@ -130,13 +165,19 @@ def _tick_s(problem: Problem) -> float:
 
     Where all costs together are hardly more than a picosecond, a part of one.
     """
-    seconds = [table.seconds for table in problem.tables]
-    tables = [*seconds, *(t.uncovered for t in problem.tables if t.uncovered is not None)]
-    largest = {id(t): float(np.abs(t[np.isfinite(t)]).max(initial=0.0)) for t in tables}
-    total = sum(largest[id(table)] for table in tables)
+    total = sum(
+        len(alike.numbers) * (_largest(alike.content.seconds) + _largest(alike.content.uncovered))
+        for alike in problem.alike
+    )
     coarser = math.ceil(math.log2(max(total / (MOST * FINEST_S), 1.0)))
     finer = math.floor(math.log2(min(total / (FEW * FINEST_S), 1.0))) if total else 0
     return FINEST_S * 2.0 ** (coarser + finer)
+
+
+def _largest(seconds: Array | None) -> float:
+    if seconds is None:
+        return 0.0
+    return float(np.abs(seconds[np.isfinite(seconds)]).max(initial=0.0))
 
 
 @dataclass
@@ -170,14 +211,11 @@ class Shared:
             for array in arrays
         )
 
-    def squeezed(self, arrays: Arrays, is_left: Sequence[bool]) -> Arrays:
-        """Without the dims (of size one) that are not left."""
-        if all(is_left):
+    def squeezed(self, arrays: Arrays) -> Arrays:
+        """Without the dims of size one."""
+        if 1 not in arrays[0].shape:
             return arrays
-        gone = tuple(place for place, stays in enumerate(is_left) if not stays)
-        return _four(
-            self._once(("squeezed", id(a), gone), (a,), lambda a=a: a.squeeze(gone)) for a in arrays
-        )
+        return _four(self._once(("squeezed", id(a)), (a,), lambda a=a: a.squeeze()) for a in arrays)
 
     def _ticks(self, seconds: Array | None, shape: tuple[int, ...]) -> Array:
         if seconds is None:

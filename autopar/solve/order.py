@@ -14,8 +14,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from autopar.solve.network import Network, Table
 
@@ -45,6 +46,19 @@ class Least:
 
     parts: tuple[tuple[int, tuple[int, ...]], ...]
     count: int
+
+    @cached_property
+    def aligned(self) -> tuple[tuple[int, tuple[int, ...], tuple[slice | None, ...]], ...]:
+        """Of each content: how it is transposed and indexed to have all dims, the last one first."""
+        full = (self.count - 1, *range(self.count - 1))
+        return tuple(
+            (
+                content,
+                tuple(places.index(place) for place in full if place in places),
+                tuple(slice(None) if place in places else None for place in full),
+            )
+            for content, places in self.parts
+        )
 
 
 @dataclass(frozen=True)
@@ -110,6 +124,7 @@ class _Work:
             content = self._content(tuple(map(id, table.arrays)), table)
             self._add(Message(table.scope, content, table.arrays[0].size, 0))
         self._left = set(range(len(self.sizes)))
+        self._burden = [self._counted(index) for index in range(len(self.sizes))]
         self._queue = [(*self._urgency(index), index) for index in self._left]
         heapq.heapify(self._queue)
 
@@ -137,6 +152,7 @@ class _Work:
         sent = tuple(self._send(group, variable) for group in groups)
         neighbours = {index for number in sent for index in self.messages[number].scope}
         for index in neighbours:
+            self._burden[index] = self._counted(index)
             heapq.heappush(self._queue, (*self._urgency(index), index))
         self.width = max(self.width, len(neighbours))
         return Bucket(variable, groups, sent)
@@ -154,8 +170,12 @@ class _Work:
 
     def _groups(self, touching: Sequence[int], variable: int) -> Iterator[tuple[int, ...]]:
         """All together if their message is small enough; else as few groups as fit, greedily."""
+        heaviest_first = sorted(touching, key=lambda number: -self.messages[number].entries)
+        if touching and self._fits(self._scope(touching, variable)):
+            yield tuple(heaviest_first)
+            return
         group: tuple[int, ...] = ()
-        for number in sorted(touching, key=lambda number: -self.messages[number].entries):
+        for number in heaviest_first:
             wider = (*group, number)
             if group and not self._fits(self._scope(wider, variable)):
                 yield group
@@ -167,19 +187,30 @@ class _Work:
     def _fits(self, scope: tuple[int, ...]) -> bool:
         return len(scope) <= MAX_DIMS and self._entries(scope) <= self._largest
 
-    def _entries(self, scope: tuple[int, ...]) -> int:
-        return math.prod(self.sizes[index] for index in scope)
+    def _entries(self, scope: Iterable[int]) -> int:
+        return math.prod([self.sizes[index] for index in scope])
 
     def _scope(self, group: Sequence[int], variable: int) -> tuple[int, ...]:
-        scopes = (self.messages[number].scope for number in group)
-        return tuple(sorted({index for scope in scopes for index in scope} - {variable}))
+        found: set[int] = set()
+        for number in group:
+            found.update(self.messages[number].scope)
+        found.discard(variable)
+        return tuple(sorted(found))
 
     def _urgency(self, variable: int) -> tuple[int, int]:
-        messages = [self.messages[number] for number in self._mentions[variable]]
-        neighbours = {index for message in messages for index in message.scope} | {variable}
-        weight = math.prod(self.sizes[index] for index in neighbours)
-        depth = max((message.depth for message in messages), default=0)
+        """Least first: the larger of its joint table and of what was built already; then its depth."""
+        weight, depth = self._burden[variable]
         return max(weight, self._heaviest), depth
+
+    def _counted(self, variable: int) -> tuple[int, int]:
+        """Entries of the joint table, and the most eliminations behind any of its messages."""
+        messages = [self.messages[number] for number in self._mentions[variable]]
+        neighbours = {variable}
+        depth = 0
+        for message in messages:
+            neighbours.update(message.scope)
+            depth = max(depth, message.depth)
+        return self._entries(neighbours), depth
 
     def _content(self, key: object, made: Table | Least) -> int:
         """The number of a content, which is new only if no equal one was there."""

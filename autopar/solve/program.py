@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortools.linear_solver import pywraplp  # type: ignore[attr-defined]
-
 from autopar.errors import InternalError
 
 BACKENDS = ("GLOP", "CLP")
@@ -24,6 +22,9 @@ def highest(
 
     None where t may grow without end.
     """
+    # OR-Tools takes a while to load, and is needed only where limits bind or something hides.
+    from ortools.linear_solver import pywraplp  # type: ignore[attr-defined]
+
     for backend in BACKENDS:
         solver = pywraplp.Solver.CreateSolver(backend)
         if solver is None:

@@ -3,8 +3,9 @@
 Dominated states go first, then an order of elimination is found; both serve any limits.  Multipliers
 give a bound and a good assignment (`dual`).  Where a gap is left, states whose best assignment at these
 multipliers costs more than what is known already are dropped (reduced-cost fixing), and the rest is
-searched with Pareto sets: the answer is then optimal, or keeps the bound that it has.  Where tables
-had to be minimised in parts, an integer program has its say as well.
+searched with Pareto sets: the answer is then optimal, or keeps the bound that it has.  A gap that is
+still wide is branched on (`branch`).  Where tables had to be minimised in parts, an integer program has
+its say as well.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from autopar.errors import InfeasibleError, PlanError
 from autopar.problem import Assignment, Limits, Problem, Proof, limits_of
+from autopar.solve.branch import WIDE, branched
 from autopar.solve.dominance import Reduced, States, reduced
 from autopar.solve.dual import CLOSE, Found, Point, best_within
 from autopar.solve.elimination import eliminate
@@ -68,6 +70,8 @@ class Ready:
         if found.best is None or found.gap > CLOSE:
             found = _closed(goal, found)
             proof = "pareto" if found.gap == 0.0 else proof
+        if found.best is None or found.gap > WIDE:
+            found = branched(goal, found)
         return self._answer(found, proof)
 
     def _answer(self, found: Found, proof: Proof) -> Assignment:

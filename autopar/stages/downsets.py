@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +33,9 @@ def groups_of(workload: Workload) -> Groups:
     Only forward layers order groups: a backward layer runs where its forward one does, in the opposite
     order.  Where a group has backward layers only, their tensors order it, turned round.
     """
+    # networkx takes a while to load, and every command would wait for it.
+    import networkx as nx
+
     names = [layer.group or f"\0{index}" for index, layer in enumerate(workload.layers)]
     has_forward = {
         name for name, layer in zip(names, workload.layers, strict=True) if not layer.backward

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from autopar.errors import InfeasibleError
-from autopar.stages.period import bracketed
+from autopar.stages.period import bracketed, possible
 from autopar.stages.priced import Picked, Priced, price
 from autopar.stages.relaxation import flush_bound_of, makespan_bound_of, quick_bound_of
 from autopar.stages.search import least_aim
@@ -72,6 +72,19 @@ def plan_stages(
     return _plan(best, step, _tightened(every, bounds, step), "relaxation").check()
 
 
+def is_hopeless(problem: StageProblem, step: float) -> bool:
+    """Whether it is proved that no plan takes less than `step` seconds; much sooner than the best."""
+    every = price(problem.check())
+    bounds = [quick_bound_of(priced) for priced in every]
+    near = sorted((bound, at) for at, bound in enumerate(bounds) if bound < step)
+    return all(
+        makespan_bound_of(every[at], step) >= step
+        or possible(every[at], step) is None
+        or flush_bound_of(every[at], step) >= step
+        for _, at in near
+    )
+
+
 def _tightened(every: Sequence[Priced], bounds: list[float], step: float) -> float:
     """The least bound, after the most promising tables have been looked at once more."""
     left = set(range(len(every)))
@@ -80,7 +93,7 @@ def _tightened(every: Sequence[Priced], bounds: list[float], step: float) -> flo
         if least not in left or bounds[least] * (1 + CLOSE) >= step:
             return min(step, bounds[least])
         left.remove(least)
-        better = max(makespan_bound_of(every[least]), flush_bound_of(every[least], step))
+        better = max(makespan_bound_of(every[least], step), flush_bound_of(every[least], step))
         bounds[least] = max(bounds[least], better)
 
 
@@ -114,7 +127,7 @@ class Pool:
             bounds[at] = max(bounds[at], self._search(self.every[at], step))
 
     def _search(self, priced: Priced, step: float) -> float:
-        low = makespan_bound_of(priced)
+        low = makespan_bound_of(priced, min(self.least_s, step))
         if low >= min(self.least_s, step):
             return low
         found = least_aim(priced, ENOUGH, self.least_s)

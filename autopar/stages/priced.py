@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autopar.stages.families import Family
 from autopar.stages.recurrence import Array, Step, spans_of
@@ -156,6 +155,7 @@ class Fitting:
     """Per stack, the least station and the least head of the ways that fit at a position from the end.
 
     `offset_at` is taken off every head; ways whose `rates_at` a position is above the limit do not fit.
+    Both ask of a position only what is in flight there, so positions that hold as much share an answer.
     """
 
     def __init__(
@@ -172,19 +172,24 @@ class Fitting:
         known = heads if heads is not None else stations
         assert known is not None
         self.spans = [spans_of(np.asarray((costs < math.inf).any(axis=0))) for costs in known]
+        self._steps: dict[int, list[Step]] = {}
+        self._ordered: dict[int, Array] = {}
 
     def __call__(self, position: int) -> list[Step]:
         """At one position."""
         held = self.priced.in_flight(position)
+        if held not in self._steps:
+            self._steps[held] = self._at(position, held)
+        return self._steps[held]
+
+    def _at(self, position: int, held: int) -> list[Step]:
         rates = None if self.rates_at is None else self.rates_at(position)
         made = []
         for index, stack in enumerate(self.priced.stacks):
             if self.spans[index]:
-                fits = stack.flights >= held
-                if rates is not None:
-                    fits &= rates[index] <= self.limit
-                station = None if self.stations is None else _least(self.stations[index], fits)
-                head = None if self.heads is None else _least(self.heads[index], fits)
+                rate = None if rates is None else rates[index]
+                station = self._least(self.stations, index, held, rate)
+                head = self._least(self.heads, index, held, rate)
                 if head is not None:
                     head -= self.offset_at(position)
                 made.append(
@@ -192,9 +197,20 @@ class Fitting:
                 )
         return made
 
-
-def _least(costs: Array, fits: NDArray[np.bool_]) -> Array:
-    return np.asarray(np.where(fits, costs, math.inf).min(axis=0))
+    def _least(
+        self, every: Sequence[Array] | None, index: int, held: int, rate: Array | None
+    ) -> Array | None:
+        """[start, end]: of the ways of one stack that fit."""
+        if every is None:
+            return None
+        stack, costs = self.priced.stacks[index], every[index]
+        if rate is not None:
+            fits = (stack.flights >= held) & (rate <= self.limit)
+            return np.asarray(np.where(fits, costs, math.inf).min(axis=0))
+        if id(costs) not in self._ordered:
+            self._ordered[id(costs)] = stack.by_flights(costs)
+        found = np.take_along_axis(self._ordered[id(costs)], stack.fitting(held), axis=0)
+        return np.asarray(found[0])
 
 
 def price(problem: StageProblem) -> list[Priced]:

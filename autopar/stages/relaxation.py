@@ -63,9 +63,9 @@ def quick_bound_of(priced: Priced) -> float:
     )
 
 
-def makespan_bound_of(priced: Priced) -> float:
-    """(1): seconds that no step of this table and family undercuts."""
-    return max(_makespan(priced, part) for part in _parts(priced))
+def makespan_bound_of(priced: Priced, step: float = math.inf) -> float:
+    """(1): seconds that no step of this table and family undercuts; more than `step` is not claimed."""
+    return min(step, max(_makespan(priced, part, step) for part in _parts(priced)))
 
 
 def flush_bound_of(priced: Priced, step: float, limits: int = 8) -> float:
@@ -114,13 +114,15 @@ def _times(count: int, seconds: Array) -> Array:
     return count * seconds if count else np.zeros_like(seconds)
 
 
-def _makespan(priced: Priced, part: Part) -> float:
+def _makespan(priced: Priced, part: Part, longest_s: float) -> float:
+    """Infinite where it would be longer."""
     stations, heads, cross = part
     found = suffixes(
         Fitting(priced, stations, heads),
         always(cross),
         priced.sizes,
         priced.most_stages,
+        lambda position: longest_s,
     )
     return least(found)
 

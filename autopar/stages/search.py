@@ -61,13 +61,14 @@ def within(priced: Priced, limit: float) -> tuple[float, tuple[Picked, ...]]:
     return total, walk(priced, found, lambda position: costs, cross_at)
 
 
-def slowest(priced: Priced) -> float:
-    """No plan's largest rate is less."""
+def slowest(priced: Priced, most: float = math.inf) -> float:
+    """No plan's largest rate is less; infinite where it is above `most`."""
     found = suffixes(
         Fitting(priced, priced.rates, None),
         always(longest(priced.link_rate, np.zeros_like(priced.link_rate))),
         priced.sizes,
         priced.most_stages,
+        lambda position: most,
     )
     return least(found)
 
@@ -88,7 +89,8 @@ def least_aim(priced: Priced, enough: float = 0.0, cutoff: float = math.inf) -> 
         if high > low:
             heapq.heappush(waiting, (total + low, total, low, high))
 
-    wait(total, 0.0 if total >= cutoff else slowest(priced), priced.sum_and_rate(stages)[1])
+    rate = priced.sum_and_rate(stages)[1]
+    wait(total, 0.0 if total >= cutoff else slowest(priced, rate), rate)
     bound = best
     while waiting:
         bound, total, low, high = heapq.heappop(waiting)

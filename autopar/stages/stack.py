@@ -8,11 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autopar.stages.recurrence import Array
 from autopar.stages.table import StageProblem, StageTable, Way
+
+Ints = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +41,27 @@ class Stack:
     once: Array
     hidden: Array
     flights: Array
+
+    def by_flights(self, costs: Array) -> Array:
+        """[n, start, end]: the least cost of the n ways that hold the most microbatches."""
+        least = np.full((len(self.ways) + 1, *self.flights.shape[1:]), math.inf)
+        ordered = np.take_along_axis(costs, self._order, axis=0)
+        np.minimum.accumulate(ordered, axis=0, out=least[1:])
+        return least
+
+    def fitting(self, held: int) -> Ints:
+        """[1, start, end]: how many ways hold so many microbatches."""
+        if held not in self._fitting:
+            self._fitting[held] = (self.flights >= held).sum(axis=0, keepdims=True)
+        return self._fitting[held]
+
+    @cached_property
+    def _order(self) -> Ints:
+        return np.argsort(-self.flights, axis=0, kind="stable")
+
+    @cached_property
+    def _fitting(self) -> dict[int, Ints]:
+        return {}
 
 
 def unit_of(problem: StageProblem, table: StageTable) -> int:

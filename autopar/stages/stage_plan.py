@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from autopar.errors import PlanError
+from autopar.reading import first_fault
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
 class PlannedStage:
     """Range [start, end) on `nodes` x `devices`; seconds per microbatch, bytes on each device."""
 
+    __pydantic_config__ = STRICT
     start: int
     end: int
     nodes: int
@@ -34,6 +38,7 @@ class StagePlan:
     and family; "none" where an objective was given that is not the simulator.
     """
 
+    __pydantic_config__ = STRICT
     schedule: str
     microbatches: int
     stages: tuple[PlannedStage, ...]
@@ -75,43 +80,15 @@ class StagePlan:
 
     def to_json(self) -> str:
         """Reads back with `from_json`."""
-        return _Plan(**asdict(self)).model_dump_json()
+        return _ADAPTER.dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> StagePlan:
         """The plan, checked; raise `PlanError` with the place of the first mistake."""
         try:
-            read = _Plan.model_validate_json(text)
+            return _ADAPTER.validate_json(text).check()
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise PlanError(f"this is no plan of stages: {place}: {first['msg']}") from None
-        stages = tuple(PlannedStage(**stage.model_dump()) for stage in read.stages)
-        return cls(**{**read.model_dump(), "stages": stages}).check()
+            raise PlanError(f"this is no plan of stages: {first_fault(error)}") from None
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class _Stage(_Strict):
-    start: int
-    end: int
-    nodes: int
-    devices: int
-    way: str
-    forward_s: float
-    input_grad_s: float
-    weight_grad_s: float
-    in_flight: int
-    nbytes: float
-
-
-class _Plan(_Strict):
-    schedule: str
-    microbatches: int
-    stages: tuple[_Stage, ...]
-    step_s: float
-    estimate_s: float
-    bound_s: float
-    proof: str
+_ADAPTER: TypeAdapter[StagePlan] = TypeAdapter(StagePlan)

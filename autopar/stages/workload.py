@@ -13,7 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from pydantic import ConfigDict
+
 from autopar.errors import PlanError
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=True)
+"""What a file holds besides is a mistake; what is infinite where it may not be, `check` refuses."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,7 @@ class Option:
     bytes per tensor (its index) that such a layer adds where that tensor crosses the stage's border.
     """
 
+    __pydantic_config__ = STRICT
     name: str = ""
     pool: int = 0
     devices: int = 1
@@ -53,6 +59,7 @@ class Option:
 class Layer:
     """A node of the graph.  Layers of one `group` share a stage; backward layers follow their group."""
 
+    __pydantic_config__ = STRICT
     name: str
     options: tuple[Option, ...]
     group: str | None = None
@@ -67,6 +74,7 @@ class Tensor:
     the measured time of one trip; otherwise the pool's link decides.
     """
 
+    __pydantic_config__ = STRICT
     source: int
     targets: tuple[int, ...]
     nbytes: float = 0.0
@@ -78,6 +86,7 @@ class Tensor:
 class Pool:
     """Equal devices.  A pool without `replicas` gives each stage to one group of devices only."""
 
+    __pydantic_config__ = STRICT
     name: str
     count: int
     memory_nbytes: float = math.inf
@@ -95,9 +104,10 @@ class Workload:
     stage's reduced bytes pass each of its d replicas once a step.
     """
 
+    __pydantic_config__ = STRICT
     layers: tuple[Layer, ...]
-    tensors: tuple[Tensor, ...]
-    pools: tuple[Pool, ...]
+    tensors: tuple[Tensor, ...] = ()
+    pools: tuple[Pool, ...] = ()
     microbatches: int | None = None
     reduce_rounds: float = 2.0
 

@@ -7,61 +7,11 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from autopar.errors import PlanError
+from autopar.reading import first_fault
 from autopar.stages.workload import Layer, Option, Pool, Tensor, Workload
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class _Option(_Strict):
-    name: str = ""
-    pool: int = 0
-    devices: int = 1
-    forward_s: float = 0.0
-    input_grad_s: float = 0.0
-    weight_grad_s: float = 0.0
-    rest_nbytes: float = 0.0
-    kept_nbytes: float = 0.0
-    working_nbytes: float = 0.0
-    reduced_nbytes: float = 0.0
-    resent: tuple[tuple[int, float], ...] = ()
-
-
-class _Layer(_Strict):
-    name: str
-    options: tuple[_Option, ...]
-    group: str | None = None
-    backward: bool = False
-
-
-class _Tensor(_Strict):
-    source: int
-    targets: tuple[int, ...]
-    nbytes: float = 0.0
-    round_trips: int = 1
-    seconds: float | None = None
-
-
-class _Pool(_Strict):
-    name: str
-    count: int
-    memory_nbytes: float | None = None
-    bytes_per_s: float | None = None
-    latency_s: float = 0.0
-    pays_transfers: bool = True
-    replicas: bool = True
-
-
-class _Workload(_Strict):
-    layers: tuple[_Layer, ...]
-    tensors: tuple[_Tensor, ...] = ()
-    pools: tuple[_Pool, ...]
-    microbatches: int | None = None
-    reduce_rounds: float = 2.0
 
 
 def to_json(workload: Workload) -> str:
@@ -85,20 +35,9 @@ def to_json(workload: Workload) -> str:
 def from_json(text: str) -> Workload:
     """The workload, checked; raise `PlanError` with the place of the first mistake."""
     try:
-        read = _Workload.model_validate_json(text)
+        return _ADAPTER.validate_json(text).check()
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise PlanError(f"this is no workload: {place}: {first['msg']}") from None
-    layers = tuple(
-        Layer(l.name, tuple(Option(**o.model_dump()) for o in l.options), l.group, l.backward)
-        for l in read.layers
-    )
-    pools = tuple(
-        Pool(**{name: v for name, v in p.model_dump().items() if v is not None}) for p in read.pools
-    )
-    tensors = tuple(Tensor(**tensor.model_dump()) for tensor in read.tensors)
-    return Workload(layers, tensors, pools, read.microbatches, read.reduce_rounds).check()
+        raise PlanError(f"this is no workload: {first_fault(error)}") from None
 
 
 def to_text(workload: Workload) -> str:
@@ -125,3 +64,6 @@ def _short(value: Any, default: Any) -> dict[str, Any]:
 
 def _size(nbytes: float) -> str:
     return "any memory" if nbytes == math.inf else f"{nbytes / 2**30:.4g} GiB"
+
+
+_ADAPTER: TypeAdapter[Workload] = TypeAdapter(Workload)

@@ -2,14 +2,17 @@
 
 1. The sweep makes a table of all ranges (`tabled.py`), the planner chooses stages, submeshes, number of
    microbatches and schedule together (`autopar/stages`).
-2. The chosen stages are compiled exactly, each within the memory that its schedule leaves.  Where the
+2. The plan without stages and microbatches is compiled.  Where no plan of the table comes near it, by
+   the bound of all of them, it has won.
+3. The chosen stages are compiled exactly, each within the memory that its schedule leaves.  Where the
    table promised too much, the planner is asked again with a little less memory.
-3. Against it stand one stage that accumulates gradients over microbatches, and the plan without either.
-   The least predicted step wins.
+4. Against it stands one stage that accumulates gradients over microbatches, as well.  The least
+   predicted step wins.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +27,7 @@ from autopar.posed import Compilation, Settings, prices_of
 from autopar.record import View
 from autopar.split import split
 from autopar.staged import Staged, compile_stages, on_full_hosts
-from autopar.stages import FAMILIES, Family, StagePlan, StageProblem, plan_stages
+from autopar.stages import FAMILIES, Family, StagePlan, StageProblem, is_hopeless, plan_stages
 from autopar.staging.positions import forced, places
 from autopar.staging.predict import predict
 from autopar.staging.tabled import Sizes, Sweep, Tabled, counts
@@ -34,6 +37,9 @@ TIGHTER = (0.93, 0.85, 0.75)
 """Shares of the memory that the planner is offered, one after the other, where stages do not fit."""
 BEHIND = 1.25
 """Times the best step known: what its table puts further behind is not compiled."""
+NEAR = 1.05
+"""Times the best step known: where no plan of the table can be faster than that, none is sought.  Stages
+that are solved by themselves may be a little better than their table."""
 HOPELESS = 1.5
 """Times the limit: where the sweep's smallest plan is larger, none without stages is sought."""
 DEFAULT = ("1f1b", "gpipe", "zb-h1")
@@ -106,32 +112,48 @@ def choose(
         limit = prices_of(mesh, hardware, settings).device.memory_bytes
     limited = replace(settings, memory_limit=limit)
     sweep = _sweep(source, mesh, hardware, limited, wishes)
-    rivals = _Rivals(source, mesh, hardware, limited)
-    for tabled, problem in _problems(source, sweep, wishes):
-        rivals.enter(tabled, problem)
+    problems = _problems(source, sweep, wishes)
     plain = None
+    if _may_be_plain(wishes) and sweep.least_alone_nbytes() <= HOPELESS * limit:
+        plain = _plain(source, mesh, hardware, limited)
+    rivals = _Rivals(partial(_fitting, source, mesh, hardware, limited), plain)
+    for tabled, problem in problems:
+        rivals.enter(tabled, problem)
     if _may_be_plain(wishes):
-        if sweep.least_alone_nbytes() <= HOPELESS * limit:
-            plain = _plain(source, mesh, hardware, limited)
         step = None if plain is None else plain.plan.estimate.step_s
         rivals.compared.append(Compared(f"no stages on {mesh}", step))
-    return rivals.against(plain)
+    return rivals.winner()
 
 
 class _Rivals:
     """Pipelines that were compiled, and what all that was compared would take."""
 
-    def __init__(self, source: Source, mesh: Mesh, hardware: Hardware, settings: Settings) -> None:
-        self._fitting = partial(_fitting, source, mesh, hardware, settings)
+    def __init__(
+        self,
+        fitting: Callable[[Tabled, StageProblem, StagePlan], Staged],
+        plain: Compilation | None,
+    ) -> None:
+        """`plain`: without stages, where that fits."""
+        self._fitting, self._plain = fitting, plain
         self._refused: list[InfeasibleError] = []
-        self.best: Staged | None = None
+        self._best: Staged | None = None
         self.compared: list[Compared] = []
+
+    @property
+    def _least_s(self) -> float:
+        """The best step known."""
+        plain = math.inf if self._plain is None else self._plain.plan.estimate.step_s
+        return plain if self._best is None else min(plain, _step(self._best))
 
     def enter(self, tabled: Tabled, problem: StageProblem) -> None:
         """Compile the planner's answer, unless its table leaves it no hope."""
         try:
+            near = NEAR * self._least_s
+            if near < math.inf and is_hopeless(problem, near):
+                self.compared.append(Compared(_bounded(problem), near))
+                return
             plan = plan_stages(problem)
-            if self.best is not None and plan.step_s > BEHIND * _step(self.best):
+            if plan.step_s > BEHIND * self._least_s:
                 self.compared.append(Compared(_planned(tabled, plan), plan.step_s))
                 return
             staged = self._fitting(tabled, problem, plan)
@@ -139,22 +161,22 @@ class _Rivals:
             self._refused.append(error)
             return
         self.compared.append(Compared(_named(staged.plan), _step(staged)))
-        if self.best is None or _step(staged) < _step(self.best):
-            self.best = staged
+        if self._best is None or _step(staged) < _step(self._best):
+            self._best = staged
 
-    def against(self, plain: Compilation | None) -> Chosen:
+    def winner(self) -> Chosen:
         """The better one of the best pipeline and a plan without."""
-        compared = tuple(self.compared)
-        if self.best is None and plain is None:
+        compared, plain = tuple(self.compared), self._plain
+        if self._best is None and plain is None:
             raise self._refused[0]
-        if self.best is None or (plain and plain.plan.estimate.step_s <= _step(self.best)):
+        if self._best is None or (plain and plain.plan.estimate.step_s <= _step(self._best)):
             assert plain is not None
             views = tuple(View(each.what, each.step_s) for each in compared[:-1])
             return Chosen(None, replace(plain, plan=replace(plain.plan, views=views)), compared)
-        assert self.best.plan.prediction is not None
-        prediction = replace(self.best.plan.prediction, compared=compared)
-        plan = replace(self.best.plan, prediction=prediction)
-        return Chosen(replace(self.best, plan=plan), None, compared)
+        assert self._best.plan.prediction is not None
+        prediction = replace(self._best.plan.prediction, compared=compared)
+        plan = replace(self._best.plan, prediction=prediction)
+        return Chosen(replace(self._best, plan=plan), None, compared)
 
 
 def _may_be_plain(wishes: Wishes) -> bool:
@@ -262,6 +284,11 @@ def _step(staged: Staged) -> float:
 
 def _named(plan: PipelinePlan) -> str:
     return _words(plan.schedule.name, plan.microbatches, [worker.mesh for worker in plan.workers])
+
+
+def _bounded(problem: StageProblem) -> str:
+    stages = "one stage" if problem.most_stages == 1 else "stages"
+    return f"{stages}, at least (by the bound of all plans of the table)"
 
 
 def _planned(tabled: Tabled, plan: StagePlan) -> str:

@@ -79,6 +79,19 @@ class PieceChoices:
     parameters: tuple[ParameterPlan, ...]
     conversions: tuple[Conversion, ...]
 
+    def nameless(self, piece: Graph) -> object:
+        """Equal for equal decisions about pieces that differ in names only."""
+        number = {name: place for place, name in enumerate(piece.tensors)}
+
+        def steps(conversions: tuple[Conversion, ...]) -> tuple[Conversion, ...]:
+            return tuple(replace(each, tensor=str(number[each.tensor])) for each in conversions)
+
+        return (
+            tuple(choice.sharding for choice in self.choices),
+            tuple(replace(each, name="", steps=steps(each.steps)) for each in self.parameters),
+            steps(self.conversions),
+        )
+
 
 def decide(
     sized: Sized, mesh: Mesh, hardware: Hardware, settings: Settings, microbatches: int

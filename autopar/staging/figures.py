@@ -9,17 +9,19 @@ Seconds are priced for each size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from autopar.blocks import Recompute, blocks
 from autopar.conversion import Traffic
 from autopar.graph import Graph, Node, Saved
+from autopar.nameless import nameless
 from autopar.plan import Conversion, OpSharding
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.operators import OperatorSeconds, operator_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import Again, again
-from autopar.pricing.spent import Issued, Once, SecondsOf, Spent, issued, once, spent
+from autopar.pricing.spent import Issued, SecondsOf, Spent, issued, once, spent
 from autopar.staging.decided import PieceChoices
 
 
@@ -31,6 +33,11 @@ class Cut:
     pieces: tuple[Graph, ...]
     saved: Mapping[str, Saved]
 
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Equal for pieces that differ in names only."""
+        return tuple(map(nameless, self.pieces))
+
 
 @dataclass(frozen=True)
 class Outline:
@@ -40,61 +47,87 @@ class Outline:
     conversions: tuple[Conversion, ...]
 
 
-@dataclass(eq=False)
-class Figures:
-    """Of one decision, written out for pieces; `ends`: the smallest and the largest that it fits."""
+class Piece:
+    """One piece under one decision."""
 
-    chosen: Sequence[PieceChoices]
-    ends: tuple[Cut, Cut]
-    prices: Prices
-    precision: str
-    _once: dict[int, Once] = field(default_factory=dict, init=False)
-    _outlines: dict[tuple[int, Recompute], Outline] = field(default_factory=dict, init=False)
-    _counted: dict[tuple[int, Recompute, int], Issued] = field(default_factory=dict, init=False)
+    def __init__(
+        self,
+        place: int,
+        chosen: PieceChoices,
+        ends: tuple[Cut, Cut],
+        prices: Prices,
+        precision: str,
+    ) -> None:
+        """`ends`: the smallest and the largest size that the decision fits."""
+        self._place, self._chosen, self._ends = place, chosen, ends
+        self._prices, self._precision = prices, precision
+        piece = ends[0].pieces[place]
+        self._once = once(piece, chosen.parameters, prices, precision)
+        self._forgets = bool(blocks(piece))
+        self._outlines: dict[Recompute, Outline] = {}
+        self._counted: dict[tuple[int, Recompute], Issued] = {}
+        self._spent: dict[tuple[int, Recompute], Spent] = {}
 
-    def spent(self, cut: Cut, mode: Recompute, seconds_of: SecondsOf) -> list[Spent]:
-        """What every piece spends where all blocks do the same in the backward."""
-        return [self._piece(place, cut, mode, seconds_of) for place in range(len(cut.pieces))]
+    def spent(self, cut: Cut, mode: Recompute, seconds_of: SecondsOf) -> Spent:
+        """What it spends where its blocks do this in the backward."""
+        mode = mode if self._forgets else "none"
+        key = cut.samples, mode
+        if key not in self._spent:
+            self._spent[key] = spent(
+                cut.pieces[self._place], self._chosen.choices, self._issued(cut, mode),
+                self._once, self._outline(cut, mode).again, self._prices, seconds_of,
+            )  # fmt: skip
+        return self._spent[key]
 
-    def _piece(self, place: int, cut: Cut, mode: Recompute, seconds_of: SecondsOf) -> Spent:
-        if place not in self._once:
-            parameters = self.chosen[place].parameters
-            self._once[place] = once(cut.pieces[place], parameters, self.prices, self.precision)
-        return spent(
-            cut.pieces[place], self.chosen[place].choices, self._issued(place, cut, mode),
-            self._once[place], self._outline(place, cut, mode).again, self.prices, seconds_of,
-        )  # fmt: skip
-
-    def _issued(self, place: int, cut: Cut, mode: Recompute) -> Issued:
-        few, many = (self._count(place, end, mode) for end in self.ends)
-        if cut.samples == self.ends[0].samples:
+    def _issued(self, cut: Cut, mode: Recompute) -> Issued:
+        few, many = (self._count(end, mode) for end in self._ends)
+        if cut.samples == self._ends[0].samples:
             return few
-        if cut.samples == self.ends[1].samples:
+        if cut.samples == self._ends[1].samples:
             return many
         if not _are_alike(few, many):
-            return self._count(place, cut, mode)
-        low, high = (end.samples for end in self.ends)
+            return self._count(cut, mode)
+        low, high = (end.samples for end in self._ends)
         return _between(few, many, cut.samples - low, high - low)
 
-    def _count(self, place: int, cut: Cut, mode: Recompute) -> Issued:
-        key = place, mode, cut.samples
+    def _count(self, cut: Cut, mode: Recompute) -> Issued:
+        key = cut.samples, mode
         if key not in self._counted:
-            piece, chosen = cut.pieces[place], self.chosen[place]
+            piece, chosen = cut.pieces[self._place], self._chosen
             shardings = {choice.node: choice.sharding for choice in chosen.choices}
-            outline = self._outline(place, cut, mode)
+            outline = self._outline(cut, mode)
             keeps = Keeps(
-                piece, shardings, outline.conversions, self.prices.mesh, cut.saved, outline.again
+                piece, shardings, outline.conversions, self._prices.mesh, cut.saved, outline.again
             )
-            self._counted[key] = issued(piece, chosen.choices, keeps, self.prices, self.precision)
+            self._counted[key] = issued(piece, chosen.choices, keeps, self._prices, self._precision)
         return self._counted[key]
 
-    def _outline(self, place: int, cut: Cut, mode: Recompute) -> Outline:
-        if (place, mode) not in self._outlines:
-            piece, chosen = cut.pieces[place], self.chosen[place]
-            self._outlines[place, mode] = _outline(
-                piece, chosen, self.prices, cut.saved, self.precision, mode
+    def _outline(self, cut: Cut, mode: Recompute) -> Outline:
+        if mode not in self._outlines:
+            piece = cut.pieces[self._place]
+            self._outlines[mode] = _outline(
+                piece, self._chosen, self._prices, cut.saved, self._precision, mode
             )
-        return self._outlines[place, mode]
+        return self._outlines[mode]
+
+
+class Pieces:
+    """Pieces under decisions on one mesh; what differs in names only is one object."""
+
+    def __init__(self, prices: Prices, precision: str) -> None:
+        self._prices, self._precision = prices, precision
+        self._known: dict[object, Piece] = {}
+
+    def of(self, chosen: Sequence[PieceChoices], ends: tuple[Cut, Cut]) -> tuple[Piece, ...]:
+        """Of a decision; `ends`: the smallest and the largest size that it fits."""
+        return tuple(self._at(place, each, ends) for place, each in enumerate(chosen))
+
+    def _at(self, place: int, chosen: PieceChoices, ends: tuple[Cut, Cut]) -> Piece:
+        kinds = tuple((end.samples, end.kinds[place]) for end in ends)
+        key = kinds, chosen.nameless(ends[0].pieces[place])
+        if key not in self._known:
+            self._known[key] = Piece(place, chosen, ends, self._prices, self._precision)
+        return self._known[key]
 
 
 def _outline(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autopar.capture.saved import saved
-from autopar.graph import Graph
+from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
 from autopar.pipeline_plan import (
     Joined,
@@ -69,7 +69,8 @@ def stages_spent(
 ) -> dict[tuple[int, int], Spent]:
     """(stage, worker) -> what it spends."""
     shared = on_full_hosts(hardware, plan.mesh)
-    kept = [saved(graph, hardware.device.kind) for graph in stages.graphs]
+    known: dict[object, Saved] = {}
+    kept = [saved(graph, hardware.device.kind, known) for graph in stages.graphs]
     return {
         (each.stage, each.worker): spent_by(
             each.plan,

@@ -52,6 +52,10 @@ class _Line:
             raise NotLinear
         return one + value
 
+    def about(self, one: int, two: int) -> int:
+        """Near the line: what is not kept need not lie on it."""
+        return max(0, round(one + (two - one) * (self.at - self.low) / (self.high - self.low)))
+
     def node(self, one: Node, two: Node) -> Node:
         if (one.name, one.op, one.target, len(one.outputs)) != (
             two.name,
@@ -97,4 +101,9 @@ class _Line:
     def saved(self, one: Saved, two: Saved) -> Saved:
         if (one.operands, one.outputs) != (two.operands, two.outputs):
             raise NotLinear
-        return replace(one, extra_nbytes=self.number(one.extra_nbytes, two.extra_nbytes))
+        return replace(
+            one,
+            extra_nbytes=self.number(one.extra_nbytes, two.extra_nbytes),
+            forward_nbytes=self.about(one.forward_nbytes, two.forward_nbytes),
+            backward_nbytes=self.about(one.backward_nbytes, two.backward_nbytes),
+        )

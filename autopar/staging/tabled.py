@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,7 +24,7 @@ from autopar.split import computing, crossing, shared, split
 from autopar.stages import Family, StageProblem, StageTable
 from autopar.staging.borders import Border, link_between, passing, tiles_of
 from autopar.staging.decided import Decided, decide, of_pieces
-from autopar.staging.figures import Cut, Figures, Remembered
+from autopar.staging.figures import Cut, Piece, Pieces, Remembered
 from autopar.staging.folded import fold
 from autopar.staging.positions import Places
 from autopar.staging.shapes import Shape, shapes
@@ -44,29 +45,33 @@ class Sizes:
     ) -> None:
         """`kind`: of device."""
         self.batch, self._capture, self._kind = batch, capture, kind
-        self._known = {batch: _sized(batch, whole, kind)}
+        self._captured = {batch: _sized(batch, whole, kind)}
+        self._known: dict[int, Sized] = {}
 
     def __call__(self, samples: int) -> Sized:
         """The graph of so many samples."""
         if samples not in self._known:
-            self._known[samples] = self._on_line(samples) or self._captured(samples)
+            is_end = samples in (1, self.batch)
+            found = None if is_end else self._on_line(samples)
+            self._known[samples] = found or self._at(samples)
         return self._known[samples]
 
-    @cached_property
-    def _other(self) -> Sized:
-        samples = next(
-            self.batch // part for part in range(2, self.batch + 1) if self.batch % part == 0
-        )
-        return self._captured(samples)
-
-    def _captured(self, samples: int) -> Sized:
-        return _sized(samples, self._capture(samples), self._kind)
-
     def _on_line(self, samples: int) -> Sized | None:
-        try:
-            return between(self._known[self.batch], self._other, samples)
-        except NotLinear:
-            return None
+        """Through the batch and one sample, which may be what runs; where one is special, a part."""
+        for other in (1, _largest_part(self.batch)):
+            with suppress(NotLinear):
+                return between(self._at(self.batch), self._at(other), samples)
+        return None
+
+    def _at(self, samples: int) -> Sized:
+        """What a capture gives."""
+        if samples not in self._captured:
+            self._captured[samples] = _sized(samples, self._capture(samples), self._kind)
+        return self._captured[samples]
+
+
+def _largest_part(batch: int) -> int:
+    return next((batch // part for part in range(2, batch) if batch % part == 0), 1)
 
 
 def _sized(samples: int, graph: Graph, kind: str) -> Sized:
@@ -96,7 +101,7 @@ class Offer:
 
     shape: Shape
     decided: Decided
-    figures: Figures
+    pieces: tuple[Piece, ...]
     name: Mapping[Recompute, str]
     ties: tuple[Tie, ...]
 
@@ -187,12 +192,14 @@ class Sweep:
     def _offer(
         self, number: int, shape: Shape, decided: Decided, sized: Sized, ends: tuple[Cut, Cut]
     ) -> Offer:
-        prices = prices_of(decided.mesh, self.hardware, self.settings)
         chosen = of_pieces(decided, sized.graph, self.cut(sized).pieces)
-        figures = Figures(chosen, ends, prices, self.settings.precision)
+        if decided.mesh not in self._pieces:
+            prices = prices_of(decided.mesh, self.hardware, self.settings)
+            self._pieces[decided.mesh] = Pieces(prices, self.settings.precision)
+        pieces = self._pieces[decided.mesh].of(chosen, ends)
         name = f"{'x'.join(map(str, decided.mesh.sizes))} #{number}"
         names = {mode: name if mode == "none" else f"{name} {mode}" for mode in self._modes}
-        return Offer(shape, decided, figures, names, tuple(self._ties(decided, sized.graph)))
+        return Offer(shape, decided, pieces, names, tuple(self._ties(decided, sized.graph)))
 
     def _table(self, count: int, sized: Sized, offers: Sequence[Offer]) -> StageTable:
         """All ways for one number of microbatches."""
@@ -208,7 +215,7 @@ class Sweep:
                 each.decided.mesh,
                 each.shape.hosts,
                 self._chain,
-                each.figures.spent(cut, mode, seconds[each.decided.mesh]),
+                [p.spent(cut, mode, seconds[each.decided.mesh]) for p in each.pieces],
                 each.ties,
                 borders.index(border),
             )
@@ -228,6 +235,10 @@ class Sweep:
 
     @cached_property
     def _cuts(self) -> dict[int, Cut]:
+        return {}
+
+    @cached_property
+    def _pieces(self) -> dict[Mesh, Pieces]:
         return {}
 
     @cached_property

@@ -23,9 +23,10 @@ Tiny instances of architectures as their libraries build them from a configurati
 - *parameters*: bytes that `x` splits at rest and `y` splits in use under the `fsdp_megatron` preset,
   where communication is free; every reading of a parameter counts.
 - *plan*: seconds from the graph to the solver's plan and its source.
-- *worst error*: of loss, gradients, weights after a step of SGD, and buffers, against one process, in
-  float64 on two ranks, under {plans} plans: the solver's, `fsdp`, `megatron` and random ones. In all of
-  them the bytes that collectives moved equal the prediction.
+- *worst error*: of the losses of {steps} steps of SGD with momentum, each on another batch, of the last
+  gradients, of weights and buffers, against one process, on two ranks, in float64 where nothing else
+  is said, under {plans} plans: the solver's, `fsdp`, `megatron` and random ones. In all of them the
+  bytes that collectives moved equal the prediction.
 
 """
 COLUMNS = (
@@ -38,7 +39,8 @@ def page(document: Mapping[str, Any]) -> str:
     """All of it."""
     results: Sequence[Mapping[str, Any]] = document["results"]
     plans = max((found.get("step", {}).get("plans", 0) for found in results), default=0)
-    text = HEAD.format(**{**document, "results": None}, plans=plans)
+    steps = max((found.get("step", {}).get("steps", 0) for found in results), default=0)
+    text = HEAD.format(**{**document, "results": None}, plans=plans, steps=steps)
     lines = [row(COLUMNS), row(["---", *["---:"] * (len(COLUMNS) - 1)]), *map(line, results)]
     text += "\n".join(lines) + "\n"
     for title, notes in (
@@ -48,7 +50,7 @@ def page(document: Mapping[str, Any]) -> str:
     ):
         if notes:
             text += f"\n## {title}\n\n" + "\n".join(f"- {note}" for note in notes) + "\n"
-    return text
+    return text + "".join(map(refused, results))
 
 
 def row(cells: Sequence[object]) -> str:
@@ -107,7 +109,12 @@ def timed(stage: Mapping[str, Any]) -> str:
 def worst(found: Mapping[str, Any]) -> str:
     """The worst error of all plans, or what came of it."""
     step = found.get("step", {})
-    return f"{step['worst']:.0e}" if "worst" in step else step.get("status", "")
+    if "worst" not in step:
+        return step.get("status", "")  # type: ignore[no-any-return]
+    notes = [f"{step['worst']:.0e}"]
+    if step.get("dtype") == "float32":
+        notes.append("float32")
+    return ", ".join(notes)
 
 
 def reasons(found: Mapping[str, Any]) -> Iterator[str]:
@@ -133,3 +140,16 @@ def failures(found: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(said, dict) and said.get("status") == "failed":
             text = " ".join(said["error"].split())
             yield f"{found['name']}, {stage}: {text[:500]}"
+
+
+def refused(found: Mapping[str, Any]) -> str:
+    """What PyTorch's ways of capture say of it, and what a user can do."""
+    said = found.get("capture", {})
+    if "ways" not in said:
+        return ""
+    text = f"\n## {found['name']}: PyTorch's own two ways of capture\n"
+    for way, trace in said["ways"].items():
+        text += f"\n`{way}`:\n\n```text\n{trace}\n```\n"
+    for name, words in said["workarounds"].items():
+        text += f"\nWhat a user can do, tried (row `{name}`): {words}\n"
+    return text if said["workarounds"] else f"{text}\nNo workaround was found.\n"

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from measures import operators, split, without_latency
+from refusals import refusal
 
 import autopar
 from autopar import presets
@@ -30,7 +31,7 @@ from tests.pool import Pool, WorkerError
 
 PRESETS = (None, "fsdp", "megatron")
 SEEDS = (0, 1, 2)
-"""Of the random plans under which a step is taken besides the presets."""
+"""Of the random plans under which steps are taken besides the presets."""
 STEP_LIMIT_S = 200.0
 LOCAL = re.compile(r"\S*/(?:site-packages|tests|autopar)/")
 """Where a file lies on the machine that wrote the table, which is nobody's business."""
@@ -46,7 +47,9 @@ def run(name: str, mesh: str, hardware: str) -> None:
         try:
             content = work()
         except BaseException as error:
-            print(json.dumps({"stage": stage, "status": "failed", **told(error)}), flush=True)
+            more = refusal(name) if stage == "capture" else {}
+            content = {"stage": stage, "status": "failed", **told(error), **more}
+            print(json.dumps(content), flush=True)
             return
         took = round(time.perf_counter() - started, 2)
         print(json.dumps({"stage": stage, "status": "ok", "seconds": took, **content}), flush=True)
@@ -55,7 +58,7 @@ def run(name: str, mesh: str, hardware: str) -> None:
 def stages(
     name: str, mesh: Mesh, hardware: Hardware
 ) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Capture and plan in the dtypes that the library gives; then a step in float64 on two ranks."""
+    """Capture and plan in the dtypes that the library gives; then steps on two ranks."""
     model, inputs, loss = ARCHITECTURES[name]()
     graphs: list[Graph] = []
 
@@ -83,7 +86,7 @@ def stages(
 
 
 def stepped(name: str) -> dict[str, Any]:
-    """A step on two ranks under the solver's plan, presets and random plans: the worst error of all."""
+    """Steps on two ranks under the solver's plan, presets and random plans: the worst error of all."""
     key = f"architectures.{name}"
     works = [parity.preset_work(key, (2,), preset) for preset in PRESETS]
     works += [parity.random_work(key, (2,), seed) for seed in SEEDS]
@@ -94,7 +97,8 @@ def stepped(name: str) -> dict[str, Any]:
         raise WorkerError(", ".join(str(error).strip().splitlines()[-2:])) from None
     finally:
         pool.stop()
-    return {"plans": len(works), "worst": max(errors)}
+    dtype = "float32" if key in parity.SINGLE else "float64"
+    return {"plans": len(works), "steps": parity.STEPS, "dtype": dtype, "worst": max(errors)}
 
 
 def told(error: BaseException) -> dict[str, str]:

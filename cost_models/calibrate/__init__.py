@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 
 from cost_models.calibrate.fit import fit_line
-from cost_models.calibrate.measure import QUICK, Effort, Measured, combined
+from cost_models.calibrate.measure import QUICK, Effort, Measured, combined, measure
 from cost_models.calibrate.processes import run
 from cost_models.calibrate.profile import profile
 from cost_models.errors import CostModelError
@@ -43,5 +44,5 @@ def calibrate(
     for _ in range(max(1, runs)):
         for count in (1, *sorted(set(ranks))):
             tell(f"measuring with {count} process{'es' if count > 1 else ''} ...")
-            found.setdefault(count, []).append(run(count, effort))
+            found.setdefault(count, []).append(run(count, partial(measure, effort)))
     return profile({count: combined(group, median, median) for count, group in found.items()})

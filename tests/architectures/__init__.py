@@ -28,7 +28,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Case], ...]] = MappingProxyType(
         ),
         "encoder": (
             encoders.bert, encoders.roberta, encoders.distilbert, encoders.electra,
-            encoders.electra_unmasked, encoders.albert, encoders.deberta_v2,
+            encoders.electra_unmasked, encoders.electra_own_loss, encoders.albert, encoders.deberta_v2,
         ),
         "encoder-decoder": (encoder_decoders.t5, encoder_decoders.bart, encoder_decoders.whisper),
         "vision": (
@@ -40,13 +40,21 @@ FAMILIES: Mapping[str, tuple[Callable[..., Case], ...]] = MappingProxyType(
         "other": (other.unet, other.dlrm, other.lstm, other.denoiser, other.graph_network),
         "unseen": (
             unseen.mpt, unseen.gpt_bigcode, unseen.gptj, unseen.gemma2, unseen.cohere2,
-            unseen.qwen2_moe, unseen.mamba2, unseen.longformer, unseen.fnet, unseen.pegasus,
-            unseen.beit, unseen.dinov2, unseen.wav2vec2,
+            unseen.qwen2_moe, unseen.mamba2, unseen.longformer, unseen.longformer_local, unseen.fnet,
+            unseen.pegasus, unseen.beit, unseen.dinov2, unseen.wav2vec2, unseen.jamba,
+            unseen.nystromformer, unseen.siglip,
         ),
     }
 )  # fmt: skip
 ARCHITECTURES: Mapping[str, Callable[..., Case]] = MappingProxyType(
     {make.__name__: make for family in FAMILIES.values() for make in family}
 )
+WORKAROUNDS: Mapping[str, tuple[Callable[..., Case], ...]] = MappingProxyType(
+    {
+        "electra": (encoders.electra_own_loss, encoders.electra_unmasked),
+        "longformer": (unseen.longformer_local,),
+    }
+)
+"""What PyTorch cannot capture, and what a user can do: architectures that say it in their docstring."""
 
-__all__ = ["ARCHITECTURES", "FAMILIES", "Case"]
+__all__ = ["ARCHITECTURES", "FAMILIES", "WORKAROUNDS", "Case"]

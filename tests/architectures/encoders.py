@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from tests.architectures.sizes import (
     HEADS,
@@ -72,6 +73,19 @@ def electra_unmasked(dropout: float = 0.0) -> Case:
     """No sample is padded, so the loss counts every token."""
     model, inputs, loss = electra(dropout)
     inputs.pop("attention_mask")
+    return model, inputs, loss
+
+
+def electra_own_loss(dropout: float = 0.0) -> Case:
+    """With a mask, by a loss of one's own: tokens that do not count are multiplied by zero."""
+    model, inputs, _ = electra(dropout)
+    inputs["counted"] = inputs["attention_mask"].float()
+    inputs["replaced"] = inputs.pop("labels").float()
+
+    def loss(output: Any, replaced: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
+        each = F.binary_cross_entropy_with_logits(output.logits, replaced, reduction="none")
+        return (each * counted).sum() / counted.sum()
+
     return model, inputs, loss
 
 

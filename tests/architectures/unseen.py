@@ -19,6 +19,7 @@ from tests.architectures.sizes import (
     Case,
     classes,
     generator,
+    ids,
     images,
     of_transformers,
     padded_text,
@@ -105,6 +106,27 @@ def longformer(dropout: float = 0.0) -> Case:
     return of_transformers("LongformerForMaskedLM", "LongformerConfig", settings, padded_text())
 
 
+def longformer_local(dropout: float = 0.0) -> Case:
+    """No token attends to all, which the encoder is told instead of asking the mask."""
+    from transformers.models.longformer import modeling_longformer as library
+
+    class Local(library.LongformerEncoder):
+        def forward(
+            self, hidden: torch.Tensor, attention_mask: torch.Tensor, padding_len: int = 0, **_: Any
+        ) -> Any:
+            for layer in self.layer:
+                hidden = layer(
+                    hidden, attention_mask=attention_mask, is_index_masked=attention_mask < 0,
+                    is_global_attn=False,
+                )[0]  # fmt: skip
+            hidden = hidden[:, : hidden.shape[1] - padding_len]
+            return library.LongformerBaseModelOutput(last_hidden_state=hidden)
+
+    model, inputs, loss = longformer(dropout)
+    model.longformer.encoder.__class__ = Local
+    return model, inputs, loss
+
+
 def fnet(dropout: float = 0.0) -> Case:
     """Fourier transforms for attention."""
     settings = {**NAMES, "intermediate_size": INNER, "hidden_dropout_prob": dropout}
@@ -158,3 +180,36 @@ def wav2vec2(dropout: float = 0.0) -> Case:
         "Wav2Vec2ForSequenceClassification", "Wav2Vec2Config", settings,
         {"input_values": wave, "labels": classes()},
     )  # fmt: skip
+
+
+def jamba(dropout: float = 0.0) -> Case:
+    """A selective state space, then attention, and experts in some layers."""
+    settings = {
+        **GATED, "num_experts": 2, "num_experts_per_tok": 1, "mamba_d_state": 4, "mamba_dt_rank": 4,
+        "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 4,
+        "expert_layer_offset": 3, "use_mamba_kernels": False, "attention_dropout": dropout,
+    }  # fmt: skip
+    return of_transformers("JambaForCausalLM", "JambaConfig", settings, text())
+
+
+def nystromformer(dropout: float = 0.0) -> Case:
+    """Attention by landmarks and an iterated inverse, a convolution beside it."""
+    settings = {
+        **NAMES, "intermediate_size": INNER, "num_landmarks": 4, "segment_means_seq_len": SEQUENCE,
+        "max_position_embeddings": 40, "conv_kernel_size": 5, "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
+    }  # fmt: skip
+    return of_transformers("NystromformerForMaskedLM", "NystromformerConfig", settings, text())
+
+
+def siglip(dropout: float = 0.0) -> Case:
+    """Every image against every text by sigmoids; queries of one probe pool the image."""
+    tower = {
+        "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS, "attention_dropout": dropout,
+    }  # fmt: skip
+    words = {"vocab_size": VOCAB, "max_position_embeddings": SEQUENCE, "projection_size": HIDDEN}
+    pixels = {"image_size": 16, "patch_size": 4, "num_channels": 4}
+    settings = {"text_config": {**tower, **words}, "vision_config": {**tower, **pixels}}
+    inputs = {"input_ids": ids(), "pixel_values": images(16), "return_loss": True}
+    return of_transformers("SiglipModel", "SiglipConfig", settings, inputs)

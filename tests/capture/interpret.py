@@ -87,6 +87,7 @@ OURS: dict[str, Callable[..., Any]] = {
     "autopar.cross_entropy_sum": _cross_entropy_sum,
     "autopar.count_valid": _count_valid,
     "autopar.batch_norm": _batch_norm,
+    "autopar.strided": torch.as_strided,
 }
 
 

@@ -61,3 +61,10 @@ def test_a_gpu_keeps_a_mask_of_dropout() -> None:
     name = next(node.name for node in graph.nodes if "dropout" in node.op)
     assert saved(graph)[name] == Saved((), (), 4 * 8 * 4)
     assert saved(graph, "cuda")[name] == Saved((), (), 4 * 8)
+
+
+def test_what_is_kept_inside_an_operator_is_counted_once_and_whole() -> None:
+    """Query, key and value scaled or copied, and the weights: four storages, at every asking."""
+    heads, scores = 8 * 2 * 4 * 2 * 2, 8 * 2 * 2 * 4 * 4
+    for _ in range(5):
+        assert of_attention(mask_has_gradient=True).extra_nbytes == 3 * heads + scores

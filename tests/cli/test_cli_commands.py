@@ -11,49 +11,58 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner, Result
 
 import autopar
 from autopar.cli import app
 from autopar.pipeline_plan import PipelinePlan
 from autopar.plan import Plan
 from cost_models.hardware import load, names, to_text
+from tests.cli.commands import ok, run
 
 FACTORIES = "tests/cli/factories.py"
 FLAGS = {
     "plan": {
-        "model", "--mesh", "--devices", "--output", "-o", "--hardware", "--preset", "--constraint",
-        "--constraints",
-        "--optimizer", "--precision", "--memory", "--recompute", "--stages",
-        "--schedule", "--microbatches", "--cut", "--asynchronous", "--problem", "--batch",
-        "--sequence",
+        "model", "--mesh", "--devices", "--axes", "--output", "-o", "--hardware", "--preset",
+        "--constraint", "--constraints", "--optimizer", "--precision", "--memory", "--recompute",
+        "--stages", "--schedule", "--microbatches", "--cut", "--asynchronous", "--problem", "--database",
+        "--batch", "--sequence",
     },
     "show": {
-        "plan", "model", "--stage", "--block", "--tensor", "--json", "--batch", "--sequence",
+        "plan", "model", "--stage", "--block", "--tensor", "--batch", "--sequence",
     },
     "emit": {"plan", "model", "--output", "-o", "--batch", "--sequence"},
-    "explain": {"plan", "model", "target", "--hardware", "--rows", "--batch", "--sequence"},
-    "diff": {"before", "after", "--json"},
+    "explain": {
+        "plan", "model", "target", "--hardware", "--rows", "--stage", "--database", "--batch",
+        "--sequence",
+    },
+    "diff": {"before", "after"},
     "compare": {
         "model", "--mesh", "--plan", "--preset", "--hardware", "--optimizer", "--precision",
-        "--memory", "--json", "--batch", "--sequence",
+        "--memory", "--database", "--batch", "--sequence",
     },
     "simulate": {
-        "plan", "--trace", "--bandwidth", "--microbatches", "--straggler", "--hardware", "--json",
+        "plan", "--trace", "--bandwidth", "--microbatches", "--straggler", "--hardware",
     },
     "report": {
         "plan", "--output", "-o", "--model", "--frontier", "--hardware", "--batch", "--sequence",
     },
-    "frontier": {"model", "--mesh", "--hardware", "--output", "-o", "--batch", "--sequence"},
+    "frontier": {
+        "model", "--mesh", "--hardware", "--output", "-o", "--database", "--batch", "--sequence",
+    },
     "map": {
         "model", "--mesh", "--batches", "--memories", "--hardware", "--optimizer", "--precision",
-        "--output", "-o", "--sequence",
+        "--output", "-o", "--database", "--sequence",
     },
     "solve": {"problem", "--memory", "--ilp"},
-    "verify": {"plan", "model", "--hardware", "--bound", "--batch", "--sequence"},
-    "hardware": {"name", "--json"},
+    "verify": {"plan", "model", "--hardware", "--bound", "--database", "--batch", "--sequence"},
+    "hardware": {"name"},
     "presets": set(),
-    "rules": {"operator", "--model", "--shapes", "--json", "--batch", "--sequence"},
+    "rules": {"operator", "--model", "--shapes", "--batch", "--sequence"},
+    "profile": {
+        "model", "--mesh", "--output", "-o", "--hardware", "--preset", "--precision", "--memory",
+        "--database", "--threads", "--all", "--again", "--run", "--steps", "--batch",
+        "--sequence",
+    },
     "calibrate": {"--output", "-o", "--quick"},
 }  # fmt: skip
 LLAMA = {
@@ -61,16 +70,6 @@ LLAMA = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32, "vocab_size": 64,
     "intermediate_size": 64, "max_position_embeddings": 32,
 }  # fmt: skip
-
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def ok(*words: object) -> str:
-    result = run(*words)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +94,10 @@ def test_commands_and_flags() -> None:
         }
         for name, command in group.commands.items()  # type: ignore[attr-defined]
     }
-    assert found == FLAGS
-    assert [parameter.opts for parameter in group.params] == [["--version"], ["--debug"]]
+    assert found == {name: flags | {"--json"} for name, flags in FLAGS.items()}
+    assert [parameter.opts for parameter in group.params] == [
+        ["--version"], ["--debug"], ["--install-completion"], ["--show-completion"],
+    ]  # fmt: skip
 
 
 def test_version() -> None:
@@ -141,9 +142,13 @@ def test_show_with_and_without_the_model(plan_file: Path) -> None:
 
 def test_explain(plan_file: Path) -> None:
     weight = ok("explain", plan_file, f"{FACTORIES}:good", "up.weight", "--rows", "3")
-    chosen = next(line for line in weight.splitlines() if "chosen" in line)
-    assert "+0 s" in chosen and "rests" in chosen and "more" in weight
-    assert "impossible" not in ok("explain", plan_file, f"{FACTORIES}:good", "up/linear")
+    assert weight.startswith("up.weight is kept whole on axis x, split by rows of the weight on")
+    assert "rests [I, S(0)], enters [R, S(0)]" in weight
+    linear = ok("explain", plan_file, f"{FACTORIES}:good", "up/linear", "--rows", "1")
+    chosen = next(line for line in linear.splitlines() if line.startswith("chosen "))
+    assert "split by batch on axis x" in chosen
+    stage = run("explain", plan_file, f"{FACTORIES}:good", "up/linear", "--stage", "0")
+    assert stage.exit_code == 1 and "leave --stage out" in stage.stderr
     unknown = run("explain", plan_file, f"{FACTORIES}:good", "nope")
     assert unknown.exit_code == 1 and "Names look like" in unknown.stderr
     close = run("explain", plan_file, f"{FACTORIES}:good", "up.wieght").stderr
@@ -232,7 +237,7 @@ def test_verify_refuses_what_it_cannot_compute_again(plan_file: Path, tmp_path: 
     refused = run("verify", path, f"{FACTORIES}:good")
     assert refused.exit_code == 1 and "bound        FAILS" in refused.stdout
     assert "The plan is refused" in refused.stderr and "- bound: bound_s is " in refused.stderr
-    assert "It was made with autopar 0.0.1, here is " in refused.stderr
+    assert "warning: the plan was made with autopar 0.0.1, here is " in refused.stderr
     assert "bound_s is " not in ok("verify", path, f"{FACTORIES}:good", "--no-bound")
 
 
@@ -409,8 +414,8 @@ def test_stages_are_planned_shown_and_emitted(tmp_path: Path) -> None:
     chosen = PipelinePlan.load(path).prediction
     assert chosen is not None and chosen.bound_s is not None and chosen.compared
     assert "compared:" in ok("show", path)
-    refused = run("explain", forced, "logits", *model)
-    assert refused.exit_code == 1 and "is the plan of a pipeline" in refused.stderr
+    within = ok("explain", forced, model[0], "h.1.mlp", *model[1:])
+    assert "Figures are of stage 1 of 2 alone" in within
 
 
 def test_across_hosts_stages_are_considered(tmp_path: Path) -> None:

@@ -7,23 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from autopar.cli import app
+from tests.cli.commands import fails, ok
 
 FACTORIES = "tests/cli/factories.py"
 GOOD = f"{FACTORIES}:good"
-
-
-def fails(*words: object, code: int = 1) -> str:
-    """The message on stderr, on one line."""
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exit_code == code, result.output
-    assert isinstance(result.exception, SystemExit)
-    assert "Traceback" not in result.output
-    if code == 1:
-        assert result.stderr.splitlines()[0].startswith("error: ") or "error: " in result.stderr
-    return " ".join(result.stderr.split())
 
 
 def plan_fails(folder: Path, model: str, *words: object, code: int = 1) -> str:
@@ -37,8 +25,7 @@ def plan_fails(folder: Path, model: str, *words: object, code: int = 1) -> str:
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cli") / "plan.json"
-    words = ["plan", GOOD, "--mesh", "2", "--hardware", "h100", "--preset", "ddp", "-o", str(path)]
-    assert CliRunner().invoke(app, words).exit_code == 0
+    ok("plan", GOOD, "--mesh", "2", "--hardware", "h100", "--preset", "ddp", "-o", path)
     return path
 
 

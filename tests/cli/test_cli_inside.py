@@ -7,31 +7,13 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner, Result
 
 from autopar.cli import app
 from autopar.cli.examples import EXAMPLES
+from tests.cli.commands import fails, ok, run
 from tests.show import hand_made
 
 FACTORIES = "tests/cli/factories.py"
-
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def ok(*words: object) -> str:
-    result = run(*words)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def fails(*words: object) -> str:
-    """The message, on one line."""
-    result = run(*words)
-    assert result.exit_code == 1, result.output
-    assert "Traceback" not in result.output
-    return " ".join(result.stderr.split())
 
 
 @pytest.fixture(scope="module")

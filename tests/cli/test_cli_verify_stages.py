@@ -8,33 +8,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from autopar.cli import app
 from autopar.pipeline_plan import PipelinePlan
+from tests.cli.commands import fails, ok, run
 
 GPT = "tests.cli.factories:gpt"
 Content = dict[str, Any]
 
 
-def run(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("stages") / "plan.json"
-    made = run("plan", GPT, "--mesh", "4", "--hardware", "cpu", "--stages", "2+2", "--schedule",
-               "zb-v", "--microbatches", "4", "-o", path)  # fmt: skip
-    assert made.exit_code == 0, made.output
+    ok("plan", GPT, "--mesh", "4", "--hardware", "cpu", "--stages", "2+2", "--schedule",
+       "zb-v", "--microbatches", "4", "-o", path)  # fmt: skip
     return path
 
 
 def refused(path: Path, *words: object) -> str:
     """What the command says, on one line; there is no traceback."""
-    result = run("verify", path, GPT, "--no-bound", *words)
-    assert result.exit_code == 1 and isinstance(result.exception, SystemExit), result.output
-    return " ".join(result.stderr.split())
+    return fails("verify", path, GPT, "--no-bound", *words)
+
+
+def test_a_limit_is_of_the_microbatches_in_flight(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    ok("plan", GPT, "--mesh", "4", "--hardware", "h100", "--stages", "2", "--schedule", "1f1b",
+       "--microbatches", "4", "--memory", "400KiB", "-o", path)  # fmt: skip
+    first = PipelinePlan.load(path).stages[0].plan
+    assert first.bound_nbytes is not None, "the limit binds where two are in flight"
+    assert "proved again" in ok("verify", path, GPT)
 
 
 def test_every_check_holds(plan_file: Path) -> None:
@@ -146,7 +147,7 @@ def device(plan: Content) -> None:
         (fewer, "- in flight: the number of stages' figures is 1 in the plan"),
         (limit, "- stage 0: memory: memory_limit is 1.0 bytes in the plan"),
         (three, "The plan cuts a batch into 3 microbatches, which a batch of 8 cannot be"),
-        (two, "The plan (graph"),
+        (two, "The plan is not of this model and batch: - graph"),
         (empty, "The plan has no stages"),
         (profile, "- hardware: hardware_digest is 000000000000 in the plan"),
         (device, "Pass the profile's file with --hardware"),

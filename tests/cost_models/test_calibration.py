@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from cost_models.calibrate import calibrate
 from cost_models.calibrate.fit import fit_line, fit_rates
-from cost_models.calibrate.measure import KINDS, Effort, Measured, combined
+from cost_models.calibrate.measure import KINDS, Effort, Measured, combined, measure
 from cost_models.calibrate.processes import run
 from cost_models.calibrate.profile import profile
 from cost_models.errors import CostModelError
@@ -164,12 +165,12 @@ def test_ranks_that_make_no_sense(ranks: tuple[int, ...]) -> None:
 
 def test_the_first_error_of_a_process_ends_the_run() -> None:
     with pytest.raises(CostModelError, match=r"process failed: rank 0: .*negative"):
-        run(1, Effort(matrices=(-3,), rounds=1))
+        run(1, partial(measure, Effort(matrices=(-3,), rounds=1)))
 
 
 def test_the_time_limit_ends_the_run() -> None:
     with pytest.raises(CostModelError, match="longer than 0 s"):
-        run(1, Effort(), limit_s=0.1)
+        run(1, partial(measure, Effort()), limit_s=0.1)
 
 
 @pytest.mark.slow

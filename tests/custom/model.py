@@ -16,8 +16,8 @@ class Gated(nn.Module):
 
     def __init__(self, hidden: int = 16, inner: int = 32) -> None:
         super().__init__()
-        self.up = nn.Parameter(torch.randn(hidden, 2 * inner) * 0.3)
-        self.bias = nn.Parameter(torch.randn(2 * inner) * 0.3)
+        self.up = nn.Parameter(torch.randn(hidden, 2 * inner) * 0.1)
+        self.bias = nn.Parameter(torch.randn(2 * inner) * 0.1)
         self.down = nn.Linear(inner, hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

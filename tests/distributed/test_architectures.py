@@ -1,4 +1,4 @@
-"""A parallel step equals the single-process step, for every architecture that can be captured."""
+"""Parallel steps equal the single-process steps, for every architecture that can be captured."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from autopar.capture import capture
 from autopar.errors import CaptureError
 from tests import parity
 from tests.architectures import ARCHITECTURES
+from tests.daily import daily
 from tests.pool import Pool
 
 REFUSED = {
@@ -15,19 +16,13 @@ REFUSED = {
     "longformer": "reads the value of a tensor",
 }
 """What cannot be captured yet, and why."""
-NOT_IN_FLOAT64 = {"mixtral"}
-"""A kernel of the library's knows no float64; the graph is that of `mixtral_batched`."""
-EVERY_DAY = {"clip", "mixtral_batched"}
-"""Outputs not asked for; a second result that nobody reads; results of every layer, read later."""
+EVERY_DAY = ["mixtral"]
+"""A second result that nobody reads; results of every layer, read later."""
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in EVERY_DAY else pytest.mark.slow)
-        for name in ARCHITECTURES
-        if name not in REFUSED and name not in NOT_IN_FLOAT64
-    ],
+    daily([name for name in ARCHITECTURES if name not in REFUSED], EVERY_DAY),
 )
 def test_step(pool: Pool, name: str) -> None:
     """The solver's plan, presets and random plans on two ranks; every day one of each."""

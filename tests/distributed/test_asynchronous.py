@@ -9,11 +9,12 @@ from tests.pool import Pool
 
 EVERYDAY = [
     Run("mlp", (1, 1), "pipedream", "SGD"),
-    Run("gpt2", (1, 1), "pipedream", "AdamW"),
     Run("gpt2", (1, 3), "pipedream-2bw", "decayed", streams=(4, 3)),
-    Run("gpt2", (1, 1, 1, 1), "pipedream-vertical", "AdamW", streams=(9, 2)),
+    Run("mlp", (1, 1), "pipedream-vertical", "AdamW", streams=(9, 2)),
 ]
 MORE = [
+    Run("gpt2", (1, 1), "pipedream", "AdamW"),
+    Run("gpt2", (1, 1, 1, 1), "pipedream-vertical", "AdamW", streams=(9, 2)),
     Run("cnn", (1, 1), "pipedream", "SGD"),
     Run("mlp", (1, 1), "pipedream-2bw", "AdamW", streams=(4, 3)),
     Run("gpt2", (1, 1), "pipedream-2bw", "SGD", 4, streams=(4, 3)),

@@ -9,6 +9,7 @@ import torch
 
 from autopar.runtime import checkpoint
 from tests import models
+from tests.daily import daily
 from tests.distributed import jobs
 from tests.pool import Pool
 
@@ -25,7 +26,9 @@ def test_adamw(pool: Pool, name: str, mesh: tuple[int, ...], preset: str | None)
     pool.run(len(mesh) * 2, jobs.adamw, name, mesh, preset)
 
 
-@pytest.mark.parametrize("preset", ["ddp", "zero2", "fsdp", "fsdp_megatron"])
+@pytest.mark.parametrize(
+    "preset", daily(["ddp", "zero2", "fsdp", "fsdp_megatron"], ["zero2", "fsdp_megatron"])
+)
 def test_accumulation(pool: Pool, preset: str) -> None:
     pool.run(4, jobs.accumulation, (2, 2), preset)
 
@@ -35,7 +38,7 @@ def test_clipping(pool: Pool, preset: str, norm_type: float) -> None:
     pool.run(4, jobs.clipping, (2, 2), preset, norm_type)
 
 
-@pytest.mark.parametrize("preset", ["fsdp", "megatron"])
+@pytest.mark.parametrize("preset", daily(["fsdp", "megatron"], ["fsdp"]))
 def test_evaluation(pool: Pool, preset: str) -> None:
     pool.run(2, jobs.evaluation, (2,), preset)
 
@@ -115,7 +118,7 @@ def test_bfloat16(pool: Pool, preset: str) -> None:
     pool.run(4, jobs.bfloat16, (2, 2), preset)
 
 
-@pytest.mark.parametrize("preset", ["ddp", "fsdp"])
+@pytest.mark.parametrize("preset", daily(["ddp", "fsdp"], ["fsdp"]))
 def test_autocast(pool: Pool, preset: str) -> None:
     pool.run(2, jobs.autocast, (2,), preset)
 
@@ -136,7 +139,9 @@ def test_dropout_agrees_between_replicas(pool: Pool) -> None:
     assert one[0] != one[1]
 
 
-@pytest.mark.parametrize("preset", [None, "ddp", "zero2", "fsdp", "megatron"])
+@pytest.mark.parametrize(
+    "preset", daily([None, "ddp", "zero2", "fsdp", "megatron"], [None, "fsdp"])
+)
 def test_scalars_frozen_layers_and_state(pool: Pool, tmp_path: Path, preset: str | None) -> None:
     pool.run(2, jobs.scalars, (2,), preset, str(tmp_path))
 

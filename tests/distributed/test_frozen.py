@@ -5,11 +5,24 @@ from __future__ import annotations
 import pytest
 import torch
 
+from autopar.capture import capture
+from autopar.capture.saved import saved
+from autopar.compile import compile_graph
+from autopar.compiler import with_outputs
+from autopar.graph import short
+from autopar.mesh import Mesh
+from autopar.placement import S
 from autopar.plan import Plan
+from autopar.posed import Settings
+from cost_models.hardware import load
 from tests import parity
+from tests.daily import daily
+from tests.frozen import FROZEN as TRUNKS
+from tests.frozen import Probe
 from tests.pool import Pool
 
 FROZEN = ["lora", "llama_lora", "one_bias", "half_frozen"]
+TABLES = {"used:*.wte.weight": "[S(0), *]"}
 
 
 @pytest.mark.parametrize(
@@ -65,3 +78,71 @@ def test_no_gradient_and_no_state(pool: Pool, preset: str) -> None:
         assert graded == held == {"transformer.h.1.mlp.c_fc.bias"}
     for graded, held in pool.run(2, optimizer_state, "lora", preset):
         assert graded == held and all(n.endswith((".up", ".down")) for n in held)
+
+
+@pytest.mark.parametrize("name", daily(TRUNKS, ["probe", "pictures"]))
+def test_a_frozen_trunk_equals_one_process(pool: Pool, name: str) -> None:
+    """Two ranks; partial values without gradient and statistics of a split batch among them."""
+    presets = (None, "ddp", "fsdp", "megatron")
+    works = [parity.preset_work(name, (2,), preset) for preset in presets]
+    works += [parity.random_work(name, (2,), seed) for seed in range(4)]
+    pool.run(2, parity.check_all, works)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRUNKS)
+@pytest.mark.parametrize("shape", [(2, 2), (4,)])
+def test_a_frozen_trunk_on_four_ranks(pool: Pool, name: str, shape: tuple[int, ...]) -> None:
+    works = [parity.preset_work(name, shape, p) for p in (None, "ddp", "fsdp", "fsdp_megatron")]
+    works += [parity.preset_work(name, shape, "ddp", "block")]
+    works += [parity.random_work(name, shape, seed, recomputes=seed > 3) for seed in range(6)]
+    pool.run(4, parity.check_all, works)
+
+
+def test_a_frozen_table_is_split_where_it_is_used(pool: Pool) -> None:
+    """Rows over an axis: partial results without gradient, added up by a forward all-reduce alone."""
+    work = parity.constrained_work("frozen_table", (2, 2), TABLES)
+    assert "vocab_parallel_embedding(" in work.source
+    plan = Plan.from_json(work.plan)
+    graph = parity.reference("frozen_table").graph
+    words = next(n for n in graph.leaves("parameter") if n.target.endswith("wte.weight"))
+    reads = [n.name for n in graph.consumers[words.outputs[0].name] if short(n.op) == "embedding"]
+    table = plan.choice[reads[0]]
+    assert table.inputs[0][0] == S(0) and str(table.outputs[0][0]) == "P"
+    pool.run(4, parity.check_all, [work])
+
+
+@pytest.mark.parametrize("name", ["probe", "pictures", "bert_head"])
+def test_data_parallelism_divides_the_frozen_work(name: str) -> None:
+    """And sends nothing backward for it: only the head has gradients."""
+    plan = Plan.from_json(parity.preset_work(name, (2,), "ddp").plan)
+    case = parity.reference(name)
+    assert plan.shares[0].flops > 0.95
+    trained = sum(8 * p.numel() for p in case.model.parameters() if p.requires_grad)
+    sent = sum(f.nbytes for f in plan.estimate.flows if f.direction == "backward")
+    assert 0 < sent <= trained
+
+
+def test_the_solver_divides_a_frozen_trunk() -> None:
+    """Where there is enough work, without being told to."""
+    batch = {
+        "ids": torch.zeros(64, 256, dtype=torch.int64),
+        "labels": torch.zeros(64, dtype=torch.int64),
+    }
+    with torch.device("meta"):
+        model = Probe(width=512).train()
+    graph = with_outputs(capture(model, batch), ())
+    made = compile_graph(graph, Mesh.of(2), load("h100"), Settings(), saved(graph))
+    assert made.plan.shares[0].flops > 0.95
+
+
+@pytest.mark.parametrize("name", ["probe", "llama_lora"])
+def test_fully_sharded_frozen_weights_are_gathered_at_their_use(name: str) -> None:
+    """They are held in parts, and gathered again where the backward passes through them."""
+    whole, parts = (
+        Plan.from_json(parity.preset_work(name, (2,), preset).plan) for preset in ("ddp", "fsdp")
+    )
+    assert parts.estimate.parameter_nbytes <= 0.51 * whole.estimate.parameter_nbytes
+    assert parts.estimate.activation_nbytes <= whole.estimate.activation_nbytes
+    frozen = {"llama_lora": "lm_head.weight", "probe": "words.weight"}[name]
+    assert parts.parameter[frozen].leaf.is_split

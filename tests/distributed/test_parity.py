@@ -99,4 +99,4 @@ def run(pool: Pool, works: list[parity.Work]) -> None:
         size = math.prod(Plan.from_json(work.plan).mesh.sizes)
         by_size.setdefault(size, []).append(work)
     for size, group in by_size.items():
-        pool.run(size, parity.check_all, group, limit_s=30 + 5 * len(group))
+        pool.run(size, parity.check_all, group, limit_s=60 + 10 * len(group))

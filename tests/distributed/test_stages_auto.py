@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.daily import daily
 from tests.pipelines import Line, check_lines
 from tests.pool import Pool
 from tests.staging.hosts import slow_hosts
 
 
-@pytest.mark.parametrize("schedule", [None, "zb-h1"])
+@pytest.mark.parametrize("schedule", daily([None, "zb-h1"], [None]))
 def test_chosen_stages_are_equal(pool: Pool, schedule: str | None) -> None:
     """Between hosts nearly nothing can be sent, so that stages are the best that there is."""
     line = Line("gpt2", (4,), "auto", schedule, None, least_workers=2, hardware=slow_hosts())

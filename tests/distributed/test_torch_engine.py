@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 from autopar.schedules import SCHEDULES, build
+from tests.daily import daily
 from tests.pipelines import Line
 from tests.pool import Pool, WorkerError
 from tests.witnessed import check_unlimited, check_witness
 
 KNOWN = [name for name, known in SCHEDULES.items() if name != "chimera" and not known.asynchronous]
-EVERYDAY = [
+LINES = [
     Line("gpt2", (4,), (2, 2), "zb-v", 4, preset="megatron"),
     Line("architectures.unet", (4,), (1, 1, 1, 1), "zb-h1", 2),
 ]
 
 
-@pytest.mark.parametrize("line", EVERYDAY, ids=str)
+@pytest.mark.parametrize("line", daily(LINES, LINES[:1]), ids=str)
 def test_equal(pool: Pool, line: Line) -> None:
     pool.run(4, check_witness, line)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import parity
+from tests.daily import daily
 from tests.distributed import uneven_jobs as jobs
 from tests.distributed.test_parity import run
 from tests.pool import Pool
@@ -28,12 +29,14 @@ PADDED = {
         (4,): {27: 28, 7: 8, 6: 8},
         (2, 2): {27: 28, 7: 8, 6: 8},
     },
+    "uneven_adapters": {(2,): {257: 258, 5: 6}, (4,): {257: 260, 6: 8}},
+    "uneven_half_frozen": {(2,): {257: 258, 5: 6}},
 }
 """By model and mesh: what the sizes become."""
 EVERYDAY, ALL = 2, 60
 
 
-@pytest.mark.parametrize("name", PADDED)
+@pytest.mark.parametrize("name", daily(PADDED, ["uneven_gpt2", "uneven_five"]))
 def test_random_plans(pool: Pool, name: str) -> None:
     """Loss, gradients, weights, sizes at rest and traffic under a few random plans."""
     run(
@@ -61,7 +64,7 @@ def test_many_random_plans(pool: Pool, name: str) -> None:
         ("uneven_gpt2", (4,), "vocabulary", 2.0, "257 -> 260"),
         ("uneven_gpt2", (2,), "heads", 2.0, "5 -> 6"),
         ("uneven_gpt2", (4,), "batch", 2.0, "6 -> 8"),
-        ("uneven_five", (4,), "vocabulary", 2.0, "5 -> 8"),
+        pytest.param("uneven_five", (4,), "vocabulary", 2.0, "5 -> 8", marks=pytest.mark.slow),
         ("uneven_five", (4,), "vocabulary", float("inf"), "5 -> 8"),
     ],
 )
@@ -73,7 +76,7 @@ def test_training(
         assert padded in said
 
 
-@pytest.mark.parametrize("name", ["uneven_gpt2", "uneven_five"])
+@pytest.mark.parametrize("name", daily(["uneven_gpt2", "uneven_five"], ["uneven_five"]))
 def test_checkpoints_move(pool: Pool, tmp_path: Path, name: str) -> None:
     """From a padded plan to one without padding, and back, and into the plain model."""
     stages = (((4,), "vocabulary"), ((2, 2), None), ((4,), "vocabulary"))
@@ -92,6 +95,6 @@ def test_plain_weights(pool: Pool, tmp_path: Path, name: str, force: str) -> Non
     pool.run(4, jobs.plain_weights, str(tmp_path), name, (4,), force)
 
 
-@pytest.mark.parametrize("force", ["vocabulary", "heads"])
+@pytest.mark.parametrize("force", daily(["vocabulary", "heads"], ["heads"]))
 def test_other_batches(pool: Pool, force: str) -> None:
     pool.run(2, jobs.other_batches, (2,), force)

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, load_model, save_file
 from torch import nn
 
 from tests import models
+from tests.daily import daily
 from tests.distributed import weight_jobs as jobs
 from tests.pool import Pool
 
@@ -18,9 +19,13 @@ PLANS: list[tuple[tuple[int, ...], str | None]] = [((2, 2), "fsdp_megatron"), ((
 
 @pytest.mark.parametrize(
     ("name", "preset"),
-    [("gpt2", "fsdp_megatron"), pytest.param("llama", "fsdp", marks=pytest.mark.slow),
-     pytest.param("bert", None, marks=pytest.mark.slow), ("t5", "zero2"), ("attending", "fsdp"),
-     ("cnn", "ddp")],
+    daily(
+        [
+            ("gpt2", "fsdp_megatron"), ("llama", "fsdp"), ("bert", None), ("t5", "zero2"),
+            ("attending", "fsdp"), ("cnn", "ddp"),
+        ],
+        [("gpt2", "fsdp_megatron"), ("attending", "fsdp")],
+    ),
 )  # fmt: skip
 def test_meta_models_are_initialised_as_in_one_process(
     pool: Pool, name: str, preset: str | None
@@ -34,7 +39,7 @@ def test_a_users_initialiser(pool: Pool) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["gpt2", "cnn", *(pytest.param(n, marks=pytest.mark.slow) for n in ("t5", "albert", "llama"))],
+    daily(["gpt2", "cnn", "t5", "albert", "llama"], ["gpt2"]),
 )
 def test_save_and_read_safetensors(pool: Pool, tmp_path: Path, name: str) -> None:
     """One file and several; every other plan reads them, and so does plain PyTorch."""
@@ -80,7 +85,7 @@ def test_read_a_checkpoint_directory(pool: Pool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mesh", "preset"), PLANS)
 @pytest.mark.parametrize(
     "name",
-    ["gpt2", "albert", "cnn", *(pytest.param(n, marks=pytest.mark.slow) for n in ("t5", "bert"))],
+    daily(["gpt2", "albert", "cnn", "t5", "bert"], ["gpt2"]),
 )
 def test_a_state_dict_loads_and_goes_back(
     pool: Pool, name: str, mesh: tuple[int, ...], preset: str | None
@@ -115,7 +120,7 @@ def test_initialisers_that_cannot_be_run(pool: Pool, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads Linux's peak memory")
-@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize("reads", daily([False, True], [True]))
 def test_no_process_holds_the_whole_model(pool: Pool, tmp_path: Path, reads: bool) -> None:
     """256 MiB on four ranks: each rank's memory grows by its shards and a few parameters."""
     layers = 64

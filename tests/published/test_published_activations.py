@@ -13,6 +13,7 @@ import pytest
 
 from autopar.posed import Compilation
 from autopar.pricing.keeps import Keeps
+from tests.daily import daily
 from tests.published.models import kept, small
 
 S, B = 2048, 1
@@ -44,34 +45,34 @@ def kept_nbytes(made: Compilation) -> float:
     return Keeps(graph, shardings, again, plan.mesh, kept(graph)).nbytes()
 
 
-@pytest.mark.parametrize(("h", "a"), SIZES)
+@pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))
 def test_one_device(h: int, a: int) -> None:
     assert per_layer("eager", h, a, 1) == pytest.approx(34 + 5 * a * S / h, rel=1e-3)
 
 
-@pytest.mark.parametrize(("h", "a"), SIZES)
+@pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))
 def test_tensor_parallel(h: int, a: int) -> None:
     found = per_layer("eager", h, a, T, preset="megatron")
     assert found == pytest.approx(10 + 24 / T + 5 * a * S / (h * T), rel=1e-3)
 
 
-@pytest.mark.parametrize(("h", "a"), SIZES)
+@pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))
 def test_tensor_and_sequence_parallel(h: int, a: int) -> None:
     found = per_layer("eager", h, a, T, preset="megatron_sp")
     assert found == pytest.approx((34 + 5 * a * S / h) / T, rel=1e-3)
 
 
-@pytest.mark.parametrize(("h", "a"), SIZES)
+@pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))
 def test_tensor_parallel_and_selective(h: int, a: int) -> None:
     assert per_layer("sdpa", h, a, T, preset="megatron") == pytest.approx(10 + 24 / T, rel=2e-3)
 
 
-@pytest.mark.parametrize(("h", "a"), SIZES)
+@pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))
 def test_tensor_and_sequence_parallel_and_selective(h: int, a: int) -> None:
     assert per_layer("sdpa", h, a, T, preset="megatron_sp") == pytest.approx(34 / T, rel=2e-3)
 
 
-@pytest.mark.parametrize(("h", "a"), SIZES)
+@pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))
 @pytest.mark.parametrize("preset", [None, "megatron"])
 def test_full_recomputation(h: int, a: int, preset: str | None) -> None:
     options = {} if preset is None else {"preset": preset}

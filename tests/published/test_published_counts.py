@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import transformers
 
+from tests.daily import daily
 from tests.published.models import at_depth, compiled, gpt, llama, parameters, small, work
 
 NARAYANAN = [
@@ -25,7 +26,9 @@ NARAYANAN = [
 S, V = 2048, 51200
 
 
-@pytest.mark.parametrize(("layers", "h", "heads", "billions", "batch"), NARAYANAN)
+@pytest.mark.parametrize(
+    ("layers", "h", "heads", "billions", "batch"), daily(NARAYANAN, NARAYANAN[::4])
+)
 def test_gpt_parameters(layers: int, h: int, heads: int, billions: float, batch: int) -> None:
     """P = 12 l h^2 (1 + 13 / 12 h + (V + s) / 12 l h), and the last norm, which it leaves out."""
     two, three = (parameters(small("eager", h, heads, n, 1).plan) for n in (2, 3))
@@ -34,7 +37,9 @@ def test_gpt_parameters(layers: int, h: int, heads: int, billions: float, batch:
     assert round(count / 1e9, 1) == pytest.approx(billions, abs=0.051)
 
 
-@pytest.mark.parametrize(("layers", "h", "heads", "billions", "batch"), NARAYANAN)
+@pytest.mark.parametrize(
+    ("layers", "h", "heads", "billions", "batch"), daily(NARAYANAN, NARAYANAN[::4])
+)
 def test_gpt_operations(layers: int, h: int, heads: int, billions: float, batch: int) -> None:
     """F = 96 B s l h^2 (1 + s / 6 h + V / 16 l h): forward twice, backward once; products only."""
     made = [work(small("eager", h, heads, n, 1, recompute="full")) for n in (2, 3)]

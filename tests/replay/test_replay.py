@@ -57,6 +57,28 @@ def test_a_whole_step_is_the_predicted_one(preset: str) -> None:
             for hidden in (True, False)}  # fmt: skip
     assert sent[True] == pytest.approx(e.hidden_s, rel=1e-9, abs=1e-15)
     assert sent[False] == pytest.approx(e.exposed_s, rel=1e-9, abs=1e-15)
+    rest = e.parameter_nbytes + e.gradient_nbytes + e.optimizer_nbytes
+    used = [max(op.forward_nbytes, op.backward_nbytes) for op in e.operators]
+    assert row.peak == pytest.approx(rest + max(used))
+    assert row.memory[0] == (0.0, rest) and row.memory[-1][1] == rest
+    assert list(row.memory) == sorted(row.memory, key=lambda each: each[0])
+
+
+def test_memory_rises_forward_and_falls_backward() -> None:
+    """By what every operator has in use, not evenly; plans that do not say so are drawn evenly."""
+    plan = whole("ddp")
+    e = plan.estimate
+    assert e.parts is not None
+    (row,) = play(plan).rows
+    middle = e.parts.forward_s
+    ahead = [held for second, held in row.memory if second < middle]
+    behind = [held for second, held in row.memory if second > middle]
+    assert len(ahead) > 20 and len(behind) > 20
+    rest = row.memory[0][1]
+    assert ahead[-1] - rest > 2 * (ahead[len(ahead) // 4] - rest)
+    assert behind[0] - rest > 1.5 * (behind[-len(behind) // 4] - rest)
+    silent = plan.with_estimate(replace(e, operators=()))
+    (row,) = play(silent).rows
     assert row.peak == pytest.approx(e.memory_nbytes)
 
 

@@ -23,12 +23,13 @@ from autopar.stages import (
     StageProblem,
     StageTable,
     Way,
+    is_hopeless,
     plan_stages,
 )
 from autopar.stages.families import family
 from autopar.stages.period import bracketed, possible
 from autopar.stages.play import most_held, numbered
-from autopar.stages.priced import Priced, price
+from autopar.stages.priced import Fitting, Priced, price
 from autopar.stages.relaxation import flush_bound_of, makespan_bound_of, quick_bound_of
 from autopar.stages.search import least_aim
 from autopar.stages.simulated import costs_of, simulated_step
@@ -96,6 +97,34 @@ def test_the_plan_is_near_the_best_and_above_its_bound(seed: int) -> None:
     assert StagePlan.from_json(plan.to_json()) == plan
     # With everything simulated it is the best.
     assert plan_stages(problem, keep=10**6).step_s <= plan.step_s
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.floats(0.3, 1.5))
+def test_nothing_hopeless_could_have_won(seed: int, share: float) -> None:
+    """What is called hopeless is: no plan takes less.  Far below every bound, it is called so."""
+    problem = random_problem(seed, (ONE_F_ONE_B, GPIPE))
+    least = least_of(
+        simulated_step(priced, plan) for priced in price(problem) for plan in every_plan(priced)
+    )
+    if least < math.inf:
+        assert not is_hopeless(problem, share * least) or share <= 1 + 1e-9
+        assert is_hopeless(problem, plan_stages(problem).bound_s / 2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.sampled_from(ALL))
+def test_ways_that_fit_are_those_whose_memory_does(seed: int, chosen: Family) -> None:
+    """The least of them, however few: sorted by what fits, against a look at each."""
+    for priced in price(random_problem(seed, (chosen,))):
+        stacks = [stack for stack in priced.stacks if np.isfinite(stack.micro).any()]
+        for position in range(1, priced.most_stages + 1):
+            steps = Fitting(priced, None, priced.flights)(position)
+            held = priced.in_flight(position)
+            for stack, step in zip(stacks, steps, strict=True):
+                flight = priced.flights[priced.stacks.index(stack)]
+                least = np.where(stack.flights >= held, flight, np.inf).min(axis=0)
+                np.testing.assert_array_equal(step.head, least)
 
 
 @settings(max_examples=60, deadline=None)

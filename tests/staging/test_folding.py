@@ -15,6 +15,7 @@ from autopar.staging import positions
 from autopar.staging.folded import KEPT, fold
 from autopar.staging.positions import places
 from autopar.staging.sizes import NotLinear, Sized, between
+from tests.daily import daily
 from tests.staging.cases import source
 
 MESH = Mesh.of(2)
@@ -41,7 +42,7 @@ def test_two_copies_stay() -> None:
     assert fold(graph).graph == graph
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+@pytest.mark.parametrize("name", daily(["gpt2", "llama", "bert"], ["llama"]))
 @pytest.mark.parametrize("samples", [1, 2, 4])
 def test_graphs_of_other_sizes_are_those_that_are_captured(name: str, samples: int) -> None:
     found = source(name, MESH, layers=3)

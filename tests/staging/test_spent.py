@@ -19,14 +19,15 @@ from autopar.stages import ONE_F_ONE_B
 from autopar.stages.table import Array
 from autopar.staging.choose import Source
 from autopar.staging.decided import decide, of_pieces
-from autopar.staging.figures import Cut, Figures
+from autopar.staging.figures import Cut, Piece, Pieces
 from autopar.staging.positions import places
 from autopar.staging.tabled import Sizes, Sweep, Tabled
 from cost_models.hardware import load
+from tests.daily import daily
 from tests.staging.cases import source
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mlp"])
+@pytest.mark.parametrize("name", daily(["gpt2", "llama", "mlp"], ["gpt2", "mlp"]))
 @pytest.mark.parametrize("recompute", [None, "selective", "full"])
 def test_adds_up_to_the_estimate(name: str, recompute: str | None) -> None:
     mesh, hardware = Mesh.of(2, 2), load("a100")
@@ -100,8 +101,8 @@ def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> No
         prices = prices_of(decided.mesh, sweep.hardware, sweep.settings)
         (chosen,) = of_pieces(decided, graph, [piece])
         cut = Cut(found.batch // table.microbatches, (piece,), kept)
-        figures = Figures((chosen,), (cut, cut), prices, "float32")
-        (whole,) = figures.spent(cut, mode, operator_seconds)
+        (under,) = Pieces(prices, "float32").of((chosen,), (cut, cut))
+        whole = under.spent(cut, mode, operator_seconds)
         assert way.rest_nbytes[at] == whole.rest_nbytes
         for mine, theirs in [
             (way.forward_s[at], whole.forward_s),
@@ -114,7 +115,10 @@ def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> No
         if mode == "none":
             # What both sides of a piece's border keep counts twice.
             assert way.kept_nbytes[at] <= 1.25 * whole.kept_nbytes
-            assert way.working_nbytes[at] == whole.working_nbytes
+            # At the highest point of a range, later pieces have let go of what they kept.
+            assert whole.working_nbytes <= way.working_nbytes[at]
+            peak = way.kept_nbytes[at] + way.working_nbytes[at]
+            assert peak <= 1.35 * (whole.kept_nbytes + whole.working_nbytes)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -127,12 +131,32 @@ def test_between_two_sizes_what_is_issued_lies_on_a_line(mode: Recompute) -> Non
     for decided in decide(graphs[2], mesh, load("a100"), Settings(), 4):
         cuts = [sweep.cut(sized) for sized in graphs.values()]
         chosen = of_pieces(decided, graphs[2].graph, cuts[0].pieces)
-        line = Figures(chosen, (cuts[0], cuts[2]), prices, "float32")
-        direct = Figures(chosen, (cuts[1], cuts[1]), prices, "float32")
-        mine = line.spent(cuts[1], mode, operator_seconds)
-        for one, other in zip(mine, direct.spent(cuts[1], mode, operator_seconds), strict=True):
+        line = Pieces(prices, "float32").of(chosen, (cuts[0], cuts[2]))
+        direct = Pieces(prices, "float32").of(chosen, (cuts[1], cuts[1]))
+        for mine, theirs in zip(line, direct, strict=True):
+            one, other = (p.spent(cuts[1], mode, operator_seconds) for p in (mine, theirs))
             assert one.working_nbytes >= other.working_nbytes
             assert replace(one, working_nbytes=other.working_nbytes) == other
+
+
+def test_pieces_that_differ_in_names_are_priced_once() -> None:
+    """And cost what they cost by themselves."""
+    mesh, prices = Mesh.of(2), prices_of(Mesh.of(2), load("a100"), Settings())
+    found = source("gpt2", mesh, layers=3)
+    sizes = Sizes(found.batch, found.whole, found.capture)
+    sweep = Sweep(found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9)
+    cut = sweep.cut(sizes(found.batch))
+    assert len(set(cut.kinds)) < len(cut.kinds)
+    for decided in decide(sizes(found.batch), mesh, load("a100"), Settings(), 1):
+        chosen = of_pieces(decided, sizes(found.batch).graph, cut.pieces)
+        together = Pieces(prices, "float32").of(chosen, (cut, cut))
+        assert len(set(map(id, together))) < len(together)
+        alone = [Piece(i, one, (cut, cut), prices, "float32") for i, one in enumerate(chosen)]
+        for mode in MODES:
+            for one, other in zip(together, alone, strict=True):
+                assert one.spent(cut, mode, operator_seconds) == other.spent(
+                    cut, mode, operator_seconds
+                )
 
 
 def test_middle_blocks_count_like_the_second() -> None:

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from autopar.errors import InternalError
+from autopar.runtime.named import named
 from autopar.runtime.pipeline.channel import Arriving, Channel, Work
 from autopar.runtime.pipeline.links import Links
 from autopar.runtime.pipeline.stage import Stage, Tensors
@@ -65,10 +66,12 @@ class Step:
         posted = 0
         for place, action in enumerate(actions):
             posted = self._post_ahead(actions, place, posted)
-            self._do(action)
+            with named(f"stage {action.stage}: {action}"):
+                self._do(action)
             self._sends = [send for send in self._sends if not send[0].is_completed()]
-        for work, _ in self._sends:
-            work.wait()
+        with named("wait for what was sent"):
+            for work, _ in self._sends:
+                work.wait()
 
     def _post_ahead(self, actions: Sequence[Action], place: int, posted: int) -> int:
         computations = sum(action.kind in COMPUTE for action in actions[place:posted])
@@ -110,7 +113,8 @@ class Step:
         received: Tensors = {}
         for source in self._links.sources.get(stage, ()):
             arriving = self._arriving.pop(("F", stage, source, microbatch))
-            received |= {name: tensor.wait() for name, tensor in arriving.items()}
+            with named(f"wait for stage {source}"):
+                received |= {name: tensor.wait() for name, tensor in arriving.items()}
         results = self.compute(stage, microbatch, received)
         graph = self.stages[stage].program.graph
         if graph.loss is not None:
@@ -129,8 +133,9 @@ class Step:
             gradients[graph.loss] = torch.ones_like(loss) if self._scale is None else self._scale
         for target in self._links.targets.get(stage, ()):
             arriving = self._arriving.pop(("B", stage, target, microbatch), {})
-            for name, tensor in arriving.items():
-                value = tensor.wait()
+            with named(f"wait for stage {target}"):
+                arrived = {name: tensor.wait() for name, tensor in arriving.items()}
+            for name, value in arrived.items():
                 gradients[name] = gradients[name] + value if name in gradients else value
         made = here.backward(microbatch, gradients)
         for source in self._links.sources.get(stage, ()):

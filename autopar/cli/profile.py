@@ -1,0 +1,151 @@
+"""``autopar profile MODEL --mesh 2x2``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autopar.api import captured_by
+from autopar.cli.flags import (
+    AS_JSON,
+    BATCH,
+    DATABASE,
+    HARDWARE,
+    MEMORY,
+    MESH,
+    MODEL,
+    PLAN_FILE,
+    PRECISION,
+    SEQUENCE,
+)
+from autopar.cli.models import load
+from autopar.cli.output import console, save
+from autopar.cli.values import outlined, print_json
+from autopar.given import as_hardware
+from autopar.mesh import Mesh
+from autopar.options import Options
+from autopar.posed import prices_of
+from autopar.pricing.prices import Prices
+from autopar.pricing.timed import default_database, setting_here
+from autopar.profile import Run, Wanted, profile
+from autopar.show import show_plan, step_beside, timings
+from cost_models.calibrate import processes
+from cost_models.calibrate.cluster import is_launched
+
+RUN_LIMIT_S = 1800.0
+
+
+def command(
+    model: MODEL,
+    mesh: MESH,
+    output: Annotated[Path | None, PLAN_FILE] = None,
+    hardware: HARDWARE = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Time its plan alone; none: the solver's and all presets'.")
+    ] = None,
+    precision: PRECISION = None,
+    memory: MEMORY = None,
+    database: DATABASE = None,
+    threads: Annotated[int, typer.Option(min=1, help="Of each rank, on a CPU.")] = 1,
+    every: Annotated[
+        bool, typer.Option("--all", help="Time what any candidate would run, not plans alone.")
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Time what the database knows as well.")
+    ] = False,
+    run: Annotated[
+        bool,
+        typer.Option("--run", help="Set a traced step beside the prediction, on local processes."),
+    ] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to trace, with --run.")] = 5,
+    as_json: AS_JSON = False,
+    batch: BATCH = None,
+    sequence: SEQUENCE = None,
+) -> None:
+    """Time a model's operators on this device, as one rank of the mesh runs them, and plan with that.
+
+    On a CPU as many processes as the mesh has ranks on a host are timed at once.  The times go to a
+    database (by default among autopar's cached files), which `plan --database` reads.
+
+    With --run nothing is timed by itself: the model trains some steps, in as many gloo processes as the
+    mesh has devices or under torchrun, and a step's trace is set beside what the plan predicts, line by
+    line; with --database the prediction is that of its times.
+    """
+    if run:
+        options = {"hardware": hardware, "preset": preset, "precision": precision,
+                   "memory_limit": memory, "database": database}  # fmt: skip
+        loading = partial(_loaded, model, batch, sequence)
+        _run(Run(loading, Mesh.parse(mesh), options, steps), as_json)
+        return
+    devices, known = Mesh.parse(mesh), as_hardware(hardware or None)
+    setting = setting_here(known, devices, threads)
+    loaded = load(model, batch, sequence)
+    asked = Options.of(loss=loaded.loss, preset=preset, precision=precision, memory_limit=memory)
+    compiler, graph = captured_by(loaded.model, devices, loaded.inputs, known, asked)
+    path = database or default_database()
+    found = profile(
+        compiler, graph, path, setting, every=every, again=again, imports=_imports(model),
+        tell=lambda text: print(text, file=sys.stderr),
+    )  # fmt: skip
+    if output is not None:
+        save(found.made.plan.to_json() + "\n", output)
+    if as_json:
+        print_json(_content(found, path) | {"written": output})
+        return
+    _print(found, prices_of(devices, known, compiler.settings(None)), path)
+    if output is not None:
+        console().print(f"\nwrote {output}")
+
+
+def _loaded(model: str, batch: int | None, sequence: int | None) -> tuple[Any, Any, Any]:
+    """In each process of its own."""
+    loaded = load(model, batch, sequence)
+    return loaded.model, loaded.inputs, loaded.loss
+
+
+def _run(job: Run, as_json: bool) -> None:
+    """Under torchrun every process is a rank already, and the first speaks."""
+    if is_launched():
+        found = job()
+        if os.environ["RANK"] != "0":
+            return
+    else:
+        found = processes.run(job.mesh.world_size, job, limit_s=RUN_LIMIT_S)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        console().print(step_beside(found))
+
+
+def _content(found: Wanted, path: Path) -> dict[str, Any]:
+    """What was timed, for programs; times in seconds."""
+    return {
+        "timed": found.timed,
+        "refused": [{"call": each.call.text, "reason": each.reason} for each in found.refused],
+        "known": found.known,
+        "database": path,
+        "plan": outlined(found.made.plan),
+    }
+
+
+def _print(found: Wanted, prices: Prices, path: Path) -> None:
+    """What was timed now, what could not be, and the plan that the times make best."""
+    out = console()
+    if found.timed:
+        out.print(timings(found.timed, prices.work), "", sep="\n")
+    for each in found.refused:
+        out.print(f"not timed: {each.call.text}: {each.reason}", markup=False, soft_wrap=True)
+    out.print(
+        f"{len(found.timed)} calls timed, {found.known} of the plan's were known; times are in {path}\n"
+    )
+    out.print(show_plan(found.made.plan, found.made.graph))
+
+
+def _imports(model: str) -> tuple[str, ...]:
+    """What registers the model's own operators."""
+    return () if model.startswith("hf:") else (model.rpartition(":")[0],)

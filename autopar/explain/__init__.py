@@ -1,0 +1,14 @@
+"""A plan, its problem and a name -> `Explanation`: what else was possible there, and what it would cost.
+
+target      which operator, parameter or module a name means
+ways        what could be done with it, as states of the problem's variables
+again       the best plan with a way: everything else is decided anew
+sentences   the first sentence, in plain words
+explain     all of it
+stage       the same within a stage of a pipeline
+"""
+
+from autopar.explain.explain import ROWS, explain
+from autopar.explain.stage import explain_stage
+
+__all__ = ["ROWS", "explain", "explain_stage"]

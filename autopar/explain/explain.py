@@ -1,0 +1,205 @@
+"""Why a plan does what it does with one thing: every way of doing it, and the best plan with each.
+
+The elimination's marginals bound what each way costs at least, all at once; for those that are
+cheapest by that, and for the one that splits nothing, the problem is solved again with nothing else
+allowed there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from autopar.errors import InfeasibleError, InputError
+from autopar.explain.again import Again
+from autopar.explain.sentences import sentence
+from autopar.explain.target import Module, chosen, found
+from autopar.explain.ways import Way, presets_of, recomputations, ways_of
+from autopar.explanation import Alternative, Explanation, Kind
+from autopar.graph import Node
+from autopar.plan import Plan
+from autopar.posed import Posed
+from autopar.problem import Limit
+from autopar.show.spoken import spoken
+from autopar.show.words import words
+from autopar.solve import best_with_each_state
+
+ROWS = 4
+"""Alternatives that are solved for unless more are asked for."""
+Watch = Callable[[Iterable[Alternative], int], Iterable[Alternative]]
+
+
+def explain(
+    plan: Plan,
+    posed: Posed,
+    target: str,
+    rows: int = ROWS,
+    watch: Watch = lambda every, total: every,
+) -> Explanation:
+    """What the plan chose for `target` and what each alternative costs, all else decided anew.
+
+    `target` is a tensor, an operator, a parameter or a module, by its name as `autopar show` prints
+    it, the end of one (``up_proj.weight``) or a pattern.  It must mean one thing; of layers that are
+    equal in all but their index the first is explained.  `posed` is the plan's problem.  Of an
+    operator's or a parameter's candidates `rows` are solved for, the cheapest of different kinds by a
+    bound, and the one that splits nothing; of a module all ways.  Mesh, padding and constraints stay as
+    they are.  `watch` sees the alternatives while they are made.
+    """
+    if rows < 1:
+        raise InputError(f"rows={rows}: at least one alternative has to be looked at.")
+    meant = found(plan, posed.graph, target)
+    again = Again(plan, posed)
+    of = _OfModule(again, meant) if isinstance(meant, Module) else _OfNode(again, meant, rows)
+    total, made = of.alternatives()
+    every = tuple(watch(made, total))
+    ordered = sorted(every, key=_place)
+    return Explanation(
+        of.name, meant.path, of.kind, sentence(of.name, ordered), tuple(ordered)
+    )  # fmt: skip
+
+
+def _place(alternative: Alternative) -> tuple[int, float]:
+    """The chosen one, then the cheapest, then those without a plan by their bounds."""
+    if alternative.is_chosen:
+        return 0, 0.0
+    if alternative.plan is not None:
+        return 1, alternative.plan.objective_s
+    return 2, math.inf if alternative.bound_s is None else alternative.bound_s
+
+
+def _solved(again: Again, known: Alternative, way: Way, said: Callable[[Plan], str]) -> Alternative:
+    """With the best plan that does it, or why there is none."""
+    if way.states is None:
+        return replace(known, why="its constraints leave nothing here")
+    if known.bound_s == math.inf:
+        return replace(known, why="impossible beside what must be")
+    try:
+        made = again.best(way.states)
+    except InfeasibleError as error:
+        return replace(known, why=str(error))
+    again.check(made, known.bound_s)
+    difference = again.stated.diff(made)
+    return replace(known, words=said(made), plan=made, difference=difference)
+
+
+def _as_planned(again: Again, types: str, words: str, bound_s: float | None) -> Alternative:
+    plan = again.stated
+    return Alternative(types, words, True, bound_s, plan, plan.diff(plan))
+
+
+@dataclass(frozen=True)
+class _OfNode:
+    """The candidates of an operator or a parameter."""
+
+    again: Again
+    node: Node
+    rows: int
+
+    @property
+    def kind(self) -> Kind:
+        return "parameter" if self.node.op == "parameter" else "operator"
+
+    @property
+    def name(self) -> str:
+        """As people call it: the parameter's name, else the operator's tensor."""
+        return self.node.target if self.node.op == "parameter" else self.node.outputs[0].name
+
+    def alternatives(self) -> tuple[int, Iterator[Alternative]]:
+        """How many, and one by one."""
+        bounded = sorted(self._bounded(), key=lambda pair: pair[0])
+        return len(bounded), self._each(bounded)
+
+    def _bounded(self) -> Iterator[tuple[float, Way]]:
+        """Each way with the least that a plan with it may cost."""
+        posed, plan = self.again.posed, self.again.plan
+        index = posed.priced.names.index(self.node.name)
+        limit = None
+        if plan.bound_nbytes is not None:
+            limit = Limit(plan.bound_nbytes, posed.settings.in_flight)
+        bounds = best_with_each_state(posed.priced.problem, index, limit)
+        for way in ways_of(self.node, posed, plan):
+            states = way.states or {}
+            yield min(bounds[state] for state in states[self.node.name]), way
+
+    def _each(self, bounded: list[tuple[float, Way]]) -> Iterator[Alternative]:
+        mine = chosen(self.again.plan, self.node)
+        wanted = self._wanted([way for _, way in bounded], mine)
+        for bound_s, way in bounded:
+            if way.types == mine:
+                yield _as_planned(self.again, mine, self._said(self.again.stated), bound_s)
+                continue
+            known = Alternative(way.types, "", False, bound_s)
+            yield _solved(self.again, known, way, self._said) if way in wanted else known
+
+    def _wanted(self, ways: list[Way], mine: str) -> list[Way]:
+        """The cheapest of every other kind, then the cheapest; and the one that splits nothing."""
+        seen = {way.kind for way in ways if way.types == mine}
+        others = [way for way in ways if way.types != mine]
+        firsts: dict[Hashable, Way] = {}
+        for way in others:
+            if way.kind not in seen:
+                firsts.setdefault(way.kind, way)
+        rest = [way for way in others if way not in firsts.values()]
+        wanted = [*firsts.values(), *rest][: self.rows]
+        whole = [way for way in others if way.is_whole and way not in wanted]
+        return [*wanted, *whole[:1]]
+
+    def _said(self, plan: Plan) -> str:
+        return spoken(plan, self.again.posed.graph, self.node)
+
+
+@dataclass(frozen=True)
+class _OfModule:
+    """What a module may do in the backward, and the field's ways to split it."""
+
+    again: Again
+    module: Module
+
+    @property
+    def kind(self) -> Kind:
+        return "block"
+
+    @property
+    def name(self) -> str:
+        return self.module.path
+
+    def alternatives(self) -> tuple[int, Iterator[Alternative]]:
+        ways = (
+            *recomputations(self.module, self.again.rich),
+            *presets_of(self.module, self.again.posed),
+        )
+        mine = [way for way in ways if way.states is not None and self.again.does(way.states)]
+        others = [way for way in ways if way not in mine]
+        return 1 + len(others), self._each(mine, others)
+
+    def _each(self, mine: list[Way], others: list[Way]) -> Iterator[Alternative]:
+        names = ", ".join(way.types for way in mine)
+        types = f"as planned: {names}" if names else "as planned"
+        yield _as_planned(self.again, types, self._said(self.again.stated), None)
+        for way in others:
+            yield _solved(self.again, Alternative(way.types, "", False), way, self._said)
+
+    def _said(self, plan: Plan) -> str:
+        """How it is split; of a plan that only recomputes it otherwise, just that."""
+        split, mine = (self._split(each) for each in (plan, self.again.stated))
+        again, before = (self._recomputed(each) for each in (plan, self.again.stated))
+        if plan is not self.again.stated and split == mine and again != before:
+            return again or "not recomputed"
+        return ", ".join(filter(None, (split, again)))
+
+    def _split(self, plan: Plan) -> str:
+        mesh = plan.mesh
+        axes = words(plan, self.again.posed.graph, self.module.nodes)
+        said = (f"{axes[a]} on axis {mesh.names[a]}" for a, n in enumerate(mesh.sizes) if n > 1)
+        return ", and ".join(said) or "on one device"
+
+    def _recomputed(self, plan: Plan) -> str:
+        """Of its blocks, in the backward."""
+        modes = {m for path, m in plan.recompute_of.items() if _within(path, self.module.path)}
+        again = {"selective": "selectively recomputed", "full": "recomputed"}
+        return " or ".join(sorted(again[mode] for mode in modes))
+
+
+def _within(path: str, module: str) -> bool:
+    return f"{path}.".startswith(f"{module}.")

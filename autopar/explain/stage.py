@@ -1,0 +1,70 @@
+"""Within a stage of a pipeline: its own graph, devices and memory; cuts and schedule stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autopar.errors import InputError
+from autopar.explain.explain import ROWS, Watch, explain
+from autopar.explain.target import found
+from autopar.explanation import Explanation
+from autopar.graph import Graph
+from autopar.pipeline_plan import PipelinePlan
+from autopar.split import split
+from autopar.stage_problems import StageProblem, stage_problems
+from cost_models.hardware import Hardware
+from cost_models.measured import Times
+
+
+def explain_stage(
+    plan: PipelinePlan,
+    graph: Graph,
+    hardware: Hardware,
+    times: Times | None,
+    target: str,
+    stage: int | None = None,
+    rows: int = ROWS,
+    watch: Watch = lambda every, total: every,
+) -> Explanation:
+    """As `explain`, within the plan of the stage that has the target; `graph` is of one microbatch.
+
+    Where several stages have it (or what its name may mean), `stage` says which.
+    """
+    stages = split(graph, plan.cuts)
+    plan.check(stages)
+    count = len(stages.graphs)
+    if stage is not None and not 0 <= stage < count:
+        raise InputError(f"There is no stage {stage}: the plan has {count}, from 0.")
+    first: dict[int, StageProblem] = {}
+    for problem in stage_problems(plan, stages, hardware, times):
+        first.setdefault(problem.stage.stage, problem)
+    number = _holding(first, target) if stage is None else stage
+    problem = first[number]
+    explained = explain(problem.stage.plan, problem.posed(), target, rows, watch)
+    return replace(explained, scope=_scope(problem, number, count))
+
+
+def _holding(problems: dict[int, StageProblem], target: str) -> int:
+    """The one stage that has it."""
+    refused: dict[int, InputError] = {}
+    for number, problem in problems.items():
+        try:
+            found(problem.stage.plan, problem.graph, target)
+        except InputError as error:
+            refused[number] = error
+    having = [number for number in problems if number not in refused]
+    if len(having) == 1:
+        return having[0]
+    if having:
+        every = ", ".join(map(str, having))
+        raise InputError(f"Stages {every} all have a {target!r}: say which with stage= (--stage).")
+    raise refused[min(refused)]
+
+
+def _scope(problem: StageProblem, number: int, count: int) -> str:
+    settings = problem.settings
+    return (
+        f"of stage {number} of {count} alone, on mesh {problem.stage.plan.mesh}: seconds of one of its "
+        f"{settings.microbatches} microbatches, with a share of what is done once a step; memory with "
+        f"{settings.in_flight} in flight. Cuts, schedule and the other stages stay as they are"
+    )

@@ -1,0 +1,148 @@
+"""Which operator, parameter or module a person means by a name, its end or a pattern."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from autopar.errors import InputError
+from autopar.graph import LEAVES, Graph, Node
+from autopar.plan import Plan
+
+EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Module:
+    """What lies in a module of the user's: its operators and its parameters."""
+
+    path: str
+    nodes: tuple[Node, ...]
+
+
+Target = Node | Module
+
+
+def found(plan: Plan, graph: Graph, name: str) -> Target:
+    """What is meant; of layers that are equal in all but their index, decisions included, the first.
+
+    A module of one operator is that operator.
+    """
+    name = dict(graph.aliases).get(name, name)
+    _refuse_fixed(graph, name)
+    nodes = [node for node in graph.nodes if node.op == "parameter" or not node.is_leaf]
+    for names in (lambda n: {n.target} if n.is_leaf else set(), _names):
+        exact = [node for node in nodes if name in names(node)]
+        if len(exact) == 1:
+            return exact[0]
+    modules = tuple(_modules(nodes, name))
+    if modules:
+        return _one(plan, name, modules)
+    matching = tuple(node for node in nodes if any(_means(name, other) for other in _names(node)))
+    if matching:
+        return _one(plan, name, matching)
+    close = ", ".join(_close(name, {spoken for node in nodes for spoken in _spoken(node)}))
+    raise InputError(f"{graph.name} has no {name!r}. Names look like {close}.")
+
+
+def _refuse_fixed(graph: Graph, name: str) -> None:
+    fixed = [node for node in graph.nodes if node.op in LEAVES and node.op != "parameter"]
+    if any(name in (node.target, node.name) for node in fixed):
+        raise InputError(
+            f"{name!r} is not decided: it is an input, a buffer, a constant, or from another stage."
+        )
+
+
+def _modules(nodes: list[Node], name: str) -> Iterator[Target]:
+    """The modules of which this is the name, or the end of it; parts may have ``*``."""
+    paths = dict.fromkeys(path for node in nodes for path in _around(node))
+    exact = [path for path in paths if path == name]
+    for path in exact or [path for path in paths if _ends(name, path)]:
+        inside = tuple(node for node in nodes if path in _around(node))
+        operators = [node for node in inside if not node.is_leaf]
+        if len(operators) == 1:
+            yield operators[0]
+        elif operators:
+            yield Module(path, inside)
+
+
+def _around(node: Node) -> tuple[str, ...]:
+    """The modules that hold a node, the outermost first."""
+    inner = node.target.rpartition(".")[0] if node.is_leaf else node.origin.module
+    parts = inner.split(".") if inner else []
+    return tuple(".".join(parts[: place + 1]) for place in range(len(parts)))
+
+
+def _ends(name: str, path: str) -> bool:
+    wanted, parts = name.split("."), path.split(".")
+    tail = parts[-len(wanted) :]
+    return len(tail) == len(wanted) and all(map(fnmatchcase, tail, wanted))
+
+
+def _one(plan: Plan, name: str, matching: tuple[Target, ...]) -> Target:
+    """The first, where all are alike."""
+    alike = {_looks(plan, each) for each in matching}
+    if len(alike) == 1:
+        return matching[0]
+    shown = ", ".join(map(called, matching[:EXAMPLES]))
+    raise InputError(f"{name!r} means {len(matching)} things: {shown} ... Name one of them.")
+
+
+def called(target: Target) -> str:
+    """How people are told which it is."""
+    if isinstance(target, Module):
+        return target.path
+    return f"{target.outputs[0].name} ({target.path})"
+
+
+def _looks(plan: Plan, target: Target) -> tuple[str, ...]:
+    """What it is and what was decided of it, without the numbers of layers."""
+    nodes = target.nodes if isinstance(target, Module) else (target,)
+    again = plan.recompute_of.get(target.path, "") if isinstance(target, Module) else ""
+    return (again, *(f"{_without_index(node.path)} {chosen(plan, node)}" for node in nodes))
+
+
+def chosen(plan: Plan, node: Node) -> str:
+    """What a plan decides of an operator or parameter, as text."""
+    if node.op == "parameter":
+        entry = plan.parameter[node.target]
+        return stored(str(entry.stored), str(entry.leaf))
+    return str(plan.choice[node.name])
+
+
+def stored(rests: str, enters: str) -> str:
+    """A parameter's two types as text."""
+    return f"rests {rests}, enters {enters}"
+
+
+def _names(node: Node) -> set[str]:
+    return {node.path, node.name, *(tensor.name for tensor in node.outputs)}
+
+
+def _spoken(node: Node) -> set[str]:
+    """The names that people know: a parameter's own, an operator's path."""
+    return {node.target if node.op == "parameter" else node.path}
+
+
+def _means(name: str, other: str) -> bool:
+    return other.endswith(f".{name}") or fnmatchcase(other, name)
+
+
+def _without_index(path: str) -> str:
+    return re.sub(r"\b\d+\b", "*", path)
+
+
+def _close(name: str, names: Iterable[str]) -> list[str]:
+    """The names most like what was asked for, or with ends most like it; of equal layers the first."""
+
+    def likeness(other: str) -> float:
+        end = ".".join(other.split(".")[-1 - name.count(".") :])
+        return max(difflib.SequenceMatcher(None, name, each).ratio() for each in (other, end))
+
+    distinct: dict[str, str] = {}
+    for other in sorted(names, key=lambda name: (len(name), name)):
+        distinct.setdefault(_without_index(other), other)
+    return sorted(distinct.values(), key=likeness, reverse=True)[:EXAMPLES]

@@ -1,0 +1,118 @@
+"""What could be done with a target: each way as the states that it leaves to the problem's variables."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from autopar import presets
+from autopar.blocks import blocks
+from autopar.errors import ConstraintError
+from autopar.explain.target import Module, stored
+from autopar.graph import Graph, Node
+from autopar.mesh import Mesh
+from autopar.placement import I, N, R, S, Sharding
+from autopar.plan import Plan
+from autopar.posed import Posed
+from autopar.pricing.narrow import narrow
+from autopar.show.spoken import said_of
+
+States = Mapping[str, frozenset[int]]
+"""By the name of a variable: the states that are left."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a plan may do with a target; `states` is None where constraints leave nothing."""
+
+    types: str
+    states: States | None
+    kind: Hashable = ""
+    """Equal for candidates that mean nearly the same."""
+    is_whole: bool = False
+    """Whether nothing is split, and nothing left to be summed."""
+
+
+def ways_of(node: Node, posed: Posed, plan: Plan) -> tuple[Way, ...]:
+    """The candidates of an operator or parameter; what only differs in how gathers are kept is one."""
+    ways: dict[str, Way] = {}
+    for state, (types, kind, forms) in enumerate(_candidates(posed, node, plan.mesh)):
+        known = ways.get(types)
+        before = known.states[node.name] if known and known.states else frozenset()
+        whole = all(letter in (I, R, N) for form in forms for letter in form)
+        ways[types] = Way(types, {node.name: before | {state}}, kind, whole)
+    return tuple(ways.values())
+
+
+def _candidates(
+    posed: Posed, node: Node, mesh: Mesh
+) -> Iterator[tuple[str, Hashable, tuple[Sharding, ...]]]:
+    """Each as text, its kind, and all its types."""
+    candidates = posed.priced.candidates
+    if node.op == "parameter":
+        for storage in candidates.parameters[node.name]:
+            forms = (storage.stored, storage.leaf)
+            splits = tuple(isinstance(letter, S) for form in forms for letter in form)
+            yield stored(str(storage.stored), str(storage.leaf)), splits, forms
+    else:
+        for option in candidates.operators[node.name]:
+            said = said_of(option, posed.graph, node, mesh)
+            yield str(option), said, (*option.inputs, *option.outputs)
+
+
+def recomputations(module: Module, posed: Posed) -> tuple[Way, ...]:
+    """What its blocks may do in the backward; nothing where it has no whole block."""
+    inside = [b.path for b in blocks(posed.graph) if f"{b.path}.".startswith(f"{module.path}.")]
+    if not inside:
+        return ()
+    return tuple(
+        Way(_spoken(mode), dict.fromkeys(inside, frozenset([state])))
+        for state, mode in enumerate(posed.priced.candidates.recompute)
+    )
+
+
+def _spoken(mode: str) -> str:
+    return "keeps all for the backward" if mode == "none" else f"recompute {mode}"
+
+
+def presets_of(module: Module, posed: Posed) -> Iterator[Way]:
+    """The field's ways to split it: each preset's constraints on what lies in the module alone."""
+    graph = _alone(module, posed.graph)
+    mine = {node.name for node in module.nodes}
+    candidates = posed.priced.candidates
+    operators = {node.name: candidates.operators.get(node.name, ()) for node in graph.nodes}
+    parameters = {name: o for name, o in candidates.parameters.items() if name in mine}
+    for name in presets.names():
+        constraints = presets.load(name, posed.prices.mesh)
+        try:
+            kept, rest = narrow(operators, parameters, graph, posed.prices.mesh, constraints)
+        except ConstraintError:
+            yield Way(name, None)
+            continue
+        again = presets.regathers(name)
+        states = {
+            node.name: frozenset(
+                state
+                for state, storage in enumerate(candidates.parameters[node.name])
+                if storage in rest[node.name]
+                and (again in (None, storage.regather) or not storage.leaf.is_split)
+            )
+            if node.op == "parameter"
+            else frozenset(map(candidates.operators[node.name].index, kept[node.name]))
+            for node in module.nodes
+        }
+        yield Way(name, states if all(states.values()) else None)
+
+
+def _alone(module: Module, graph: Graph) -> Graph:
+    """The module's nodes, and what they read as if it came from elsewhere."""
+    mine = {node.name for node in module.nodes}
+    read = {graph.producer[name].name for node in module.nodes for name in node.operands}
+    nodes = (
+        node
+        if node.name in mine or node.op == "parameter"
+        else replace(node, op="received", args=(), kwargs=(), target=node.path)
+        for node in graph.nodes
+        if node.name in mine | read
+    )
+    return replace(graph, nodes=tuple(nodes))

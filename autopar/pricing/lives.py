@@ -1,0 +1,256 @@
+"""How long storages are in use in the forward of an emitted module, in places of the graph's nodes.
+
+A variable lives until its function returns: a block's, or the whole forward.  What nobody saves, reads
+or returns any more would be held until then, so emitted code deletes it: `Lives.freed` says what, and
+behind which operator.  One line at most stands below a line of the user's; small tensors are let be.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from autopar.blocks import FEWEST, block_of, is_hub
+from autopar.graph import Graph, Node, Saved
+from autopar.placement import Sharding
+from autopar.plan import Plan
+from autopar.pricing.keeps import Keeps
+from autopar.pricing.operators import local_nbytes, split
+from autopar.pricing.recomputed import Form, again
+
+WORTH = 16
+"""The largest storage of a function over the least that is worth a `del`."""
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Where storages are made, read, saved and let go."""
+
+    keeps: Keeps
+
+    @classmethod
+    def of(cls, plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> Lives:
+        """Under a finished plan."""
+        shardings = {choice.node: choice.sharding for choice in plan.choices}
+        run_again = again(
+            graph, shardings, plan.conversions, plan.recompute_of, saved, plan.mesh, plan.precision
+        )
+        return cls(Keeps(graph, shardings, plan.conversions, plan.mesh, saved, run_again))
+
+    def freed_behind(self) -> Mapping[str, tuple[Form, ...]]:
+        """The forms that are deleted, by the operator behind whose statement that is."""
+        found: defaultdict[str, list[Form]] = defaultdict(list)
+        for form in self._first:
+            storage = self.keeps.storage[form]
+            if storage in self.freed:
+                found[self.graph.nodes[self.freed[storage]].name].append(form)
+        return {name: tuple(forms) for name, forms in found.items()}
+
+    def until(self, storage: Form) -> int:
+        """The last place at which a variable holds a storage that nobody saves."""
+        if storage in self.freed:
+            return self.freed[storage]
+        made, (_, last) = self._home(storage), self.used[storage]
+        read = self._function[last]
+        if made == read:
+            return self._ends[made]
+        # A block's result is its caller's variable, until the next block has overwritten it.
+        return self._ends[read] if self._prefix(made) == self._prefix(read) else self.end
+
+    @cached_property
+    def freed(self) -> Mapping[Form, int]:
+        """The storages that are deleted, and the last place at which they are there."""
+        largest: Counter[int] = Counter()
+        dead: dict[Form, int] = {}
+        for storage in self.used:
+            home = self._home(storage)
+            largest[home] = max(largest[home], self.nbytes(storage))
+            behind = self._dead_behind(storage)
+            if behind is not None and behind < self._ends[home]:
+                dead[storage] = behind
+        return {
+            storage: place
+            for storage, place in dead.items()
+            if WORTH * self.nbytes(storage) >= largest[self._home(storage)]
+        }
+
+    def _dead_behind(self, storage: Form) -> int | None:
+        """The end of the user's line that reads it last, if nobody else holds it."""
+        if self.graph.producer[storage[0]].is_leaf or storage in self.saver:
+            return None
+        homes = {self._home(form) for form in self._forms[storage]}
+        last = self.used[storage][1]
+        if homes != {self._function[last]} or self.graph.nodes[last].is_leaf:
+            return None
+        return self._line_end[last]
+
+    @cached_property
+    def saver(self) -> Mapping[Form, int]:
+        """The first operator that saves a storage, or whose recomputation begins with it."""
+        found: dict[Form, int] = {}
+        dropped = self.keeps.again.node_names
+        for place, node in enumerate(self.graph.nodes):
+            sharding = self.keeps.shardings[node.name]
+            saved = self.keeps.saved.get(node.name, Saved())
+            inputs = list(zip(node.operands, sharding.inputs, strict=True))
+            if node.name in dropped:
+                held = [form for form in inputs if form in self.keeps.again.held]
+            else:
+                outputs = zip((t.name for t in node.outputs), sharding.outputs, strict=True)
+                made = list(outputs)
+                held = [inputs[i] for i in saved.operands] + [made[i] for i in saved.outputs]
+            for form in held:
+                found.setdefault(self.keeps.storage[form], place)
+        for form in self.keeps.again.held:
+            storage = self.keeps.storage[form]
+            if storage in self.used:
+                found.setdefault(storage, self.used[storage][0])
+        return found
+
+    @cached_property
+    def used(self) -> Mapping[Form, tuple[int, int]]:
+        """First and last place at which a storage is made or read; parameters at rest are left out."""
+        found: dict[Form, tuple[int, int]] = {}
+        for form, place in self._first.items():
+            storage = self.keeps.storage[form]
+            begin, end = found.get(storage, (place, place))
+            found[storage] = min(begin, place), max(end, self._last[form])
+        return {storage: life for storage, life in found.items() if storage not in self.resting}
+
+    @cached_property
+    def resting(self) -> frozenset[Form]:
+        """Parameters as they enter the step."""
+        return frozenset(
+            (node.outputs[0].name, self.keeps.shardings[node.name].outputs[0])
+            for node in self.graph.leaves("parameter")
+        )
+
+    @cached_property
+    def _uses(self) -> tuple[dict[Form, int], dict[Form, int]]:
+        """Where each form is first there, and where it is last read; conversions stand at the reader."""
+        source = {(c.tensor, c.target): c.source for c in self.keeps.conversions}
+        first: dict[Form, int] = {}
+        last: dict[Form, int] = {}
+
+        def reach(name: str, form: Sharding, place: int) -> None:
+            if (name, form) not in first:
+                reach(name, source[name, form], place)
+                first[name, form] = place
+            last[name, form] = place
+
+        for place, node in enumerate(self.graph.nodes):
+            sharding = self.keeps.shardings[node.name]
+            for name, read in zip(node.operands, sharding.inputs, strict=True):
+                reach(name, read, place)
+            for tensor, made in zip(node.outputs, sharding.outputs, strict=True):
+                first[tensor.name, made] = last[tensor.name, made] = place
+        results = set(self.graph.results)
+        last |= {form: self.end for form in last if form[0] in results}
+        return first, last
+
+    @property
+    def _first(self) -> Mapping[Form, int]:
+        return self._uses[0]
+
+    @property
+    def _last(self) -> Mapping[Form, int]:
+        return self._uses[1]
+
+    @cached_property
+    def _forms(self) -> Mapping[Form, list[Form]]:
+        """All forms that live in a storage."""
+        found: defaultdict[Form, list[Form]] = defaultdict(list)
+        for form in self._first:
+            found[self.keeps.storage[form]].append(form)
+        return found
+
+    def _home(self, form: Form) -> int:
+        """The function in which a form is made."""
+        hub = is_hub(self.graph.producer[form[0]], self.graph)
+        return 0 if hub else self._function[self._first[form]]
+
+    @cached_property
+    def _function(self) -> list[int]:
+        """Of every place: which function its statement is in; 0 is the forward, which leaves are in."""
+        computing = [(place, node) for place, node in enumerate(self.graph.nodes) if _is_said(node)]
+        pieces = [
+            (where, [place for place, _ in run])
+            for where, run in itertools.groupby(
+                computing, key=lambda pair: block_of(pair[1].origin)
+            )
+        ]
+        alike = Counter(where[0] for where, _ in pieces if where is not None)
+        looks = Counter(self._looks(places) for _, places in pieces)
+        found = [0] * len(self.graph.nodes)
+        for number, (where, places) in enumerate(pieces, start=1):
+            is_trifle = len(places) < FEWEST and looks[self._looks(places)] == 1
+            for place in places if where and alike[where[0]] > 1 and not is_trifle else ():
+                found[place] = number
+        return found
+
+    def _looks(self, places: list[int]) -> tuple[object, ...]:
+        """What short pieces must have in common to share a class."""
+        nodes = [self.graph.nodes[place] for place in places]
+        return tuple((node.op, *(tensor.shape for tensor in node.outputs)) for node in nodes)
+
+    @cached_property
+    def _ends(self) -> Mapping[int, int]:
+        """The last place of each function."""
+        found = {function: place for place, function in enumerate(self._function)}
+        return found | {0: self.end}
+
+    def _prefix(self, function: int) -> str:
+        where = block_of(self.graph.nodes[self._ends[function]].origin) if function else None
+        return "" if where is None else where[0]
+
+    @cached_property
+    def _line_end(self) -> list[int]:
+        """Of every place: the last one of the statements below the same line of the user's."""
+        found = list(range(len(self.graph.nodes)))
+
+        def line(place: int) -> object:
+            origin = self.graph.nodes[place].origin
+            return self._function[place], origin.file, origin.line, origin.code
+
+        said = [place for place, node in enumerate(self.graph.nodes) if _is_said(node)]
+        for _, run in itertools.groupby(said, key=line):
+            places = list(run)
+            for place in places:
+                found[place] = places[-1]
+        return found
+
+    def within(self, place: int) -> Saved:
+        """One rank's share of what an operator makes and lets go while it runs."""
+        node = self.graph.nodes[place]
+        found = self.keeps.saved.get(node.name, Saved())
+        ways = split(self.keeps.shardings[node.name], self.keeps.mesh) if not node.is_leaf else 1
+        return Saved(
+            forward_nbytes=found.forward_nbytes // ways,
+            backward_nbytes=found.backward_nbytes // ways,
+        )
+
+    def nbytes(self, storage: Form) -> int:
+        """Of one rank's part."""
+        return local_nbytes(self.graph.tensors[storage[0]], storage[1], self.keeps.mesh)
+
+    def every(self) -> Iterator[tuple[Form, int, int]]:
+        """The storages, each with the places at which it is made and read last."""
+        return ((storage, first, last) for storage, (first, last) in self.used.items())
+
+    @property
+    def end(self) -> int:
+        """The last place."""
+        return len(self.graph.nodes) - 1
+
+    @property
+    def graph(self) -> Graph:
+        """What runs."""
+        return self.keeps.graph
+
+
+def _is_said(node: Node) -> bool:
+    """Whether a statement is written for it."""
+    return node.op not in ("parameter", "buffer", "input", "received")

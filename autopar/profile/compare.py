@@ -1,0 +1,80 @@
+"""A traced step compared with its plan: operator groups, collectives, and what neither names."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from autopar.beside import Beside, FlowLine, Line
+from autopar.blocks import block_of
+from autopar.graph import Graph, Node
+from autopar.plan import Flow, Plan
+from autopar.profile.trace import BACKWARD, FORWARD, UPDATE, Trace, by_group
+
+
+def compared(plan: Plan, graph: Graph, trace: Trace) -> Beside:
+    """Line by line."""
+    operators = plan.estimate.operators
+    spent = sum(each.forward_s + each.backward_s for each in operators)
+    return Beside(
+        model=plan.model,
+        mesh=str(plan.mesh),
+        hardware=plan.hardware,
+        plan=plan.digest,
+        predicted_step_s=plan.estimate.step_s,
+        measured_step_s=trace.step_s,
+        traced_step_s=trace.traced_s,
+        predicted_update_s=plan.estimate.compute_s - spent,
+        measured_update_s=trace.parts[UPDATE],
+        lines=tuple(_lines(plan, graph, trace)),
+        flows=tuple(_flows(plan, trace)),
+    )
+
+
+def _lines(plan: Plan, graph: Graph, trace: Trace) -> Iterator[Line]:
+    """In the order of the graph; what was measured besides comes last."""
+    forward, backward = by_group(trace.forward_s), by_group(trace.backward_s)
+    predicted = {each.node: each for each in plan.estimate.operators}
+    groups: defaultdict[tuple[str, str], list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        if node.name in predicted:
+            block, place = group_of(node)
+            # A block of few operators is written in its parent's place.
+            is_there = (block, place) in forward or ("", place) not in forward
+            groups[block if is_there else "", place].append(node)
+    for (block, place), nodes in groups.items():
+        times = [predicted[node.name] for node in nodes]
+        sources = Counter(each.source for each in times)
+        yield Line(
+            block, place, nodes[0].origin.code, len(nodes), ", ".join(sorted(sources)),
+            sum(each.forward_s for each in times), forward.pop((block, place), 0.0),
+            sum(each.backward_s for each in times), backward.pop((block, place), 0.0),
+        )  # fmt: skip
+    for block, place in dict.fromkeys((*forward, *backward)):
+        name = (block or "(autograd, gradients' sums)") if not place else block
+        times_of = forward[block, place], backward[block, place]
+        yield Line(name, place, "", 0, "", 0.0, times_of[0], 0.0, times_of[1])
+
+
+def group_of(node: Node) -> tuple[str, str]:
+    """The block and the line of a node, as marks in the emitted code name them."""
+    where = block_of(node.origin)
+    block = "" if where is None else f"{where[0]}.{where[1]}"
+    return block, f"{Path(node.origin.file).name}:{node.origin.line}" if node.origin.code else ""
+
+
+def _flows(plan: Plan, trace: Trace) -> Iterator[FlowLine]:
+    left = dict(trace.collective_s)
+    for flow in plan.estimate.flows:
+        key = flow.axis, flow.collective, _when(flow)
+        measured_s = left.pop(key, 0.0)
+        yield FlowLine(*key, flow.calls, trace.calls[key], flow.seconds, measured_s)
+    for key, measured_s in left.items():
+        yield FlowLine(*key, 0, trace.calls[key], 0.0, measured_s)
+
+
+def _when(flow: Flow) -> str:
+    if flow.scope == "step":
+        return "parameters" if flow.direction == FORWARD else "gradients"
+    return FORWARD if flow.direction == FORWARD else BACKWARD

@@ -1,0 +1,120 @@
+"""Which calls are worth timing, and the loop that times them: plan, measure, plan again.
+
+The first plan is chosen by the roofline.  Once its operators are timed another plan may look better,
+of operators that are not; so the best plan is made again until all it runs has been timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autopar import presets
+from autopar.compiler import Compiler
+from autopar.errors import AutoparError
+from autopar.graph import Graph
+from autopar.mesh import Mesh
+from autopar.options import Options
+from autopar.plan import OpSharding
+from autopar.posed import Compilation
+from autopar.pricing.operators import call_of
+from autopar.profile.measure import Refused, measure
+from autopar.rules import LocalCall, local_call
+from cost_models.measured import Call, Database, Setting, Timed
+from cost_models.measured.timer import Effort
+
+AGAIN = 4
+"""Plans that are made, at most, until all that the best one runs has been timed."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was timed for a model: the plan that is best now, every time it needs, and what refused."""
+
+    made: Compilation
+    timed: tuple[Timed, ...]
+    """What this run measured."""
+    known: int
+    """Calls that were in the database before."""
+    refused: tuple[Refused, ...]
+
+
+Pairs = dict[str, tuple[LocalCall, Call]]
+
+
+def profile(
+    compiler: Compiler,
+    graph: Graph,
+    database: Path,
+    setting: Setting,
+    *,
+    every: bool = False,
+    again: bool = False,
+    effort: Effort | None = None,
+    imports: tuple[str, ...] = (),
+    tell: Callable[[str], None] = lambda _: None,
+) -> Wanted:
+    """Time what the best plan and the presets run on a rank, or what any candidate would.
+
+    What the database holds of this setting is not timed again, unless `again`.
+    """
+    store = Database(database)
+    free = replace(compiler.options, database=None)
+    made = compiler.with_options(free).compile(graph)
+    pairs = _of_every(made) if every else _of_plans(made, *_presets(compiler, free, graph))
+    before = set(store.read(setting)) if database.is_file() else set()
+    done: set[str] = set() if again else set(before)
+    timed: list[Timed] = []
+    refused: list[Refused] = []
+    for _ in range(AGAIN):
+        left = [pair for text, pair in pairs.items() if text not in done]
+        if left:
+            tell(f"timing {len(left)} distinct calls on {setting} ...")
+            found, failed = measure(left, setting, effort, imports)
+            store.write(setting, found)
+            timed += found
+            refused += failed
+            done |= {call.text for _, call in left}
+        made = compiler.with_options(replace(free, database=database)).compile(graph)
+        pairs = _of_plans(made)
+        if done.issuperset(pairs):
+            break
+    return Wanted(made, tuple(timed), len(before & set(pairs)), tuple(refused))
+
+
+def _presets(compiler: Compiler, free: Options, graph: Graph) -> Iterator[Compilation]:
+    """The presets' plans, as far as this mesh and model have them."""
+    if compiler.options.preset or compiler.options.constraints:
+        return
+    for name in presets.names():
+        try:
+            yield compiler.with_options(replace(free, preset=name)).compile(graph)
+        except (AutoparError, ValueError):
+            continue
+
+
+def _of_plans(*plans: Compilation) -> Pairs:
+    """What the plans run on one rank."""
+    pairs: Pairs = {}
+    for made in plans:
+        choices = ((c.node, c.sharding) for c in made.plan.choices)
+        pairs |= _pairs(choices, made.graph, made.plan.mesh)
+    return pairs
+
+
+def _of_every(made: Compilation) -> Pairs:
+    """What any candidate of any operator would run."""
+    options = made.priced.candidates.operators
+    choices = ((name, sharding) for name, every in options.items() for sharding in every)
+    return _pairs(choices, made.graph, made.plan.mesh)
+
+
+def _pairs(choices: Iterable[tuple[str, OpSharding]], graph: Graph, mesh: Mesh) -> Pairs:
+    found: Pairs = {}
+    for name, sharding in choices:
+        node = graph.node[name]
+        local, call = local_call(node, sharding, graph, mesh), call_of(node, sharding, graph, mesh)
+        if local is not None and call is not None:
+            found.setdefault(call.text, (local, call))
+    return found

@@ -1,0 +1,24 @@
+"""Files that people hand over: their text, and the first thing that is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from autopar.errors import AutoparError, PlanError
+
+
+def text_of(path: str | Path, what: str, error: type[AutoparError] = PlanError) -> str:
+    """The text of a file; `error` says that `what` cannot be read, and why."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as reason:
+        raise error(f"Cannot read {what} {path}: {reason}.") from None
+
+
+def first_fault(found: ValidationError) -> str:
+    """``place: what is wrong there``, of the first of all faults."""
+    first = found.errors()[0]
+    place = ".".join(map(str, first["loc"])) or "the file"
+    return f"{place}: {first['msg']}"

@@ -1,0 +1,94 @@
+"""An operator as one rank calls it: its arguments and operands on shards, and words to know it by.
+
+`text` is equal for calls that do the same work, `family` for calls that differ in their sizes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+from autopar.graph import Arg, Graph, Node, Ref, Tensor
+from autopar.mesh import Mesh
+from autopar.plan import OpSharding
+from autopar.rules import _torch
+from autopar.rules.local import localize
+
+
+@dataclass(frozen=True)
+class LocalCall:
+    """`op` on tensors named ``t0``, ``t1``, ...; one that is read twice is one operand.
+
+    `has_gradient`: whether anything that it makes gets a gradient.
+    """
+
+    op: str
+    args: tuple[Arg, ...]
+    kwargs: tuple[tuple[str, Arg], ...]
+    operands: tuple[Tensor, ...]
+    has_gradient: bool
+
+    @cached_property
+    def text(self) -> str:
+        """``aten.mm.default(t0, t1) of float32[8, 4] grad, float32[4, 2] grad``."""
+        written = [*map(repr, self.args), *(f"{key}={value!r}" for key, value in self.kwargs)]
+        read = ", ".join(f"{t.dtype}{list(t.shape)}{_grad(t)}" for t in self.operands)
+        return f"{self._op}({', '.join(written)}) of {read}"
+
+    @cached_property
+    def family(self) -> str:
+        """``aten.mm.default of float32 2d grad, float32 2d grad``."""
+        read = ", ".join(f"{t.dtype} {len(t.shape)}d{_grad(t)}" for t in self.operands)
+        return f"{self._op} of {read}"
+
+    @property
+    def _op(self) -> str:
+        """An operator of the user's has other times when the files that define it change."""
+        source = _source(self.op)
+        return f"{self.op}@{source}" if source else self.op
+
+
+def local_call(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> LocalCall | None:
+    """What one rank calls; None for leaves, and for what is more than the operator on its shards."""
+    if node.is_leaf or sharding.variant or _is_padded_lookup(node, graph):
+        return None
+    forms = dict(zip(node.operands, sharding.inputs, strict=True))
+    if len(set(zip(node.operands, sharding.inputs, strict=True))) > len(forms):
+        return None  # one tensor in two forms: two tensors, which no name tells apart
+    names = {name: f"t{place}" for place, name in enumerate(forms)}
+    operands = tuple(
+        replace(graph.tensors[name], name=names[name], shape=form.local_shape(shape, mesh), pads=())
+        for name, form in forms.items()
+        for shape in [graph.tensors[name].shape]
+    )
+    args, kwargs = localize(node, sharding, graph, mesh)
+    return LocalCall(
+        node.op,
+        tuple(_renamed(arg, names.__getitem__) for arg in args),
+        tuple((key, _renamed(arg, names.__getitem__)) for key, arg in kwargs),
+        operands,
+        any(tensor.differentiable for tensor in node.outputs),
+    )
+
+
+def _is_padded_lookup(node: Node, graph: Graph) -> bool:
+    """A lookup in a table with padded rows masks what it finds."""
+    return node.op == "aten.embedding.default" and bool(graph.tensors[node.operands[0]].pads)
+
+
+def _renamed(arg: Arg, name: Callable[[str], str]) -> Arg:
+    if isinstance(arg, Ref):
+        return Ref(name(arg.name))
+    if isinstance(arg, tuple):
+        return tuple(_renamed(item, name) for item in arg)
+    return arg
+
+
+def _grad(tensor: Tensor) -> str:
+    return " grad" if tensor.differentiable else ""
+
+
+@cache
+def _source(op: str) -> str:
+    return _torch.source_digest(op) or ""

@@ -1,0 +1,129 @@
+"""Names for profilers: emitted source once more, with a name around every operator group and conversion.
+
+A group is what one line of the user's source became: the statements below its comment.  The file that
+people read stays as it is; the variant with names is made when a profiler is first found active, and
+only runs while one is, so that nothing is spent otherwise.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from autopar.runtime import _torch
+from autopar.runtime.module import Module, path_of
+from autopar.runtime.named import PREFIX, label
+
+VERBS = frozenset(
+    ["all_gather", "all_reduce", "reduce_scatter", "all_to_all", "shard", "replicate", "invariant",
+     "partial"]
+)  # fmt: skip
+_ORIGIN = re.compile(r"\s*# (\S+:\d+)  ")
+_MARK = "__mark__"
+
+
+def marked(source: str, path: Path, name: str) -> ModuleType:
+    """The emitted module with names."""
+    tree = ast.parse(source, str(path))
+    origins = [_ORIGIN.match(line) for line in source.splitlines()]
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.body = list(_with_marks(node.body, origins, classes, node.lineno))
+    module = ModuleType(name)
+    module.__dict__[_MARK] = _mark
+    exec(compile(ast.fix_missing_locations(tree), str(path), "exec"), module.__dict__)
+    return module
+
+
+Numbered = tuple[int, int, str]
+"""First sequence number of autograd inside a span, first one behind it, and the span's label."""
+_NUMBERS: ContextVar[list[Numbered] | None] = ContextVar("numbers", default=None)
+
+
+@contextmanager
+def numbering() -> Iterator[list[Numbered]]:
+    """Notes which steps of autograd each span makes: a backward's operators bear their numbers."""
+    numbers: list[Numbered] = []
+    token = _NUMBERS.set(numbers)
+    try:
+        yield numbers
+    finally:
+        _NUMBERS.reset(token)
+
+
+@contextmanager
+def _mark(module: Module, place: str, verb: str, axis: str) -> Iterator[None]:
+    """Around statements of a module."""
+    words = label(path_of(module), place, verb, axis)
+    first = _torch.next_step_of_autograd()
+    with torch.profiler.record_function(PREFIX + words):
+        yield
+    numbers = _NUMBERS.get()
+    if numbers is not None:
+        numbers.append((first, _torch.next_step_of_autograd(), words))
+
+
+Origins = list[re.Match[str] | None]
+
+
+def _with_marks(
+    body: list[ast.stmt], origins: Origins, classes: set[str], first: int
+) -> Iterator[ast.stmt]:
+    """Statements of one place and verb together in one ``with``; calls of blocks stay outside."""
+    last: tuple[str, str, str] | None = None
+    together: ast.With | None = None
+    for statement in body:
+        if not isinstance(statement, ast.Assign) or _uses(statement, classes):
+            last = together = None
+            yield statement
+            continue
+        key = (_place(origins, first, statement.lineno), *_verb_and_axis(statement.value))
+        if together is None or key != last:
+            last, together = key, _with(key, statement)
+            yield together
+        else:
+            together.body.append(statement)
+
+
+def _place(origins: Origins, first: int, line: int) -> str:
+    """The comment above, inside the same function."""
+    for found in reversed(origins[first:line]):
+        if found:
+            return found[1]
+    return ""
+
+
+def _uses(statement: ast.stmt, classes: set[str]) -> bool:
+    return any(isinstance(node, ast.Name) and node.id in classes for node in ast.walk(statement))
+
+
+def _verb_and_axis(value: ast.expr) -> tuple[str, str]:
+    """Of a conversion its verb and axis; of an operator that issues collectives the axis alone."""
+    if not isinstance(value, ast.Call):
+        return "", ""
+    if isinstance(value.func, ast.Name) and value.func.id in VERBS and len(value.args) > 1:
+        return value.func.id, _text(value.args[1])
+    axes = [_text(keyword.value) for keyword in value.keywords if keyword.arg == "axis"]
+    return "", axes[0] if axes else ""
+
+
+def _text(node: ast.expr) -> str:
+    return str(node.value) if isinstance(node, ast.Constant) else ""
+
+
+def _with(key: tuple[str, str, str], statement: ast.stmt) -> ast.With:
+    call = ast.Call(
+        ast.Name(_MARK, ast.Load()),
+        [ast.Name("self", ast.Load()), *(ast.Constant(part) for part in key)],
+        [],
+    )
+    made = ast.With([ast.withitem(call)], [statement])
+    return ast.copy_location(made, statement)

@@ -1,0 +1,47 @@
+"""What the command line prints, as HTML for a notebook.
+
+No colour is set where the command line sets none, so tables are dark on light and light on dark.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import singledispatch
+
+from rich.console import Console, RenderableType
+
+from autopar.changes import Difference
+from autopar.explanation import Explanation
+from autopar.pipeline_plan import PipelinePlan
+from autopar.plan import Plan
+from autopar.show.changes import show_difference
+from autopar.show.explanation import explanation
+from autopar.show.pipeline import show_pipeline
+from autopar.show.plan import show_plan
+from autopar.show.table import WIDTH
+
+CODE = '<pre style="line-height: normal; overflow-x: auto; white-space: pre">{code}</pre>'
+
+
+def as_html(renderable: RenderableType) -> str:
+    """What a console of 100 columns shows, as one ``<pre>`` that needs no style sheet."""
+    console = Console(file=io.StringIO(), width=WIDTH, record=True, highlight=False)
+    console.print(renderable)
+    return console.export_html(code_format=CODE, inline_styles=True)
+
+
+@singledispatch
+def drawn(value: object) -> RenderableType:
+    """The table of a value."""
+    raise TypeError(f"There is no drawing of a {type(value).__name__}.")
+
+
+drawn.register(Plan)(show_plan)
+drawn.register(PipelinePlan)(show_pipeline)
+drawn.register(Difference)(show_difference)
+drawn.register(Explanation)(explanation)
+
+
+def html(value: object) -> str:
+    """A value as a notebook shows it."""
+    return as_html(drawn(value))

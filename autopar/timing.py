@@ -1,0 +1,49 @@
+"""Where the seconds of operators are from: measured on a device, concluded from others, or modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+SOURCES = ("measured", "interpolated", "modelled")
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """What an operator should take on one rank, where that is from, and the memory in use meanwhile.
+
+    `measured`: this very call was timed on this device; `interpolated`: calls of other sizes were;
+    `modelled`: none was, and the roofline speaks.  Bytes are those besides what rests.
+    """
+
+    node: str
+    forward_s: float
+    backward_s: float
+    source: Literal["measured", "interpolated", "modelled"]
+    forward_nbytes: int = 0
+    backward_nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Which measured times a plan was priced by: of what device and software, and their digest."""
+
+    setting: str
+    digest: str
+
+    def __str__(self) -> str:
+        return f"measured on {self.setting} ({self.digest})"
+
+
+def summed_up(operators: Iterable[OpTime], timing: Timing | None) -> str:
+    """How many operators are from where, and their share of the computing; "" of old plans."""
+    every = tuple(operators)
+    total = sum(each.forward_s + each.backward_s for each in every) or 1.0
+    told = []
+    for source in SOURCES:
+        spent = [each.forward_s + each.backward_s for each in every if each.source == source]
+        if spent:
+            told.append(f"{len(spent)} {source} ({sum(spent) / total:.1%} of their seconds)")
+    where = "" if timing is None else f"\nmeasured on {timing.setting}"
+    return ", ".join(told) + where

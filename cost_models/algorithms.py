@@ -1,0 +1,72 @@
+"""Collective time by other algorithms than one ring: trees, and rings inside rings.
+
+A mesh axis is seen as levels, narrow ones first: so many ranks inside a host, so many hosts, so many
+pods.  With r_i ranks on level i, whose link has latency a_i and each rank's share b_i of its bandwidth:
+
+tree            all-reduce: up and down, 2 * sum(hops_i * a_i) + 2 n / b.  Hops are log2(r_i) between
+                hosts and r_i - 1 inside of one, where a tree is a chain; two trees share the bytes, so
+                that leaves work, too (Sanders, Speck, Traeff 2009; NCCL's src/graph/tuning.cc).
+                broadcast: down only, in pieces.
+hierarchical    reduce-scatter inside, then of each rank's part outside, and all-gathers back: each way
+                sum((r_i - 1) * a_i + (r_i - 1) / r_i * n_i / b_i), where n_(i+1) = n_i / r_i.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from cost_models.machine import Hardware, Level, Link
+
+Seconds = float | None
+"""None where an algorithm does not do that kind of collective."""
+
+
+def axis_levels(hardware: Hardware, stride: int, size: int) -> tuple[Level, ...]:
+    """What a mesh axis of this stride and size passes, from inside hosts outwards (row-major ranks)."""
+    borders = hardware.borders
+    reached = min(size, max(1, borders[0][0] // stride))
+    inner = hardware.intra_host
+    found = [Level(reached, inner.bytes_per_s, inner.latency_s, True)]
+    for place, (devices, leaving) in enumerate(borders):
+        beyond = borders[place + 1][0] // stride if place + 1 < len(borders) else size
+        further = min(size, max(1, beyond))
+        if further > reached:
+            ranks, inside = math.ceil(further / reached), devices < hardware.devices_per_host
+            found.append(Level(ranks, leaving.bytes_per_s, leaving.latency_s, inside))
+            reached = further
+    return tuple(level for level in found if level.ranks > 1)
+
+
+def tree_seconds(kind: str, nbytes: float, link: Link) -> Seconds:
+    """By a tree; of the kinds that have one."""
+    ways = {"all_reduce": 2, "broadcast": 1}.get(kind)
+    if ways is None:
+        return None
+    latency_s = sum(_hops(level) * level.latency_s for level in link.levels)
+    return ways * (latency_s + nbytes / link.bytes_per_s)
+
+
+def hierarchical_seconds(kind: str, nbytes: float, link: Link) -> Seconds:
+    """By a ring on each level, one after the other."""
+    ways = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}.get(kind)
+    return None if ways is None else ways * _one_way(nbytes, link.levels)
+
+
+def _one_way(nbytes: float, levels: Sequence[Level]) -> float:
+    seconds, part = 0.0, nbytes
+    for level in levels:
+        steps = level.ranks - 1
+        seconds += steps * level.latency_s + steps / level.ranks * part / level.bytes_per_s
+        part /= level.ranks
+    return seconds
+
+
+def _hops(level: Level) -> int:
+    return level.ranks - 1 if level.inside_host else math.ceil(math.log2(level.ranks))
+
+
+BY_NAME: Mapping[str, Callable[[str, float, Link], Seconds]] = {
+    "tree": tree_seconds,
+    "hierarchical": hierarchical_seconds,
+}

@@ -1,0 +1,142 @@
+"""A file of measured times: SQLite, so that several processes may write and none leaves half a write.
+
+Times of another device, software, number of threads or of ranks lie beside each other and are never
+mixed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import astuple, fields
+from pathlib import Path
+
+from cost_models.errors import CostModelError
+from cost_models.measured.values import Call, Pass, Setting, Timed, Work
+
+VERSION = 1
+APPLICATION = 0x41757450
+"""By which a file says that it is one of these."""
+PATIENCE_S = 60.0
+"""For so long a writer waits for others."""
+_PLACE = tuple(f.name for f in fields(Setting))
+_TABLES = f"""
+create table setting (id integer primary key, {", ".join(_PLACE)}, unique ({", ".join(_PLACE)}));
+create table timed (
+    setting integer not null references setting (id), text text not null, op text not null,
+    family text not null, dtype text not null,
+    flops real not null, nbytes real not null, forward_s real not null, forward_spread real not null,
+    backward_flops real, backward_nbytes real, backward_s real, backward_spread real,
+    "rows" integer not null, date text not null, primary key (setting, text));
+"""
+
+
+class Database:
+    """Times by setting and call, in a file."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def settings(self) -> tuple[Setting, ...]:
+        """Every setting of which there are times."""
+        with self._open() as connection:
+            rows = connection.execute(f"select {', '.join(_PLACE)} from setting order by id")
+            return tuple(Setting(*row) for row in rows)
+
+    def read(self, setting: Setting) -> dict[str, Timed]:
+        """What was timed in this very setting, by the text of the call."""
+        with self._open() as connection:
+            rows = connection.execute(
+                "select op, text, family, dtype, flops, nbytes, backward_flops, backward_nbytes, "
+                'forward_s, forward_spread, backward_s, backward_spread, "rows", date from timed '
+                f"where setting = (select id from setting where {_WHERE}) order by text",
+                astuple(setting),
+            )
+            return {timed.call.text: timed for timed in map(_read, rows)}
+
+    def write(self, setting: Setting, every: Iterable[Timed]) -> None:
+        """Keep times, the later ones of a call in place of earlier ones: all of them or none."""
+        with self._open(create=True) as connection:
+            connection.execute("begin immediate")
+            try:
+                connection.execute(
+                    f"insert or ignore into setting ({', '.join(_PLACE)}) values "
+                    f"({', '.join('?' * len(_PLACE))})",
+                    astuple(setting),
+                )
+                (place,) = connection.execute(
+                    f"select id from setting where {_WHERE}", astuple(setting)
+                ).fetchone()
+                connection.executemany(
+                    f"insert or replace into timed values ({', '.join('?' * 15)})",
+                    (_written(place, timed) for timed in every),
+                )
+            except BaseException:
+                connection.rollback()
+                raise
+            connection.commit()
+
+    @contextmanager
+    def _open(self, create: bool = False) -> Iterator[sqlite3.Connection]:
+        """The file, made where that is wanted; whatever SQLite says against it is said with its name."""
+        if not create and not self.path.is_file():
+            raise CostModelError(
+                f"There is no profile database {self.path}: measure one with `autopar profile`."
+            )
+        try:
+            if create:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(
+                sqlite3.connect(self.path, PATIENCE_S, isolation_level=None)
+            ) as connection:
+                self._prepare(connection)
+                yield connection
+        except (sqlite3.Error, OSError) as error:
+            raise CostModelError(
+                f"The profile database {self.path} cannot be used: {error}. Delete it and measure "
+                "again with `autopar profile`, or pass another with --database."
+            ) from None
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Tables in a new file; a file of something else, or of another version, is refused."""
+        connection.execute("begin immediate")
+        (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
+        if not tables:
+            for statement in filter(str.strip, _TABLES.split(";")):
+                connection.execute(statement)
+            connection.execute(f"pragma application_id = {APPLICATION}")
+            connection.execute(f"pragma user_version = {VERSION}")
+        connection.commit()
+        (application,) = connection.execute("pragma application_id").fetchone()
+        (version,) = connection.execute("pragma user_version").fetchone()
+        if (application, version) != (APPLICATION, VERSION):
+            raise CostModelError(
+                f"{self.path} is no profile database of version {VERSION}; name another file with "
+                "--database, or delete this one and measure again with `autopar profile`."
+            )
+
+
+_WHERE = " and ".join(f"{name} = ?" for name in _PLACE)
+
+
+def _written(setting: int, timed: Timed) -> tuple[object, ...]:
+    call, there = timed.call, timed.call.forward
+    back, passed = call.backward, timed.backward
+    return (
+        setting, call.text, call.op, call.family, there.dtype, there.flops, there.nbytes,
+        timed.forward.seconds, timed.forward.spread,
+        *((None, None) if back is None else (back.flops, back.nbytes)),
+        *((None, None) if passed is None else (passed.seconds, passed.spread)),
+        timed.rows, timed.date,
+    )  # fmt: skip
+
+
+def _read(row: tuple[object, ...]) -> Timed:
+    op, text, family, dtype, flops, nbytes, back_flops, back_nbytes, *rest = row
+    forward_s, forward_spread, backward_s, backward_spread, rows, date = rest
+    backward = None if back_flops is None else Work(back_flops, back_nbytes, dtype)  # type: ignore[arg-type]
+    passed = None if backward_s is None else Pass(backward_s, backward_spread)  # type: ignore[arg-type]
+    forward = Work(flops, nbytes, dtype)  # type: ignore[arg-type]
+    call = Call(op, text, family, forward, backward)  # type: ignore[arg-type]
+    return Timed(call, Pass(forward_s, forward_spread), passed, rows, date)  # type: ignore[arg-type]

@@ -1,0 +1,84 @@
+"""Seconds of actions, robustly: warm, in rows that alternate, median and spread.
+
+The rows of different actions alternate, so that a busy moment of the machine spoils one row of each
+rather than every row of one.  Where there is a default group all its ranks time the same actions at
+the same time, from the first rank's start to the last one's end: ranks that share a host's cores slow
+each other down, and are meant to.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from cost_models.measured.values import Pass
+
+Key = TypeVar("Key")
+Action = Callable[[], object]
+MOST_CALLS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """So many rows of each action, of about `row_s`; one that takes long has fewer, three at least."""
+
+    rows: int = 9
+    row_s: float = 0.004
+    most_s: float = 4.0
+
+
+def rows_of(actions: Mapping[Key, Action], effort: Effort, device: str) -> dict[Key, list[float]]:
+    """Seconds of one call of each action in each of its rows; the first calls are not counted."""
+    calls = {key: _calls_in_a_row(action, effort.row_s, device) for key, action in actions.items()}
+    found: dict[Key, list[float]] = {key: [] for key in actions}
+    for _ in range(effort.rows):
+        for key, action in actions.items():
+            spent_s = sum(found[key]) * calls[key]
+            if len(found[key]) < 3 or spent_s < effort.most_s:
+                found[key].append(_row_seconds(action, calls[key], device) / calls[key])
+    return found
+
+
+def median_of(rows: list[float], calls: int = 1) -> Pass:
+    """Of rows of actions that make so many calls each."""
+    middle = statistics.median(rows)
+    if len(rows) < 2:
+        return Pass(middle / calls, 0.0)
+    low, _, high = statistics.quantiles(rows, n=4, method="inclusive")
+    return Pass(middle / calls, (high - low) / 2 / middle)
+
+
+def _calls_in_a_row(action: Action, row_s: float, device: str) -> int:
+    """As many as fit; the same on all ranks.  The first two calls warm up."""
+    action()
+    action()
+    took_s = _row_seconds(action, 1, device)
+    return min(MOST_CALLS, max(1, round(row_s / max(took_s, 1e-9))))
+
+
+def _row_seconds(action: Action, calls: int, device: str) -> float:
+    """The same on all ranks, whose clock is the host's."""
+    together = dist.is_initialized()
+    if together:
+        dist.barrier()
+    _synchronise(device)
+    start = time.monotonic() if together else time.perf_counter()
+    for _ in range(calls):
+        action()
+    _synchronise(device)
+    if not together:
+        return time.perf_counter() - start
+    ends = torch.tensor([-start, time.monotonic()], dtype=torch.float64)
+    dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+    return float(ends.sum())
+
+
+def _synchronise(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()

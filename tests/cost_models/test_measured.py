@@ -1,0 +1,206 @@
+"""Measured times: kept whole and apart, interpolated in a stated way, taken robustly."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cost_models.errors import CostModelError
+from cost_models.measured import Call, Database, Pass, Setting, Timed, Times, Work, here
+from cost_models.measured.timer import Effort, median_of, rows_of
+
+HERE = Setting("some cpu", "cpu", 0.0, "torch 2.13", 1, 2, 4)
+ELSEWHERE = replace(HERE, device="another cpu")
+
+
+def model(work: Work) -> float:
+    return 1e-6 + work.flops / 1e9 + work.nbytes / 1e10
+
+
+def call(size: float, family: str = "mm") -> Call:
+    forward = Work(2 * size**3, 12 * size**2, "float32")
+    backward = Work(4 * size**3, 24 * size**2, "float32")
+    return Call("mm", f"{family} {size}", family, forward, backward)
+
+
+def timed(size: float, ratio: float = 3.0, family: str = "mm") -> Timed:
+    """As long as the model says, times a ratio; twice that ratio backward."""
+    made = call(size, family)
+    assert made.backward is not None
+    return Timed(
+        made,
+        Pass(ratio * model(made.forward), 0.1),
+        Pass(2 * ratio * model(made.backward), 0.2),
+        9,
+        "2026-11-21",
+    )
+
+
+def times(*every: Timed) -> Times:
+    return Times(HERE, {each.call.text: each for each in every})
+
+
+def test_what_was_timed_is_said_as_it_was_timed() -> None:
+    known = timed(64)
+    answer = times(known, timed(128, 7.0)).of(known.call, model)
+    assert answer.source == "measured" and known.backward is not None
+    assert (answer.forward_s, answer.backward_s) == (known.forward.seconds, known.backward.seconds)
+
+
+def test_other_sizes_keep_the_ratio_to_the_roofline() -> None:
+    wanted = call(90)
+    answer = times(timed(64), timed(128)).of(wanted, model)
+    assert answer.source == "interpolated" and wanted.backward is not None
+    assert answer.forward_s == pytest.approx(3 * model(wanted.forward))
+    assert answer.backward_s == pytest.approx(6 * model(wanted.backward))
+
+
+def test_nearer_sizes_count_more() -> None:
+    known = times(timed(64, 2.0), timed(128, 8.0))
+    ratios = [
+        known.of(call(size), model).forward_s / model(call(size).forward) for size in (70, 120)
+    ]
+    assert 2 < ratios[0] < 4 < ratios[1] < 8
+
+
+def test_other_families_and_far_sizes_are_modelled() -> None:
+    known = times(timed(64))
+    for wanted in (call(64, "bmm"), call(512), call(8)):
+        answer = known.of(wanted, model)
+        assert answer.source == "modelled" and answer.forward_s == model(wanted.forward)
+
+
+def test_times_come_back_as_they_were_written(tmp_path: Path) -> None:
+    store = Database(tmp_path / "deep" / "times.sqlite")
+    no_backward = replace(timed(8), backward=None, call=replace(call(8), backward=None))
+    store.write(HERE, [timed(64), no_backward])
+    assert store.read(HERE) == {t.call.text: t for t in (timed(64), no_backward)}
+    store.write(HERE, [timed(64, 5.0)])
+    assert store.read(HERE)[call(64).text] == timed(64, 5.0), "the later time counts"
+    assert len(store.read(HERE)) == 2
+
+
+def test_settings_are_never_mixed(tmp_path: Path) -> None:
+    store = Database(tmp_path / "times.sqlite")
+    store.write(HERE, [timed(64)])
+    others = (
+        ELSEWHERE, replace(HERE, software="torch 2.14"), replace(HERE, threads=2),
+        replace(HERE, ranks=4), replace(HERE, cores=8),
+    )  # fmt: skip
+    assert not any(store.read(other) for other in others)
+    store.write(ELSEWHERE, [timed(64, 9.0)])
+    assert store.read(HERE)[call(64).text] == timed(64)
+    assert store.settings() == (HERE, ELSEWHERE)
+
+
+def test_a_failing_write_leaves_nothing_of_itself(tmp_path: Path) -> None:
+    store = Database(tmp_path / "times.sqlite")
+    store.write(HERE, [timed(64)])
+
+    def breaks() -> object:
+        yield timed(128)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.write(ELSEWHERE, breaks())  # type: ignore[arg-type]
+    assert store.settings() == (HERE,) and len(store.read(HERE)) == 1
+
+
+def test_a_killed_writer_leaves_the_file_whole(tmp_path: Path) -> None:
+    path = tmp_path / "times.sqlite"
+    Database(path).write(HERE, [timed(64)])
+    script = f"""
+        import sys, time
+        from tests.cost_models.test_measured import HERE, timed
+        from cost_models.measured import Database
+        def slow():
+            for size in range(1, 10**6):
+                yield timed(float(size))
+                if size == 20000:  # more than fits into SQLite's memory: the file is being changed
+                    print("half", flush=True)
+                    time.sleep(60)
+        Database({str(path)!r}).write(HERE, slow())
+    """
+    writer = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None and writer.stdout.readline() == "half\n"
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.wait()
+    writer.stdout.close()
+    assert set(Database(path).read(HERE)) == {call(64).text}
+    connection = sqlite3.connect(path)
+    assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+def _write_many(path: str, first: int) -> None:
+    for size in range(first, first + 20):
+        Database(path).write(HERE, [timed(float(size))])
+
+
+def test_several_processes_write_at_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "times.sqlite")
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_write_many, args=(path, 100 * n)) for n in range(1, 5)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert [writer.exitcode for writer in writers] == [0] * 4
+    assert len(Database(path).read(HERE)) == 80
+
+
+@pytest.mark.parametrize("content", [b"not a database, but long enough to look like one" * 9, None])
+def test_other_files_are_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "times.sqlite"
+    if content is None:
+        connection = sqlite3.connect(path)
+        connection.execute("create table mine (x)")
+        connection.commit()
+        connection.close()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(CostModelError, match=r"times\.sqlite.*autopar profile"):
+        Database(path).settings()
+
+
+def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(CostModelError, match=r"no profile database .*autopar profile"):
+        Database(tmp_path / "none.sqlite").settings()
+    assert not (tmp_path / "none.sqlite").exists()
+
+
+def test_rows_alternate_and_warm_up() -> None:
+    order: list[str] = []
+    actions = {name: lambda name=name: order.append(name) for name in "ab"}
+    found = rows_of(actions, Effort(rows=3, row_s=0.0), "cpu")
+    assert "".join(name for name, _ in itertools.groupby(order)) == "ab" * 4
+    assert {name: len(rows) for name, rows in found.items()} == {"a": 3, "b": 3}
+
+
+def test_the_median_survives_a_busy_moment() -> None:
+    steady = median_of([1.0, 1.1, 0.9, 1.0, 50.0], calls=2)
+    assert steady.seconds == 0.5 and steady.spread == pytest.approx(0.05)
+
+
+def test_a_slow_action_has_fewer_rows() -> None:
+    found = rows_of({0: lambda: time.sleep(0.02)}, Effort(rows=50, row_s=0.0, most_s=0.05), "cpu")
+    assert 3 <= len(found[0]) <= 4
+
+
+def test_this_machine_has_a_name() -> None:
+    setting = here("cpu", 3, 4)
+    assert setting.device and setting.software.startswith("torch ")
+    assert (setting.kind, setting.threads, setting.ranks) == ("cpu", 3, 4) and setting.cores > 0

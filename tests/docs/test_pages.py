@@ -1,0 +1,39 @@
+"""Every code block of the README and of the documentation runs: see `blocks`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT, blocks
+from tests.docs.runner import Runner
+
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_everyday(page: str, page_folder: Path, forked: Mapping[str, str]) -> None:
+    Runner(page_folder, True, forked).run(blocks((ROOT / page).read_text(), page))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", PAGES)
+def test_all_of_it_by_the_real_commands(
+    page: str, page_folder: Path, real: Mapping[str, str]
+) -> None:
+    found = blocks((ROOT / page).read_text(), page)
+    if any(block.runs for block in found):
+        Runner(page_folder, False, real).run(found)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_it_names_exist(page: str) -> None:
+    """`autopar/solve/rows.py`, `solve/rows.py`, `tests/fuzz`: paths are real."""
+    text = (ROOT / page).read_text()
+    top = "autopar|benchmarks|cost_models|docs|examples|solve|tests"
+    for name in re.findall(rf"`((?:{top})/[\w/.-]+)`", text):
+        assert (ROOT / name).exists() or (ROOT / "autopar" / name).exists(), f"{page}: {name}"

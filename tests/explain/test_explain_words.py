@@ -1,0 +1,178 @@
+"""What is said: words of choices, the first sentence, golden text, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import autopar
+from autopar.api import compile_model
+from autopar.errors import InputError, PlanError
+from autopar.explain.sentences import sentence
+from autopar.explain.target import called, found
+from autopar.explained import explain_plan
+from autopar.explanation import Alternative, Explanation
+from autopar.show import explanation, to_text
+from autopar.show.spoken import spoken
+from autopar.show.table import WIDTH
+from tests.models import gpt2, llama, mlp
+from tests.show import hand_made
+
+BATCH, HEADS = "by batch on axis x", "by heads on axis y"
+
+
+@pytest.fixture(scope="module")
+def megatron() -> Any:
+    model, inputs, _ = llama()
+    return compile_model(model, (2, 2), inputs, hardware="h100", preset="megatron")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("model.layers.0.self_attn.q_proj/linear", f"split {BATCH}, {HEADS}"),
+        ("model.layers.0.self_attn.o_proj/linear", f"split {BATCH}, by heads (summed) on axis y"),
+        ("model.layers.0.mlp.up_proj/linear", f"split {BATCH}, by rows of the weight on axis y"),
+        (
+            "model.layers.0.mlp.down_proj/linear",
+            f"split {BATCH}, by columns of the weight (summed) on axis y",
+        ),
+        (
+            "model.layers.0.self_attn/scaled_dot_product_attention",
+            f"split {BATCH}, {HEADS}",
+        ),
+        ("model.layers.0.mlp.act_fn/silu", f"split {BATCH}, by features on axis y"),
+        (
+            "model.layers.0.self_attn.q_proj.weight",
+            "kept whole on axis x, split by heads on axis y",
+        ),
+        (
+            "model.layers.0.input_layernorm.weight",
+            "kept whole on every axis",
+        ),
+    ],
+)
+def test_words_of_megatron(megatron: Any, path: str, said: str) -> None:
+    node = next(node for node in megatron.graph.nodes if node.path == path)
+    assert spoken(megatron.plan, megatron.graph, node) == said
+
+
+def test_words_of_weights_that_are_gathered() -> None:
+    model, inputs, _ = gpt2()
+    for preset, said in (
+        ("fsdp", "kept split and gathered at each use, once more for the backward,"),
+        ("zero2", "kept split and gathered once a step"),
+        ("ddp", "kept whole"),
+    ):
+        made = compile_model(model, (2,), inputs, hardware="h100", preset=preset)
+        node = made.graph.node["transformer_h_0_mlp_c_fc_weight"]
+        assert spoken(made.plan, made.graph, node) == f"{said} on axis x"
+    node = next(n for n in made.graph.nodes if n.path == "transformer.h.0.attn.c_attn/addmm")
+    assert spoken(made.plan, made.graph, node) == "split by batch on axis x"
+
+
+def hand_made_explanation() -> Explanation:
+    """Of the first layer's weight: what another plan costs, one that does not fit, and others."""
+    plan, other = hand_made.other(), hand_made.plan()
+    ways = (
+        Alternative("rests [S(0, of=4), S(0)], enters [S(0, of=4), S(0)]",
+                    "kept split and gathered at each use on axis x, split by rows on axis y", True,
+                    0.0412, plan, plan.diff(plan)),
+        Alternative("rests [I, S(0)], enters [R, S(0)]",
+                    "kept whole on axis x, split by rows on axis y", False, 0.0412, other,
+                    plan.diff(other)),
+        Alternative("rests [I, I], enters [R, R]", "", False, 0.05,
+                    why="No plan was found that fits 40.0 GiB per device."),
+        Alternative("rests [S(1), S(0)], enters [S(1), S(0)]", "", False, 0.0432),
+        Alternative("rests [S(1), I], enters [S(1), I]", "", False, float("inf")),
+    )  # fmt: skip
+    name = "model.layers.0.mlp.up.weight"
+    return Explanation(name, name, "parameter", sentence(name, ways), ways)
+
+
+def test_golden(golden: Callable[[str, str], None]) -> None:
+    text = to_text(explanation(hand_made_explanation()))
+    golden("show_explanation.txt", text)
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_golden_of_a_stage(golden: Callable[[str, str], None]) -> None:
+    made = hand_made_explanation()
+    chosen, other, none = made.alternatives[:3]
+    block = replace(
+        made,
+        name="model.layers.0",
+        path="model.layers.0",
+        kind="block",
+        alternatives=(
+            replace(chosen, types="as planned: keeps all for the backward", words="data parallel"),
+            replace(other, types="recompute full", words="recomputed"),
+            replace(none, types="ddp"),
+        ),
+        scope="of stage 1 of 2 alone",
+    )
+    golden("show_explanation_of_a_stage.txt", to_text(explanation(block)))
+
+
+def test_sentences() -> None:
+    made = hand_made_explanation().alternatives
+    plan = hand_made.other()
+    alone = sentence("up", made[:1])
+    assert alone.startswith("up is kept split") and "nothing else to choose" in alone
+    assert "nothing else is possible (No plan was found" in sentence("up", (made[0], made[2]))
+    same = replace(made[1], difference=plan.diff(plan))
+    assert "a step would take as long" in sentence("up", (made[0], same))
+    less = replace(made[1], difference=hand_made.plan().diff(plan))
+    assert "less by the prediction" in sentence("up", (made[0], less))
+    alike = replace(made[1], words=made[0].words)
+    assert "like all alternatives that were tried" in sentence("up", (made[0], alike))
+
+
+def test_what_a_name_means(megatron: Any) -> None:
+    plan, graph = megatron.plan, megatron.graph
+
+    def meant(name: str) -> str:
+        return called(found(plan, graph, name))
+
+    assert meant("q_proj") == meant("self_attn.q_proj") == meant("layers.0.self_attn.q_proj/linear")
+    assert meant("mlp") == meant("layers.0.mlp") == meant("model.layers.*.mlp")
+    assert meant("layers.1") == "model.layers.1"
+    assert meant("model") == "model"
+    assert "up_proj.weight" in meant("up_proj.weight")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nope", "has no 'nope'. Names look like"),
+        ("upproj.weight", "Names look like model.layers.0.mlp.up_proj.weight"),
+        ("input_ids", "is not decided"),
+        ("weight", "means 21 things"),
+        ("*norm", "means 5 things"),
+        ("", "has no ''"),
+    ],
+)
+def test_names_that_mean_nothing_or_much(megatron: Any, name: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        found(megatron.plan, megatron.graph, name)
+    assert said in str(refused.value)
+
+
+def test_of_another_model() -> None:
+    model, inputs, loss = mlp()
+    plan = autopar.plan(model, (2,), inputs, loss=loss, hardware="h100")
+    assert isinstance(plan, autopar.Plan)
+    half = {name: value[:4] for name, value in inputs.items()}
+    with pytest.raises(PlanError, match="not of this model and batch"):
+        plan.explain("up", model, half, loss=loss)
+    with pytest.raises(InputError, match="leave stage= out"):
+        explain_plan(plan, "up", model, inputs, loss=loss, stage=0)
+    with pytest.raises(InputError, match="at least one alternative"):
+        plan.explain("up", model, inputs, loss=loss, rows=0)
+    with pytest.raises(InputError, match="not among the profiles"):
+        replace(plan, hardware="mine").explain("up", model, inputs, loss=loss)
+    dear = plan.explain("up", model, inputs, loss=loss, hardware="cpu", rows=1)
+    assert dear.chosen.plan is not None and dear.chosen.plan.hardware != plan.hardware

@@ -1,0 +1,94 @@
+"""The most bytes that a step has in use, counted by a tracker that knows nothing of plans."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from autopar import presets
+from autopar.blocks import Recompute
+from autopar.compile import compile_graph
+from autopar.emit import emit
+from autopar.mesh import Mesh
+from autopar.plan import Plan
+from autopar.posed import Settings
+from autopar.rules import localize
+from autopar.runtime.parallel import Parallel
+from cost_models.hardware import load as load_hardware
+from tests import parity
+from tests.live import LiveBytes
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Bytes: what rests between steps, and the most in use in each phase of one."""
+
+    rest: int
+    forward: int
+    backward: int
+    update: int
+
+    @property
+    def most(self) -> int:
+        """Of the whole step."""
+        return max(self.forward, self.backward, self.update)
+
+
+def planned(
+    name: str, ranks: int, recompute: Recompute | None = None, preset: str = ""
+) -> tuple[Plan, parity.Work]:
+    """A plan of a case that remembers a momentum, as the steps do."""
+    case, mesh = parity.reference(name), Mesh.of(ranks)
+    settings = Settings(
+        optimizer="SGD",
+        states=1.0,
+        preset=preset,
+        constraints=presets.load(preset, mesh) if preset else (),
+        recompute=recompute,
+    )
+    plan = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved).plan
+    label = f"{name} on {ranks}, recompute {recompute}"
+    return plan, parity.Work(
+        name, label, plan.to_json(), emit(plan, case.graph, localize, case.saved)
+    )
+
+
+def peaks(work: parity.Work) -> Peaks:
+    """Of the second step; the first one gives gradients and states their place."""
+    parallel = parity.parallel_of(work)
+    inputs = parity.reference(work.name).inputs
+    optimizer = parity.sgd(parallel)
+    gc.collect()
+    gc.disable()
+    try:
+        with LiveBytes() as live:
+            live.count(_local(p) for p in parallel.parameters())
+            live.count(x for x in inputs.values() if isinstance(x, torch.Tensor))
+            parallel(**inputs).backward()
+            optimizer.step()
+            _in_place(parallel)
+            live.most = live.nbytes
+            rest = live.most - sum(x.nbytes for x in inputs.values() if isinstance(x, torch.Tensor))
+            loss = parallel(**inputs)
+            forward, live.most = live.most, live.nbytes
+            loss.backward()
+            del loss
+            backward, live.most = live.most, live.nbytes
+            optimizer.step()
+    finally:
+        gc.enable()
+    return Peaks(rest, forward, backward, live.most)
+
+
+def _in_place(parallel: Parallel) -> None:
+    """Drop gradients; those that no bucket has a place for get theirs, as after a first microbatch."""
+    parallel.zero_grad()
+    for slot in parallel._reducer._alone:
+        slot.leaf.grad = torch.zeros_like(slot.leaf, dtype=slot.local.dtype)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,100 @@
+"""Stages that differ in names only are planned together, and come out as if they were planned alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from autopar.capture import capture
+from autopar.capture.saved import saved
+from autopar.compile import compile_graph
+from autopar.errors import InfeasibleError
+from autopar.graph import Graph
+from autopar.mesh import Mesh
+from autopar.nameless import nameless, renamed
+from autopar.posed import Settings
+from autopar.split import Stages, split
+from autopar.staged import Alike
+from cost_models.hardware import load
+from tests import models
+
+HARDWARE = load("a100")
+MESH = Mesh.of(2)
+SETTINGS = Settings(padding=(), pads_batch=False, microbatches=8)
+
+
+@cache
+def whole(name: str = "gpt2") -> Graph:
+    model, inputs, loss = getattr(models, name)(layers=6)
+    return capture(model, inputs, loss=loss)
+
+
+@cache
+def stages(name: str = "gpt2") -> Stages:
+    """The first block; twice two blocks; the last one."""
+    operator = {"gpt2": "ln_1", "llama": "input_layernorm"}[name]
+    graph = whole(name)
+    firsts = [
+        next(n.name for n in graph.nodes if f".{block}.{operator}" in n.origin.module)
+        for block in (1, 3, 5)
+    ]
+    return split(graph, firsts)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_inner_stages_differ_in_names_only(name: str) -> None:
+    first, one, two, last = map(nameless, stages(name).graphs)
+    assert one == two
+    assert len({first, one, last}) == 3
+
+
+def test_what_is_computed_makes_a_difference() -> None:
+    part = stages().graphs[1]
+    node = next(n for n in part.nodes if n.op.startswith("aten.layer_norm"))
+    changed = replace(node, args=(*node.args[:-2], 0.5, *node.args[-1:]))
+    nodes = tuple(changed if n is node else n for n in part.nodes)
+    assert nameless(replace(part, nodes=nodes)) != nameless(part)
+    longer = replace(node.outputs[0], shape=(1, *node.outputs[0].shape))
+    nodes = tuple(replace(n, outputs=(longer,)) if n is node else n for n in part.nodes)
+    assert nameless(replace(part, nodes=nodes)) != nameless(part)
+    assert nameless(replace(part, sends=())) != nameless(part)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_renamed_plan_is_that_of_the_stage_itself(name: str) -> None:
+    _, one, two, _ = stages(name).graphs
+    alone = compile_graph(two, MESH, HARDWARE, SETTINGS, saved(two)).plan
+    other = compile_graph(one, MESH, HARDWARE, SETTINGS, saved(one)).plan
+    assert other != alone
+    assert renamed(other, one, two) == alone
+
+
+@pytest.mark.parametrize("share", [2.0, 0.95])
+def test_stages_planned_together_are_as_good_as_alone(share: float) -> None:
+    """Whatever is in flight; where memory is short the one with fewer in flight is no slower."""
+    kept = saved(whole())
+    free = compile_graph(stages().graphs[1], MESH, HARDWARE, SETTINGS, kept).plan.estimate
+    limit = share * (free.memory_nbytes + 2 * free.activation_nbytes)
+    alike = Alike(HARDWARE, kept)
+    slowest = None
+    for part, in_flight in zip(stages().graphs[1:3], (3, 2), strict=True):
+        settings = replace(SETTINGS, memory_limit=limit, in_flight=in_flight)
+        plan, source = alike.compiled(part, MESH, settings)
+        alone = compile_graph(part, MESH, HARDWARE, settings, kept)
+        plan.check(part)
+        assert plan.estimate.in_flight == in_flight
+        assert plan.estimate.memory_nbytes <= limit
+        assert plan.bound_s == pytest.approx(alone.plan.bound_s)
+        assert plan.objective_s <= 1.01 * alone.plan.objective_s
+        assert slowest is None or plan.objective_s <= slowest
+        assert part.leaves("parameter")[0].target.split(".")[2] in source
+        slowest = plan.objective_s
+
+
+def test_too_little_memory_is_refused() -> None:
+    part = stages().graphs[1]
+    alike = Alike(HARDWARE, saved(whole()))
+    with pytest.raises(InfeasibleError):
+        alike.compiled(part, MESH, replace(SETTINGS, memory_limit=1e3))

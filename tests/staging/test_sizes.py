@@ -1,0 +1,47 @@
+"""Graphs of other sizes lie on the line through two captures: of the batch and of one sample."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.graph import Graph
+from autopar.mesh import Mesh
+from autopar.staging.tabled import Sizes
+from tests.staging.cases import source
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_two_captures_give_every_size(name: str) -> None:
+    found = source(name, Mesh.of(2), layers=3)
+    asked: list[int] = []
+
+    def capture(samples: int) -> Graph:
+        asked.append(samples)
+        return found.capture(samples)
+
+    sizes = Sizes(found.batch, found.whole, capture)
+    for samples in (2, 4, 1, found.batch):
+        exact = Sizes(samples, found.capture(samples), found.capture)(samples)
+        assert sizes(samples).graph.digest == exact.graph.digest
+    assert asked == [1]
+
+
+def test_where_one_sample_is_special_a_part_of_the_batch_is_captured() -> None:
+    found = source("gpt2", Mesh.of(2), layers=3)
+    asked: list[int] = []
+
+    def capture(samples: int) -> Graph:
+        """One sample's graph has other operators."""
+        asked.append(samples)
+        return source("llama", Mesh.of(2), 3).whole if samples == 1 else found.capture(samples)
+
+    sizes = Sizes(found.batch, found.whole, capture)
+    exact = Sizes(2, found.capture(2), found.capture)(2)
+    assert sizes(2).graph.digest == exact.graph.digest
+    assert asked == [1, found.batch // 2]
+
+
+def test_a_source_captures_each_size_once() -> None:
+    found = source("gpt2", Mesh.of(2), layers=3)
+    assert found.capture(found.batch) is found.whole
+    assert found.capture(1) is found.capture(1)
