@@ -7,8 +7,8 @@ with uncollected():
     from autopar.errors import AutoparError
     from autopar.mesh import Mesh
     from autopar.placement import I, N, P, R, S, Sharding
-    from autopar.plan import Plan
-    from autopar.posed import Compilation
+    from autopar.planning.posed import Compilation
+    from autopar.plans.plan import Plan
     from autopar.rules import rule
     from autopar.runtime.parallel import Parallel
 

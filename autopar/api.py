@@ -11,12 +11,16 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from autopar.automatic import StagesLike, agreed_stages, chosen, refuse_asynchronous, samples_of
-from autopar.batch import Batch
 from autopar.capture import ExampleInputs
-from autopar.compiler import Compiler, captured
-from autopar.errors import InfeasibleError, InputError, PaddingError
-from autopar.given import (
+from autopar.compiler.automatic import (
+    StagesLike,
+    agreed_stages,
+    chosen,
+    refuse_asynchronous,
+    samples_of,
+)
+from autopar.compiler.compiler import Compiler, captured
+from autopar.compiler.given import (
     MeshLike,
     as_call,
     as_hardware,
@@ -24,24 +28,26 @@ from autopar.given import (
     meshes_of,
     offered_inputs,
 )
+from autopar.compiler.pipeline_compiler import PipelineCompiler
+from autopar.errors import InfeasibleError, InputError, PaddingError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.meta import without_weights
-from autopar.options import Constraints, Loss, Options, Precision
 from autopar.padding import padded
-from autopar.pipeline_compiler import PipelineCompiler
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
-from autopar.posed import Compilation
-from autopar.record import View
+from autopar.planning.posed import Compilation
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
+from autopar.plans.record import View
+from autopar.request.batch import Batch
+from autopar.request.meta import without_weights
+from autopar.request.options import Constraints, Loss, Options, Precision
 from autopar.runtime import agreement, faults, world
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.pipeline.asynchronous import Asynchronous
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.source import Weights
-from autopar.staged import Staged, Wanted, asked_of_pipelines
 from autopar.staging.choose import Wishes
+from autopar.staging.staged import Staged, Wanted, asked_of_pipelines
 from autopar.watch import Watch, unwatched
 from cost_models.hardware import Hardware
 
@@ -81,7 +87,7 @@ def parallelize(
       device.
     - `mesh`: a shape such as ``(2, 4)``, a `Mesh` or a `DeviceMesh`; a number of devices, of
       which every mesh of one or two axes is compared; or a sequence of `Mesh` to choose from (all of
-      up to three axes: ``autopar.views.views(64, 3)``).
+      up to three axes: ``autopar.request.views.views(64, 3)``).
     - `example_inputs`: one global batch, as a dict of keyword arguments (targets of `loss` among them)
       or a tuple; left out where the model brings its own.
     - `loss`: called as ``loss(output, **targets)``.
@@ -90,7 +96,7 @@ def parallelize(
     - `memory_limit`: per device, in bytes or as ``"40GiB"``.
     - `hardware`: a profile's name or file; None is this machine.
     - `preset`, `constraints`: a known parallelism; patterns over names and their types
-      (`autopar.constraints.from_user`), or a TOML file of them.
+      (`autopar.request.constraints.from_user`), or a TOML file of them.
     - `database`: a file of operator times that `autopar profile` measured on this device.
     - `input`: with ``"local"`` every rank passes its own part of the batch.
     - `outputs`: names of outputs that the call returns beside the loss.

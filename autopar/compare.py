@@ -13,18 +13,18 @@ from torch import nn
 
 from autopar import presets
 from autopar.api import captured_for
-from autopar.asked import posed_for
-from autopar.automatic import source_of
 from autopar.certificate.again import Again
-from autopar.compiler import Compiler
+from autopar.compiler.automatic import source_of
+from autopar.compiler.compiler import Compiler
+from autopar.compiler.given import MeshLike, as_hardware, as_mesh, offered_inputs
 from autopar.errors import AutoparError, InfeasibleError, InputError, PlanError
-from autopar.given import MeshLike, as_hardware, as_mesh, offered_inputs
 from autopar.graph import Graph
-from autopar.meta import without_weights
-from autopar.options import Options, Precision
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
+from autopar.planning.asked import posed_for
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.pricing.timed import timing_of
+from autopar.request.meta import without_weights
+from autopar.request.options import Options, Precision
 from autopar.show import contenders, differences
 from autopar.show.html import as_html
 from cost_models.hardware import Hardware, digest

@@ -9,20 +9,20 @@ from typing import Any
 from torch import nn
 
 from autopar.api import captured_for
-from autopar.asked import posed_for
-from autopar.automatic import source_of
 from autopar.capture import ExampleInputs
-from autopar.compiler import Compiler
+from autopar.compiler.automatic import source_of
+from autopar.compiler.compiler import Compiler
+from autopar.compiler.given import as_hardware, offered_inputs
 from autopar.errors import InputError, PlanError
 from autopar.explain import ROWS, explain, explain_stage
-from autopar.explanation import Explanation
-from autopar.given import as_hardware, offered_inputs
 from autopar.graph import Graph
-from autopar.meta import without_weights
-from autopar.options import Loss, Options, Precision
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
+from autopar.planning.asked import posed_for
+from autopar.plans.explanation import Explanation
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.pricing.timed import default_database, times_for
+from autopar.request.meta import without_weights
+from autopar.request.options import Loss, Options, Precision
 from autopar.show import differences
 from cost_models.hardware import Hardware, names
 

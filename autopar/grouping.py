@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from autopar.graph import Graph, Node
 from autopar.mesh import Mesh
 from autopar.placement import I, N, R, S, Type
-from autopar.plan import Conversion, reduction_dtype
+from autopar.plans.plan import Conversion, reduction_dtype
 
 _BLOCK = re.compile(r"(.*?\.\d+)(?:\.|$)")
 

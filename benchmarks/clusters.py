@@ -20,16 +20,16 @@ from autopar import presets
 from autopar.blocks import blocks
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.constraints import Constraint, from_user
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
 from autopar.placement import S
-from autopar.plan import Plan
-from autopar.posed import Settings, pose, prices_of
+from autopar.planning.posed import Settings, pose, prices_of
+from autopar.plans.plan import Plan
 from autopar.pricing.estimate import storage_bytes
 from autopar.pricing.narrow import speaks
 from autopar.pricing.prices import Prices
 from autopar.pricing.spent import Spent, spent_by
+from autopar.request.constraints import Constraint, from_user
 from autopar.schedules import Schedule, build
 from autopar.simulate import Costs, Link, Network, StageCost, Traffic, own_links, simulate
 from autopar.split import split

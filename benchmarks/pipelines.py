@@ -19,17 +19,17 @@ from typing import Any
 import torch
 
 from autopar.api import compile_staged
-from autopar.automatic import source_of
 from autopar.cli.stages import save_stages
-from autopar.compiler import Compiler
+from autopar.compiler.automatic import source_of
+from autopar.compiler.compiler import Compiler
 from autopar.errors import InfeasibleError
 from autopar.garbage import uncollected
 from autopar.mesh import Mesh
-from autopar.meta import without_weights
-from autopar.options import Options
-from autopar.staged import Staged, Wanted, compile_pipeline
+from autopar.request.meta import without_weights
+from autopar.request.options import Options
 from autopar.staging import choose
 from autopar.staging.predict import predict
+from autopar.staging.staged import Staged, Wanted, compile_pipeline
 from cost_models.hardware import load
 
 PHASES = ("_problems", "plan_stages", "compiled", "_plain")

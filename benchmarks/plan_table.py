@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 
 
 @dataclass(frozen=True)

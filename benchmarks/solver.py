@@ -105,7 +105,7 @@ def case(model: str, mesh_text: str, memory: float | None) -> dict[str, Any]:
     from autopar.capture import capture
     from autopar.capture.saved import saved
     from autopar.mesh import Mesh
-    from autopar.posed import Settings, pose
+    from autopar.planning.posed import Settings, pose
     from autopar.solve import solve
     from autopar.solve.dominance import reduced
     from autopar.solve.network import Network

@@ -23,22 +23,22 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from autopar import presets, rules
-from autopar.batch import Batch
 from autopar.blocks import Recompute
 from autopar.cache import write
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compile import compile_graph
-from autopar.compiler import with_outputs
-from autopar.constraints import from_user
+from autopar.compiler.compiler import with_outputs
 from autopar.emit import emit
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
 from autopar.padding import padded, proposals
-from autopar.plan import ParameterPlan, Plan, total
-from autopar.posed import Settings, pose
+from autopar.planning.compile import compile_graph
+from autopar.planning.posed import Settings, pose
+from autopar.plans.plan import ParameterPlan, Plan, total
+from autopar.plans.record import Padding
 from autopar.pricing.estimate import traffic
-from autopar.record import Padding
+from autopar.request.batch import Batch
+from autopar.request.constraints import from_user
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.program import load

@@ -10,11 +10,11 @@ from torch.distributed.tensor import DTensor
 
 from autopar import presets
 from autopar.blocks import Recompute
-from autopar.compile import compile_graph
 from autopar.emit import emit
 from autopar.mesh import Mesh
-from autopar.plan import Plan
-from autopar.posed import Settings
+from autopar.planning.compile import compile_graph
+from autopar.planning.posed import Settings
+from autopar.plans.plan import Plan
 from autopar.rules import localize
 from autopar.runtime.parallel import Parallel
 from cost_models.hardware import load as load_hardware

@@ -19,12 +19,12 @@ from autopar.capture.saved import saved
 from autopar.emit import emit
 from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.plan import Plan, total
-from autopar.posed import Settings
+from autopar.planning.posed import Settings
+from autopar.plans.plan import Plan, total
 from autopar.pricing.estimate import traffic
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.pipeline.module import Pipelined
-from autopar.staged import Alike
+from autopar.staging.staged import Alike
 from cost_models.hardware import Hardware
 from tests.parity import CASES, Reference, check_weights, close, reference, sgd
 from tests.random_plans import random_plan

@@ -13,8 +13,8 @@ from autopar.blocks import MODES, blocks
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
-from autopar.plan import Plan
-from autopar.posed import Settings, candidates_of
+from autopar.planning.posed import Settings, candidates_of
+from autopar.plans.plan import Plan
 from autopar.pricing.assemble import assemble
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.prices import Prices

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 from autopar.solve import solve
 from cost_models.hardware import load
 from tests import parity

@@ -10,7 +10,7 @@ import pytest
 import autopar
 from autopar.compare import SOLVER, Contender, compare
 from autopar.errors import InputError, PlanError
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 from autopar.show import contenders, to_text
 from autopar.show.table import WIDTH
 from tests.models import CASES

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from autopar.batch import tensors_in
 from autopar.errors import InputError
+from autopar.request.batch import tensors_in
 
 ExampleInputs = tuple[Any, ...] | Mapping[str, Any]
 

@@ -17,8 +17,8 @@ from autopar.certificate.bound import bounds
 from autopar.certificate.check import Check
 from autopar.certificate.decisions import allowed, belongs, follows
 from autopar.certificate.figures import figures
-from autopar.plan import Plan
-from autopar.posed import Posed
+from autopar.planning.posed import Posed
+from autopar.plans.plan import Plan
 
 __all__ = ["Check", "certify"]
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.blocks import blocks
-from autopar.plan import Plan
-from autopar.posed import Posed
+from autopar.planning.posed import Posed
+from autopar.plans.plan import Plan
 from autopar.pricing.parameters import Storage
 from autopar.pricing.space import Decisions
-from autopar.problem import Assignment
+from autopar.solve.problem import Assignment
 
 
 @dataclass(frozen=True)

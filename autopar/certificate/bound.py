@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from autopar.certificate.again import Again
 from autopar.certificate.check import Check, checked, differs
-from autopar.problem import Assignment
 from autopar.solve import hull
+from autopar.solve.problem import Assignment
 
 SAME = 1e-6
 """Relative difference of bounds that were proved in the same way."""

@@ -10,10 +10,10 @@ from autopar.blocks import MODES, blocks
 from autopar.certificate.again import Again
 from autopar.certificate.check import Check, checked, differs
 from autopar.errors import InputError, PlanError
-from autopar.options import states_of
-from autopar.plan import Conversion, Plan
-from autopar.posed import candidates_of
+from autopar.planning.posed import candidates_of
+from autopar.plans.plan import Conversion, Plan
 from autopar.pricing.space import Candidates
+from autopar.request.options import states_of
 from cost_models.hardware import digest
 
 

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 
 from autopar.certificate.again import Again
 from autopar.certificate.check import Check, checked, differs
-from autopar.plan import Estimate, Plan
-from autopar.record import Share
+from autopar.plans.plan import Estimate, Plan
+from autopar.plans.record import Share
 
 PARTS = ("forward_s", "backward_s", "update_s", "covers_s")
 Figures = dict[str, object]

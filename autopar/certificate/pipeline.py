@@ -15,15 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autopar.asked import settings_of
 from autopar.certificate import certify
 from autopar.certificate.check import Check, checked, differs
 from autopar.errors import AutoparError
 from autopar.graph import Graph
-from autopar.pipeline_plan import PipelinePlan, Prediction, StagePlan
+from autopar.planning.asked import settings_of
+from autopar.plans.pipeline_plan import PipelinePlan, Prediction, StagePlan
 from autopar.split import Stages, split
-from autopar.stage_problems import stage_problems
 from autopar.staging.predict import predict
+from autopar.staging.stage_problems import stage_problems
 from cost_models.hardware import Hardware, digest
 from cost_models.measured import Times
 

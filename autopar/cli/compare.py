@@ -25,10 +25,10 @@ from autopar.cli.output import console, known, watched
 from autopar.cli.stages import load_plan
 from autopar.cli.values import print_json
 from autopar.compare import Contender, compare
+from autopar.compiler.given import as_hardware
 from autopar.errors import InputError
-from autopar.given import as_hardware
 from autopar.mesh import Mesh
-from autopar.options import Options
+from autopar.request.options import Options
 from autopar.show import contenders
 
 

@@ -15,7 +15,7 @@ from autopar.cli.output import save, working
 from autopar.cli.stages import load_plan, save_stages, staged_of
 from autopar.cli.values import print_json
 from autopar.emit import emit
-from autopar.pipeline_plan import PipelinePlan
+from autopar.plans.pipeline_plan import PipelinePlan
 
 
 def command(

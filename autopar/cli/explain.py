@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from autopar.asked import posed_for
 from autopar.cli.flags import AS_JSON, BATCH, DATABASE, MODEL, PLAN, PRICED_WITH, SEQUENCE
 from autopar.cli.match import graph_of, times_of
 from autopar.cli.output import console, watched
@@ -17,8 +16,9 @@ from autopar.cli.values import print_json
 from autopar.errors import InputError
 from autopar.explain import ROWS, explain, explain_stage
 from autopar.explained import hardware_of
-from autopar.explanation import Alternative, Explanation
-from autopar.pipeline_plan import PipelinePlan
+from autopar.planning.asked import posed_for
+from autopar.plans.explanation import Alternative, Explanation
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.show import explanation
 
 

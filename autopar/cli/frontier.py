@@ -12,8 +12,8 @@ from autopar.cli.flags import AS_JSON, BATCH, DATABASE, HARDWARE, MESH, MODEL, S
 from autopar.cli.models import load
 from autopar.cli.output import console, save, watched
 from autopar.cli.values import outlined, print_json
+from autopar.compiler.given import as_hardware
 from autopar.errors import InputError
-from autopar.given import as_hardware
 from autopar.mesh import Mesh
 from autopar.show import curve
 

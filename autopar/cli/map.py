@@ -20,14 +20,14 @@ from autopar.cli.flags import (
 from autopar.cli.models import load
 from autopar.cli.output import console, save
 from autopar.cli.values import outlined, print_json
+from autopar.compiler.given import as_hardware
+from autopar.compiler.sweep import plan_landscape
 from autopar.errors import InputError
-from autopar.given import as_hardware
-from autopar.landscape import Point
 from autopar.mesh import Mesh
-from autopar.options import Options, nbytes
+from autopar.planning.landscape import Point
 from autopar.reading import text_of
+from autopar.request.options import Options, nbytes
 from autopar.show import landscape_grid, landscape_table
-from autopar.sweep import plan_landscape
 
 BEGIN, END = "<!-- written by autopar map, anew each time -->", "<!-- until here -->"
 """What stands between these lines of a page belongs to the command, the rest to its author."""

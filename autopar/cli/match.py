@@ -8,8 +8,8 @@ from autopar.api import captured_for
 from autopar.cli.models import load
 from autopar.errors import PlanError
 from autopar.graph import Graph
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.pricing.timed import default_database, times_for
 from autopar.show import differences
 from cost_models.hardware import Hardware

@@ -33,18 +33,18 @@ from autopar.cli.models import Loaded, load
 from autopar.cli.output import console, known, save, working
 from autopar.cli.stages import Forced, Shape, read_stages
 from autopar.cli.values import outlined, print_json
-from autopar.constraint_file import from_file
-from autopar.constraints import from_user
+from autopar.compiler.given import as_hardware
 from autopar.errors import ConstraintError, InputError, MeshError
-from autopar.given import as_hardware
 from autopar.mesh import Mesh
-from autopar.options import Constraints, Options
-from autopar.posed import Compilation
-from autopar.problem_text import to_json
+from autopar.planning.posed import Compilation
+from autopar.request.constraint_file import from_file
+from autopar.request.constraints import from_user
+from autopar.request.options import Constraints, Options
+from autopar.request.views import views
 from autopar.rules import coverage, discovered
 from autopar.show import coverage_line, show_pipeline, show_plan
-from autopar.staged import Staged
-from autopar.views import views
+from autopar.solve.problem_text import to_json
+from autopar.staging.staged import Staged
 from cost_models.hardware import Hardware
 
 

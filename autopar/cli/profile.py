@@ -26,13 +26,13 @@ from autopar.cli.flags import (
 from autopar.cli.models import load
 from autopar.cli.output import console, save
 from autopar.cli.values import outlined, print_json
-from autopar.given import as_hardware
+from autopar.compiler.given import as_hardware
 from autopar.mesh import Mesh
-from autopar.options import Options
-from autopar.posed import prices_of
+from autopar.planning.posed import prices_of
 from autopar.pricing.prices import Prices
 from autopar.pricing.timed import default_database, setting_here
 from autopar.profile import Run, Wanted, profile
+from autopar.request.options import Options
 from autopar.show import show_plan, step_beside, timings
 from cost_models.calibrate import processes
 from cost_models.calibrate.cluster import is_launched

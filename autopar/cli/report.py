@@ -21,8 +21,8 @@ from autopar.cli.values import print_json
 from autopar.emit import emit
 from autopar.errors import InputError
 from autopar.explained import hardware_of
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.reading import text_of
 from autopar.report import Extras, report, roofline
 

@@ -13,10 +13,10 @@ from autopar.cli.output import console
 from autopar.cli.stages import load_plan, staged_of
 from autopar.cli.values import outlined, print_json
 from autopar.errors import InputError
-from autopar.focus import holding, stage_plan, tensor_facts, within_block
 from autopar.graph import Graph
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
+from autopar.plans.focus import holding, stage_plan, tensor_facts, within_block
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.rules import coverage
 from autopar.show import (
     coverage_line,

@@ -13,9 +13,9 @@ from autopar.cli.flags import AS_JSON, OWN_PROFILE, PLAN
 from autopar.cli.output import console, save
 from autopar.cli.stages import load_plan
 from autopar.cli.values import print_json
-from autopar.given import as_hardware
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
+from autopar.compiler.given import as_hardware
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.replay import Conditions, play, trace_of
 from autopar.show import show_played
 from cost_models.hardware import Hardware, names

@@ -12,12 +12,12 @@ import typer
 from autopar.cli.flags import AS_JSON
 from autopar.cli.output import console, working
 from autopar.cli.values import print_json
-from autopar.options import nbytes
-from autopar.problem import Assignment, Problem
-from autopar.problem_text import from_json
 from autopar.reading import text_of
+from autopar.request.options import nbytes
 from autopar.show import solution
 from autopar.solve import solve
+from autopar.solve.problem import Assignment, Problem
+from autopar.solve.problem_text import from_json
 
 
 def command(

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autopar import rules
-from autopar.automatic import StagesLike
 from autopar.capture.saved import saved
 from autopar.cli.models import load
 from autopar.cli.output import save
+from autopar.compiler.automatic import StagesLike
 from autopar.emit import emit
 from autopar.errors import InputError
 from autopar.explained import microbatch_for
 from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.options import Options
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
+from autopar.request.options import Options
 from autopar.show.pipeline import schedule_page
 from autopar.split import split
-from autopar.staged import Staged
+from autopar.staging.staged import Staged
 from cost_models.hardware import Hardware
 
 Shape = Mesh | tuple[Mesh, ...] | int

@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 
 
 def print_json(value: Any) -> None:

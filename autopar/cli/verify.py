@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from autopar.asked import posed_for
 from autopar.certificate import Check, certify
 from autopar.certificate.pipeline import certify_pipeline
+from autopar.certificate.witness import Verdict, witness
 from autopar.cli.flags import AS_JSON, BATCH, DATABASE, MODEL, PLAN, PRICED_WITH, SEQUENCE
 from autopar.cli.match import captured_like, times_of
 from autopar.cli.output import console, working
@@ -19,12 +19,12 @@ from autopar.cli.values import print_json
 from autopar.errors import PlanError
 from autopar.explained import hardware_of
 from autopar.graph import Graph
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
+from autopar.planning.asked import posed_for
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.pricing.assemble import versions
 from autopar.show import checks, verdicts
 from autopar.split import split
-from autopar.witness import Verdict, witness
 
 
 def command(

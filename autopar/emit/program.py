@@ -15,7 +15,7 @@ from autopar.leaving import leaving
 from autopar.mesh import Mesh
 from autopar.operators import makes_tensors
 from autopar.placement import I, P, R, S, Sharding
-from autopar.plan import Conversion, OpSharding, Plan, reduction_dtype
+from autopar.plans.plan import Conversion, OpSharding, Plan, reduction_dtype
 from autopar.pricing.lives import Lives
 
 Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]

@@ -12,7 +12,7 @@ from autopar.emit.names import RUNTIME_NAMES, Names
 from autopar.emit.program import Localize, program, result_forms
 from autopar.emit.statement import Statement, Value, Weight
 from autopar.graph import Graph, Saved
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 
 WIDTH = 88
 

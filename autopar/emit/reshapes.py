@@ -6,7 +6,7 @@ import math
 
 from autopar.graph import Arg, Graph, Node, short
 from autopar.mesh import Mesh
-from autopar.plan import OpSharding
+from autopar.plans.plan import OpSharding
 
 Shape = tuple[int, ...]
 

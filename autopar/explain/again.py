@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autopar.blocks import MODES, blocks
-from autopar.compile import best_plan
 from autopar.errors import InternalError
 from autopar.explain.ways import States
-from autopar.plan import Plan
-from autopar.posed import Posed, pose
+from autopar.planning.compile import best_plan
+from autopar.planning.posed import Posed, pose
+from autopar.plans.plan import Plan
 from autopar.pricing.parameters import Storage
 from autopar.pricing.space import Decisions
 

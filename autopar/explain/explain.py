@@ -16,14 +16,14 @@ from autopar.explain.again import Again
 from autopar.explain.sentences import sentence
 from autopar.explain.target import Module, chosen, found
 from autopar.explain.ways import Way, presets_of, recomputations, ways_of
-from autopar.explanation import Alternative, Explanation, Kind
 from autopar.graph import Node
-from autopar.plan import Plan
-from autopar.posed import Posed
-from autopar.problem import Limit
+from autopar.planning.posed import Posed
+from autopar.plans.explanation import Alternative, Explanation, Kind
+from autopar.plans.plan import Plan
 from autopar.show.spoken import spoken
 from autopar.show.words import words
 from autopar.solve import best_with_each_state
+from autopar.solve.problem import Limit
 
 ROWS = 4
 """Alternatives that are solved for unless more are asked for."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autopar.changes import Difference
-from autopar.explanation import Alternative
+from autopar.plans.changes import Difference
+from autopar.plans.explanation import Alternative
 from autopar.show.units import seconds
 
 SAME = 1e-9

@@ -7,11 +7,11 @@ from dataclasses import replace
 from autopar.errors import InputError
 from autopar.explain.explain import ROWS, Watch, explain
 from autopar.explain.target import found
-from autopar.explanation import Explanation
 from autopar.graph import Graph
-from autopar.pipeline_plan import PipelinePlan
+from autopar.plans.explanation import Explanation
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.split import split
-from autopar.stage_problems import StageProblem, stage_problems
+from autopar.staging.stage_problems import StageProblem, stage_problems
 from cost_models.hardware import Hardware
 from cost_models.measured import Times
 

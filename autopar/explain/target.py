@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from autopar.errors import InputError
 from autopar.graph import LEAVES, Graph, Node
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 
 EXAMPLES = 5
 

@@ -12,8 +12,8 @@ from autopar.explain.target import Module, stored
 from autopar.graph import Graph, Node
 from autopar.mesh import Mesh
 from autopar.placement import I, N, R, S, Sharding
-from autopar.plan import Plan
-from autopar.posed import Posed
+from autopar.planning.posed import Posed
+from autopar.plans.plan import Plan
 from autopar.pricing.narrow import narrow
 from autopar.show.spoken import said_of
 

@@ -13,7 +13,7 @@ from autopar.mesh import Mesh
 from autopar.padding.rewrite import padded
 from autopar.padding.spread import Pads, spread
 from autopar.pads import Pad
-from autopar.record import Padding
+from autopar.plans.record import Padding
 from autopar.rules.declare import rule_of
 
 MOST_WASTE = 1.0

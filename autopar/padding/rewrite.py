@@ -16,7 +16,7 @@ from autopar.graph import Arg, Graph, Node, Ref, Tensor
 from autopar.padding.spread import Pads, Touch, spread, touches
 from autopar.padding.states import State, check_gradients, made_state, to_be_zeroed
 from autopar.pads import Pad, padded_shape
-from autopar.record import Padding
+from autopar.plans.record import Padding
 from autopar.rules.declare import rule_of
 from autopar.rules.instance import Instance
 from autopar.rules.local import with_sizes

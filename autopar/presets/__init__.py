@@ -11,9 +11,9 @@ import tomllib
 from dataclasses import replace
 from importlib import resources
 
-from autopar.constraints import Constraint
 from autopar.errors import InputError
 from autopar.mesh import Mesh
+from autopar.request.constraints import Constraint
 
 
 def names() -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from autopar.grouping import companions
 from autopar.mesh import Mesh
 from autopar.pads import true_shape
 from autopar.placement import Sharding
-from autopar.plan import BlockPlan, Choice, Conversion, OpSharding, ParameterPlan, Plan
+from autopar.plans.plan import BlockPlan, Choice, Conversion, OpSharding, ParameterPlan, Plan
+from autopar.plans.record import Padding
 from autopar.pricing.build import required
 from autopar.pricing.estimate import estimate
 from autopar.pricing.keeps import Keeps
@@ -25,7 +26,6 @@ from autopar.pricing.routes import Routes
 from autopar.pricing.shares import shares
 from autopar.pricing.space import Decisions
 from autopar.pricing.timed import timing_of
-from autopar.record import Padding
 from cost_models.hardware import digest
 
 

@@ -28,7 +28,7 @@ from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Closure, Routes
 from autopar.pricing.space import Candidates, Priced
 from autopar.pricing.states import StateCosts
-from autopar.problem import Array, Factor, Problem, Variable
+from autopar.solve.problem import Array, Factor, Problem, Variable
 
 Forms = tuple[Sharding, ...]
 

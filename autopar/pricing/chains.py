@@ -14,7 +14,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.problem import Array
+from autopar.solve.problem import Array
 
 Edge = tuple[int, int, int]
 """(from, to, kind); edges of a kind take the same seconds."""

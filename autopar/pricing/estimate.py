@@ -13,7 +13,7 @@ from autopar.graph import ITEMSIZE, Graph, Saved, Tensor
 from autopar.grouping import groups
 from autopar.mesh import Mesh
 from autopar.placement import Sharding
-from autopar.plan import (
+from autopar.plans.plan import (
     Choice,
     Conversion,
     Estimate,

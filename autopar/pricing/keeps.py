@@ -15,7 +15,7 @@ from functools import cached_property
 from autopar.graph import Graph, Node, Saved, Tensor, short
 from autopar.mesh import Mesh
 from autopar.placement import S
-from autopar.plan import Conversion, OpSharding
+from autopar.plans.plan import Conversion, OpSharding
 from autopar.pricing.operators import VIEWS, local_nbytes, split
 from autopar.pricing.recomputed import NOTHING, Again, Form
 

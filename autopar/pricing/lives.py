@@ -16,7 +16,7 @@ from functools import cached_property
 from autopar.blocks import FEWEST, block_of, is_hub
 from autopar.graph import Graph, Node, Saved
 from autopar.placement import Sharding
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.operators import local_nbytes, split
 from autopar.pricing.recomputed import Form, again

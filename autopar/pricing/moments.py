@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from autopar.graph import Graph, Node, Saved
 from autopar.mesh import Mesh
-from autopar.plan import OpSharding
+from autopar.plans.plan import OpSharding
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.lives import Lives
 from autopar.pricing.operators import split

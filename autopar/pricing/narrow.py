@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn, TypeVar
 
-from autopar.constraints import Constraint
 from autopar.errors import ConstraintError
 from autopar.graph import Graph, Node, Tensor
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding, parse_type
-from autopar.plan import OpSharding
+from autopar.plans.plan import OpSharding
 from autopar.pricing.parameters import Storage
+from autopar.request.constraints import Constraint
 from autopar.rules.worth import worth_splitting
 
 T = TypeVar("T")

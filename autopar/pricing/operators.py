@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from autopar.graph import Graph, Node, Tensor, short
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
-from autopar.plan import OpSharding
+from autopar.plans.plan import OpSharding
 from autopar.pricing.prices import Prices
 from autopar.rules import backward_flops, flops, local_call, variant_traffic
 from cost_models.measured import Answer, Call, Source, Work

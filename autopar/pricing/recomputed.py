@@ -11,7 +11,7 @@ from autopar.graph import Graph, Node, Saved
 from autopar.grouping import groups
 from autopar.mesh import Mesh
 from autopar.placement import Sharding
-from autopar.plan import Conversion, OpSharding
+from autopar.plans.plan import Conversion, OpSharding
 
 Form = tuple[str, Sharding]
 """A tensor in one of its shardings."""

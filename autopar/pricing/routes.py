@@ -20,7 +20,7 @@ from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
 from autopar.pricing.chains import Chains
 from autopar.pricing.webs import Kind, Web, web_of
-from autopar.problem import Array
+from autopar.solve.problem import Array
 
 StepSeconds = Callable[[Step, Tensor], float]
 WeightSeconds = Callable[[Step, Tensor, float], float]

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
-from autopar.plan import Choice, ParameterPlan
-from autopar.record import Share
+from autopar.plans.plan import Choice, ParameterPlan
+from autopar.plans.record import Share
 from autopar.rules import flops
 
 Weighed = list[tuple[float, tuple[Sharding, ...]]]

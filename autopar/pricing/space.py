@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from autopar.blocks import Recompute
-from autopar.plan import OpSharding
+from autopar.plans.plan import OpSharding
 from autopar.pricing.parameters import Storage
-from autopar.problem import Array, Assignment, Problem
+from autopar.solve.problem import Array, Assignment, Problem
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from autopar.conversion import Traffic
 from autopar.graph import Graph, Node, Saved, short
-from autopar.plan import Choice, OpSharding, ParameterPlan, Plan
+from autopar.plans.plan import Choice, OpSharding, ParameterPlan, Plan
 from autopar.pricing.estimate import (
     flows_of,
     hideable_seconds,

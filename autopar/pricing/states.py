@@ -8,15 +8,15 @@ import numpy as np
 
 from autopar.blocks import is_dear
 from autopar.graph import Graph, Node, Saved
-from autopar.plan import OpSharding
+from autopar.plans.plan import OpSharding
 from autopar.pricing.once import Once, looks
 from autopar.pricing.operators import local_nbytes, operator_seconds, split, working_nbytes
 from autopar.pricing.parameters import storage_nbytes, storage_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
 from autopar.pricing.space import Candidates
-from autopar.problem import Array
 from autopar.rules import rule_of
+from autopar.solve.problem import Array
 
 Costs = tuple[Array, Array, Array]
 """Seconds, bytes, uncovered seconds."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from autopar.cache import cache_directory
 from autopar.errors import InputError
 from autopar.mesh import Mesh
-from autopar.timing import Timing
+from autopar.plans.timing import Timing
 from cost_models.errors import CostModelError
 from cost_models.hardware import Hardware, named
 from cost_models.measured import Database, Setting, Times, here

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.graph import Graph, Saved
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 from autopar.pricing.recomputed import again
 from autopar.rules import backward_flops, flops
 

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from autopar.beside import Beside, FlowLine, Line
 from autopar.blocks import block_of
 from autopar.graph import Graph, Node
-from autopar.plan import Flow, Plan
+from autopar.plans.beside import Beside, FlowLine, Line
+from autopar.plans.plan import Flow, Plan
 from autopar.profile.trace import BACKWARD, FORWARD, UPDATE, Trace, by_group
 
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import nn
 
 from autopar.api import parallelize
-from autopar.beside import Beside
 from autopar.mesh import Mesh
+from autopar.plans.beside import Beside
 from autopar.profile.compare import compared
 from autopar.profile.trace import BACKWARD, FORWARD, UPDATE, part, traced
 from autopar.runtime.parallel import Parallel

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autopar import presets
-from autopar.compiler import Compiler
+from autopar.compiler.compiler import Compiler
 from autopar.errors import AutoparError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.options import Options
-from autopar.plan import OpSharding
-from autopar.posed import Compilation
+from autopar.planning.posed import Compilation
+from autopar.plans.plan import OpSharding
 from autopar.pricing.operators import call_of
 from autopar.profile.measure import Refused, measure
+from autopar.request.options import Options
 from autopar.rules import LocalCall, local_call
 from cost_models.measured import Call, Database, Setting, Timed
 from cost_models.measured.timer import Effort

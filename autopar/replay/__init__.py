@@ -6,8 +6,8 @@ backward, compute and collectives are drawn evenly.  A pipeline's step is simula
 
 from __future__ import annotations
 
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.replay.conditions import AS_PLANNED, Conditions
 from autopar.replay.played import Played, Row, Span
 from autopar.replay.staged import play_stages

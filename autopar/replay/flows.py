@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from autopar.errors import InputError
-from autopar.estimate import Flow
 from autopar.mesh import Mesh
+from autopar.plans.estimate import Flow
 from autopar.pricing.prices import Prices
 from autopar.replay.conditions import LINKS, Conditions
 from cost_models.collectives import collective_seconds

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autopar.errors import InputError, PlanError
-from autopar.estimate import Estimate
-from autopar.pipeline_plan import PipelinePlan, Prediction, StageFigures, WorkerPlan
-from autopar.plan import Plan
+from autopar.plans.estimate import Estimate
+from autopar.plans.pipeline_plan import PipelinePlan, Prediction, StageFigures, WorkerPlan
+from autopar.plans.plan import Plan
 from autopar.replay.conditions import Conditions
 from autopar.replay.flows import Flows, checked
 from autopar.replay.played import Played, Row, Span
@@ -16,8 +16,8 @@ from autopar.schedules import SCHEDULES, Schedule, build
 from autopar.schedules.action import COMPUTE
 from autopar.schedules.stream import typical
 from autopar.simulate import Costs, Link, Network, Simulated, StageCost, Traffic, simulate
-from autopar.staged import on_full_hosts
 from autopar.stages import FAMILIES
+from autopar.staging.staged import on_full_hosts
 from cost_models.hardware import Hardware
 
 NAMES = {

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from autopar.errors import PlanError
-from autopar.estimate import Flow, Parts
-from autopar.plan import Estimate, Plan
+from autopar.plans.estimate import Flow, Parts
+from autopar.plans.plan import Estimate, Plan
 from autopar.replay.conditions import Conditions
 from autopar.replay.flows import Flows, checked
 from autopar.replay.played import Played, Row, Span

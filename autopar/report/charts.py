@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from autopar.plan import Flow, Plan
+from autopar.plans.plan import Flow, Plan
 from autopar.replay import Played, Span
 from autopar.report.roofline import Roofline
 

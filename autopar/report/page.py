@@ -11,9 +11,9 @@ from importlib import resources
 from plotly.offline import get_plotlyjs
 
 from autopar.errors import PlanError
-from autopar.estimate import Flow
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
+from autopar.plans.estimate import Flow
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.replay import Played, play
 from autopar.report import charts, tables
 from autopar.report.values import Extras

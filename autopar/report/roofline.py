@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.graph import Graph, bare
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 from autopar.pricing.operators import moved_nbytes, split
 from autopar.rules import flops
 from cost_models.hardware import Hardware

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from autopar.mesh import Mesh
-from autopar.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
 from autopar.placement import Sharding
-from autopar.plan import ParameterPlan, Plan
+from autopar.plans.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
+from autopar.plans.plan import ParameterPlan, Plan
 from autopar.report.boxes import box
 from autopar.show.fold import fold, lines
 from autopar.show.operators import folded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 from autopar.report.roofline import Roofline
 
 

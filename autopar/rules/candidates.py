@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from autopar.graph import Graph, Node, Tensor
 from autopar.mesh import Mesh
 from autopar.placement import I, N, P, R, S, Sharding, Type
-from autopar.plan import OpSharding
+from autopar.plans.plan import OpSharding
 from autopar.rules.declare import rule_of
 from autopar.rules.instance import Instance
 from autopar.rules.positions import Positions, positions, splits_of

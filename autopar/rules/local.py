@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from autopar.graph import Arg, Graph, Node, short
 from autopar.mesh import Mesh
-from autopar.plan import OpSharding
+from autopar.plans.plan import OpSharding
 
 Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
 _SHAPED = {"view", "reshape", "expand", "broadcast_to", "_unsafe_view", "new_zeros", "new_ones"}

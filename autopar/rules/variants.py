@@ -15,7 +15,7 @@ from autopar.errors import RuleError
 from autopar.graph import Graph, Node, Tensor
 from autopar.mesh import Mesh
 from autopar.placement import I, N, P, Type
-from autopar.plan import OpSharding
+from autopar.plans.plan import OpSharding
 
 CONTIGUOUS = frozenset(
     {"vocab_parallel_embedding", "vocab_parallel_cross_entropy", "expert_parallel"}

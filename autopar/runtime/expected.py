@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autopar.batch import Batch, tensors_in
 from autopar.errors import CaptureError, InputError
+from autopar.request.batch import Batch, tensors_in
 
 LISTED = 8
 """Differences that a message spells out."""

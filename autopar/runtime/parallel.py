@@ -12,10 +12,10 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from autopar.batch import Batch
 from autopar.errors import InputError
 from autopar.graph import Graph
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
+from autopar.request.batch import Batch
 from autopar.runtime import agreement, context, regather
 from autopar.runtime.clip import clip_grad_norm_
 from autopar.runtime.held import Held

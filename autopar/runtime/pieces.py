@@ -9,7 +9,7 @@ import torch
 
 from autopar.mesh import Mesh
 from autopar.placement import S
-from autopar.plan import ParameterPlan
+from autopar.plans.plan import ParameterPlan
 
 
 @dataclass(frozen=True)

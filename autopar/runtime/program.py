@@ -18,7 +18,7 @@ from autopar.grouping import Group, groups
 from autopar.leaving import leaving
 from autopar.operators import callable_of
 from autopar.placement import Sharding
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 from autopar.runtime import _torch
 from autopar.runtime.context import device
 from autopar.runtime.marks import marked

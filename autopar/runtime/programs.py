@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
-from autopar.batch import Batch, mapped
 from autopar.errors import InputError
+from autopar.request.batch import Batch, mapped
 from autopar.runtime.expected import Expected
 from autopar.runtime.program import Program
 

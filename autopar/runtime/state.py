@@ -13,7 +13,7 @@ from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.pads import padded_shape
 from autopar.placement import I, Sharding
-from autopar.plan import ParameterPlan, Plan
+from autopar.plans.plan import ParameterPlan, Plan
 from autopar.runtime import _torch
 from autopar.runtime.entry import Entry
 from autopar.runtime.pieces import Pieces, hops

@@ -10,7 +10,7 @@ from dataclasses import replace
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from autopar.beside import Beside, Line
+from autopar.plans.beside import Beside, Line
 from autopar.show.table import Label, row, table, times
 from autopar.show.units import seconds
 

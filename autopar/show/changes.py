@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autopar.changes import Change, Difference, Figure
+from autopar.plans.changes import Change, Difference, Figure
 from autopar.show.fold import fold, lines
 from autopar.show.names import base
 from autopar.show.table import line, row, table

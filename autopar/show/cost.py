@@ -6,8 +6,8 @@ import itertools
 
 from rich.table import Table
 
-from autopar.plan import Plan
-from autopar.record import Search
+from autopar.plans.plan import Plan
+from autopar.plans.record import Search
 from autopar.show.padding import compared
 from autopar.show.proof import proof
 from autopar.show.table import row, table

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from autopar.graph import Graph
 from autopar.pads import true_shape
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 from autopar.show.units import shape
 
 FEW = 3

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autopar.changes import Change, Difference, Figure
-from autopar.explanation import Alternative, Explanation
+from autopar.plans.changes import Change, Difference, Figure
+from autopar.plans.explanation import Alternative, Explanation
 from autopar.show.table import row, table
 from autopar.show.units import nbytes, seconds
 

@@ -10,10 +10,10 @@ from functools import singledispatch
 
 from rich.console import Console, RenderableType
 
-from autopar.changes import Difference
-from autopar.explanation import Explanation
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
+from autopar.plans.changes import Difference
+from autopar.plans.explanation import Explanation
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.show.changes import show_difference
 from autopar.show.explanation import explanation
 from autopar.show.pipeline import show_pipeline

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from autopar.blocks import blocks
 from autopar.graph import Graph
-from autopar.landscape import Point
-from autopar.plan import Plan
+from autopar.planning.landscape import Point
+from autopar.plans.plan import Plan
 from autopar.show.proof import proof
 from autopar.show.table import row, table
 from autopar.show.units import nbytes, seconds

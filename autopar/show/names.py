@@ -11,7 +11,7 @@ from collections.abc import Container
 
 from autopar.graph import Graph
 from autopar.placement import N, Sharding
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 
 _SUFFIX = re.compile(r"_\d+$")
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from autopar.conversion import collectives
 from autopar.graph import Graph
 from autopar.placement import N, S
-from autopar.plan import Conversion, OpSharding, Plan
+from autopar.plans.plan import Conversion, OpSharding, Plan
 from autopar.show.fold import Block, Item, Row, fold, lines
 from autopar.show.names import Names
 from autopar.show.table import line, row, table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from autopar.plan import Plan
-from autopar.record import Padding
+from autopar.plans.plan import Plan
+from autopar.plans.record import Padding
 from autopar.show.fold import fold, lines
 from autopar.show.table import line, table
 from autopar.show.units import seconds

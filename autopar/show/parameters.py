@@ -6,7 +6,7 @@ from rich.table import Table
 
 from autopar.graph import Graph
 from autopar.placement import Sharding
-from autopar.plan import ParameterPlan, Plan
+from autopar.plans.plan import ParameterPlan, Plan
 from autopar.show.fold import fold, lines
 from autopar.show.names import Names
 from autopar.show.pins import pins

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autopar.constraints import Constraint
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
+from autopar.request.constraints import Constraint
 
 OF_PARAMETERS = ("stored", "leaf", "used", "tensor")
 

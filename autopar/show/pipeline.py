@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autopar.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
+from autopar.plans.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
 from autopar.schedules.kept import most_versions
 from autopar.schedules.lower import without_transfers
 from autopar.show.schedules import equal_parts

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 
 from autopar.blocks import MODES, no_blocks
 from autopar.graph import Graph
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 from autopar.show.cost import communication, costs, header
 from autopar.show.operators import conversions, operators
 from autopar.show.padding import padding

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autopar.problem import Proof
+from autopar.solve.problem import Proof
 
 WORDS: dict[Proof, str] = {
     "elimination": "by elimination",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 from autopar.show.table import row, table
 
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from autopar.plan import Plan
-from autopar.problem import Assignment, Problem
+from autopar.plans.plan import Plan
 from autopar.show.proof import proof
 from autopar.show.table import row, table
 from autopar.show.units import nbytes, seconds
+from autopar.solve.problem import Assignment, Problem
 
 
 def solution(problem: Problem, found: Assignment, took_s: float) -> RenderableType:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from autopar.graph import Graph, Node, Tensor, short
 from autopar.mesh import Mesh
 from autopar.placement import P, S, Type
-from autopar.plan import OpSharding, Plan
+from autopar.plans.plan import OpSharding, Plan
 from autopar.show.words import is_used_split, weights_of
 
 WHOLE = "whole"

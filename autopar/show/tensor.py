@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from autopar.focus import TensorFacts
+from autopar.plans.focus import TensorFacts
 from autopar.show.table import row
 from autopar.show.units import shape
 

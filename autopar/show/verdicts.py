@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from autopar.certificate.witness import Verdict
 from autopar.show.table import row, table
-from autopar.witness import Verdict
 
 
 def verdicts(found: Sequence[Verdict]) -> Table:

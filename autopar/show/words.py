@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterator
 
 from autopar.graph import Graph, Node, Tensor
 from autopar.placement import I, R, S, Type
-from autopar.plan import ParameterPlan, Plan
-from autopar.posed import batch_inputs
+from autopar.planning.posed import batch_inputs
+from autopar.plans.plan import ParameterPlan, Plan
 from autopar.rules import flops
 
 MOST, LEAST = 0.95, 0.05

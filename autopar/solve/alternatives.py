@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from autopar.errors import InfeasibleError
-from autopar.problem import Limits, Problem, limits_of
 from autopar.solve.dominance import undecided
 from autopar.solve.dual import best_within
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network
 from autopar.solve.order import ordered
+from autopar.solve.problem import Limits, Problem, limits_of
 from autopar.solve.rows import Goal
 
 

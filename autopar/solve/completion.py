@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autopar.problem import Assignment, Factor, Problem, Variable
+from autopar.solve.problem import Assignment, Factor, Problem, Variable
 from autopar.solve.ready import solve
 
 

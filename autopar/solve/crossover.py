@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.problem import Array
 from autopar.solve.network import Network
+from autopar.solve.problem import Array
 from autopar.solve.rows import Goal
 
 ROUNDS = 3

@@ -18,8 +18,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.problem import Array
 from autopar.solve.network import MOST, Arrays, Network
+from autopar.solve.problem import Array
 
 States = NDArray[np.intp]
 ROUNDS = 4

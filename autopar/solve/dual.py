@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.errors import InfeasibleError, OverLimitError
-from autopar.problem import Array
 from autopar.solve.crossover import improved
 from autopar.solve.elimination import Elimination, eliminate
 from autopar.solve.network import Prices
 from autopar.solve.order import Order
+from autopar.solve.problem import Array
 from autopar.solve.program import highest
 from autopar.solve.rows import Goal, Row
 

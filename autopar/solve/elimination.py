@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.errors import InfeasibleError
-from autopar.problem import Array
 from autopar.solve.network import Prices, Table
 from autopar.solve.order import Least, Order
+from autopar.solve.problem import Array
 
 AT_ONCE = 1 << 15
 """Entries of a joint table that is built: it stays in a processor's cache."""

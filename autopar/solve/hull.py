@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from autopar.problem import Assignment, Limit, Problem
 from autopar.solve.dual import Found, Point, best_within
 from autopar.solve.elimination import eliminate
 from autopar.solve.network import Prices
+from autopar.solve.problem import Assignment, Limit, Problem
 from autopar.solve.ready import Ready, refuse_too_large
 from autopar.solve.rows import Goal
 from autopar.watch import Watch, unwatched

@@ -28,7 +28,7 @@ import numpy as np
 from ortools.linear_solver.python import model_builder as mb
 
 from autopar.errors import InfeasibleError, InternalError, PlanError
-from autopar.problem import (
+from autopar.solve.problem import (
     Array,
     Assignment,
     Factor,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.problem import Array
 from autopar.solve.elimination import Elimination, aligned
 from autopar.solve.order import Bucket
+from autopar.solve.problem import Array
 
 
 @dataclass(frozen=True, eq=False)

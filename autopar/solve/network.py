@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.alike import Alike, merged
-from autopar.problem import Array, Factor, Problem
+from autopar.solve.alike import Alike, merged
+from autopar.solve.problem import Array, Factor, Problem
 
 FINEST_S = 1e-12
 FEW = float(2**20)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.problem import Array
 from autopar.solve.elimination import Elimination
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network, Table
+from autopar.solve.problem import Array
 from autopar.solve.rows import Goal
 
 MAX_COMBINATIONS = 1 << 17

@@ -17,7 +17,6 @@ from typing import NoReturn
 import numpy as np
 
 from autopar.errors import InfeasibleError, PlanError
-from autopar.problem import Assignment, Limits, Problem, Proof, limits_of
 from autopar.solve.branch import WIDE, branched
 from autopar.solve.dominance import Reduced, States, reduced
 from autopar.solve.dual import CLOSE, Found, Point, best_within
@@ -26,6 +25,7 @@ from autopar.solve.marginals import marginals
 from autopar.solve.network import Network
 from autopar.solve.order import Order, ordered
 from autopar.solve.pareto import TooManyPoints, cheapest
+from autopar.solve.problem import Assignment, Limits, Problem, Proof, limits_of
 from autopar.solve.rows import Goal
 
 MOST_ENTRIES = 1 << 20

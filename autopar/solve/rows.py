@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.problem import Array, Limit
 from autopar.solve.elimination import SECONDS
 from autopar.solve.network import Network, Prices
+from autopar.solve.problem import Array, Limit
 
 
 @dataclass(frozen=True)

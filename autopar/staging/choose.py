@@ -18,18 +18,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from autopar.capture.saved import saved
-from autopar.compile import compile_graph
 from autopar.errors import InfeasibleError, InputError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.pipeline_plan import Compared, PipelinePlan, Prediction, WorkerPlan
-from autopar.posed import Compilation, Settings, prices_of
-from autopar.record import View
+from autopar.planning.compile import compile_graph
+from autopar.planning.posed import Compilation, Settings, prices_of
+from autopar.plans.pipeline_plan import Compared, PipelinePlan, Prediction, WorkerPlan
+from autopar.plans.record import View
 from autopar.split import split
-from autopar.staged import Staged, compile_stages, on_full_hosts
 from autopar.stages import FAMILIES, Family, StagePlan, StageProblem, is_hopeless, plan_stages
 from autopar.staging.positions import forced, places
 from autopar.staging.predict import predict
+from autopar.staging.staged import Staged, compile_stages, on_full_hosts
 from autopar.staging.tabled import Sizes, Sweep, Tabled, counts
 from cost_models.hardware import Hardware
 

@@ -15,11 +15,11 @@ from autopar.errors import InfeasibleError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.placement import Sharding
-from autopar.plan import Choice, Conversion, OpSharding, ParameterPlan
-from autopar.posed import Posed, Settings, pose
+from autopar.planning.posed import Posed, Settings, pose
+from autopar.plans.plan import Choice, Conversion, OpSharding, ParameterPlan
 from autopar.pricing.assemble import LaidOut, lay_out
-from autopar.problem import Assignment
 from autopar.solve import corners
+from autopar.solve.problem import Assignment
 from autopar.staging.sizes import Sized
 from cost_models.hardware import Hardware
 

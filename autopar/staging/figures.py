@@ -15,14 +15,14 @@ from functools import cached_property
 from autopar.blocks import Recompute, blocks
 from autopar.conversion import Traffic
 from autopar.graph import Graph, Node, Saved
-from autopar.nameless import nameless
-from autopar.plan import Conversion, OpSharding
+from autopar.plans.plan import Conversion, OpSharding
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.operators import OperatorSeconds, operator_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import Again, again
 from autopar.pricing.spent import Issued, SecondsOf, Spent, issued, once, spent
 from autopar.staging.decided import PieceChoices
+from autopar.staging.nameless import nameless
 
 
 @dataclass(frozen=True, eq=False)

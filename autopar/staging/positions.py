@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from autopar.capture import repeats
-from autopar.cuts import narrow_cuts
 from autopar.graph import Graph
 from autopar.rules.work import flops
 from autopar.split import computing, crossing_nbytes, shared
+from autopar.staging.cuts import narrow_cuts
 
 MOST = 64
 """Positions, where there are no more repeated blocks than that."""

@@ -9,7 +9,9 @@ from dataclasses import replace
 from autopar.capture.saved import saved
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
-from autopar.pipeline_plan import (
+from autopar.placement import S, Sharding
+from autopar.planning.posed import Settings, prices_of
+from autopar.plans.pipeline_plan import (
     Joined,
     Passed,
     PipelinePlan,
@@ -18,17 +20,15 @@ from autopar.pipeline_plan import (
     StagePlan,
     WorkerPlan,
 )
-from autopar.placement import S, Sharding
-from autopar.plan import Plan
-from autopar.posed import Settings, prices_of
+from autopar.plans.plan import Plan
 from autopar.pricing.spent import Spent, spent_by
 from autopar.schedules import Schedule
 from autopar.schedules.kept import most_in_flight, most_versions
 from autopar.schedules.lower import without_transfers
 from autopar.simulate import Costs, Link, Network, StageCost, Traffic, simulate
 from autopar.split import Crossing, Stages
-from autopar.staged import on_full_hosts
 from autopar.staging.borders import Border, seconds
+from autopar.staging.staged import on_full_hosts
 from cost_models.hardware import Hardware
 from cost_models.hardware import Link as HardwareLink
 

@@ -18,7 +18,7 @@ from autopar.capture.saved import saved
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.placement import S
-from autopar.posed import Settings, prices_of
+from autopar.planning.posed import Settings, prices_of
 from autopar.pricing.estimate import storage_bytes
 from autopar.split import computing, crossing, shared, split
 from autopar.stages import Family, StageProblem, StageTable

@@ -10,7 +10,7 @@ from typing import Any
 
 from autopar.graph import Graph, short
 from autopar.placement import S, Sharding
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 from autopar.rules import flops, rule_of
 from cost_models.hardware import Hardware, Link
 

@@ -19,11 +19,11 @@ import autopar
 from autopar import presets
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compile import compile_graph
-from autopar.compiler import with_outputs
+from autopar.compiler.compiler import with_outputs
 from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.posed import Compilation, Settings
+from autopar.planning.compile import compile_graph
+from autopar.planning.posed import Compilation, Settings
 from cost_models.hardware import Hardware, load
 from tests import parity
 from tests.architectures import ARCHITECTURES

@@ -14,8 +14,8 @@ import typer
 
 import autopar
 from autopar.cli import app
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from cost_models.hardware import load, names, to_text
 from tests.cli.commands import ok, run
 

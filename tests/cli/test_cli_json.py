@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autopar import presets
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 from tests.cli.commands import ok, run
 
 MODEL = "tests/cli/factories.py:good"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autopar.pipeline_plan import PipelinePlan
+from autopar.plans.pipeline_plan import PipelinePlan
 from tests.cli.commands import fails, ok, run
 
 GPT = "tests.cli.factories:gpt"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autopar.errors import SourceError
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 from autopar.rules import rule_of
 from autopar.runtime import program
 from tests import parity

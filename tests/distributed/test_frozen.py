@@ -7,13 +7,13 @@ import torch
 
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compile import compile_graph
-from autopar.compiler import with_outputs
+from autopar.compiler.compiler import with_outputs
 from autopar.graph import short
 from autopar.mesh import Mesh
 from autopar.placement import S
-from autopar.plan import Plan
-from autopar.posed import Settings
+from autopar.planning.compile import compile_graph
+from autopar.planning.posed import Settings
+from autopar.plans.plan import Plan
 from cost_models.hardware import load
 from tests import parity
 from tests.daily import daily

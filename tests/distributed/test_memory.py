@@ -11,10 +11,10 @@ import torch
 
 from autopar import presets
 from autopar.blocks import Recompute
-from autopar.compile import compile_graph
 from autopar.emit import emit
 from autopar.mesh import Mesh
-from autopar.posed import Settings
+from autopar.planning.compile import compile_graph
+from autopar.planning.posed import Settings
 from autopar.rules import localize
 from cost_models.hardware import load as load_hardware
 from tests import parity, peaks

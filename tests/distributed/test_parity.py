@@ -9,7 +9,7 @@ import pytest
 
 from autopar.conversion import _TABLE
 from autopar.placement import S, Type
-from autopar.plan import Plan
+from autopar.plans.plan import Plan
 from tests import models, parity
 from tests.pool import Pool
 

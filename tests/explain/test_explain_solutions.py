@@ -12,20 +12,20 @@ from torch import nn
 
 import autopar
 from autopar.api import captured_for
-from autopar.asked import posed_for
 from autopar.certificate import certify
 from autopar.errors import InternalError
 from autopar.explain import explain
 from autopar.explain.again import Again
 from autopar.explain.target import stored
 from autopar.explained import hardware_of
-from autopar.explanation import Explanation
-from autopar.plan import ParameterPlan, Plan
+from autopar.planning.asked import posed_for
+from autopar.plans.explanation import Explanation
+from autopar.plans.plan import ParameterPlan, Plan
 from autopar.pricing.space import Candidates, Priced
-from autopar.problem import Problem, brute_force
 from autopar.solve import best_with_each_state, solve
+from autopar.solve.problem import Problem, brute_force
 from tests.models import gpt2, llama, mlp
-from tests.test_solve import anything, hides
+from tests.solve.test_solve import anything, hides
 
 ON = {"hardware": "h100"}
 ROUGHLY = {"rel": 1e-6}

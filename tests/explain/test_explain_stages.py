@@ -8,7 +8,7 @@ import pytest
 
 import autopar
 from autopar.errors import InputError, PlanError
-from autopar.pipeline_plan import PipelinePlan
+from autopar.plans.pipeline_plan import PipelinePlan
 from tests.models import gpt2, llama
 
 

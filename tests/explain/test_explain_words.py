@@ -14,7 +14,7 @@ from autopar.errors import InputError, PlanError
 from autopar.explain.sentences import sentence
 from autopar.explain.target import called, found
 from autopar.explained import explain_plan
-from autopar.explanation import Alternative, Explanation
+from autopar.plans.explanation import Alternative, Explanation
 from autopar.show import explanation, to_text
 from autopar.show.spoken import spoken
 from autopar.show.table import WIDTH

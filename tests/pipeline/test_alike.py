@@ -9,14 +9,14 @@ import pytest
 
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compile import compile_graph
 from autopar.errors import InfeasibleError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.nameless import nameless, renamed
-from autopar.posed import Settings
+from autopar.planning.compile import compile_graph
+from autopar.planning.posed import Settings
 from autopar.split import Stages, split
-from autopar.staged import Alike
+from autopar.staging.nameless import nameless, renamed
+from autopar.staging.staged import Alike
 from cost_models.hardware import load
 from tests import models
 

@@ -7,7 +7,7 @@ import pytest
 from autopar.errors import InputError, ScheduleError
 from autopar.mesh import Mesh
 from autopar.schedules import build
-from autopar.staged import Wanted, asked_of_pipelines, worker_meshes
+from autopar.staging.staged import Wanted, asked_of_pipelines, worker_meshes
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from functools import cache
 import pytest
 
 from autopar.capture import capture
-from autopar.cuts import balanced, narrow_cuts, transferred
 from autopar.errors import InputError
 from autopar.graph import Graph
-from autopar.pipeline_plan import edges
+from autopar.plans.pipeline_plan import edges
 from autopar.rules.work import flops
 from autopar.schedules import Edge
 from autopar.split import computing, crossing_nbytes, shared, split
+from autopar.staging.cuts import balanced, narrow_cuts, transferred
 from tests import models
 from tests.architectures import ARCHITECTURES
 

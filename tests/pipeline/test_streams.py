@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autopar.api import compile_staged
-from autopar.staged import Staged
+from autopar.staging.staged import Staged
 from tests import models
 
 

@@ -11,10 +11,10 @@ import pytest
 from autopar.capture import capture
 from autopar.errors import InputError
 from autopar.mesh import Mesh
-from autopar.posed import Settings
+from autopar.planning.posed import Settings
 from autopar.runtime.pipeline.limits import check_limits
 from autopar.runtime.pipeline.relays import Relays
-from autopar.staged import Staged, Wanted, compile_pipeline
+from autopar.staging.staged import Staged, Wanted, compile_pipeline
 from cost_models.hardware import load
 from tests import models
 from tests.architectures import ARCHITECTURES

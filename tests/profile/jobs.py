@@ -7,7 +7,7 @@ import copy
 import torch
 
 import autopar
-from autopar.beside import Beside
+from autopar.plans.beside import Beside
 from autopar.profile import run_beside
 from autopar.runtime.named import PREFIX
 from autopar.runtime.pipeline.module import Pipelined

@@ -11,19 +11,19 @@ from typer.testing import CliRunner
 
 import autopar
 from autopar.api import captured_by
-from autopar.asked import posed_for
 from autopar.certificate import certify
 from autopar.cli import app
 from autopar.errors import InputError
 from autopar.graph import Tensor
 from autopar.mesh import Mesh
-from autopar.options import Options
-from autopar.plan import Plan
-from autopar.posed import Compilation
+from autopar.planning.asked import posed_for
+from autopar.planning.posed import Compilation
+from autopar.plans.plan import Plan
 from autopar.pricing.operators import call_of
 from autopar.pricing.timed import setting_here, times_for
 from autopar.profile import Wanted, measure, profile
 from autopar.profile.bench import COLD_NBYTES, Pool, bench
+from autopar.request.options import Options
 from autopar.rules import LocalCall, local_call
 from autopar.show import header, to_text
 from cost_models.hardware import load

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import autopar
-from autopar.beside import Beside, Line
+from autopar.plans.beside import Beside, Line
 from autopar.profile.compare import compared, group_of
 from autopar.profile.trace import BACKWARD, FORWARD, UPDATE, read
 from autopar.runtime import _torch

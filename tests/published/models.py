@@ -13,8 +13,8 @@ from torch import nn
 import autopar
 from autopar.capture.saved import saved
 from autopar.graph import Graph
-from autopar.plan import Plan
-from autopar.posed import Compilation
+from autopar.planning.posed import Compilation
+from autopar.plans.plan import Plan
 from autopar.pricing.work import StepFlops, step_flops
 
 WHOLE = {"x": "I"}

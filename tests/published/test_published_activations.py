@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.posed import Compilation
+from autopar.planning.posed import Compilation
 from autopar.pricing.keeps import Keeps
 from tests.daily import daily
 from tests.published.models import kept, small

@@ -20,7 +20,7 @@ from functools import cache
 import pytest
 import torch
 
-from autopar.posed import Compilation
+from autopar.planning.posed import Compilation
 from autopar.pricing.keeps import Keeps
 from tests.published.models import compiled, gpt, kept, parameters
 

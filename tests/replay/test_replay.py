@@ -11,8 +11,8 @@ import pytest
 
 import autopar
 from autopar.errors import InputError, PlanError
-from autopar.pipeline_plan import PipelinePlan
-from autopar.plan import Plan
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.replay import Conditions, Played, play, trace_of
 from autopar.show import show_played, to_text
 from cost_models.hardware import load

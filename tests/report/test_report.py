@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import autopar
 from autopar.mesh import Mesh
-from autopar.pipeline_plan import PipelinePlan
 from autopar.placement import R, S, Sharding
-from autopar.plan import Plan
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.report import Extras, report, roofline
 from autopar.report.boxes import HIGH, LOW, WIDE, box
 from cost_models.hardware import load

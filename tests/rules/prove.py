@@ -14,7 +14,7 @@ from autopar import rules
 from autopar.graph import Graph, Node
 from autopar.mesh import Mesh
 from autopar.placement import I, N, P, R, S, Sharding
-from autopar.plan import OpSharding
+from autopar.plans.plan import OpSharding
 from autopar.rules import prove as package
 from autopar.rules.instance import Instance
 from autopar.rules.positions import Positions, positions

@@ -8,9 +8,9 @@ from torch import nn
 from autopar import presets
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compile import Settings, compile_graph
-from autopar.compiler import with_outputs
+from autopar.compiler.compiler import with_outputs
 from autopar.mesh import Mesh
+from autopar.planning.compile import Settings, compile_graph
 from autopar.rules import batch_forms
 from cost_models.hardware import load
 

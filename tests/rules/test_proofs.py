@@ -12,7 +12,7 @@ from autopar.capture import capture
 from autopar.graph import Graph, Node, short
 from autopar.mesh import Mesh
 from autopar.placement import S
-from autopar.plan import OpSharding
+from autopar.plans.plan import OpSharding
 from autopar.rules.declare import rule_of
 from tests import models
 from tests.rules.building import Example, build

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from autopar.capture import capture
-from autopar.compiler import with_outputs
+from autopar.compiler.compiler import with_outputs
 from autopar.graph import Graph, short
 from autopar.mesh import Mesh
-from autopar.posed import Settings, candidates_of
+from autopar.planning.posed import Settings, candidates_of
 from autopar.rules.worth import worth_splitting
 from tests import parity
 

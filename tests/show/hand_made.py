@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autopar.constraints import Constraint
 from autopar.mesh import Mesh
-from autopar.pipeline_plan import (
+from autopar.placement import Sharding
+from autopar.plans.pipeline_plan import (
     Joined,
     Passed,
     PipelinePlan,
@@ -16,8 +16,7 @@ from autopar.pipeline_plan import (
     StagePlan,
     WorkerPlan,
 )
-from autopar.placement import Sharding
-from autopar.plan import (
+from autopar.plans.plan import (
     BlockPlan,
     Choice,
     Conversion,
@@ -28,7 +27,8 @@ from autopar.plan import (
     Parts,
     Plan,
 )
-from autopar.record import Asked, Search, Share
+from autopar.plans.record import Asked, Search, Share
+from autopar.request.constraints import Constraint
 from autopar.schedules import build, chain, lower
 
 LAYERS = 6

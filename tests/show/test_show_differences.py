@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autopar import compile_model
-from autopar.posed import Compilation
+from autopar.planning.posed import Compilation
 from autopar.show import differences
 from tests.models import CASES
 

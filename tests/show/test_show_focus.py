@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from autopar import compile_model
-from autopar.constraints import Constraint
 from autopar.errors import InputError
-from autopar.focus import holding, stage_plan, tensor_facts, within_block
+from autopar.plans.focus import holding, stage_plan, tensor_facts, within_block
+from autopar.request.constraints import Constraint
 from autopar.show import show_block, show_plan, show_tensor, to_text
 from tests.models import CASES
 from tests.show import hand_made

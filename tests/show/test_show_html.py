@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from autopar.compare import Contender
-from autopar.explanation import Alternative, Explanation
+from autopar.plans.explanation import Alternative, Explanation
 from autopar.show import (
     contenders,
     explanation,

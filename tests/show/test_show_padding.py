@@ -8,8 +8,8 @@ from dataclasses import replace
 import autopar
 from autopar.mesh import Mesh
 from autopar.pads import Pad
-from autopar.plan import Plan
-from autopar.record import Padded, Padding
+from autopar.plans.plan import Plan
+from autopar.plans.record import Padded, Padding
 from autopar.show import show_plan, to_text
 from tests import parity
 from tests.show import hand_made

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autopar.mesh import Mesh
-from autopar.pipeline_plan import PipelinePlan
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.schedules import build, lower
 from autopar.show.pipeline import schedule_page
-from autopar.staged import worker_meshes
+from autopar.staging.staged import worker_meshes
 
 
 def plan(name: str, mesh: Mesh, microbatches: int) -> PipelinePlan:

@@ -11,7 +11,7 @@ import pytest
 from autopar import compile_model
 from autopar.mesh import Mesh
 from autopar.placement import Sharding
-from autopar.posed import Compilation
+from autopar.planning.posed import Compilation
 from autopar.show import (
     communication,
     conversions,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from autopar import compile_model, presets
-from autopar.constraints import Constraint
 from autopar.mesh import Mesh
-from autopar.posed import Compilation
+from autopar.planning.posed import Compilation
+from autopar.request.constraints import Constraint
 from autopar.show import words
 from tests import models
 

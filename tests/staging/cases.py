@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autopar.automatic import source_of
-from autopar.compiler import Compiler
+from autopar.compiler.automatic import source_of
+from autopar.compiler.compiler import Compiler
 from autopar.mesh import Mesh
-from autopar.meta import without_weights
-from autopar.options import Options
+from autopar.request.meta import without_weights
+from autopar.request.options import Options
 from autopar.staging.choose import Source
 from cost_models.hardware import Hardware, load
 from tests import models

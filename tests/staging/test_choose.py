@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.automatic import source_of
+from autopar.compiler.automatic import source_of
 from autopar.errors import InfeasibleError, InputError
 from autopar.mesh import Mesh
-from autopar.pipeline_plan import PipelinePlan
-from autopar.posed import Settings
+from autopar.planning.posed import Settings
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.staging.choose import Chosen, Wishes, choose
 from autopar.staging.predict import predict
 from autopar.staging.shapes import shapes

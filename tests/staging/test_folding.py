@@ -8,10 +8,10 @@ import pytest
 
 from autopar.capture import repeats
 from autopar.capture.saved import saved
-from autopar.cuts import narrow_cuts
 from autopar.mesh import Mesh
 from autopar.split import computing, split
 from autopar.staging import positions
+from autopar.staging.cuts import narrow_cuts
 from autopar.staging.folded import KEPT, fold
 from autopar.staging.positions import places
 from autopar.staging.sizes import NotLinear, Sized, between

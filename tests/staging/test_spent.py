@@ -8,10 +8,10 @@ import pytest
 
 from autopar.blocks import MODES, Recompute, blocks
 from autopar.capture.saved import saved
-from autopar.compile import compile_graph
 from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.posed import Settings, pose, prices_of
+from autopar.planning.compile import compile_graph
+from autopar.planning.posed import Settings, pose, prices_of
 from autopar.pricing.operators import operator_seconds
 from autopar.pricing.spent import spent_by
 from autopar.split import split

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.mesh import Mesh
-from autopar.plan import OpSharding
+from autopar.plans.plan import OpSharding
 from autopar.rules.candidates import Option, combine
 from autopar.rules.discover.laboratory import Bench, accepts
 from autopar.rules.instance import Instance

@@ -16,7 +16,7 @@ from autopar.graph import Arg, DType, Graph, Node
 from autopar.mesh import Mesh
 from autopar.operators import bind, callable_of
 from autopar.placement import Sharding
-from autopar.plan import OpSharding
+from autopar.plans.plan import OpSharding
 from autopar.rules.local import Local, localize
 from autopar.rules.prove.simulate import TOLERANCE, WrongError, dual, error, gather, scatter
 

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from autopar.batch import Batch
 from autopar.errors import InputError
+from autopar.request.batch import Batch
 from autopar.runtime import agreement
 from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.links import Links

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch.distributed as dist
 
-from autopar.pipeline_plan import PipelinePlan, edges
+from autopar.plans.pipeline_plan import PipelinePlan, edges
 from autopar.runtime.program import Program
 from autopar.schedules import lower, stream
 from autopar.split import Stages

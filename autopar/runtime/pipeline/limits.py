@@ -6,7 +6,7 @@ from autopar.errors import InputError
 from autopar.graph import Graph
 from autopar.grouping import groups
 from autopar.leaving import leaving
-from autopar.pipeline_plan import PipelinePlan
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.runtime.pipeline.relays import Relays
 from autopar.runtime.pipeline.tiles import Layout
 from autopar.split import Stages

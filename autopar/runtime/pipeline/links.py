@@ -10,8 +10,8 @@ from functools import cached_property
 import torch
 
 from autopar.leaving import leaving
-from autopar.pipeline_plan import PipelinePlan
 from autopar.placement import Sharding
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.runtime.pipeline.channel import Channel
 from autopar.runtime.pipeline.tiles import Layout
 from autopar.split import Crossing, Stages

@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autopar.batch import Batch
 from autopar.errors import InputError
-from autopar.pipeline_plan import PipelinePlan
 from autopar.placement import I, Sharding
-from autopar.plan import ParameterPlan
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import ParameterPlan
+from autopar.request.batch import Batch
 from autopar.runtime import agreement, context
 from autopar.runtime.clip import gradients, shrink, total_norm
 from autopar.runtime.expected import Expected

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
 
-from autopar.pipeline_plan import PipelinePlan
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.runtime import _torch
 from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.limits import check_limits, layout_of

@@ -1,0 +1,1 @@
+"""A model on its way to plans and programs: with stages or without, batch after batch."""

@@ -1,0 +1,138 @@
+"""From a model to its stages, forced or chosen: what `plan`, `parallelize` and commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Literal
+
+import torch
+
+from autopar.compiler.compiler import Compiler
+from autopar.compiler.microbatch import part
+from autopar.errors import ConstraintError, InputError
+from autopar.graph import Graph
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.request.batch import Batch, leaves_of, mapped
+from autopar.runtime import agreement
+from autopar.staging.choose import Chosen, Source, Wishes, choose
+from autopar.staging.staged import Shape, Staged, Wanted
+
+StagesLike = int | Sequence[Shape] | Literal["auto"]
+
+
+def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chosen:
+    """Whether to pipeline, and how."""
+    settings = compiler.settings(None)
+    if settings.constraints or settings.preset:
+        raise ConstraintError(
+            "Constraints and presets speak of mesh axes, which stages='auto' has yet to choose. Say how "
+            "many stages there are (stages=2), or leave the constraints out."
+        )
+    whole = compiler.graph(batch)
+    if wishes == Wishes() and not _is_trained(whole):
+        return Chosen(None, compiler.compile(whole), ())
+    source = _source(compiler, batch, whole)
+    return choose(source, compiler.mesh, compiler.hardware, settings, wishes)
+
+
+def refuse_asynchronous(asynchronous: bool) -> None:
+    """Raise `InputError` where stages are to be chosen among asynchronous schedules."""
+    if asynchronous:
+        raise InputError(
+            "stages='auto' chooses among schedules whose steps are those of one process. Say how many "
+            "stages there are (stages=2) with asynchronous=True, or leave it out."
+        )
+
+
+def agreed_stages(
+    compiler: Compiler,
+    batch: Mapping[str, Any],
+    stages: StagesLike,
+    schedule: str | None,
+    microbatches: int | None,
+    cuts: Sequence[str],
+    asynchronous: bool,
+) -> tuple[Wanted, Staged | None] | None:
+    """What was asked for, or what rank 0 finds best and has compiled; None: no pipeline."""
+    if stages != "auto":
+        samples = samples_of(batch)
+        wanted = Wanted.of(
+            compiler.mesh, stages, schedule, microbatches, cuts, asynchronous, samples
+        )
+        return wanted, None
+    refuse_asynchronous(asynchronous)
+    agreement.same("the example inputs", Batch.of((), batch).digest)
+    made: list[Staged] = []
+
+    def decide() -> tuple[str, ...]:
+        found = chosen(compiler, batch, Wishes(schedule, microbatches, tuple(cuts)))
+        if found.staged is None:
+            return ()
+        made.append(found.staged)
+        return (found.staged.plan.to_json(),)
+
+    texts = agreement.from_first_rank(decide)
+    if not texts:
+        return None
+    plan = PipelinePlan.from_json(texts[0], "the plan of rank 0")
+    return Wanted.like(plan), made[0] if made else None
+
+
+def source_of(compiler: Compiler, batch: Mapping[str, Any]) -> Source:
+    """A model with its batch, captured in any size."""
+    return _source(compiler, batch, compiler.graph(batch))
+
+
+def _source(compiler: Compiler, batch: Mapping[str, Any], whole: Graph) -> Source:
+    if not _is_trained(whole):
+        raise InputError(
+            f"stages='auto' needs a loss and nothing else from {whole.name}: pass the targets with the "
+            "batch, or loss=, and leave outputs= out."
+        )
+    size = samples_of(batch)
+
+    @cache
+    def capture(samples: int) -> Graph:
+        return whole if samples == size else compiler.graph(of_samples(batch, samples))
+
+    def parted(pieces: int) -> Graph:
+        if pieces == 1:
+            return whole
+        return part(whole, capture(size // pieces), pieces).microbatch
+
+    return Source(size, whole, capture, parted, _is_separable(whole))
+
+
+def _is_trained(whole: Graph) -> bool:
+    """A loss and nothing else comes out: a step that stages can divide."""
+    return whole.loss is not None and not whole.outputs
+
+
+def _is_separable(whole: Graph) -> bool:
+    """Whether microbatches keep the meaning of the step."""
+    try:
+        part(whole, whole, 2)
+    except InputError:
+        return False
+    return True
+
+
+def samples_of(batch: Mapping[str, Any]) -> int:
+    """The first dim of the first tensor."""
+    sizes = [v.shape[0] for _, v in leaves_of(batch, "") if isinstance(v, torch.Tensor) and v.dim()]
+    if not sizes:
+        raise InputError("The batch has no tensor whose first dim could be its size.")
+    return int(sizes[0])
+
+
+def of_samples(batch: Mapping[str, Any], samples: int) -> Mapping[str, Any]:
+    """The first samples of a batch."""
+    size = samples_of(batch)
+
+    def cut(value: Any, _: str) -> Any:
+        is_part = isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size
+        return value[:samples] if is_part else value
+
+    made: Mapping[str, Any] = mapped(batch, "", cut)
+    return made

@@ -1,0 +1,219 @@
+"""A model on its way to plans and programs: what stays the same while batches of other shapes come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar import presets
+from autopar.cache import cache_directory, write
+from autopar.capture import ExampleInputs, capture
+from autopar.capture.passes.dead import drop_dead
+from autopar.capture.saved import saved
+from autopar.compiler.microbatch import part
+from autopar.errors import InputError, SourceError
+from autopar.graph import Graph, Saved
+from autopar.mesh import Mesh
+from autopar.padding import padded
+from autopar.placement import Sharding
+from autopar.planning.asked import preset_constraints, storage_of
+from autopar.planning.compile import arriving, batch_form, compile_graph, frontier
+from autopar.planning.posed import Compilation, Settings
+from autopar.plans.plan import Plan
+from autopar.plans.record import Padding
+from autopar.pricing.timed import times_for
+from autopar.reading import text_of
+from autopar.request.batch import mapped
+from autopar.request.constraint_file import from_file
+from autopar.request.constraints import Constraint, from_user
+from autopar.request.options import Options
+from autopar.runtime import agreement
+from autopar.runtime.program import Program, load
+from autopar.watch import Watch, unwatched
+from cost_models.hardware import Hardware
+from cost_models.measured import Times
+
+
+def captured(
+    model: nn.Module, inputs: ExampleInputs, options: Options, training: bool = True
+) -> Graph:
+    """The captured forward pass, with the outputs that were asked for."""
+    found = capture(
+        model,
+        _cast(inputs, options.precision.compute),
+        loss=options.loss,
+        train=training,
+        autocast=options.precision.autocast,
+    )
+    # Evaluation moves the same tensors; only their letters (I, R) tell shards from copies.
+    return with_outputs(found if training else found.with_gradients(), options.outputs)
+
+
+class Compiler:
+    """Everything that stays the same while batches of different shapes are compiled."""
+
+    def __init__(self, model: nn.Module, mesh: Mesh, hardware: Hardware, options: Options) -> None:
+        self._model, self.mesh, self.hardware, self.options = model, mesh, hardware, options
+        self._first: Plan | None = None
+        self._batch: Sharding | None = None
+
+    def on(self, mesh: Mesh) -> Compiler:
+        """The same on another mesh."""
+        return Compiler(self._model, mesh, self.hardware, self.options)
+
+    def with_options(self, options: Options) -> Compiler:
+        """The same asked for something else."""
+        return Compiler(self._model, self.mesh, self.hardware, options)
+
+    def graph(self, inputs: ExampleInputs, training: bool = True) -> Graph:
+        """The captured forward pass."""
+        return captured(self._model, inputs, self.options, training)
+
+    def compile(self, graph: Graph) -> Compilation:
+        """Candidates, prices, solution, plan and source of a captured graph.
+
+        Where every rank brings its own part, the batch arrives divided the way the best plan for a
+        whole batch divides it.
+        """
+        if self.options.input == "global":
+            return self._compile(graph, None)
+        return self._compile(
+            graph, self._batch or batch_form(self._compile(graph, None).plan, graph)
+        )
+
+    def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
+        return compile_graph(
+            graph, self.mesh, self.hardware, self.settings(batch), self._saved(graph)
+        )
+
+    def _saved(self, graph: Graph) -> Mapping[str, Saved]:
+        return saved(graph, self.hardware.device.kind)
+
+    def settings(self, batch: Sharding | None) -> Settings:
+        """What was asked for, with the measured times that this process has, where any were named."""
+        return replace(self.asked(batch), times=self.times)
+
+    def asked(self, batch: Sharding | None) -> Settings:
+        """What was asked for: equal on all ranks."""
+        options = self.options
+        chosen = (
+            *preset_constraints(options.preset, self.mesh),
+            *_constraints(options, self.mesh),
+        )
+        return Settings(
+            optimizer=options.optimizer,
+            states=options.states,
+            memory_limit=options.memory_limit,
+            preset=options.preset or "",
+            constraints=chosen,
+            regather=presets.regathers(options.preset) if options.preset else None,
+            precision=str(options.precision),
+            batch=batch,
+            storage=storage_of(self._first),
+            pads_batch=options.input == "global",
+            padding=None if self._first is None else _of_parameters(self._first),
+            recompute=options.recompute,
+            first=self._first is None,
+        )
+
+    @cached_property
+    def times(self) -> Times | None:
+        """What was measured of operators here, where a database was named."""
+        database = self.options.database
+        return None if database is None else times_for(database, self.hardware, self.mesh)
+
+    def frontier(self, graph: Graph, watch: Watch = unwatched) -> tuple[Compilation, ...]:
+        """The plans of the time-memory curve, from the fastest to the smallest."""
+        saved = self._saved(graph)
+        return frontier(graph, self.mesh, self.hardware, self.settings(None), saved, watch)
+
+    def program(
+        self, inputs: ExampleInputs, training: bool = True, edited: Path | None = None
+    ) -> Program:
+        """Rank 0's plan and source, loaded on every rank."""
+        return self.program_of(self.graph(inputs, training), edited)
+
+    def program_of(self, graph: Graph, edited: Path | None = None) -> Program:
+        """The program of a captured graph."""
+        options = self.options
+        agreement.same(
+            "the model, the mesh or the options", f"{graph.digest} {self.mesh} {options}"
+        )
+        plan_text, source = agreement.from_first_rank(lambda: self._decide(graph, edited))
+        plan = Plan.from_json(plan_text, "the plan of rank 0")
+        graph = padded(graph, plan.padding)
+        plan.check(graph)
+        if self._first is None:
+            self._first = plan
+            self._batch = arriving(plan, graph)
+        path = edited or cache_directory() / f"{graph.name}_{plan.digest}.py"
+        if edited is None:
+            write(source, path)
+        return load(plan, graph, source, path)
+
+    def _decide(self, graph: Graph, edited: Path | None) -> tuple[str, str]:
+        made = self.compile(graph)
+        return made.plan.to_json(), made.source if edited is None else text_of(
+            edited, "the source", SourceError
+        )
+
+    def for_batch(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
+    ) -> Program:
+        """The program of a batch that no earlier one serves."""
+        if args and kwargs:
+            raise InputError(
+                "Pass the batch as keyword arguments, or as positional ones, not both."
+            )
+        return self.program(kwargs or args, training)
+
+    def for_microbatches(
+        self, whole: Mapping[str, Any], microbatch: Mapping[str, Any], pieces: int
+    ) -> tuple[Program | None, Program]:
+        """Programs that count the whole batch's denominators, and that run one microbatch."""
+        parted = part(self.graph(whole), self.graph(microbatch), pieces)
+        counts = None if parted.counts is None else self.program_of(parted.counts)
+        return counts, self.program_of(parted.microbatch)
+
+
+def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:
+    """The graph with only the outputs that were asked for (all of them where there is no loss)."""
+    available = dict(graph.outputs)
+    for name in wanted:
+        if name not in available:
+            raise InputError(f"{graph.name} has no output {name!r}; it has {', '.join(available)}.")
+    if graph.loss is None and not wanted:
+        return graph
+    kept = tuple((path, tensor) for path, tensor in graph.outputs if path in wanted)
+    return drop_dead(replace(graph, outputs=kept))
+
+
+def _cast(inputs: ExampleInputs, dtype: torch.dtype | None) -> ExampleInputs:
+    """Floating tensors of the batch in the compute dtype."""
+    if dtype is None:
+        return inputs
+
+    def cast(value: Any, _: str) -> Any:
+        floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(dtype) if floating else value
+
+    changed: ExampleInputs = mapped(inputs, "", cast)
+    return changed
+
+
+def _of_parameters(first: Plan) -> tuple[Padding, ...]:
+    """Later programs pad the parameters as the first plan did; their batch is their own."""
+    return tuple(padding for padding in first.padding if padding.leaf in first.parameter)
+
+
+def _constraints(options: Options, mesh: Mesh) -> tuple[Constraint, ...]:
+    given = options.constraints
+    if isinstance(given, (str, Path)):
+        return from_file(given, mesh)
+    return given if isinstance(given, tuple) else from_user(given, mesh)

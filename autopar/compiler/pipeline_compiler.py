@@ -1,0 +1,167 @@
+"""A model on its way to a pipeline: what stays the same while batches of other shapes come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+
+from autopar.cache import cache_directory, write
+from autopar.capture.saved import saved
+from autopar.compiler.compiler import Compiler
+from autopar.compiler.microbatch import part
+from autopar.errors import InputError
+from autopar.graph import Graph
+from autopar.planning.compile import compile_graph
+from autopar.planning.posed import Settings
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
+from autopar.pricing.narrow import speaks
+from autopar.pricing.parameters import Storage
+from autopar.runtime import agreement
+from autopar.runtime.pipeline.built import Built
+from autopar.runtime.program import Program, load
+from autopar.runtime.programs import in_parts
+from autopar.schedules import Schedule
+from autopar.schedules.action import forward
+from autopar.schedules.lower import without_transfers
+from autopar.split import Stages, split
+from autopar.staging.cuts import transferred
+from autopar.staging.predict import predict
+from autopar.staging.staged import Staged, Wanted, compile_pipeline, compile_stages
+
+COUNTING = Settings(padding=(), pads_batch=False)
+
+
+class PipelineCompiler:
+    """`compiler` captures; the first pipeline decides where parameters rest ever after."""
+
+    def __init__(self, compiler: Compiler, wanted: Wanted, given: Staged | None = None) -> None:
+        """`given`: the pipeline, where it is compiled already."""
+        self._compiler, self._wanted, self._given = compiler, wanted, given
+        self._mesh, self._hardware = compiler.mesh, compiler.hardware
+        self._first: Staged | None = None
+        self._graph: Graph | None = None
+
+    @property
+    def _settings(self) -> Settings:
+        """With measured times, which only the rank that decides needs."""
+        return self._compiler.settings(None)
+
+    def decide(self, batch: Mapping[str, Any]) -> tuple[Staged, Graph | None]:
+        """The plan of a pipeline, and the graph that counts denominators."""
+        graph, counts = self._graphs(batch, training=True)
+        self._refuse_unheard(graph)
+        made = self._given or self._compiled(graph)
+        made.plan.check(made.stages)
+        self._first, self._graph = made, graph
+        return made, counts
+
+    def _compiled(self, graph: Graph) -> Staged:
+        """As was asked for, with the predicted step."""
+        made = compile_pipeline(graph, self._mesh, self._hardware, self._settings, self._wanted)
+        found = predict(made.plan, made.stages, self._hardware, self._settings)
+        return replace(made, plan=replace(made.plan, prediction=found))
+
+    def pipeline_for(self, batch: Mapping[str, Any], training: bool) -> Built:
+        """The pipeline of a batch, on every rank: rank 0 decides."""
+        graph, counts = self._graphs(batch, training)
+        agreement.same(
+            "the model, the mesh or the options",
+            f"{graph.digest} {self._mesh} {self._wanted} {self._compiler.asked(None)}",
+        )
+        texts = agreement.from_first_rank(lambda: self._texts(batch, graph, counts, training))
+        plan = PipelinePlan.from_json(texts[0], "the plan of rank 0")
+        stages = split(graph, plan.cuts)
+        if training:
+            plan.check(stages)
+        if self._first is None:
+            self._first, self._graph = Staged(plan, stages, {}), graph
+        return self._built(plan, stages, counts, texts[1:])
+
+    def _graphs(self, batch: Mapping[str, Any], training: bool) -> tuple[Graph, Graph | None]:
+        """The graph of a microbatch, and of the whole batch's denominators."""
+        whole = self._compiler.graph(batch, training)
+        if whole.loss is None:
+            raise InputError(
+                f"A pipeline trains on a loss, and {whole.name} returns none for this batch. Pass the "
+                "targets with the batch, or loss= to autopar.parallelize."
+            )
+        if whole.outputs:
+            raise InputError("outputs= is not there for pipelines yet: they return the loss.")
+        pieces = self._wanted.microbatches if training else 1
+        if pieces == 1:
+            return whole, None
+        piece = in_parts(batch, pieces)[0]
+        parted = part(whole, self._compiler.graph(piece, training), pieces)
+        return parted.microbatch, parted.counts
+
+    def _refuse_unheard(self, graph: Graph) -> None:
+        for constraint in self._settings.constraints:
+            if not constraint.optional and not speaks(constraint, graph):
+                kept = saved(graph, self._hardware.device.kind)
+                compile_graph(graph, self._mesh, self._hardware, self._settings, kept)
+
+    def _texts(
+        self, batch: Mapping[str, Any], graph: Graph, counts: Graph | None, training: bool
+    ) -> tuple[str, ...]:
+        made = self._again(graph, training) if self._first else self.decide(batch)[0]
+        texts = [made.plan.to_json()]
+        texts += [made.sources[each.stage, each.worker] for each in made.plan.stages]
+        if counts is not None:
+            for worker in made.plan.workers:
+                kept = saved(counts, self._hardware.device.kind)
+                found = compile_graph(counts, worker.mesh, self._hardware, COUNTING, kept)
+                texts += [found.plan.to_json(), found.source]
+        return tuple(texts)
+
+    def _again(self, graph: Graph, training: bool) -> Staged:
+        """The pipeline of other shapes, or of evaluation: same workers, parameters where they are."""
+        assert self._first is not None and self._graph is not None
+        plan = self._first.plan
+        rests = {
+            (each.worker, p.name): Storage(p.stored, p.leaf, False)
+            for each in plan.stages
+            for p in each.plan.parameters
+        }
+        cuts = transferred(plan.cuts, self._graph, graph)
+        schedule = plan.schedule if training else evaluation(plan.schedule)
+        return compile_stages(
+            graph, split(graph, cuts), cuts, self._mesh, self._hardware,
+            replace(self._settings, first=False), plan.workers, without_transfers(schedule), rests,
+        )  # fmt: skip
+
+    def _built(
+        self, plan: PipelinePlan, stages: Stages, counts: Graph | None, texts: Sequence[str]
+    ) -> Built:
+        worker = plan.worker_of(dist.get_rank())
+        programs = {
+            each.stage: _loaded(each.plan, stages.graphs[each.stage], source, f"_stage{each.stage}")
+            for each, source in zip(plan.stages, texts, strict=False)
+            if each.worker == worker
+        }
+        counting = None
+        if counts is not None:
+            text, source = texts[len(plan.stages) + 2 * worker :][:2]
+            counting = _loaded(
+                Plan.from_json(text, "the plan of rank 0"), counts, source, "_counts"
+            )
+        return Built(plan, stages, programs, counting)
+
+
+def evaluation(schedule: Schedule) -> Schedule:
+    """One forward through all stages, on the workers that hold them."""
+    home = [holders[0] for holders in schedule.holders]
+    lists = (
+        tuple(forward(stage, 0) for stage, worker in enumerate(home) if worker == number)
+        for number in range(len(schedule.workers))
+    )
+    return Schedule("evaluation", schedule.stages, 1, tuple(lists))
+
+
+def _loaded(plan: Plan, graph: Graph, source: str, suffix: str) -> Program:
+    path = cache_directory() / f"{graph.name}_{plan.digest}{suffix}.py"
+    write(source, path)
+    return load(plan, graph, source, path)

@@ -1,0 +1,73 @@
+"""A model planned for many batches and memories: captured once per batch, without processes or weights.
+
+Stands on `api`, which captures, and on `landscape`, which plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar.compiler.compiler import Compiler
+from autopar.compiler.given import MeshLike, as_hardware, as_mesh, offered_inputs
+from autopar.errors import InputError
+from autopar.planning.landscape import Point, landscape
+from autopar.planning.posed import Settings
+from autopar.request.batch import leaves_of, mapped
+from autopar.request.meta import without_weights
+from autopar.request.options import Options
+from cost_models.hardware import Hardware
+
+
+def plan_landscape(
+    model: nn.Module,
+    mesh: MeshLike,
+    example_inputs: Any = None,
+    *,
+    batches: Sequence[int],
+    memories: Sequence[float],
+    hardware: str | Hardware | None = None,
+    loss: Callable[..., Any] | None = None,
+    optimizer: type[torch.optim.Optimizer] | str = torch.optim.AdamW,
+    precision: Any = None,
+    database: str | Path | None = None,
+) -> Iterator[Point]:
+    """The best plan for every size of the batch and every memory per device, one after the other.
+
+    `memories` are in bytes, `database` holds measured times of operators.  The example inputs are
+    resized: their first dim is the batch.  A point that no plan meets has none, and says how much
+    memory would do.
+    """
+    options = Options.of(loss=loss, optimizer=optimizer, precision=precision, database=database)
+    inputs = example_inputs if example_inputs is not None else offered_inputs(model)
+    where, devices = as_mesh(mesh), as_hardware(hardware)
+    compute = options.precision.compute
+    compiler = Compiler(without_weights(model, compute), where, devices, options)
+    graphs = ((batch, compiler.graph(resized(inputs, batch))) for batch in batches)
+    settings = Settings(
+        optimizer=options.optimizer,
+        states=options.states,
+        precision=str(options.precision),
+        times=compiler.times,
+    )
+    return landscape(graphs, where, devices, settings, memories)
+
+
+def resized(inputs: Any, batch: int) -> Any:
+    """Example inputs of another batch, without values: the first tensor's first dim is the batch's."""
+    tensors = [v for _, v in leaves_of(inputs, "") if isinstance(v, torch.Tensor) and v.dim()]
+    if not tensors:
+        raise InputError("The example inputs have no tensor whose first dim could be the batch.")
+    size = tensors[0].shape[0]
+
+    def of_batch(value: Any, _: str) -> Any:
+        if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size:
+            return value.new_empty((batch, *value.shape[1:]), device="meta")
+        return value
+
+    changed = mapped(inputs, "", of_batch)
+    return tuple(changed) if isinstance(inputs, tuple) else changed

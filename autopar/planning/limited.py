@@ -1,0 +1,163 @@
+"""The best plan within a limit on memory.
+
+The solver counts what rests and what is kept.  What is alive besides, at the highest point of a step,
+is known of a finished plan only, but for the least of it.  So the solver is given a budget, and the
+budget is sought: the largest whose plan fits.  Where that leaves much to be gained,
+operators that need much besides are forbidden, step by step: then their part of the limit is free.
+(A tensor that is kept in two forms is counted once by the solver, and twice by a plan: so even then a
+budget may have to shrink.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from autopar.errors import InfeasibleError, OverLimitError
+from autopar.planning.posed import Posed
+from autopar.plans.plan import Plan
+from autopar.solve import hull, readable
+from autopar.solve.problem import Assignment
+
+BISECTIONS = 4
+NEAR = 2e-3
+"""A gap, relative to the bound, that is not worth another search."""
+FAIR = 5e-3
+"""What is not worth a search where a stage like this one has such a plan already, with more microbatches
+in flight: the pipeline keeps pace with that one."""
+FAR = 2e-2
+"""A gap that is worth solving other problems."""
+LEVELS = 6
+
+
+def within(
+    posed: Posed, simpler: Posed, limit: float, known: Assignment | None = None
+) -> tuple[Plan, Assignment]:
+    """The best plan of `posed` that was found to fit, with the bound of all that might, and its answer.
+
+    `simpler` poses the same without recomputation; its answers are tried where that helps.  `known`
+    is an answer for more microbatches in flight: where it is good enough nothing else is looked for.
+    Raises `OverLimitError` with the smallest memory that was found to be enough.
+    """
+    search = _Search(posed, limit)
+    either = (posed,) if simpler is posed else (posed, simpler)
+    if known is not None and search.is_ended_by(known):
+        return search.found
+    for each in either:
+        if not search.is_within(NEAR):
+            search.descend(each)
+    for each in either:
+        if not search.is_within(FAR):
+            search.calm_down(each)
+    if search.best is None:
+        search.try_hulls(either)
+    if search.best is None:
+        raise _over(search.smallest, limit)
+    return search.found
+
+
+def _over(smallest: float, limit: float) -> OverLimitError:
+    return OverLimitError(
+        f"No plan was found that fits {readable(limit)} per device: the smallest needs "
+        f"{readable(smallest, up=True)}. Use more devices, a smaller batch, or a higher limit.",
+        smallest,
+    )
+
+
+@dataclass
+class _Search:
+    posed: Posed
+    limit: float
+    best: Plan | None = None
+    answer: Assignment | None = None
+    smallest: float = float("inf")
+    _bound: Assignment | None = field(default=None, init=False)
+    _counted: float | None = field(init=False)
+    """The bytes, as the solver counts them, of which the bound speaks."""
+
+    def __post_init__(self) -> None:
+        self._counted = self.limit - self.posed.priced.least_working
+
+    @property
+    def found(self) -> tuple[Plan, Assignment]:
+        """The best plan, and the answer that it was made of."""
+        assert self.best is not None and self.answer is not None
+        return self.best, self.answer
+
+    def is_ended_by(self, known: Assignment) -> bool:
+        """Whether no search is worth while beside what fits already: it is good, or what was proved of
+        it then says nearly the same of this."""
+        with suppress(OverLimitError):
+            self._try(self.posed, self.posed.solve(self._counted))
+            self._try(self.posed, known)
+        if self.best is None or self._bound is None:
+            return False
+        return self.is_within(FAIR) or self._bound.bound_s * (1.0 + FAIR) >= known.bound_s
+
+    def is_within(self, gap: float) -> bool:
+        """Whether what was found is, relative to the bound, as good as that."""
+        if self.best is None or self._bound is None:
+            return False
+        return self.best.objective_s <= (1.0 + gap) * self._bound.bound_s
+
+    def descend(self, posed: Posed) -> None:
+        """Less and less, in growing steps, until a plan fits; then between too much and enough."""
+        too_much = budget = self.limit - posed.priced.least_working
+        step = 1.0
+        try:
+            while (excess := self._try(posed, posed.solve(budget))) > 0:
+                too_much, budget, step = budget, budget - step * excess, 2.0 * step
+        except OverLimitError as error:
+            budget = error.least_nbytes
+            if budget > too_much or self._try(posed, posed.solve(budget)) > 0:
+                return
+        for _ in range(BISECTIONS):
+            if self.is_within(NEAR) or budget == too_much:
+                return
+            middle = (budget + too_much) / 2
+            if self._try(posed, posed.solve(middle)) > 0:
+                too_much = middle
+            else:
+                budget = middle
+
+    def calm_down(self, posed: Posed) -> None:
+        """Forbid what needs much besides, from much to little, and give the solver all the rest."""
+        unique = {id(nbytes): nbytes for nbytes in posed.priced.working.values()}.values()
+        needs = np.unique(np.concatenate([np.zeros(1), *unique]))
+        levels = needs[(needs >= posed.priced.least_working) & (needs < self.limit)]
+        for most in levels[np.linspace(0, len(levels) - 1, min(LEVELS, len(levels))).astype(int)]:
+            calm, budget = replace(posed, priced=posed.priced.calm(most)), self.limit - most
+            with suppress(InfeasibleError):
+                while (excess := self._try(calm, calm.solve(budget))) > 0:
+                    budget -= excess
+
+    def try_hulls(self, posed: Sequence[Posed]) -> None:
+        """Whatever it costs.  The solver may count more bytes than a plan needs, so its count is no
+        limit here, and the bound is that of all plans."""
+        self._bound, self._counted = self.posed.solve(), None
+        for each in posed:
+            for answer in hull(each.priced.problem):
+                self._try(each, answer)
+
+    def _try(self, posed: Posed, answer: Assignment) -> float:
+        """Bytes by which the plan exceeds the limit; the best that does not is kept."""
+        mine = self._here(posed, answer)
+        if self._bound is None:
+            self._bound = mine
+        proven = replace(mine, bound_s=self._bound.bound_s, proof=self._bound.proof)
+        made = self.posed.plan(proven, self._counted)
+        nbytes = made.estimate.memory_nbytes
+        self.smallest = min(self.smallest, nbytes)
+        if nbytes <= self.limit and (self.best is None or made.objective_s < self.best.objective_s):
+            self.best, self.answer = made, proven
+        return nbytes - self.limit
+
+    def _here(self, posed: Posed, answer: Assignment) -> Assignment:
+        """An answer of a simpler problem as one of this: nothing is recomputed."""
+        if posed.priced.names == self.posed.priced.names:
+            return answer
+        decisions = posed.priced.decisions(answer)
+        return self.posed.answer(replace(decisions, recompute=self.posed.nothing_again))

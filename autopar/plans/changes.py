@@ -1,0 +1,201 @@
+"""What two plans of one model decide differently, and what that costs: values, which `show` draws.
+
+A plan of either kind has an `Outline`: names with texts and figures.  Outlines are compared, so a plan
+without stages and a pipeline's can be, too.  `Plan.diff` and `PipelinePlan.diff` lead here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from autopar.errors import PlanError
+from autopar.plans.html import Shown
+
+if TYPE_CHECKING:
+    from autopar.plans.plan import Estimate, Plan
+
+Texts = Mapping[str, str]
+Kind = Literal["time", "communication", "memory"]
+Figures = dict[tuple[Kind, str], float]
+Subject = Literal["plan", "stage", "parameter", "operator", "recompute"]
+FEW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that differs; "" where it is not there at all.
+
+    For parameters `what` is "stored" or "in the step"; elsewhere it says what `subject` does.
+    """
+
+    subject: Subject
+    name: str
+    what: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A predicted figure of both plans (seconds, bytes, or a share); None where one has none."""
+
+    kind: Kind
+    name: str
+    before: float | None
+    after: float | None
+
+    @property
+    def more(self) -> float | None:
+        """What `after` has more."""
+        if self.before is None or self.after is None:
+            return None
+        return self.after - self.before
+
+
+@dataclass(frozen=True)
+class Difference(Shown):
+    """Two plans of one model, by their digests."""
+
+    model: str
+    before: str
+    after: str
+    changes: tuple[Change, ...]
+    figures: tuple[Figure, ...]
+
+    def figure(self, name: str) -> Figure:
+        """One figure by its name, such as ``step`` or ``peak``."""
+        return next(figure for figure in self.figures if figure.name == name)
+
+    def of(self, subject: Subject) -> tuple[Change, ...]:
+        """The changes of one subject."""
+        return tuple(change for change in self.changes if change.subject == subject)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A plan of either kind as names and texts."""
+
+    model: str
+    digest: str
+    shapes: Mapping[str, tuple[int, ...]]
+    facts: Texts
+    stages: Texts
+    stored: Texts
+    used: Texts
+    operators: Texts
+    recompute: Texts
+    figures: Figures = field(default_factory=dict)
+
+
+class Outlined(Protocol):
+    """A plan of either kind."""
+
+    @property
+    def outline(self) -> Outline: ...
+
+
+def difference(before: Outline, after: Outline) -> Difference:
+    """What differs; `PlanError` where the plans are of two models."""
+    _same_model(before, after)
+    found = (
+        *_changes("plan", "", before.facts, after.facts),
+        *_changes("stage", "stage", before.stages, after.stages),
+        *_changes("parameter", "stored", before.stored, after.stored),
+        *_changes("parameter", "in the step", before.used, after.used),
+        *_changes("operator", "", before.operators, after.operators),
+        *_changes("recompute", "", before.recompute, after.recompute),
+    )
+    keys = dict.fromkeys((*before.figures, *after.figures))
+    figures = tuple(Figure(*key, _value(before, key), _value(after, key)) for key in keys)
+    return Difference(before.model, before.digest, after.digest, found, figures)
+
+
+def _value(of: Outline, key: tuple[Kind, str]) -> float | None:
+    """What is not sent takes no time, where anything is known of sending."""
+    speaks = any(kind == key[0] == "communication" for kind, _ in of.figures)
+    return of.figures.get(key, 0.0 if speaks else None)
+
+
+def outline(plan: Plan) -> Outline:
+    """Of a plan without stages."""
+    asked, e = plan.asked, plan.estimate
+    facts = {
+        "graph": plan.graph_digest,
+        "mesh": str(plan.mesh),
+        "stages": "1",
+        "hardware": plan.hardware,
+        "operator times": "modelled" if plan.times is None else str(plan.times),
+        "preset": plan.preset or "none",
+        "optimizer": plan.optimizer,
+        "precision": plan.precision,
+        "memory limit": "none" if asked.memory_limit is None else f"{asked.memory_limit:.0f} bytes",
+        "constraints": "; ".join(map(str, asked.constraints)) or "none",
+        "padding": "; ".join(f"{p.leaf} to {p.pad.to}" for p in plan.padding) or "none",
+    }
+    return Outline(
+        plan.model, plan.digest, {p.name: p.shape for p in plan.parameters}, facts, {},
+        *types_of(plan), dict(plan.recompute_of), figures_of(e),
+    )  # fmt: skip
+
+
+def types_of(plan: Plan) -> tuple[Texts, Texts, Texts]:
+    """Parameters at rest, parameters in the step, operators."""
+    leaves = {p.name: f"{p.leaf}{', gathered again' * p.regather}" for p in plan.parameters}
+    operators = {c.node: str(c.sharding) for c in plan.choices if c.sharding.inputs}
+    return {p.name: str(p.stored) for p in plan.parameters}, leaves, operators
+
+
+def figures_of(e: Estimate) -> Figures:
+    """Seconds by kind, communication by axis and collective, bytes by kind."""
+    sent: defaultdict[str, float] = defaultdict(float)
+    for flow in e.flows:
+        sent[f"{flow.collective} on {flow.axis}"] += flow.seconds
+    return {
+        ("time", "step"): e.step_s,
+        ("time", "compute"): e.compute_s,
+        ("time", "communication, exposed"): e.exposed_s,
+        ("time", "communication, hidden"): e.hidden_s,
+        **{("communication", name): seconds for name, seconds in sorted(sent.items())},
+        ("memory", "peak"): float(e.memory_nbytes),
+        ("memory", "parameters"): float(e.parameter_nbytes),
+        ("memory", "gradients"): float(e.gradient_nbytes),
+        ("memory", "optimizer"): float(e.optimizer_nbytes),
+        ("memory", "activations"): float(e.in_flight * e.activation_nbytes),
+        ("memory", "working set"): float(e.working_nbytes),
+    }
+
+
+def _changes(subject: Subject, what: str, before: Texts, after: Texts) -> Iterator[Change]:
+    for name in dict.fromkeys((*before, *after)):
+        one, other = before.get(name, ""), after.get(name, "")
+        if one != other:
+            yield Change(subject, name, what, one, other)
+
+
+def _same_model(before: Outline, after: Outline) -> None:
+    """Raise `PlanError` unless both have the same parameters."""
+    faults = []
+    if before.model != after.model:
+        faults.append(f"the first is for {before.model}, the second for {after.model}")
+    for word, one, other in (("first", before, after), ("second", after, before)):
+        only = sorted(one.shapes.keys() - other.shapes.keys())
+        if only:
+            more = f" and {len(only) - FEW} more" if len(only) > FEW else ""
+            faults.append(f"only the {word} has {', '.join(only[:FEW])}{more}")
+    common = before.shapes.keys() & after.shapes.keys()
+    for name in sorted(n for n in common if before.shapes[n] != after.shapes[n])[:FEW]:
+        faults.append(
+            f"{name} is {_spelled(before.shapes[name])} in the first, "
+            f"{_spelled(after.shapes[name])} in the second"
+        )
+    if faults:
+        raise PlanError(
+            "These are plans of two models:\n- " + "\n- ".join(faults) + "\nCompare plans of one."
+        )
+
+
+def _spelled(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "a scalar"

@@ -1,0 +1,148 @@
+"""A part of a plan: one stage, what lies in one module, or everything that is known of one tensor."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from autopar.errors import InputError
+from autopar.graph import Graph
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import ParameterPlan, Plan
+
+NEAR = 3
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """What a plan decides of a tensor; `changes` are steps of conversions, `once` a training step.
+
+    The shape is known of parameters only: the graph knows the others.
+    """
+
+    name: str
+    kind: str
+    mesh: str
+    shape: tuple[int, ...] | None
+    part: tuple[int, ...] | None
+    stored: str
+    made: str
+    changes: tuple[str, ...]
+    once: tuple[str, ...]
+    asked: tuple[str, ...]
+    padding: tuple[str, ...] = ()
+
+
+def stage_plan(plan: PipelinePlan, stage: int) -> Plan:
+    """The plan of one stage, on the first worker that holds it."""
+    for each in plan.stages:
+        if each.stage == stage:
+            return each.plan
+    raise InputError(f"There is no stage {stage}: the plan has {plan.schedule.stages}, from 0.")
+
+
+def holding(plan: PipelinePlan, name: str) -> Plan:
+    """The plan of the first stage in which a module or tensor is."""
+    for each in plan.stages:
+        known = [p.name for p in each.plan.parameters] + [c.node for c in each.plan.choices]
+        if any(_is_in(name, other) or _means(name, other) for other in known):
+            return each.plan
+    names = [p.name for each in plan.stages for p in each.plan.parameters]
+    raise InputError(f"No stage has {name!r}.{_near(name, names)}")
+
+
+def within_block(plan: Plan, graph: Graph | None, block: str) -> Plan:
+    """The plan with only what lies in a module; patterns name several.
+
+    Without the graph operators cannot be told apart, and only parameters are left.
+    """
+    kept = tuple(p for p in plan.parameters if _is_in(block, p.name))
+    nodes: set[str] = set()
+    if graph is not None:
+        nodes = {node.name for node in graph.nodes if _is_in(block, node.path)}
+    tensors = {re.sub(r"\W", "_", p.name) for p in kept}
+    if graph is not None:
+        tensors |= {t.name for node in graph.nodes if node.name in nodes for t in node.outputs}
+    if not kept and not nodes:
+        names = [p.name.rpartition(".")[0] for p in plan.parameters]
+        raise InputError(f"No module {block!r} has parameters.{_near(block, names)}")
+    return replace(
+        plan,
+        parameters=kept,
+        choices=tuple(c for c in plan.choices if c.node in nodes | tensors),
+        conversions=tuple(c for c in plan.conversions if c.tensor in tensors),
+        recompute=tuple(b for b in plan.recompute if _is_in(block, b.path) or b.path == block),
+        padding=tuple(p for p in plan.padding if _is_in(block, p.leaf)),
+    )
+
+
+def tensor_facts(plan: Plan, name: str) -> TensorFacts:
+    """Of a parameter, by its name or the end of it, or of a tensor as the emitted code names it.
+
+    Of several that agree in everything but their layer the first is told.
+    """
+    matching = [p for p in plan.parameters if _means(name, p.name)]
+    exact = [p for p in matching if p.name == name]
+    kinds = {(re.sub(r"\b\d+\b", "*", p.name), str(p.stored), str(p.leaf)) for p in matching}
+    if exact or len(kinds) == 1:
+        return _of_parameter(plan, (exact or matching)[0])
+    if matching:
+        some = ", ".join(p.name for p in matching[:NEAR])
+        raise InputError(f"{name!r} means {len(matching)} parameters: {some} ... Name one of them.")
+    made = plan.choice.get(name)
+    changes = _changes(plan, name)
+    if made is None and not changes:
+        names = [p.name for p in plan.parameters] + [c.node for c in plan.choices]
+        raise InputError(f"The plan has no tensor {name!r}.{_near(name, names)}")
+    outputs = "" if made is None else ", ".join(map(str, made.outputs))
+    return TensorFacts(name, "tensor", str(plan.mesh), None, None, "", outputs, changes, (), ())
+
+
+def _of_parameter(plan: Plan, found: ParameterPlan) -> TensorFacts:
+    sizes = plan.mesh.sizes
+    part = tuple(
+        math.ceil(size / math.prod(sizes[axis] for _, axis in found.stored.cuts(dim)))
+        for dim, size in enumerate(found.shape)
+    )
+    asked = tuple(
+        c.line for c in plan.asked.constraints
+        if c.matches(found.name) and not (c.subject == "tensor" and c.pattern == "*")
+    )  # fmt: skip
+    once = tuple(f"{plan.mesh.names[c.axis]}: {c.source} -> {c.target}" for c in found.steps)
+    padding = tuple(
+        f"dim {p.pad.dim} from {p.pad.size} to {p.pad.to}"
+        for p in plan.padding if p.leaf == found.name
+    )  # fmt: skip
+    leaf = f"{found.leaf}{', gathered again for the backward' * found.regather}"
+    return TensorFacts(
+        found.name, "parameter", str(plan.mesh), found.shape, part, str(found.stored), leaf,
+        _changes(plan, re.sub(r"\W", "_", found.name)), once, asked, padding,
+    )  # fmt: skip
+
+
+def _changes(plan: Plan, tensor: str) -> tuple[str, ...]:
+    """Its conversions where operators use it."""
+    return tuple(
+        f"{plan.mesh.names[c.axis]}: {c.source} -> {c.target}{', again' * c.regather}"
+        for c in plan.conversions
+        if c.tensor == tensor
+    )
+
+
+def _is_in(block: str, name: str) -> bool:
+    """``model.layers.0`` holds ``model.layers.0.mlp.weight`` and ``model.layers.0/add``."""
+    inside = (f"{block}.*", f"{block}/*", block)
+    return any(fnmatchcase(name, pattern) for pattern in inside)
+
+
+def _means(name: str, other: str) -> bool:
+    return other == name or other.endswith(f".{name}") or fnmatchcase(other, name)
+
+
+def _near(name: str, names: list[str]) -> str:
+    ends = {".".join(other.split(".")[-1 - name.count(".") :]): other for other in reversed(names)}
+    close = difflib.get_close_matches(name, [*ends, *names], 1, 0.5)
+    return f" Did you mean {ends.get(close[0], close[0])!r}?" if close else ""

@@ -1,0 +1,293 @@
+"""The plan of a pipeline: where the graph is cut, who holds which stage, and who does what when.
+
+Each stage on each of its workers has a `Plan` of its own, of the stage's graph on the worker's mesh.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from autopar.errors import PlanError
+from autopar.plans.changes import Difference, Outline, Outlined, difference
+from autopar.plans.html import Shown
+from autopar.plans.pipeline_changes import pipeline_outline
+from autopar.plans.plan import Plan
+from autopar.plans.texts import MeshText
+from autopar.plans.timing import Timing, summed_up
+from autopar.reading import first_fault, text_of
+from autopar.schedules import Edge, Schedule
+from autopar.split import Stages
+
+if TYPE_CHECKING:
+    from autopar.plans.explanation import Explanation
+
+PIPELINE_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """Devices that hold stages together: ranks in the row-major order of the mesh they form."""
+
+    ranks: tuple[int, ...]
+    mesh: MeshText
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """One stage on one worker."""
+
+    stage: int
+    worker: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class StageFigures:
+    """What one stage on one worker should cost: seconds per microbatch and once a step, peak bytes."""
+
+    stage: int
+    worker: int
+    forward_s: float
+    input_grad_s: float
+    weight_grad_s: float
+    once_s: float
+    in_flight: int
+    nbytes: float
+    reduced_s: float = 0.0
+    """Of `once_s`, the sum of gradients that nothing hides; the rest is for gathers and updates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What passes from a stage to a later one per microbatch: seconds on the link between them.
+
+    `back_s` are those of the gradients; None where none come back.
+    """
+
+    source: int
+    target: int
+    there_s: float
+    back_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The link between two workers: ``intra_host`` or ``inter_host``, and its latency."""
+
+    one: int
+    two: int
+    link: str
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Another way to train on the same devices, and its predicted step; None where none fits."""
+
+    what: str
+    step_s: float | None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A simulated step.  `bubbles`: by worker, the share of it in which there is nothing to do.
+
+    Where updates do not wait, `step_s` is a batch's share of a simulated stream of them.
+
+    `bound_s` is below the step of every plan of the table that the planner was given, by the
+    relaxation of `autopar/stages/relaxation.py`; the stages themselves are then solved one by one, and
+    may be better than in the table.  None where a person chose.
+    """
+
+    step_s: float
+    bubbles: tuple[float, ...]
+    stages: tuple[StageFigures, ...]
+    bound_s: float | None = None
+    table_step_s: float | None = None
+    """What the planner believed of its choice: the simulated step with the table's figures."""
+    compared: tuple[Compared, ...] = ()
+    passed: tuple[Passed, ...] = ()
+    joined: tuple[Joined, ...] = ()
+
+
+@dataclass(frozen=True)
+class PipelinePlan(Shown):
+    """`cuts` name the operators that stages begin with; `actions` is the schedule's text.
+
+    It is of one batch of so many `microbatches`; where updates do not wait, of a stream of batches.
+    """
+
+    model: str
+    graph_digest: str
+    """Of the graph of one microbatch, before it is cut."""
+    mesh: MeshText
+    cuts: tuple[str, ...]
+    microbatches: int
+    actions: str
+    workers: tuple[WorkerPlan, ...]
+    stages: tuple[StagePlan, ...]
+    prediction: Prediction | None = None
+    hardware: str = ""
+    hardware_digest: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
+    schema: int = PIPELINE_SCHEMA
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What every worker does, in order, transfers included."""
+        return Schedule.parse(self.actions)
+
+    @property
+    def times(self) -> Timing | None:
+        """The measured times that all stages were priced by; None: their operators are modelled."""
+        return self.stages[0].plan.times if self.stages else None
+
+    @property
+    def sources(self) -> str:
+        """Where the seconds of all stages' operators are from, summed up."""
+        every = (op for each in self.stages for op in each.plan.estimate.operators)
+        return summed_up(every, self.times)
+
+    @cached_property
+    def of(self) -> dict[tuple[int, int], Plan]:
+        """(stage, worker) -> plan."""
+        return {(each.stage, each.worker): each.plan for each in self.stages}
+
+    @cached_property
+    def digest(self) -> str:
+        """Twelve hex digits of all decisions."""
+        plans = [(each.stage, each.worker, each.plan.digest) for each in self.stages]
+        body = (self.graph_digest, self.cuts, self.microbatches, self.actions, self.workers, plans)
+        return hashlib.sha256(repr(body).encode()).hexdigest()[:12]
+
+    def worker_of(self, rank: int) -> int:
+        """The worker that a rank belongs to."""
+        return next(i for i, worker in enumerate(self.workers) if rank in worker.ranks)
+
+    @property
+    def outline(self) -> Outline:
+        """Names and texts, by which plans are compared."""
+        return pipeline_outline(self)
+
+    def diff(self, other: Outlined) -> Difference:
+        """What `other`, a plan of the same model, decides differently, and what that costs."""
+        return difference(self.outline, other.outline)
+
+    def explain(
+        self,
+        target: str,
+        model: Any,
+        example_inputs: Any = None,
+        *,
+        loss: Any = None,
+        hardware: Any = None,
+        database: Any = None,
+        stage: int | None = None,
+        rows: int | None = None,
+    ) -> Explanation:
+        """Why `target` (a tensor, operator, parameter or module) is as it is, and what else it might be.
+
+        `model`, `example_inputs` and `loss` are as `parallelize` was given them; `hardware` and
+        `database` say what priced the plan, where its own names do not find it.  Every alternative that
+        is solved for (`rows`) has the best plan with it, everything else decided anew, and how that
+        differs.  It is explained
+        within the plan of `stage`, or of the stage that has it.
+        """
+        from autopar.explained import explain_plan  # reads plans: loaded when it is asked for
+
+        more = {} if rows is None else {"rows": rows}
+        return explain_plan(
+            self, target, model, example_inputs, loss=loss, hardware=hardware, database=database,
+            stage=stage,
+            **more,
+        )  # fmt: skip
+
+    def to_json(self) -> str:
+        """The plan as text."""
+        return _adapter().dump_json(self, indent=1).decode()
+
+    @classmethod
+    def from_json(cls, text: str, source: str = "plan") -> PipelinePlan:
+        """Read a plan; raise `PlanError` naming `source` and the first thing that is wrong."""
+        try:
+            plan = _adapter().validate_json(text)
+        except ValidationError as error:
+            raise PlanError(f"{source} is not a pipeline's plan: {first_fault(error)}.") from None
+        if plan.schema != PIPELINE_SCHEMA:
+            raise PlanError(
+                f"{source} has pipeline schema {plan.schema}; this autopar reads {PIPELINE_SCHEMA}."
+            )
+        return plan
+
+    @classmethod
+    def load(cls, path: str | Path) -> PipelinePlan:
+        """Read a plan file."""
+        return cls.from_json(text_of(path, "the plan"), str(path))
+
+    def check(self, stages: Stages) -> None:
+        """Raise `PlanError` or `ScheduleError` unless it fits the stages' graphs and itself."""
+        ranks = sorted(rank for worker in self.workers for rank in worker.ranks)
+        if ranks != list(range(self.mesh.world_size)):
+            raise PlanError(
+                f"The workers' ranks {ranks} are not the {self.mesh.world_size} of the mesh "
+                f"({self.mesh}), each once."
+            )
+        for number, worker in enumerate(self.workers):
+            if worker.mesh.world_size != len(worker.ranks):
+                raise PlanError(
+                    f"Worker {number} has {len(worker.ranks)} ranks on a mesh of "
+                    f"{worker.mesh.world_size} ({worker.mesh})."
+                )
+        schedule = self.schedule
+        if (schedule.stages, len(schedule.workers)) != (len(stages.graphs), len(self.workers)):
+            raise PlanError(
+                f"The schedule is of {schedule.stages} stages on {len(schedule.workers)} workers; "
+                f"the plan has {len(stages.graphs)} on {len(self.workers)}."
+            )
+        schedule.check(edges(stages))
+        self._check_stages(stages)
+
+    def _check_stages(self, stages: Stages) -> None:
+        """Each stage has one plan where it is held, of that worker's mesh."""
+        held = [
+            (s, worker) for s, holders in enumerate(self.schedule.holders) for worker in holders
+        ]
+        for stage, worker in held:
+            if (stage, worker) not in self.of:
+                raise PlanError(f"There is no plan of stage {stage} on worker {worker}.")
+        for each in self.stages:
+            where = f"stage {each.stage} on worker {each.worker}"
+            if (each.stage, each.worker) not in held:
+                raise PlanError(
+                    f"There is a plan of {where}, which the schedule does not hold there."
+                )
+            mesh = self.workers[each.worker].mesh
+            if each.plan.mesh != mesh:
+                raise PlanError(
+                    f"The plan of {where} is of the mesh ({each.plan.mesh}); the worker's is ({mesh})."
+                )
+            each.plan.check(stages.graphs[each.stage])
+        if len(self.stages) != len(held):
+            raise PlanError(f"There are {len(self.stages)} stages' plans for {len(held)} places.")
+
+
+def edges(stages: Stages) -> tuple[Edge, ...]:
+    """Which stages feed which, and whether gradients come back."""
+    found: dict[tuple[int, int], bool] = {}
+    for crossing in stages.crossings:
+        pair = (crossing.source, crossing.target)
+        tensor = stages.graphs[crossing.source].tensors[crossing.tensor]
+        found[pair] = found.get(pair, False) or tensor.differentiable
+    return tuple(Edge(*pair, gradient) for pair, gradient in sorted(found.items()))
+
+
+@cache
+def _adapter() -> TypeAdapter[PipelinePlan]:
+    """Made when it is first needed: that takes a while."""
+    return TypeAdapter(PipelinePlan)

@@ -1,0 +1,1 @@
+"""What a person asks for besides a model: batches, options, constraints, views of the devices."""

@@ -1,0 +1,92 @@
+"""Constraints from a TOML file, each with its line.
+
+    [pin]                                  # has to be so
+    "stored:*.up_proj.weight" = "[S(0), *]"    # a type per mesh axis, * for any
+
+    [forbid]                               # anything but this
+    "used:*.down_proj.weight" = { gpu = "R" }  # or by the names of axes
+
+    [prefer]                               # where some candidate has it
+    "model.layers.*.mlp/*" = { node = "S(0)" }
+
+Names are those of `autopar show`; `request.constraints.from_user` says what may stand before a name.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from autopar.errors import ConstraintError, InputError
+from autopar.mesh import Mesh
+from autopar.request.constraints import Constraint, Kind, from_user
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def from_file(path: str | Path, mesh: Mesh) -> tuple[Constraint, ...]:
+    """In the order of their lines."""
+    try:
+        text = Path(path).read_text()
+        content = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConstraintError(f"Cannot read the constraints in {path}: {error}.") from None
+    unknown = [name for name in content if name not in KINDS]
+    if unknown or not content:
+        what = f"a table {unknown[0]!r}" if unknown else "nothing"
+        raise ConstraintError(
+            f"{path} has {what}: write tables {', '.join(f'[{k}]' for k in KINDS)}."
+        )
+    found = [
+        (line, made)
+        for kind in KINDS
+        for key, value in _entries(content, kind, path)
+        for line in [_line(text, kind, key)]
+        for made in _read(f"{path}:{line}", kind, key, value, mesh)
+    ]
+    return tuple(made for _, made in sorted(found, key=lambda pair: pair[0]))
+
+
+def _entries(
+    content: dict[str, object], kind: str, path: str | Path
+) -> list[tuple[str, str | dict[str, str]]]:
+    table = content.get(kind, {})
+    if not isinstance(table, dict):
+        raise ConstraintError(f"{path}: write [{kind}] above the constraints, not {kind} = ...")
+    for key, value in table.items():
+        texts = value.values() if isinstance(value, dict) else [value]
+        if not all(isinstance(text, str) for text in texts):
+            raise ConstraintError(
+                f'{path}, {key!r}: write "[S(0), *]" or {{ axis = "S(0)" }}, not {value!r}. '
+                "A name with dots stands in quotes."
+            )
+    return list(table.items())
+
+
+def _read(
+    at: str, kind: Kind, key: str, value: str | dict[str, str], mesh: Mesh
+) -> list[Constraint]:
+    try:
+        made = from_user({key: value}, mesh)
+        return [replace(each, kind=kind, at=at) for each in made]
+    except InputError as error:
+        raise ConstraintError(
+            f"{at}: {error} (A name with dots stands in quotes.)"
+            if "." not in key
+            else f"{at}: {error}"
+        ) from None
+
+
+def _line(text: str, kind: str, key: str) -> int:
+    """The line of a key below its table's head."""
+    quoted = "|".join(re.escape(form) for form in (f'"{key}"', f"'{key}'", key))
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if head := re.fullmatch(r"\s*\[\s*(\w+)\s*\]\s*(#.*)?", line):
+            table = head[1]
+        elif table == kind and re.match(rf"\s*({quoted})\s*[=.]", line):
+            return number
+    return next((n for n, line in enumerate(text.splitlines(), 1) if key in line), 1)

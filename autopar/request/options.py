@@ -1,0 +1,159 @@
+"""What a person asks for besides model and mesh: one frozen value, read the same way everywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from autopar.blocks import MODES, Recompute
+from autopar.errors import InputError
+from autopar.request.constraints import Constraint
+
+Constraints = dict[str, str | dict[str, str]] | tuple[Constraint, ...] | str | Path
+Loss = Callable[..., Any]
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """`compute`: parameters and floating inputs enter the step in this dtype; weights rest in
+    their own.  `autocast`: operators choose, as under ``torch.autocast`` of this dtype."""
+
+    compute: torch.dtype | None = None
+    autocast: torch.dtype | None = None
+
+    @classmethod
+    def of(cls, given: Any) -> Precision:
+        """Read None, "float32", "bfloat16", "float16", a dtype, or a ``torch.autocast`` object."""
+        if given is None or isinstance(given, Precision):
+            return given or cls()
+        if isinstance(given, torch.autocast):
+            return cls(autocast=given.fast_dtype)
+        name = str(given).removeprefix("torch.")
+        if name not in ("float32", "bfloat16", "float16"):
+            raise InputError(
+                f"precision={given!r} is unknown: pass None, 'float32', 'bfloat16', 'float16', or "
+                "torch.autocast('cpu', dtype=torch.bfloat16)."
+            )
+        return cls(compute=getattr(torch, name))
+
+    @classmethod
+    def parse(cls, text: str) -> Precision:
+        """Read what `str` wrote."""
+        if text == str(cls()):
+            return cls()
+        kind, _, name = text.rpartition(" ")
+        dtype = getattr(torch, name, None)
+        if not isinstance(dtype, torch.dtype):
+            raise InputError(f"Cannot read the precision {text!r}.")
+        return cls(autocast=dtype) if kind == "autocast" else cls(compute=dtype)
+
+    def __str__(self) -> str:
+        if self.autocast is not None:
+            return f"autocast {str(self.autocast).removeprefix('torch.')}"
+        return "as the model" if self.compute is None else str(self.compute).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The keyword arguments of `autopar.parallelize`, read and checked."""
+
+    loss: Loss | None = None
+    optimizer: str = "AdamW"
+    states: float = 2.0
+    """Tensors of a parameter's size that the optimizer keeps."""
+    precision: Precision = Precision()
+    memory_limit: float | None = None
+    preset: str | None = None
+    constraints: Constraints | None = None
+    input: Literal["global", "local"] = "global"
+    outputs: tuple[str, ...] = ()
+    recompute: Recompute | None = None
+    database: Path | None = None
+    """Measured times of operators, from `autopar profile`."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        loss: Loss | None = None,
+        optimizer: type[torch.optim.Optimizer] | str = torch.optim.AdamW,
+        precision: Any = None,
+        memory_limit: float | str | None = None,
+        preset: str | None = None,
+        constraints: Constraints | None = None,
+        input: str = "global",
+        outputs: Sequence[str] = (),
+        recompute: str | None = None,
+        database: str | Path | None = None,
+    ) -> Options:
+        """Read what a user passed."""
+        if input not in ("global", "local"):
+            raise InputError(f"input={input!r} is unknown: pass 'global' or 'local'.")
+        if isinstance(outputs, str):
+            raise InputError(f"outputs is a list of names, not {outputs!r}: pass [{outputs!r}].")
+        if recompute is not None and recompute not in MODES:
+            raise InputError(
+                f"recompute={recompute!r} is unknown: pass {', '.join(map(repr, MODES))}, or None to "
+                "let the memory limit decide."
+            )
+        return cls(
+            loss,
+            optimizer if isinstance(optimizer, str) else optimizer.__name__,
+            states_of(optimizer),
+            Precision.of(precision),
+            nbytes(memory_limit),
+            preset,
+            constraints,
+            "local" if input == "local" else "global",
+            tuple(outputs),
+            recompute,
+            None if database is None else Path(database),
+        )
+
+    def __str__(self) -> str:
+        """Equal on ranks that were asked for the same; callables and files do not count."""
+        return (
+            f"optimizer={self.optimizer} precision={self.precision} memory={self.memory_limit} "
+            f"preset={self.preset} constraints={self.constraints} input={self.input} "
+            f"outputs={self.outputs} recompute={self.recompute}"
+        )
+
+
+def states_of(optimizer: type[torch.optim.Optimizer] | str) -> float:
+    """How much state an optimizer keeps per parameter, in tensors of its size: tried out."""
+    kind: Any = getattr(torch.optim, optimizer, None) if isinstance(optimizer, str) else optimizer
+    if not isinstance(kind, type):
+        known = ", ".join(n for n in dir(torch.optim) if n[0].isupper() and n != "Optimizer")
+        raise InputError(f"torch.optim has no optimizer {optimizer!r}; it has {known}.")
+    parameter = torch.nn.Parameter(torch.ones(64, 64))
+    parameter.grad = torch.ones(64, 64)
+    try:
+        built = kind([parameter])
+        built.step()
+    except Exception as error:
+        raise InputError(
+            f"optimizer={kind.__name__} cannot be tried out to see how much state it keeps "
+            f"({type(error).__name__}: {error}). Pass one that keeps as much, e.g. optimizer='AdamW'; "
+            "you may train with any."
+        ) from error
+    tensors = [v for v in built.state[parameter].values() if isinstance(v, torch.Tensor)]
+    return sum(tensor.numel() for tensor in tensors if tensor.dim()) / parameter.numel()
+
+
+def nbytes(limit: float | str | None) -> float | None:
+    """Bytes of ``40e9``, ``"40GiB"`` or ``"512 MB"``; None is no limit."""
+    if limit is None:
+        return None
+    match = re.fullmatch(
+        r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][0-9]{1,2})?)\s*([A-Za-z]*)\s*", str(limit)
+    )
+    if match is None or match[2].upper() not in _UNITS or float(match[1]) <= 0:
+        raise InputError(f"Cannot read the memory limit {limit!r}: write 40e9, '40GiB' or '512MB'.")
+    return float(match[1]) * _UNITS[match[2].upper()]

@@ -1,0 +1,360 @@
+"""A pipeline as one function: a graph is cut, stages are compiled, actions are written out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from autopar import rules
+from autopar.blocks import blocks
+from autopar.capture.saved import saved
+from autopar.emit import emit
+from autopar.errors import InputError
+from autopar.graph import Graph, Saved
+from autopar.mesh import Mesh
+from autopar.planning.flights import Flights
+from autopar.planning.posed import Settings
+from autopar.plans.pipeline_plan import PipelinePlan, StagePlan, WorkerPlan, edges
+from autopar.plans.plan import Plan
+from autopar.pricing.narrow import speaks
+from autopar.pricing.parameters import Storage
+from autopar.schedules import SCHEDULES, Schedule, build, lower
+from autopar.schedules.kept import most_in_flight, most_versions
+from autopar.schedules.stream import typical
+from autopar.split import Stages, split
+from autopar.staging.cuts import balanced
+from autopar.staging.nameless import nameless, renamed
+from cost_models.hardware import Hardware, digest
+
+Shape = int | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a person forces of a pipeline.
+
+    `workers` are the meshes that hold stages, in order; `stages` how many stages there are in all;
+    `cuts` the operators that the stages after the first begin with, () where work decides.
+    """
+
+    workers: tuple[WorkerPlan, ...]
+    stages: int
+    schedule: str
+    microbatches: int
+    cuts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        mesh: Mesh,
+        stages: int | Sequence[Shape],
+        schedule: str | None,
+        microbatches: int | None,
+        cuts: Sequence[str] = (),
+        asynchronous: bool = False,
+        samples: int | None = None,
+    ) -> Wanted:
+        """Read what a user passed as stages=, schedule=, microbatches=, cuts= and asynchronous=."""
+        workers = worker_meshes(mesh, stages)
+        name = schedule or "1f1b"
+        if name not in SCHEDULES:
+            raise InputError(f"No schedule is called {name!r}; there are {', '.join(SCHEDULES)}.")
+        _permitted(name, asynchronous)
+        named = SCHEDULES[name]
+        usual = (named.per_worker or 2) * len(workers)
+        count = len(cuts) + 1 if cuts else usual
+        if named.per_worker and not named.asynchronous and count != usual:
+            raise InputError(
+                f"{len(cuts)} cuts make {count} stages; {name} on {len(workers)} workers has {usual}: "
+                f"pass {usual - 1} cuts, or schedule='interleaved' for several stages on each worker."
+            )
+        parts = microbatches or _divisor(named.parts(len(workers)), samples)
+        return cls(workers, count, name, parts, tuple(cuts))
+
+    @classmethod
+    def like(cls, plan: PipelinePlan) -> Wanted:
+        """What a plan decided."""
+        schedule = plan.schedule
+        return cls(plan.workers, schedule.stages, schedule.name, plan.microbatches, plan.cuts)
+
+    def build(self) -> Schedule:
+        """The schedule of a step, or of a stream of batches."""
+        workers = len(self.workers)
+        if not SCHEDULES[self.schedule].asynchronous:
+            return build(self.schedule, workers, self.microbatches, self.stages)
+        if self.stages != workers:
+            raise InputError(
+                f"schedule={self.schedule!r} has one stage on each worker: {workers}, not "
+                f"{self.stages}. Pass {workers - 1} cuts."
+            )
+        return typical(self.schedule, workers, self.microbatches)
+
+
+def _divisor(most: int, samples: int | None) -> int:
+    """As many equal parts of a batch as there can be, up to `most`."""
+    if not samples:
+        return most
+    return max(parts for parts in range(1, most + 1) if samples % parts == 0)
+
+
+def _permitted(name: str, asynchronous: bool) -> None:
+    """Raise `InputError` unless a schedule that changes results was asked for as such, and only then."""
+    if SCHEDULES[name].asynchronous and not asynchronous:
+        raise InputError(
+            f"schedule={name!r} updates weights while microbatches are in flight, so its steps are "
+            "not those of one process. Pass asynchronous=True if that is what you want, or take a "
+            "synchronous schedule, such as '1f1b'."
+        )
+    if asynchronous and not SCHEDULES[name].asynchronous:
+        names = ", ".join(other for other, known in SCHEDULES.items() if known.asynchronous)
+        raise InputError(
+            f"asynchronous=True permits schedules whose updates do not wait: {names}. "
+            f"schedule={name!r} is none of them: leave asynchronous out, or pass one of these."
+        )
+
+
+def asked_of_pipelines(
+    stages: int | Sequence[Shape] | Literal["auto"],
+    schedule: str | None,
+    microbatches: int | None,
+    cuts: Sequence[str],
+    asynchronous: bool = False,
+    **others: Any,
+) -> None:
+    """Raise `InputError` for what pipelines cannot do, or what only they can."""
+    _check_kinds(stages, microbatches, cuts)
+    given = {"schedule": schedule, "microbatches": microbatches, "cuts": cuts}
+    if stages == 1:
+        for name, value in (given | {"asynchronous": asynchronous}).items():
+            if value:
+                raise InputError(
+                    f"{name}={value!r} is for pipelines: pass stages= too. (Without stages, "
+                    "train_step(microbatches=...) says how a step is divided.)"
+                )
+        return
+    for name, usual in (("input", "global"), ("source", None), ("replan", True)):
+        if others[name] != usual:
+            raise InputError(
+                f"{name}={others[name]!r} is not there for pipelines yet; leave it out, or stages."
+            )
+
+
+def _check_kinds(stages: object, microbatches: object, cuts: object) -> None:
+    """What is neither a number nor a shape where one is wanted."""
+    if not _is_stages(stages):
+        raise InputError(
+            f"stages={stages!r}: pass how many (stages=2), the mesh of each (stages=[1, (1, 3)]), or "
+            "'auto'."
+        )
+    if microbatches is not None and (type(microbatches) is not int or microbatches < 1):
+        raise InputError(f"microbatches={microbatches!r}: pass a whole number, at least 1.")
+    if isinstance(cuts, str):
+        raise InputError(f"cuts={cuts!r}: pass a list of operators' names, as [{cuts!r}].")
+
+
+def _is_stages(stages: object) -> bool:
+    if stages == "auto" or type(stages) is int:
+        return True
+    if isinstance(stages, str) or not isinstance(stages, Sequence) or not stages:
+        return False
+    shapes = (shape if isinstance(shape, tuple | list) else (shape,) for shape in stages)
+    return all(shape and all(type(size) is int for size in shape) for shape in shapes)
+
+
+def worker_meshes(mesh: Mesh, stages: int | Sequence[Shape]) -> tuple[WorkerPlan, ...]:
+    """The devices, consecutive ranks, as the meshes of workers.
+
+    A number divides the mesh into equal parts along its outer axes; shapes are taken as they are.
+    """
+    if isinstance(stages, int):
+        meshes = (_part(mesh, stages),) * stages
+    else:
+        shapes = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in stages]
+        meshes = tuple(_like(mesh, shape) for shape in shapes)
+    devices = sum(each.world_size for each in meshes)
+    if devices != mesh.world_size:
+        raise InputError(
+            f"stages={stages!r} takes {devices} devices; the mesh ({mesh}) has {mesh.world_size}."
+        )
+    found, first = [], 0
+    for each in meshes:
+        found.append(WorkerPlan(tuple(range(first, first + each.world_size)), each))
+        first += each.world_size
+    return tuple(found)
+
+
+def _part(mesh: Mesh, count: int) -> Mesh:
+    """One of `count` equal parts of a mesh: outer axes are divided first."""
+    if count < 1 or mesh.world_size % count:
+        raise InputError(
+            f"{mesh.world_size} devices cannot be divided into {count} equal stages; pass their "
+            "meshes, such as stages=[1, 3]."
+        )
+    sizes, left = [], count
+    for axis in mesh:
+        if left % axis.size == 0:
+            left //= axis.size
+            sizes.append(1)
+        elif axis.size % left == 0:
+            sizes.append(axis.size // left)
+            left = 1
+        else:
+            return Mesh.of(mesh.world_size // count, names=mesh.names[:1])
+    return Mesh.of(*sizes, names=mesh.names)
+
+
+def _like(mesh: Mesh, shape: tuple[int, ...]) -> Mesh:
+    names = mesh.names[-len(shape) :] if len(shape) <= len(mesh) else None
+    return Mesh.of(*shape, names=names)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A pipeline's plan with the graphs and sources of its stages."""
+
+    plan: PipelinePlan
+    stages: Stages
+    sources: Mapping[tuple[int, int], str]
+    """By stage and worker."""
+
+
+def compile_pipeline(
+    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, wanted: Wanted
+) -> Staged:
+    """The stages' plans under forced cuts, workers and schedule; `graph` is of one microbatch."""
+    schedule = wanted.build()
+    holders = schedule.holders
+    cuts = wanted.cuts or balanced(
+        graph, [wanted.workers[holder[0]].mesh.world_size for holder in holders]
+    )
+    stages = split(graph, cuts)
+    return compile_stages(graph, stages, cuts, mesh, hardware, settings, wanted.workers, schedule)
+
+
+def compile_stages(
+    graph: Graph,
+    stages: Stages,
+    cuts: Sequence[str],
+    mesh: Mesh,
+    hardware: Hardware,
+    settings: Settings,
+    workers: tuple[WorkerPlan, ...],
+    schedule: Schedule,
+    storage: Mapping[tuple[int, str], Storage] | None = None,
+) -> Staged:
+    """Every stage compiled on every worker that holds it.
+
+    `storage`: by worker and parameter, where parameters already are.
+    """
+    if schedule.asynchronous:
+        _refuse_ties(stages, schedule)
+    rests = dict(storage or {})
+    known_hardware, hardware = hardware, on_full_hosts(hardware, mesh)
+    kept = saved(graph, hardware.device.kind)
+    alike = Alike(hardware, kept)
+    plans: list[StagePlan] = []
+    sources: dict[tuple[int, int], str] = {}
+    for stage, part in enumerate(stages.graphs):
+        for worker in schedule.holders[stage]:
+            own = _settings(settings, part, stage, worker, schedule, rests)
+            plan, sources[stage, worker] = alike.compiled(part, workers[worker].mesh, own)
+            plans.append(StagePlan(stage, worker, plan))
+            for p in plan.parameters:
+                rests.setdefault((worker, p.name), Storage(p.stored, p.leaf, p.regather))
+    lowered = lower(schedule, edges(stages))
+    count = schedule.microbatches // schedule.batches
+    plan_ = PipelinePlan(
+        graph.name, graph.digest, mesh, tuple(cuts), count, str(lowered), workers, tuple(plans),
+        hardware=known_hardware.device.name, hardware_digest=digest(known_hardware),
+        versions=plans[0].plan.versions,
+    )  # fmt: skip
+    return Staged(plan_, stages, sources)
+
+
+class Alike:
+    """Stages' plans and sources; what differs in names and in microbatches in flight is posed once."""
+
+    def __init__(self, hardware: Hardware, kept: Mapping[str, Saved]) -> None:
+        """`kept`: by node of the graph that was cut."""
+        self._hardware, self.kept = hardware, kept
+        self._known: dict[object, Flights] = {}
+        self._made: dict[object, tuple[Plan, str]] = {}
+
+    def compiled(self, part: Graph, mesh: Mesh, settings: Settings) -> tuple[Plan, str]:
+        """A stage's plan and source."""
+        kind = self._kind(part, mesh, settings)
+        key = kind, part.digest, settings.in_flight
+        if key not in self._made:
+            if kind not in self._known:
+                self._known[kind] = Flights(part, mesh, self._hardware, settings, self.kept)
+            flights = self._known[kind]
+            _, found = flights.plan(settings.in_flight)
+            plan = found if part is flights.graph else renamed(found, flights.graph, part)
+            self._made[key] = plan, emit(plan, part, rules.localize, self.kept)
+        return self._made[key]
+
+    def _kind(self, part: Graph, mesh: Mesh, settings: Settings) -> object:
+        """What stages have in common that are planned together; constraints and storage speak of
+        names."""
+        named = settings.constraints or settings.storage
+        storage = tuple(sorted(settings.storage.items(), key=lambda item: item[0]))
+        graph = part.digest if named else nameless(part)
+        return (
+            graph,
+            str(mesh),
+            settings.microbatches,
+            settings.versions,
+            settings.memory_limit,
+            storage,
+        )
+
+
+def _refuse_ties(stages: Stages, schedule: Schedule) -> None:
+    """Raise `InputError` where stages share a weight that each of them would update at its own time."""
+    for name, readers in stages.ties:
+        nodes = (n for n in stages.graphs[readers[0]].leaves("parameter") if n.target == name)
+        if any(node.outputs[0].differentiable for node in nodes):
+            raise InputError(
+                f"Parameter {name!r} is read by stages {', '.join(map(str, readers))}, which "
+                f"{schedule.name} updates at different times, so it would come apart. Untie it (Hugging "
+                "Face: tie_word_embeddings=False in the configuration), cut elsewhere, or take a "
+                "synchronous schedule."
+            )
+
+
+def on_full_hosts(hardware: Hardware, mesh: Mesh) -> Hardware:
+    """Devices and links as stages see them: other stages work on the same hosts."""
+    return hardware.filled(min(mesh.world_size, hardware.devices_per_host))
+
+
+def _settings(
+    settings: Settings,
+    part: Graph,
+    stage: int,
+    worker: int,
+    schedule: Schedule,
+    rests: Mapping[tuple[int, str], Storage],
+) -> Settings:
+    """What is asked of one stage: constraints that speak of it, parameters where they are.
+
+    A worker's stages share its memory equally.
+    """
+    limit = settings.memory_limit
+    own = [a for a in schedule.workers[worker] if a.stage == stage]
+    return replace(
+        settings,
+        memory_limit=None if limit is None else limit / len(schedule.held[worker]),
+        microbatches=sum(action.kind == "F" for action in own) // schedule.batches,
+        in_flight=most_in_flight(own),
+        versions=most_versions(own),
+        constraints=tuple(c for c in settings.constraints if speaks(c, part)),
+        storage={
+            node.target: rests[worker, node.target]
+            for node in part.leaves("parameter")
+            if (worker, node.target) in rests
+        },
+        recompute=settings.recompute if blocks(part) else None,
+        padding=(),
+        pads_batch=False,
+    )

@@ -1,0 +1,113 @@
+"""Constraints from a file: what they ask is so; clashes name their two lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import autopar
+from autopar.errors import ConstraintError
+from autopar.mesh import Mesh
+from autopar.placement import S
+from autopar.plans.plan import Plan
+from autopar.request.constraint_file import from_file
+from autopar.show.pins import pins
+from tests.models import CASES
+
+MESH = Mesh.of(2, 2)
+GOOD = """# mine
+[pin]
+"stored:up.weight" = "[S(0), *]"
+
+[forbid]
+"stored:head.weight" = { x = "S", y = "S" }
+[prefer]
+'used:up.weight' = { y = "S(0)" }
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def planned(path: Path, **options: object) -> Plan:
+    model, inputs, loss = CASES["mlp"]()
+    asked = {"hardware": "h100", "loss": loss, "constraints": path, **options}
+    plan = autopar.plan(model, MESH, inputs, **asked)  # type: ignore[arg-type]
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def test_lines_and_kinds(tmp_path: Path) -> None:
+    path = written(tmp_path, GOOD)
+    found = from_file(path, MESH)
+    assert [(c.kind, c.subject, c.pattern, c.axis, c.at) for c in found] == [
+        ("pin", "stored", "up.weight", "x", f"{path}:3"),
+        ("forbid", "stored", "head.weight", "x", f"{path}:6"),
+        ("forbid", "stored", "head.weight", "y", f"{path}:6"),
+        ("prefer", "used", "up.weight", "y", f"{path}:8"),
+    ]
+    assert str(found[1]).endswith("on x: not S") and str(found[3]).endswith("preferably S(0)")
+
+
+@pytest.mark.parametrize("preset", [None, "fsdp"])
+def test_a_plan_obeys(preset: str | None, tmp_path: Path) -> None:
+    if preset == "fsdp":
+        text = '[forbid]\n"stored:up.weight" = "[S(1), S(1)]"\n'
+        plan = planned(written(tmp_path, text), preset=preset)
+        assert S(1) not in plan.parameter["up.weight"].stored.types
+        return
+    plan = planned(written(tmp_path, GOOD))
+    assert plan.parameter["up.weight"].stored.local(0, MESH) == S(0)
+    assert not plan.parameter["head.weight"].stored.is_split
+    assert Plan.from_json(plan.to_json()).asked == plan.asked
+    marks = pins(plan)
+    assert "stored S(0) on x" in marks["up.weight"] and "not S" in marks["head.weight"]
+
+
+def test_what_cannot_be_is_only_preferred(tmp_path: Path) -> None:
+    text = '"stored:up.weight" = "[P, P]"\n'
+    planned(written(tmp_path, f"[prefer]\n{text}"))
+    with pytest.raises(ConstraintError, match=r"mine\.toml:2: stored 'up\.weight' on x: P"):
+        planned(written(tmp_path, f"[pin]\n{text}"))
+
+
+def test_a_clash_names_both_lines(tmp_path: Path) -> None:
+    text = '[pin]\n"stored:up.weight" = "[S(0), *]"\n\n[forbid]\n"stored:up.*" = { x = "S(0)" }\n'
+    path = written(tmp_path, text)
+    with pytest.raises(ConstraintError) as found:
+        planned(path)
+    said = str(found.value)
+    assert "up.weight: two constraints clash" in said
+    assert f"{path}:2: stored 'up.weight' on x: S(0)" in said
+    assert f"{path}:5: stored 'up.*' on x: not S(0)" in said
+    assert "both none" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has nothing: write tables [pin], [forbid], [prefer]"),
+        ("[pins]\n", "has a table 'pins'"),
+        ("pin = 3\n", "write [pin] above"),
+        ("[pin]\nup.weight = 'S'\n", "(A name with dots stands in quotes.)"),
+        ('[pin]\n"up.weight" = 3\n', "not 3"),
+        ('[pin]\n"up.weight" = "S(0)"\n', "mine.toml:2: Constraint 'up.weight': write"),
+        ('[forbid]\n"up.weight" = { x = "S(0), else R" }\n', "no 'else'"),
+        ("[pin\n", "Cannot read the constraints"),
+        ('[pin]\n"nope" = "[S(0), R]"\n', "No name matches"),
+        ('[pin]\n"up.weight" = { z = "R" }\n', "no axis 'z'"),
+    ],
+)
+def test_mistakes_are_told(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(autopar.AutoparError) as found:
+        planned(written(tmp_path, text))
+    assert said in str(found.value)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConstraintError, match="Cannot read the constraints in"):
+        planned(tmp_path / "none.toml")

@@ -1,0 +1,64 @@
+"""Constraints: what is read, what is refused, and what presets say."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar import presets
+from autopar.errors import ConstraintError, InputError, MeshError
+from autopar.mesh import Mesh
+from autopar.placement import I, P, R, S, Sharding
+from autopar.request.constraints import Constraint, from_user
+
+MESH = Mesh.of(2, 2)
+
+
+def test_alternatives_are_read_in_order() -> None:
+    constraint = Constraint.of("stored", "*", "S | R, else I", "y")
+    assert constraint.allowed == (("S", "R"), ("I",))
+    assert constraint.rank(Sharding((I, S(1))), MESH) == 0
+    assert constraint.rank(Sharding((S(1), I)), MESH) == 1
+    assert constraint.rank(Sharding((S(1), P)), MESH) is None
+
+
+def test_a_type_is_meant_as_a_rank_sees_it() -> None:
+    inner = Sharding((S(0), S(0, 2)))
+    assert Constraint.of("tensor", "*", "S(0)", "y").rank(inner, MESH) == 0
+
+
+def test_users_write_shardings_or_axes() -> None:
+    found = from_user({"h.*.weight": "[S(0, of=3), *]", "stored:wte": {"y": "S, else I"}}, MESH)
+    assert [(c.subject, c.pattern, c.axis) for c in found] == [
+        ("tensor", "h.*.weight", "x"),
+        ("stored", "wte", "y"),
+    ]
+    assert found[0].allowed == (("S(0, of=3)",),)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"a": "S(0)"}, ConstraintError),
+        ({"a": "[S(0)]"}, ConstraintError),
+        ({"a": "[Q, R]"}, ConstraintError),
+        ({"a": {"z": "R"}}, MeshError),
+    ],
+)
+def test_what_cannot_be_read_is_refused(given: dict[str, str], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        from_user(given, MESH)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", presets.names())
+@pytest.mark.parametrize("mesh", [Mesh.of(4), MESH, Mesh.of(2, 2, 2)])
+def test_presets_speak_of_every_axis(name: str, mesh: Mesh) -> None:
+    assert {constraint.axis for constraint in presets.load(name, mesh)} == set(mesh.names)
+
+
+def test_an_unknown_preset_lists_the_known() -> None:
+    with pytest.raises(InputError, match="ddp, fsdp"):
+        presets.load("megatorn", MESH)
+
+
+def test_letters_are_allowed_literally() -> None:
+    assert Constraint.of("used", "*", "R").rank(Sharding((R, R)), MESH) == 0

@@ -1,0 +1,107 @@
+"""Mixtures of experts: the operator is the library's function, and experts split by themselves."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from autopar.capture import capture
+from autopar.capture.saved import saved
+from autopar.compiler.compiler import with_outputs
+from autopar.experts import routed_experts
+from autopar.mesh import Mesh
+from autopar.planning.compile import Compilation, Settings, compile_graph
+from cost_models.hardware import load
+from tests.architectures.experts import example_decoder, mixtral, mixtral_batched, mixtral_looped
+
+WAYS = ("eager", "batched_mm", "grouped_mm")
+
+
+def library(way: str, activation: str) -> tuple[nn.Module, list[torch.Tensor]]:
+    """Six experts as the library builds them, and what they are called with."""
+    from transformers.models.mixtral.modeling_mixtral import MixtralExperts
+
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(
+        hidden_size=16, intermediate_size=24, num_local_experts=6, hidden_act=activation
+    )
+    config._experts_implementation = way
+    experts = MixtralExperts(config)
+    for parameter in experts.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    # Expert 4 is chosen by nobody.
+    chosen = torch.stack([torch.randperm(4)[:2] for _ in range(20)])
+    weights = torch.rand(20, 2, requires_grad=True)
+    return experts, [torch.randn(20, 16, requires_grad=True), chosen, weights]
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_pytorch_tanh", "relu"])
+@pytest.mark.parametrize("way", WAYS)
+def test_equals_the_library(way: str, activation: str) -> None:
+    """Forward and every gradient, in single precision: one of its kernels knows no other."""
+    experts, (x, chosen, weights) = library(way, activation)
+    trained = [x, weights, *experts.parameters()]
+    fed = torch.randn(20, 16)
+    theirs = experts(x, chosen, weights)
+    wanted = torch.autograd.grad(theirs, trained, fed)
+    name = "gelu_tanh" if "tanh" in activation else activation
+    ours = routed_experts(x, chosen, weights, experts.gate_up_proj, experts.down_proj, name)
+    torch.testing.assert_close(ours, theirs)
+    for got, want in zip(torch.autograd.grad(ours, trained, fed), wanted, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_a_choice_of_nobody_adds_nothing() -> None:
+    """Numbers below the first and behind the last expert, as ranks see those of others."""
+    up, down = torch.randn(2, 3, 4), torch.randn(2, 5, 3)
+    chosen = torch.tensor([[-1, 0], [2, 1], [7, -3]])
+    made = routed_experts(torch.randn(3, 4), chosen, torch.ones(3, 2), up, down, "relu")
+    assert not made[2].any() and made[:2].any()
+
+
+def test_every_way_of_the_library_is_one_graph() -> None:
+    """A loop over experts that anybody chose, look-ups of weights, and sorted tokens."""
+    digests = {_captured(make) for make in (mixtral, mixtral_batched, mixtral_looped)}
+    assert len(digests) == 1
+
+
+def _captured(make: object) -> str:
+    model, inputs, loss = make()  # type: ignore[operator]
+    return capture(model, inputs, loss=loss).digest
+
+
+def planned(model: nn.Module, batch: int, sequence: int) -> Compilation:
+    """The solver's plan on eight devices of one host."""
+    tokens = torch.zeros(batch, sequence, dtype=torch.int64)
+    graph = with_outputs(capture(model, {"input_ids": tokens, "labels": tokens}), ())
+    return compile_graph(graph, Mesh.of(8), load("h100"), Settings(), saved(graph))
+
+
+def test_experts_of_fixed_capacity_shard_by_themselves() -> None:
+    """Tokens are split by batch, go to their experts and come back: two all-to-alls (GShard)."""
+    with torch.device("meta"):
+        model = example_decoder()(512, 1024, 8, 8192, layers=1, positions=256, experts=64)
+    source = planned(model, 64, 256).source
+    assert re.search(r'sent_part = all_to_all\(sent, "x", S\(1\), S\(0\)\) +# \[64/x, 64,', source)
+    assert re.search(r"torch.einsum\('ebcm,emh->ebch', .* +# \[64/x, 64, 10, 8192\]", source)
+    assert re.search(r'all_to_all\(experts_1, "x", S\(0\), S\(1\)\) +# \[64, 64/x,', source)
+
+
+def test_experts_of_mixtral_shard_by_themselves() -> None:
+    """As the library builds it: each rank does the rows of its own experts, and they add up."""
+    config = transformers.MixtralConfig(
+        hidden_size=1024, intermediate_size=8192, num_hidden_layers=1, num_local_experts=8,
+        num_attention_heads=16, num_key_value_heads=8, vocab_size=512,
+    )  # fmt: skip
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = transformers.MixtralForCausalLM(config).train()
+    made = planned(model, 32, 512)
+    assert re.search(r"expert_parallel\(.*, 'silu', axis='x'\) +# \[16384, 1024\] P@x", made.source)
+    experts = [p for p in made.plan.parameters if "experts" in p.name]
+    assert experts and all(str(p.stored) == "[S(0)]" for p in experts)
