@@ -25,8 +25,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("markexpr") == "not slow":
+    if config.getoption("markexpr") in ("not slow", "not long"):
         settings.load_profile("everyday")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is slow is long, too, unless it is no more than thorough: that makes it slow."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker("long")
+        elif item.get_closest_marker("thorough"):
+            item.add_marker("slow")
 
 
 def pytest_unconfigure() -> None:

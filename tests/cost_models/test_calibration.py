@@ -131,6 +131,7 @@ def test_the_shipped_profile_states_its_errors() -> None:
     assert all(share.error > 0 for share in hardware.shared.values())
 
 
+@pytest.mark.thorough
 def test_a_quick_run_gives_a_valid_profile() -> None:
     heard: list[str] = []
     start = time.monotonic()

@@ -79,6 +79,7 @@ def pins(plan: Plan, name: str, entry: ParameterPlan) -> dict[str, dict[str, str
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "mesh", "name"),
     [(mlp, (2, 2), "up.weight"), (gpt2, (2,), "transformer.h.0.mlp.c_fc.weight")],
@@ -117,6 +118,7 @@ class Inner(nn.Module):
         return self.inner(**batch).loss
 
 
+@pytest.mark.thorough
 def test_a_modules_alternatives_are_the_presets_and_recomputation() -> None:
     model, inputs, _ = llama()
     case = (Inner(model), inputs, None)

@@ -172,6 +172,7 @@ def _few(problem: Problem) -> list[tuple[int, ...]]:
     return list(itertools.islice(itertools.product(*map(range, sizes)), 50))
 
 
+@pytest.mark.thorough
 @settings(max_examples=120, deadline=None)
 @given(anything, st.floats(0, 1e12))
 def test_any_price_of_a_byte(problem: Problem, price: float) -> None:

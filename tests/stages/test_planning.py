@@ -80,6 +80,7 @@ def test_ways_that_are_dropped_are_no_loss(seed: int) -> None:
         assert kept == pytest.approx(every)
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(seeds)
 def test_the_plan_is_near_the_best_and_above_its_bound(seed: int) -> None:
