@@ -15,8 +15,9 @@ from tests.pool import Pool
 
 # Nothing that an earlier run found out, or that lies in the user's cache, is seen; workers inherit it.
 os.environ["AUTOPAR_CACHE"] = tempfile.mkdtemp(prefix="autopar_cache_")
-# Every day the same examples for everybody; the slow run searches on.
-settings.register_profile("everyday", derandomize=True)
+# Every day the same examples for everybody; the slow run searches on.  A busy machine is no failure.
+settings.register_profile("everyday", derandomize=True, deadline=None)
+settings.register_profile("long", deadline=None)
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -25,8 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("markexpr") in ("not slow", "not long"):
-        settings.load_profile("everyday")
+    everyday = config.getoption("markexpr") in ("not slow", "not long")
+    settings.load_profile("everyday" if everyday else "long")
 
 
 @pytest.hookimpl(tryfirst=True)
