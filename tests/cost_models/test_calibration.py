@@ -13,7 +13,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.calibrate import calibrate
@@ -33,7 +33,6 @@ TRUE = Device(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(
     latency_s=st.floats(min_value=1e-6, max_value=1e-2),
     bytes_per_s=st.floats(min_value=1e8, max_value=1e11),

@@ -31,7 +31,7 @@ ON = {"hardware": "h100"}
 ROUGHLY = {"rel": 1e-6}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(anything)
 def test_a_problem_with_less_to_choose_from(problem: Problem) -> None:
     """Restricted and solved, it is what brute force finds; never below the bound of each state."""
