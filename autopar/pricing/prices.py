@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from autopar.buckets import NBYTES
 from autopar.conversion import Collective, Step, Traffic
 from autopar.graph import Tensor
 from autopar.mesh import Mesh
@@ -14,9 +15,6 @@ from cost_models.collectives import axis_link, collective_seconds
 from cost_models.hardware import Device, Hardware, Link
 from cost_models.measured import Times, Work
 from cost_models.ops import op_seconds
-
-BUCKET_NBYTES = 25 * 2**20
-"""Parameters and gradients travel in buckets of this size, as in DDP."""
 
 OPTIMIZER_CALLS = 40
 """Overhead of AdamW on one DTensor, in operator calls: 0.2 ms on the CPU where a call is 4 µs."""
@@ -70,8 +68,8 @@ class Prices:
 
     def in_buckets(self, axis: int, collective: Collective, nbytes: float) -> float:
         """Seconds of many small tensors that travel in full buckets: no latency of their own."""
-        bucket = Traffic(axis, collective, "backward", BUCKET_NBYTES)
-        return self.collective(bucket) * nbytes / BUCKET_NBYTES
+        bucket = Traffic(axis, collective, "backward", NBYTES)
+        return self.collective(bucket) * nbytes / NBYTES
 
     def operator(self, flops: float, nbytes: float, dtype: str) -> float:
         """Seconds of one operator that does `flops` and moves `nbytes` on one device."""

@@ -111,7 +111,7 @@ def once(
 ) -> Once:
     """Parameters that are gathered, gradients that are reduced, updates; what rests."""
     flows = tuple(flows_of(per_step(graph, parameters, prices.mesh, precision), "step", prices))
-    hideable = hideable_seconds(graph, parameters, flows, prices, precision)
+    hideable = hideable_seconds(graph, parameters, prices, precision)
     updates = update_seconds(graph, parameters, prices)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     return Once(

@@ -41,10 +41,18 @@ class Times:
             rounded(line.latency_s),
             rounded(line.per_s),
             self.host_ranks,
+            curve=tuple(self._rising()),
         )
 
+    def _rising(self) -> Iterator[tuple[float, float]]:
+        """What was measured, by size; more bytes never take less."""
+        most_s = 0.0
+        for nbytes, seconds in sorted(self.seconds.items()):
+            most_s = max(most_s, seconds)
+            yield nbytes, rounded(most_s)
+
     def errors_of(self, fit: Fit) -> list[float]:
-        """The relative errors of a fit."""
+        """The relative errors of a fitted line."""
         predicted = [fit.latency_s + nbytes / fit.bytes_per_s for nbytes in self.seconds]
         return relative_errors(predicted, self.seconds.values())
 
@@ -172,6 +180,7 @@ def _at_least(fit: Fit, gather: Fit) -> Fit:
         fit,
         latency_s=max(fit.latency_s, gather.latency_s),
         bytes_per_s=min(fit.bytes_per_s, gather.bytes_per_s),
+        curve=tuple((n, max(s, gather.seconds(n))) for n, s in fit.curve),
     )
 
 
