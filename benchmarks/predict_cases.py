@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -33,11 +32,11 @@ class Network:
 NETWORKS = (
     Network("2 ranks", 2, (2,)),
     Network("4 ranks", 4, (2, 2)),
-    Network("2 hosts of 1 rank", 1, (2,), "500mbit"),
-    Network("2 hosts of 2 ranks", 2, (2, 2), "500mbit"),
+    Network("2 hosts of 1 rank", 1, (2,), "1gbit"),
+    Network("2 hosts of 2 ranks", 2, (2, 2), "1gbit"),
 )
 PLANS: Mapping[int, tuple[str, ...]] = {
-    2: ("ddp", "fsdp", "megatron", "megatron_sp", "solver"),
+    2: ("ddp", "fsdp", "megatron", "solver"),
     4: ("ddp", "fsdp", "hsdp", "megatron", "solver"),
 }
 """By the number of ranks; all but the last are presets."""

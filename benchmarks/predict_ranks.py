@@ -12,6 +12,7 @@ import json
 import pickle
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-WARM = 2
+WARM = 1
 """Rounds that are not counted."""
 
 
@@ -70,17 +71,19 @@ def train(folder: Path) -> None:
     from autopar.profile import run_beside
 
     asked = json.loads((folder / "asked.json").read_text())
-    made = {
-        (model, plan): contender(model, plan, asked, folder)
-        for model in asked["models"]
-        for plan in asked["plans"]
-    }
+    made = different(
+        {
+            (model, plan): contender(model, plan, asked, folder)
+            for model in asked["models"]
+            for plan in asked["plans"]
+        }
+    )
     check(made)
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in made}
     for round_ in range(asked["rounds"] + WARM):
         for key, each in made.items():
             each.step()
-            taken = timed(each.step, asked["steps"])
+            taken = timed(each.step)
             if round_ >= WARM:
                 seconds[key].append(taken)
     rows = []
@@ -91,14 +94,21 @@ def train(folder: Path) -> None:
         (folder / "rows.json").write_text(json.dumps(rows))
 
 
-def timed(step: Callable[[], Any], steps: int) -> float:
-    """Seconds of one of several steps, from the first rank's start to the last one's end."""
+def timed(step: Callable[[], Any]) -> float:
+    """Seconds of a step, until the last rank has ended it."""
     dist.barrier()
     start = time.perf_counter()
-    for _ in range(steps):
-        step()
+    step()
     dist.barrier()
-    return (time.perf_counter() - start) / steps
+    return time.perf_counter() - start
+
+
+def different(made: dict[tuple[str, str], Contender]) -> dict[tuple[str, str], Contender]:
+    """Without plans that are another one's again: of one model, the first of equal digests."""
+    found: dict[tuple[str, str], tuple[tuple[str, str], Contender]] = {}
+    for key, each in made.items():
+        found.setdefault((key[0], each.parallel.plan.digest), (key, each))
+    return dict(found.values())
 
 
 def contender(model: str, plan: str, asked: dict[str, Any], folder: Path) -> Contender:
@@ -132,7 +142,8 @@ def row(key: tuple[str, str], plan: Any, seconds: list[float], beside: Any) -> d
     return {
         "model": key[0], "plan": key[1], "digest": plan.digest, "seconds": seconds,
         "predicted_s": found.step_s, "compute_s": found.compute_s, "exposed_s": found.exposed_s,
-        "hidden_s": found.hidden_s, "beside": beside.to_dict(),
+        "hidden_s": found.hidden_s, "sources": Counter(op.source for op in found.operators),
+        "beside": beside.to_dict(),
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""How far predictions are from what was measured: of steps, operators, collectives and orders of plans."""
+"""How far predictions are from what was measured: of steps, operators, collectives, orders of plans."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Fit:
     so between measured sizes these count, not the line."""
 
     def seconds(self, nbytes: float) -> float:
-        """Of so many bytes: between measured points on a straight line, beyond the last at `bytes_per_s`."""
+        """Of so many bytes: between measured points on a line, beyond the last at `bytes_per_s`."""
         if not self.curve:
             return self.latency_s + nbytes / self.bytes_per_s
         place = bisect_left(self.curve, (nbytes,))

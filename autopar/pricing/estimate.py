@@ -97,11 +97,11 @@ def per_microbatch(
 ) -> list[tuple[str, Traffic]]:
     """Every collective of a microbatch, with a tensor or the operator for which it is issued."""
     sent = _together(graph, choices, conversions, mesh, precision, run_again)
-    reached = _reached(graph)
+    there = _reached(graph)
     for choice in choices:
         node = graph.node[choice.node]
         issued = variant_traffic(choice.sharding.variant, node, choice.sharding, graph, mesh)
-        goes_back = any(tensor.name in reached for tensor in node.outputs)
+        goes_back = any(tensor.name in there for tensor in node.outputs)
         sent += [(choice.node, p) for p in issued if goes_back or p.direction == "forward"]
         if choice.node in run_again.computed:
             sent += [(choice.node, part) for part in _once_more(issued)]
@@ -157,12 +157,12 @@ def _in_backward(
     graph: Graph, choices: tuple[Choice, ...], conversions: tuple[Conversion, ...]
 ) -> set[tuple[str, Sharding]]:
     """The forms that get a gradient: read by an operator that gets one, or a result."""
-    reached = _reached(graph)
+    there = _reached(graph)
     forms = {
         (name, form)
         for choice in choices
         for node in [graph.node[choice.node]]
-        if any(tensor.name in reached for tensor in node.outputs)
+        if any(tensor.name in there for tensor in node.outputs)
         for name, form in zip(node.operands, choice.sharding.inputs, strict=True)
     }
     results = {name for name in graph.results if graph.tensors[name].differentiable}
@@ -212,9 +212,14 @@ def estimate(
     backward_s = sum(each.backward_s for each in spent.values())
     backward_s += sum(spent[name].forward_s for name in sorted(run_again.computed))
     forward_s = sum(each.forward_s for each in spent.values())
+    covers_s = prices.hidden_share * backward_s
+    for part in (*issued.step, *issued.microbatch):
+        if part.direction == "forward":
+            forward_s += prices.copied(part)
+        else:
+            backward_s += prices.copied(part)
     update_s = update_seconds(graph, parameters, prices)
     hideable = hideable_by_axis(graph, parameters, prices, precision)
-    covers_s = prices.hidden_share * backward_s
     hidden_s = min(sum(hideable.values()), covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     bytes_of = [storage_bytes(leaf[p.name], p, prices) for p in parameters]
@@ -248,7 +253,7 @@ def estimate(
 def hideable_seconds(
     graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, precision: str
 ) -> float:
-    """Of what is sent once a step, the seconds of gradients' first collectives, but for the last bucket."""
+    """Of what is sent once a step, seconds of gradients' first collectives, but for the last bucket."""
     return sum(hideable_by_axis(graph, parameters, prices, precision).values())
 
 

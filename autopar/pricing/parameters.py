@@ -131,7 +131,8 @@ def storage_seconds(
     every_s, hideable_s = (
         sum(prices.shared(part, together) for part in parts) for parts in (issued, hideable)
     )
-    return StorageSeconds(update + every_s - hideable_s, hideable_s)
+    copies_s = sum(map(prices.copied, issued))
+    return StorageSeconds(update + copies_s + every_s - hideable_s, hideable_s)
 
 
 def exchanges(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,10 +13,7 @@ from autopar.mesh import Mesh
 from cost_models.collectives import axis_link, collective_seconds
 from cost_models.hardware import Device, Hardware, Link
 from cost_models.measured import Times, Work
-from cost_models.ops import op_seconds
-
-OPTIMIZER_CALLS = 40
-"""Overhead of AdamW on one DTensor, in operator calls: 0.2 ms on the CPU where a call is 4 µs."""
+from cost_models.ops import adamw_seconds, op_seconds
 
 
 @dataclass(frozen=True)
@@ -85,9 +81,8 @@ class Prices:
         return self.device.overlap
 
     def update(self, nbytes: float) -> float:
-        """Seconds in which the optimizer updates one parameter: it reads four tensors, writes three."""
-        launches = OPTIMIZER_CALLS * self.device.launch_s
-        return self.operator(0.0, 7.0 * nbytes, "float32") + launches
+        """Seconds in which the optimizer updates one parameter."""
+        return adamw_seconds(nbytes, self.device)
 
     def step(self, step: Step, tensor: Tensor) -> float:
         """Seconds of a conversion step, forward and backward: its collectives and its copies."""
@@ -127,14 +122,14 @@ class Prices:
         latency = self.collective(replace(part, nbytes=0)) / together
         return latency + self.in_buckets(part.axis, part.collective, part.nbytes)
 
+    def copied(self, part: Traffic) -> float:
+        """Seconds in which a message is laid out for its collective, or taken apart after it."""
+        return self.operator(0.0, 2.0 * part.nbytes, "float32")
+
     def _copies(self, step: Step, tensor: Tensor) -> float:
         """Seconds of the local copies that a step makes, forward and backward."""
-        mesh = self.mesh
-        copied = max(
-            math.prod(form.local_shape(tensor.shape, mesh)) for form in (step.source, step.target)
-        )
-        passes = 2 if tensor.differentiable else 1
-        return passes * self.operator(0.0, 2.0 * copied * tensor.itemsize, tensor.dtype)
+        traffic = step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable)
+        return sum(map(self.copied, traffic))
 
 
 def regathered(step: Step, tensor: Tensor, mesh: Mesh) -> tuple[Traffic, ...]:
