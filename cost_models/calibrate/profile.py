@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from cost_models.calibrate.fit import fit_line, fit_rates, relative_errors
+from cost_models.calibrate.fit import fit_line, fit_rates, relative_errors, rising
 from cost_models.calibrate.measure import Measured
 from cost_models.collectives import ring_terms
 from cost_models.machine import Device, Fit, Hardware, Link, Share
@@ -33,23 +33,17 @@ class Times:
     seconds: Mapping[int, float]
 
     def fit(self) -> Fit:
-        """Alpha and beta."""
-        line = fit_line(list(self.seconds), list(self.seconds.values()))
+        """Alpha and beta, and what was measured: more bytes never take less."""
+        sizes, seconds = zip(*sorted(self.seconds.items()), strict=True)
+        line = fit_line(sizes, seconds)
         return Fit(
             self.collective,
             self.ranks,
             rounded(line.latency_s),
             rounded(line.per_s),
             self.host_ranks,
-            curve=tuple(self._rising()),
+            curve=tuple(zip(sizes, map(rounded, rising(seconds)), strict=True)),
         )
-
-    def _rising(self) -> Iterator[tuple[float, float]]:
-        """What was measured, by size; more bytes never take less."""
-        most_s = 0.0
-        for nbytes, seconds in sorted(self.seconds.items()):
-            most_s = max(most_s, seconds)
-            yield nbytes, rounded(most_s)
 
     def errors_of(self, fit: Fit) -> list[float]:
         """The relative errors of a fitted line."""

@@ -201,11 +201,11 @@ def test_what_was_measured_of_a_collective_is_read_back_and_must_rise() -> None:
     hardware = with_curve((1024, 1e-3), (4096.0, 1e-3))
     assert parse(to_text(hardware), "mine") == hardware
     for wrong in (((4096, 1e-3), (1024, 2e-3)), ((1024, 2e-3), (4096, 1e-3)), ((0, 1e-3),)):
-        with pytest.raises(ProfileError, match="intra_host.fits.curve"):
+        with pytest.raises(ProfileError, match=r"intra_host\.fits\.curve"):
             with_curve(*wrong).check()
-    for text in ("1024", "[1024]", "[1024, 'slow']"):
-        with pytest.raises(ProfileError, match="fits.curve"):
-            parse(to_text(hardware).replace("[1024, 0.001]", text), "mine")
+    for pair in ("1024", "[1024]", "[1024, 'slow']"):
+        with pytest.raises(ProfileError, match=r"fits\.curve"):
+            parse(to_text(hardware).replace("[1024, 0.001]", pair), "mine")
 
 
 def test_unknown_name_suggests_and_lists() -> None:
