@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from models import LAYERS, Batch
+from models import Batch
 from torch import nn
 from transformers.masking_utils import create_causal_mask
 
 State = tuple[torch.Tensor, ...]
 Beside = Mapping[str, torch.Tensor]
-LAST = -1
+FIRST, LAST = (0, 0), (-1, -1)
+"""Block of all blocks: list, and place in it."""
 
 
 def next_token(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -35,11 +36,11 @@ def each_label(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 @dataclass(frozen=True)
 class Cut:
     """`reads` is the batch's tensor that the first stage gets.  `placed` says of each module that is in
-    no block beside which one it stands: the first is 0, `LAST` the last."""
+    no block beside which one it stands: the place in a list of blocks, from its end where negative."""
 
     reads: str
     blocks: tuple[str, ...]
-    placed: Mapping[str, int]
+    placed: Mapping[str, tuple[int, int]]
     enter: Callable[[Any, torch.Tensor], State]
     run: Callable[[Any, int, State, Beside], State]
     leave: Callable[[Any, State], torch.Tensor]
@@ -58,11 +59,12 @@ class Stage(nn.Module):
         lists = [model.get_submodule(path) for path in cut.blocks]
         homes = [(blocks, place) for blocks in lists for place in range(len(blocks))]
         self.places = range(len(homes) * number // count, len(homes) * (number + 1) // count)
-        for number, (blocks, place) in enumerate(homes):
-            if number not in self.places:
+        for at, (blocks, place) in enumerate(homes):
+            if at not in self.places:
                 blocks[place] = nn.Identity()
-        for path, beside in cut.placed.items():
-            if beside % len(homes) not in self.places:
+        firsts = [sum(map(len, lists[:number])) for number in range(len(lists))]
+        for path, (blocks, place) in cut.placed.items():
+            if firsts[blocks] + place % len(lists[blocks]) not in self.places:
                 parent, _, name = path.rpartition(".")
                 setattr(model.get_submodule(parent), name, nn.Identity())
 
@@ -91,28 +93,25 @@ def _llama_run(model: Any, place: int, state: State, _: Beside) -> State:
     return (model.model.layers[place](hidden, attention_mask=None, position_embeddings=turned),)
 
 
-_ENCODED = LAYERS // 2
-"""So many blocks of T5 encode."""
-
-
 def _t5_run(model: Any, place: int, state: State, beside: Beside) -> State:
     """The encoder's state is (hidden, its position bias), then what it encoded; the decoder's is
     (hidden, what was encoded, its position bias)."""
-    if place < _ENCODED:
+    encoders = len(model.encoder.block)
+    if place < encoders:
         hidden, *bias = state
         made = model.encoder.block[place](hidden, None, *bias)
-        if place == _ENCODED - 1:
+        if place == encoders - 1:
             return (model.encoder.final_layer_norm(made[0]),)
-        return made[0], made[1]
-    if place == _ENCODED:
+        return made[0], made[1].contiguous()  # as gloo wants it
+    if place == encoders:
         state = model.decoder.embed_tokens(beside["decoder_input_ids"]), *state
     hidden, encoded, *bias = state
     mask = create_causal_mask(
         config=model.decoder.config, inputs_embeds=hidden, attention_mask=None, past_key_values=None
     )
-    block = model.decoder.block[place - _ENCODED]
+    block = model.decoder.block[place - encoders]
     hidden, bias_made, _ = block(hidden, mask, bias[0] if bias else None, encoded)
-    return hidden, encoded, bias_made
+    return hidden, encoded, bias_made.contiguous()
 
 
 def _t5_leave(model: Any, state: State) -> torch.Tensor:
@@ -124,7 +123,7 @@ def _t5_leave(model: Any, state: State) -> torch.Tensor:
 def _of_decoders(blocks: str, head: str) -> Cut:
     return Cut(
         "input_ids", (blocks,),
-        {"model.embed_tokens": 0, "model.norm": LAST, head: LAST},
+        {"model.embed_tokens": FIRST, "model.norm": LAST, head: LAST},
         lambda model, ids: (model.model.embed_tokens(ids),),
         _llama_run,
         lambda model, state: model.lm_head(model.model.norm(state[0])),
@@ -137,7 +136,7 @@ CUTS: Mapping[str, Cut] = MappingProxyType(
         "gpt2": Cut(
             "input_ids", ("transformer.h",),
             {
-                "transformer.wte": 0, "transformer.wpe": 0, "transformer.ln_f": LAST, "lm_head": LAST,
+                "transformer.wte": FIRST, "transformer.wpe": FIRST, "transformer.ln_f": LAST, "lm_head": LAST,
             },
             _gpt2_enter,
             lambda model, place, state, _: (model.transformer.h[place](state[0]),),
@@ -146,7 +145,7 @@ CUTS: Mapping[str, Cut] = MappingProxyType(
         ),
         "llama": _of_decoders("model.layers", "lm_head"),
         "bert": Cut(
-            "input_ids", ("bert.encoder.layer",), {"bert.embeddings": 0, "cls": LAST},
+            "input_ids", ("bert.encoder.layer",), {"bert.embeddings": FIRST, "cls": LAST},
             lambda model, ids: (model.bert.embeddings(input_ids=ids),),
             lambda model, place, state, _: (model.bert.encoder.layer[place](state[0], None),),
             lambda model, state: model.cls(state[0]),
@@ -155,8 +154,8 @@ CUTS: Mapping[str, Cut] = MappingProxyType(
         "t5": Cut(
             "input_ids", ("encoder.block", "decoder.block"),
             {
-                "shared": 0, "encoder.embed_tokens": 0,
-                "encoder.final_layer_norm": _ENCODED - 1, "decoder.embed_tokens": _ENCODED,
+                "shared": FIRST, "encoder.embed_tokens": FIRST,
+                "encoder.final_layer_norm": (0, -1), "decoder.embed_tokens": (1, 0),
                 "decoder.final_layer_norm": LAST, "lm_head": LAST,
             },
             lambda model, ids: (model.encoder.embed_tokens(ids),),
@@ -167,7 +166,7 @@ CUTS: Mapping[str, Cut] = MappingProxyType(
         ),
         "vit": Cut(
             "pixel_values", ("vit.layers",),
-            {"vit.embeddings": 0, "vit.layernorm": LAST, "classifier": LAST},
+            {"vit.embeddings": FIRST, "vit.layernorm": LAST, "classifier": LAST},
             lambda model, pixels: (model.vit.embeddings(pixels),),
             lambda model, place, state, _: (model.vit.layers[place](state[0]),),
             lambda model, state: model.classifier(model.vit.layernorm(state[0])[:, 0]),

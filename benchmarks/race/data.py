@@ -29,7 +29,9 @@ def settings(place: Place) -> Iterator[Setting]:
         yield Setting("FSDP2", f"by block, {said}", partial(fsdp, reshard=again))
     yield Setting("FSDP2", "one group", partial(fsdp, reshard=False, by_block=False))
     if len(place.sizes) > 1:
-        yield Setting("FSDP2", "HSDP, one group", partial(fsdp, reshard=False, by_block=False, hybrid=True))
+        yield Setting(
+            "FSDP2", "HSDP, one group", partial(fsdp, reshard=False, by_block=False, hybrid=True)
+        )
 
 
 def ddp(model: Model, place: Place, *, bucket_mb: float, pieces: int = 1) -> Contender:

@@ -38,7 +38,8 @@ def difference(loss: float, weights: Weights, single: Reference) -> float:
     if missing:
         raise ValueError(f"no weights for {', '.join(sorted(missing))}")
     update = max(
-        float((single.after[name] - single.before[name]).detach().abs().max()) for name in single.after
+        float((single.after[name] - single.before[name]).detach().abs().max())
+        for name in single.after
     )
     worst = max(
         float((weights[name].detach() - single.after[name].detach()).abs().max())

@@ -38,6 +38,4 @@ def chosen(model: Model, place: Place) -> Contender:
         predicted_s = plan.prediction.step_s if plan.prediction else None
     else:
         says, predicted_s = f"no stages, {plan.mesh}", plan.estimate.step_s
-    return Contender(
-        step, list(parallel.parameters()), parallel.full_state_dict, says, predicted_s
-    )
+    return Contender(step, list(parallel.parameters()), parallel.full_state_dict, says, predicted_s)

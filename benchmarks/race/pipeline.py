@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from contender import Contender, NotPossible, Place, Setting, Weights, share_of
 from cuts import CUTS, Stage
-from models import BATCH, Batch, Model
+from models import Batch, Model
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import (
@@ -49,8 +49,9 @@ def pipeline(
     model: Model, place: Place, *, schedule: str, microbatches: int, deep: int
 ) -> Contender:
     """Consecutive racks, or ranks, hold consecutive stages; ranks of one place are replicas (DDP)."""
-    if BATCH * deep // place.ranks < microbatches:
-        raise NotPossible(f"{microbatches} microbatches of {BATCH * deep // place.ranks} samples")
+    samples = model.sizes.batch * deep // place.ranks
+    if samples < microbatches:
+        raise NotPossible(f"{microbatches} microbatches of {samples} samples")
     replicas = place.ranks // deep
     mesh = init_device_mesh("cpu", (deep, replicas), mesh_dim_names=("stage", "data"))
     kind, per_rank = SCHEDULES[schedule]
@@ -122,9 +123,7 @@ def _tied(stages: list[Stage], group: Any) -> list[tuple[nn.Parameter, Any]]:
 
 def _collected(stages: list[Stage]) -> Weights:
     """Those of all stages, on rank 0."""
-    mine = {
-        name: value.detach() for stage in stages for name, value in stage.names().items()
-    }
+    mine = {name: value.detach() for stage in stages for name, value in stage.names().items()}
     every: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
     dist.gather_object(mine, every)
     return {name: value for held in every or [mine] for name, value in held.items()}

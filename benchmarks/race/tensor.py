@@ -44,6 +44,4 @@ def tensor(model: Model, place: Place, *, ways: int) -> Contender:
         fully_shard(module, mesh=mesh["data"], reshard_after_forward=False)
     made = replicas(module, part, parts)
 
-    return Contender(
-        made.step, made.parameters, lambda: plan.restored(dict(made.weights()), ways)
-    )
+    return Contender(made.step, made.parameters, lambda: plan.restored(dict(made.weights()), ways))

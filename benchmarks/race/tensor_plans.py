@@ -166,7 +166,11 @@ PLANS: Mapping[str, ByHand] = MappingProxyType(
                 "layer.1.DenseReluDense.wi",
                 "layer.2.DenseReluDense.wi",
             ),
-            (*(f"{each}.o" for each in _T5), "layer.1.DenseReluDense.wo", "layer.2.DenseReluDense.wo"),
+            (
+                *(f"{each}.o" for each in _T5),
+                "layer.1.DenseReluDense.wo",
+                "layer.2.DenseReluDense.wo",
+            ),
             t5_prepare,
         ),
         "vit": ByHand(

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +22,7 @@ import torch.distributed as dist
 from contender import Contender, NotPossible, Place, Setting, groups
 from data import settings as data
 from equal import TOLERANCE, Reference, error_of
-from models import MODELS, Batch, Model
+from models import MODELS, TINY, Batch, Model
 from ours import settings as ours
 from pipeline import settings as pipelines
 from tensor import settings as tensors
@@ -80,13 +80,14 @@ def main() -> None:
     parser.add_argument("--hardware", required=True)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--families", required=True)
+    parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--output", type=Path, required=True)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     place = Place(tuple(map(int, asked.sizes.split(","))), asked.hardware)
-    model = MODELS[asked.model]
+    model = replace(MODELS[asked.model], **({"sizes": TINY} if asked.tiny else {}))
     wanted = asked.families.split(",")
     found = race(model, place, asked.rounds, wanted)
     if dist.get_rank() == 0:
