@@ -12,6 +12,7 @@ from racks import joined
 
 LIMIT_S = 1500.0
 GIGABIT = "1gbit"
+PREFERRED = str(Path(__file__).parent / "preferred.py")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Network:
     def run(self, script: Sequence[str]) -> None:
         """On every rank, under torchrun; the hosts are made, and gone afterwards."""
         with joined(self.racks, self.rate, self.between) as hosts:
-            launch(hosts, self.per_host, script, LIMIT_S)
+            launch(hosts, self.per_host, [PREFERRED, *script], LIMIT_S)
 
     def calibrate(self, profile: Path) -> None:
         """Measure it as it is; racks are groups, whose inner links are faster than what joins them."""

@@ -48,7 +48,7 @@ class Experts(ParallelStyle):
         for name, dim in (("gate_up_proj", 1), ("down_proj", 2)):
             split = distribute_tensor(getattr(module, name).detach(), device_mesh, [Shard(dim)])
             setattr(module, name, nn.Parameter(split))
-            parametrize.register_parametrization(module, name, _Local())
+            parametrize.register_parametrization(module, name, _Local(), unsafe=True)
 
         def before(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
             hidden, index, weights = given
