@@ -11,7 +11,7 @@ from autopar.graph import Graph, Node, Saved
 from autopar.plans.plan import OpSharding
 from autopar.pricing.once import Once, looks
 from autopar.pricing.operators import local_nbytes, operator_seconds, split, working_nbytes
-from autopar.pricing.parameters import storage_nbytes, storage_seconds
+from autopar.pricing.parameters import early_share, storage_nbytes, storage_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
 from autopar.pricing.space import Candidates
@@ -36,7 +36,7 @@ class StateCosts:
     ) -> None:
         self.graph, self.candidates, self.prices, self.routes = graph, candidates, prices, routes
         self.saved, self._once = saved, once
-        self._together = len(graph.leaves("parameter"))
+        self._together, self._early = len(graph.leaves("parameter")), early_share(graph)
 
     def of_storages(self, node: Node) -> Costs:
         """A parameter's ways to rest: per step, and for as long as training runs."""
@@ -45,7 +45,7 @@ class StateCosts:
 
         def priced() -> Costs:
             spent = [
-                storage_seconds(tensor, o, self.routes, self.prices, self._together)
+                storage_seconds(tensor, o, self.routes, self.prices, self._together, self._early)
                 for o in options
             ]
             nbytes = [storage_nbytes(tensor, o, self.prices).total for o in options]

@@ -395,6 +395,7 @@ def test_the_console_script(
     assert "ddp" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_stages_are_planned_shown_and_emitted(tmp_path: Path) -> None:
     model = ("tests.cli.factories:gpt",)
     path, forced = tmp_path / "auto.json", tmp_path / "forced.json"
@@ -418,6 +419,7 @@ def test_stages_are_planned_shown_and_emitted(tmp_path: Path) -> None:
     assert "Figures are of stage 1 of 2 alone" in within
 
 
+@pytest.mark.thorough
 def test_across_hosts_stages_are_considered(tmp_path: Path) -> None:
     """Unless axes are spoken of: then the mesh is what the person says it is."""
     base = ("plan", "tests.cli.factories:gpt", "--hardware", "a100")

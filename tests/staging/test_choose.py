@@ -74,12 +74,14 @@ def test_the_prediction_is_of_the_plan(slow: Chosen) -> None:
     assert slower.step_s > again.step_s
 
 
+@pytest.mark.thorough
 def test_fast_links_ask_for_none() -> None:
     """Where sending costs nothing, a pipeline has nothing but bubbles."""
     free = chosen(slow_hosts(1e13, 0.0, per_host=4))
     assert free.staged is None or len(free.staged.plan.workers) == 1
 
 
+@pytest.mark.thorough
 def test_memory_is_kept() -> None:
     """Every stage fits into a limit that just does; far below nothing does."""
     wide = chosen(hosts(), Wishes("1f1b"))
@@ -92,6 +94,7 @@ def test_memory_is_kept() -> None:
         chosen(hosts(), Wishes("1f1b"), memory=0.1 * most)
 
 
+@pytest.mark.thorough
 def test_wishes_are_heard(slow: Chosen) -> None:
     assert slow.staged is not None
     cuts = slow.staged.plan.cuts[:1]
