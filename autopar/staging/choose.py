@@ -200,14 +200,26 @@ def _problems(
     source: Source, sweep: Sweep, wishes: Wishes
 ) -> tuple[tuple[Tabled, StageProblem], ...]:
     """What the planner is asked: any stages, and one stage."""
-    many = wishes.counts(source.batch)
-    if not source.is_separable and wishes.microbatches is None:
-        many = (1,)
-    tabled = sweep.tabled(wishes.families, many)
+    tabled = sweep.tabled(wishes.families, _counts(source, sweep.sizes, wishes))
     if wishes.cuts:
         return ((tabled, tabled.problem),)
     single = replace(tabled.problem, most_stages=1, families=tabled.problem.families[:1])
     return (tabled, tabled.problem), (tabled, single)
+
+
+def _counts(source: Source, sizes: Sizes, wishes: Wishes) -> tuple[int, ...]:
+    """Numbers of microbatches that run the operators of the batch; cuts and decisions name these."""
+    many = wishes.counts(source.batch)
+    if not source.is_separable and wishes.microbatches is None:
+        return (1,)
+    found = tuple(count for count in many if sizes.is_like_batch(source.batch // count))
+    if not found and wishes.microbatches is not None:
+        raise InputError(
+            f"Of {source.batch} samples in {many[0]} microbatches, a microbatch runs other operators than "
+            "the batch (an expand to one sample is none). Ask for fewer microbatches, or say how many "
+            "stages there are: stages=2."
+        )
+    return found or (1,)
 
 
 def _fitting(

@@ -64,7 +64,7 @@ FLAGS = {
         "--database", "--threads", "--all", "--again", "--run", "--steps", "--batch",
         "--sequence",
     },
-    "calibrate": {"--output", "-o", "--quick"},
+    "calibrate": {"--output", "-o", "--quick", "--group"},
 }  # fmt: skip
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 2,
