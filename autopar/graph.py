@@ -177,6 +177,9 @@ class Saved:
     `extra_nbytes` counts storages that are neither (a mask, statistics) on the whole, unsplit node.
     `copied` are those of the operands of which it keeps a copy where they do not lie in row-major order.
     `forward_nbytes` and `backward_nbytes` are made and let go again while it runs.
+    `shares` says of each output in which operand's storage it lies, `passes` of each operand in which
+    output's gradient its own gradient lies; None, or nothing said: in a storage of its own.
+    `cached` are the outputs that selective recomputation keeps, `cached_nbytes` what it keeps besides.
     """
 
     operands: tuple[int, ...] = ()
@@ -185,6 +188,10 @@ class Saved:
     copied: tuple[int, ...] = ()
     forward_nbytes: int = 0
     backward_nbytes: int = 0
+    shares: tuple[int | None, ...] = ()
+    passes: tuple[int | None, ...] = ()
+    cached: tuple[int, ...] = ()
+    cached_nbytes: int = 0
 
     @property
     def is_nothing(self) -> bool:
