@@ -137,6 +137,10 @@ class _Walk:
             level = max(level, self._give(form, memory))
         for conversion in self._converted[place]:
             level = max(level, self._convert(conversion))
+        for form in self._read_first[place]:
+            memory = gradients.take(form)
+            if memory is not None:
+                gradients.drop(memory)  # added to the parameter's
         return level
 
     def _made(self, node: Node, arrived: list[int | None]) -> dict[Form, int]:
@@ -156,9 +160,6 @@ class _Walk:
         return made
 
     def _give(self, form: Form, memory: int) -> int:
-        if form in self._lives.resting:
-            self._gradients.drop(memory)  # added to the parameter's gradient
-            return 0
         return self._held + self._gradients.give(form, memory, self._nbytes(form))
 
     def _convert(self, conversion: Conversion) -> int:
@@ -183,6 +184,21 @@ class _Walk:
         for place, conversion in reversed(self._lives.converted):
             found[place].append(conversion)
         return found
+
+    @cached_property
+    def _read_first(self) -> Mapping[int, list[Form]]:
+        """By the place of their first reader, parameters at rest: all of their gradient is there."""
+        found: dict[Form, int] = {}
+        for place, node in enumerate(self._graph.nodes):
+            forms = zip(node.operands, self._keeps.shardings[node.name].inputs, strict=True)
+            sources = [(c.tensor, c.source) for c in self._converted[place]]
+            for form in (*forms, *sources):
+                if form in self._lives.resting:
+                    found.setdefault(form, place)
+        by_place: defaultdict[int, list[Form]] = defaultdict(list)
+        for form, place in found.items():
+            by_place[place].append(form)
+        return by_place
 
     @cached_property
     def _gathered(self) -> Counter[int]:
