@@ -243,6 +243,15 @@ class Graph:
         """Every node by name."""
         return {node.name: node for node in self.nodes}
 
+    @cached_property
+    def reached(self) -> frozenset[str]:
+        """The tensors that a gradient arrives at: not the values of a `topk` that is asked for places."""
+        found = {name for name in self.results if self.tensors[name].differentiable}
+        for node in reversed(self.nodes):
+            if any(tensor.name in found for tensor in node.outputs):
+                found |= {name for name in node.operands if self.tensors[name].differentiable}
+        return frozenset(found)
+
     def leaves(self, kind: LeafKind) -> tuple[Node, ...]:
         """Nodes of one leaf kind, in order."""
         return tuple(node for node in self.nodes if node.op == kind)

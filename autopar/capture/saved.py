@@ -79,7 +79,7 @@ def _ask(
     node: Node, operands: Mapping[str, Tensor], strides: Mapping[str, Strides | None]
 ) -> Asked:
     call = _Call(node, operands, strides)
-    asked = call.kept(_as_made)
+    asked = call.kept()
     if not _flows(node):
         return asked
     made = call.within()
@@ -90,7 +90,7 @@ def _ask(
         passes=made.passes,
     )
     if any(len(tensor.shape) > 1 for tensor in operands.values()):
-        found = replace(found, copied=call.copied(found.operands))
+        found = replace(found, copied=call.copied())
     return replace(asked, saved=found)
 
 
@@ -102,8 +102,8 @@ class _Call:
     operands: Mapping[str, Tensor]
     strides: Mapping[str, Strides | None]
 
-    def kept(self, lay: Layout) -> Asked:
-        """What the forward keeps, of operands in these strides."""
+    def kept(self, lay: Layout | None = None) -> Asked:
+        """What the forward keeps, of operands that lie as the graph has them, or so."""
         node, kept, dear = self.node, _Storages(), _Dear()
         hooks = torch.autograd.graph.saved_tensors_hooks(kept.add, lambda packed: packed)
         with _torch.fake_mode(), torch.set_grad_enabled(_flows(node)):
@@ -124,13 +124,14 @@ class _Call:
             )
             return Asked(saved, tuple(_strides(output) for output in outputs))
 
-    def copied(self, places: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of the operands that are kept as copies where they lie otherwise."""
+    def copied(self) -> tuple[int, ...]:
+        """The operands that are kept in row-major order, but as copies where they lie otherwise."""
         layouts = [_turned]
         if short(self.node.op) == "scaled_dot_product_attention":
             layouts.append(_heads_behind)
+        places = self.kept(_in_order).saved.operands
         still = set(places)
-        for lay in layouts:
+        for lay in layouts if places else ():
             try:
                 still &= set(self.kept(lay).saved.operands)
             except RuntimeError:  # a view that such strides do not have
@@ -141,7 +142,7 @@ class _Call:
         """What is made besides, and where gradients lie, by operand."""
         names = list(self.operands)
         with _torch.fake_mode():
-            tensors = self._tensors(_as_made)
+            tensors = self._tensors()
             leaves = [(name, tensors[name]) for name in names if tensors[name].requires_grad]
             made = within(
                 lambda: self.run(tensors), [x for _, x in leaves], len(self.node.outputs)
@@ -155,7 +156,7 @@ class _Call:
         kwargs = {key: bind(value, tensors.__getitem__) for key, value in self.node.kwargs}
         return callable_of(self.node.op)(*args, **kwargs)
 
-    def _tensors(self, lay: Layout) -> dict[str, torch.Tensor]:
+    def _tensors(self, lay: Layout | None = None) -> dict[str, torch.Tensor]:
         flows = _flows(self.node)
         return {
             name: _fake(tensor, self.strides[name], lay, flows)
@@ -220,7 +221,7 @@ def _sharing(outputs: Iterable[Any], operands: list[torch.Tensor]) -> tuple[int 
     )
 
 
-def _as_made(x: torch.Tensor) -> torch.Tensor:
+def _in_order(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
@@ -242,14 +243,14 @@ def _strides(tensor: Any) -> Strides:
     return tuple(tensor.stride()) if isinstance(tensor, torch.Tensor) else ()
 
 
-def _fake(tensor: Tensor, strides: Strides | None, lay: Layout, flows: bool) -> torch.Tensor:
+def _fake(
+    tensor: Tensor, strides: Strides | None, lay: Layout | None, flows: bool
+) -> torch.Tensor:
     dtype = getattr(torch, tensor.dtype)
-    is_row_major = strides is None or lay is not _as_made
-    made = (
-        lay(torch.empty(tensor.shape, dtype=dtype))
-        if is_row_major or strides is None
-        else torch.empty_strided(tensor.shape, strides, dtype=dtype)
-    )
+    if lay is None and strides is not None:
+        made = torch.empty_strided(tensor.shape, strides, dtype=dtype)
+    else:
+        made = (lay or _in_order)(torch.empty(tensor.shape, dtype=dtype))
     number = dtype.is_floating_point or dtype.is_complex
     leaf = made.requires_grad_(flows and tensor.differentiable and number)
     # A view of a leaf may be changed in place; a leaf that needs a gradient may not.

@@ -71,7 +71,7 @@ class Keeps:
         found = set()
         for node in self._keeping:
             saved, sharding = self.saved.get(node.name, Saved()), self.shardings[node.name]
-            for place in saved.operands:
+            for place in {*saved.operands, *saved.copied}:
                 where = in_order if place in saved.copied else storage
                 found.add(where[node.operands[place], sharding.inputs[place]])
             for place in saved.outputs:
