@@ -110,7 +110,15 @@ def unit_of(problem: StageProblem, table: StageTable) -> int:
 
 
 def stacks_of(problem: StageProblem, table: StageTable) -> tuple[Stack, ...]:
-    """All ways that something could be said for."""
+    """All ways that something could be said for; once for each table."""
+    key = problem.devices, problem.memory_nbytes
+    known: dict[object, tuple[Stack, ...]] = table.remembered
+    if key not in known:
+        known[key] = _stacks(problem, table)
+    return known[key]
+
+
+def _stacks(problem: StageProblem, table: StageTable) -> tuple[Stack, ...]:
     kinds: dict[tuple[int, int, int], list[int]] = {}
     for index, way in enumerate(table.ways):
         kinds.setdefault((way.size, way.entry, way.exit), []).append(index)
