@@ -49,6 +49,7 @@ def test_where_the_limit_binds_the_search_ends_by_the_bound(free: Compilation) -
     assert tight.after_all(below=0.5 * found.plan.bound_s) is None
 
 
+@pytest.mark.slow
 def test_the_best_of_all_that_was_compared_wins() -> None:
     """Where memory is short and links are fast, what is sought last wins all the same."""
     compiler, batch = compiler_of("llama", MESH, slow_hosts(1e13, 0.0, per_host=4), layers=2)
