@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,15 @@ TYPES: list[Type] = [R, I, P, N, S(0), S(1), S(0, 2), S(1, 3), S(0, 4)]
 def test_shardings_print_and_parse(types: list[Type]) -> None:
     sharding = Sharding(tuple(types))
     assert Sharding.parse(str(sharding)) == sharding
+    assert hash(Sharding.parse(str(sharding))) == hash(sharding)
+
+
+def test_a_remembered_hash_does_not_travel() -> None:
+    """Texts hash otherwise in another process."""
+    sharding = Sharding((S(0), R))
+    hash(sharding)
+    there = pickle.loads(pickle.dumps(sharding))
+    assert there == sharding and not hasattr(there, "_hash")
 
 
 @pytest.mark.parametrize("text", ["", "S", "S(a)", "S(0, of=0)", "Q", "S(-1)"])

@@ -107,9 +107,12 @@ class _Search:
     def is_ended_by(self, known: Assignment) -> bool:
         """Whether no search is worth while beside what fits already: it is good, or what was proved of
         it then says nearly the same of this."""
-        with suppress(OverLimitError):
+        try:
             self._try(self.posed, self._solved(self.posed, self._counted))
             self._try(self.posed, known)
+        except OverLimitError:
+            # As the solver counts, nothing fits: whatever helps is worth a trial.
+            self.calm = None
         if self.best is None or self._bound is None:
             return False
         return self.is_within(FAIR) or self._bound.bound_s * (1.0 + FAIR) >= known.bound_s

@@ -94,8 +94,8 @@ def end_of_chain(borders: int, positions: int, devices: int) -> Array:
 def one_more(steps: Sequence[Step], behind: Array, room: Ints) -> Array:
     """F[s] from H[s - 1]; `room`: by cut, the most devices behind it that anybody asks for."""
     made = np.full(behind.shape, math.inf)
-    there = np.isfinite(behind).any(axis=0)
-    reached = there.any(axis=1)
+    there: NDArray[np.bool_] = np.asarray((behind < math.inf).any(axis=0))
+    reached = np.asarray(there.any(axis=1))
     cuts = np.flatnonzero(reached)
     if not len(cuts):
         return made

@@ -137,6 +137,7 @@ class _Rivals:
         self._plain = alone.soon() if alone else None
         self._refused: list[InfeasibleError] = []
         self._best: Staged | None = None
+        self._entered: set[object] = set()
         self.compared: list[Compared] = []
 
     @property
@@ -157,6 +158,9 @@ class _Rivals:
             if plan.step_s > BEHIND * self._least_s:
                 self.compared.append(Compared(_planned(tabled, plan), plan.step_s))
                 return
+            if (same := (plan.schedule, plan.microbatches, plan.stages)) in self._entered:
+                return
+            self._entered.add(same)
             staged = self._fitting(tabled, problem, plan)
         except InfeasibleError as error:
             self._refused.append(error)
