@@ -149,6 +149,7 @@ def test_errors(golden: Golden) -> None:
         "solve text.json",
         "hardware nowhere.toml",
         "rules lineer",
+        "rules --shapes 3x3",
     )
     golden("cli_errors.txt", transcript(commands))
     assert not Path("p.json").exists() and not Path("page.html").exists()
