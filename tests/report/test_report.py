@@ -202,7 +202,7 @@ def test_fine_cuts_are_no_grey_patch() -> None:
     assert fine.count("<line") == 7 and 'height="1.50"' in fine
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_box_is_filled_by_as_much_as_rank_0_holds(data: st.DataObject) -> None:
     mesh = Mesh.of(*data.draw(st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=3)))
