@@ -95,8 +95,9 @@ def parallelize(
     - `precision`: None (as the model is), ``"bfloat16"``, ``"float16"``, or a ``torch.autocast``.
     - `memory_limit`: per device, in bytes or as ``"40GiB"``.
     - `hardware`: a profile's name or file; None is this machine.
-    - `preset`, `constraints`: a known parallelism; patterns over names and their types
-      (`autopar.request.constraints.from_user`), or a TOML file of them.
+    - `preset`, `constraints`: a known parallelism; patterns over names and their types, or tables of
+      them below ``"pin"``, ``"forbid"`` and ``"prefer"`` (`autopar.request.constraints.from_user`), or
+      a TOML file of these.
     - `database`: a file of operator times that `autopar profile` measured on this device.
     - `input`: with ``"local"`` every rank passes its own part of the batch.
     - `outputs`: names of outputs that the call returns beside the loss.

@@ -8,7 +8,14 @@ from pathlib import Path
 
 
 def write(source: str, path: Path) -> Path:
-    """Write a file whole or not at all, for whom the user's umask lets read."""
+    """Write a file whole or not at all, for whom the user's umask lets read.
+
+    What is no file, such as ``/dev/null`` or a pipe, is written into, never replaced.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8") as place:
+            place.write(source)
+        return path
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:

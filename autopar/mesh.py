@@ -11,6 +11,8 @@ from functools import cached_property
 from autopar.errors import MeshError
 
 DEFAULT_NAMES = ("x", "y", "z", "w")
+MOST_DEVICES = 2**20
+"""Beyond any cluster: lists of ranks would only fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,11 @@ class Mesh:
                 raise MeshError(f"Mesh axis {axis.name!r} has size {axis.size}; sizes start at 1.")
         if len(set(names)) != len(names):
             raise MeshError(f"Mesh axis names must differ, got {', '.join(names)}.")
+        if self.world_size > MOST_DEVICES:
+            raise MeshError(
+                f"The mesh ({self}) has {self.world_size} devices; autopar plans for {MOST_DEVICES} at "
+                "most."
+            )
 
     @classmethod
     def of(cls, *sizes: int, names: tuple[str, ...] | None = None) -> Mesh:

@@ -13,12 +13,14 @@ def text_of(path: str | Path, what: str, error: type[AutoparError] = PlanError) 
     """The text of a file; `error` says that `what` cannot be read, and why."""
     try:
         return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as reason:
-        raise error(f"Cannot read {what} {path}: {reason}.") from None
+    except OSError as reason:
+        raise error(f"Cannot read {what} {path}: {reason.strerror or reason}.") from None
+    except UnicodeDecodeError as reason:
+        raise error(f"Cannot read {what} {path}: it is no text ({reason}).") from None
 
 
 def first_fault(found: ValidationError) -> str:
     """``place: what is wrong there``, of the first of all faults."""
     first = found.errors()[0]
     place = ".".join(map(str, first["loc"])) or "the file"
-    return f"{place}: {first['msg']}"
+    return f"{place}: {first['msg'].rstrip('.')}"

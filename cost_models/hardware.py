@@ -43,8 +43,9 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
         try:
             return path.read_text(encoding="utf-8"), str(path)
         except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise UnknownHardwareError(
-                f"Cannot read the profile {path}: {error}. Pass one of {', '.join(names())} or a "
+                f"Cannot read the profile {path}: {reason}. Pass one of {', '.join(names())} or a "
                 "file that `autopar calibrate -o mine.toml` wrote."
             ) from None
     if str(name_or_path) not in names():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -25,6 +26,18 @@ from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
+
+
+@contextlib.contextmanager
+def unlogged() -> Iterator[None]:
+    """What torch logs of a fake operator that fails, a traceback, is in the error that is raised."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
 
 TORCH_FOLDERS = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 """Code that is not the user's: torch's own, and ours that calls the model."""

@@ -105,7 +105,8 @@ def explained(
     """Errors raised while the model runs on fake tensors, in the user's terms."""
     name = type(model).__name__
     try:
-        yield
+        with _torch.unlogged():
+            yield
     except AutoparError:
         raise
     except Exception as error:
@@ -123,8 +124,25 @@ def explained(
         )
         raise CaptureError(
             f"{name} failed at {place}\nwhile it ran on the inputs ({shapes}): "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}{_stray(model) if 'meta' in str(error) else ''}"
         ) from error
+
+
+def _stray(model: nn.Module) -> str:
+    """Tensors that modules keep beside their parameters and buffers: the meta device left no values."""
+    found = [
+        f"{path}.{key}".lstrip(".")
+        for path, module in model.named_modules()
+        for key, value in vars(module).items()
+        if isinstance(value, torch.Tensor) and value.is_meta
+    ]
+    if not found:
+        return ""
+    few = f"{', '.join(found[:3])}{' ...' if len(found) > 3 else ''}"
+    return (
+        f"\nMade under torch.device('meta'), these have no values: {few}. They are plain attributes. "
+        "Register them (self.register_buffer(name, tensor, persistent=False)), or make them in forward."
+    )
 
 
 def _place(traceback: TracebackType | None) -> str:

@@ -33,7 +33,7 @@ def _read(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text())
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is not a JSON configuration: {error}.") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a configuration: it holds a {type(content).__name__}.")

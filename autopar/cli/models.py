@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from autopar.cli.flags import MODEL_HELP
 from autopar.cli.huggingface import from_config
 from autopar.cli.output import near
 from autopar.errors import InputError
+
+TORCH = str(Path(torch.__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def _file(path: Path) -> ModuleType:
     _on_path(path.parent)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{path} cannot be imported: {_told(error)}") from error
     return module
 
@@ -64,7 +67,7 @@ def _module(name: str) -> ModuleType:
     _on_path(Path.cwd())
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"Cannot import {name}: {_told(error)}") from error
 
 
@@ -77,11 +80,23 @@ def _on_path(folder: Path) -> None:
 def _made(module: ModuleType, name: str, where: str) -> Any:
     factory = getattr(module, name, None)
     if not callable(factory):
-        raise InputError(f"{where} has no function {name!r}.{near(name, dir(module))}")
+        known = [each for each in dir(module) if callable(getattr(module, each))]
+        raise InputError(f"{where} has no function {name!r}.{near(name, known)}")
     try:
         return factory()
-    except Exception as error:
-        raise InputError(f"{where}:{name}() raised {_told(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{where}:{name}() raised {_told(error)}{_on_meta(error)}") from error
+
+
+def _on_meta(error: BaseException) -> str:
+    """What to do where values are read of tensors that have none."""
+    if not isinstance(error, (RuntimeError, NotImplementedError)) or "meta" not in str(error):
+        return ""
+    return (
+        "\nUnder torch.device('meta') tensors have shapes and no values. Compute with Python numbers "
+        "what decides shapes, make such tensors with device='cpu', or build the model without "
+        "torch.device('meta')."
+    )
 
 
 def _checked(made: Any, called: str) -> Loaded:
@@ -108,10 +123,13 @@ def _kinds(made: Any) -> str:
     return type(made).__name__
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """The error with the last line of the user's code that it passed."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    at = f" ({frame.tb_frame.f_code.co_filename}:{frame.tb_lineno})" if frame else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
+    at = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if not file.startswith(("<frozen", TORCH, __file__)):
+            at = f" ({file}:{line})"
     return f"{type(error).__name__}: {error}{at}"

@@ -49,6 +49,8 @@ def save(text: str, path: Path) -> Path:
     """Write a file whole or not at all."""
     try:
         return write(text, path)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"Cannot write {path}: {path.parent} is no folder.") from None
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror or error}.") from None
 

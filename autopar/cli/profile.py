@@ -10,30 +10,36 @@ from typing import Annotated, Any
 
 import typer
 
-from autopar.api import captured_by
+from autopar.api import captured_by, compile_staged
 from autopar.cli.flags import (
     AS_JSON,
     BATCH,
+    CUT,
     DATABASE,
     HARDWARE,
     MEMORY,
     MESH,
+    MICROBATCHES,
     MODEL,
     PLAN_FILE,
     PRECISION,
+    SCHEDULE,
     SEQUENCE,
 )
-from autopar.cli.models import load
+from autopar.cli.models import Loaded, load
 from autopar.cli.output import console, save
+from autopar.cli.stages import Forced, read_stages
 from autopar.cli.values import outlined, print_json
 from autopar.compiler.given import as_hardware
+from autopar.errors import InputError
 from autopar.mesh import Mesh
-from autopar.planning.posed import prices_of
+from autopar.planning.posed import Compilation, prices_of
 from autopar.pricing.prices import Prices
 from autopar.pricing.timed import default_database, setting_here
-from autopar.profile import Run, Wanted, profile
+from autopar.profile import Run, Timing, Wanted, profile, profile_stages
 from autopar.request.options import Options
-from autopar.show import show_plan, step_beside, timings
+from autopar.show import show_pipeline, show_plan, step_beside, timings
+from autopar.staging.staged import Staged
 from cost_models.calibrate import processes
 from cost_models.calibrate.cluster import is_launched
 
@@ -48,6 +54,15 @@ def command(
     preset: Annotated[
         str | None, typer.Option(help="Time its plan alone; none: the solver's and all presets'.")
     ] = None,
+    stages: Annotated[
+        str | None,
+        typer.Option(
+            help="Time a pipeline's: auto, a number, or meshes such as 1+3; none: no stages."
+        ),
+    ] = None,
+    schedule: SCHEDULE = None,
+    microbatches: MICROBATCHES = None,
+    cut: CUT = None,
     precision: PRECISION = None,
     memory: MEMORY = None,
     database: DATABASE = None,
@@ -76,30 +91,58 @@ def command(
     mesh has devices or under torchrun, and a step's trace is set beside what the plan predicts, line by
     line; with --database the prediction is that of its times.
     """
+    forced = Forced(read_stages(stages), schedule, microbatches, tuple(cut or ()))
+    forced.check()
+    options: dict[str, Any] = {"hardware": hardware, "preset": preset, "precision": precision,
+                               "memory_limit": memory}  # fmt: skip
     if run:
-        options = {"hardware": hardware, "preset": preset, "precision": precision,
-                   "memory_limit": memory, "database": database}  # fmt: skip
+        _refuse_stages(forced, "--run")
         loading = partial(_loaded, model, batch, sequence)
-        _run(Run(loading, Mesh.parse(mesh), options, steps), as_json)
+        _run(Run(loading, Mesh.parse(mesh), options | {"database": database}, steps), as_json)
         return
     devices, known = Mesh.parse(mesh), as_hardware(hardware or None)
-    setting = setting_here(known, devices, threads)
     loaded = load(model, batch, sequence)
-    asked = Options.of(loss=loaded.loss, preset=preset, precision=precision, memory_limit=memory)
-    compiler, graph = captured_by(loaded.model, devices, loaded.inputs, known, asked)
-    path = database or default_database()
-    found = profile(
-        compiler, graph, path, setting, every=every, again=again, imports=_imports(model),
-        tell=lambda text: print(text, file=sys.stderr),
+    timing = Timing(
+        database or default_database(), setting_here(known, devices, threads), again,
+        imports=_imports(model), tell=lambda text: print(text, file=sys.stderr),
     )  # fmt: skip
+    if forced.stages in (None, 1):
+        asked = Options.of(
+            loss=loaded.loss, preset=preset, precision=precision, memory_limit=memory
+        )
+        compiler, graph = captured_by(loaded.model, devices, loaded.inputs, known, asked)
+        found = profile(compiler, graph, timing, every=every)
+        prices = prices_of(devices, known, compiler.settings(None))
+    else:
+        if every:
+            _refuse_stages(forced, "--all")
+        options |= {"hardware": known, "loss": loaded.loss}
+        found = profile_stages(partial(_staged, loaded, devices, forced, options), timing)
+        prices = Prices(devices, known)
     if output is not None:
         save(found.made.plan.to_json() + "\n", output)
     if as_json:
-        print_json(_content(found, path) | {"written": output})
+        print_json(_content(found, timing.database) | {"written": output})
         return
-    _print(found, prices_of(devices, known, compiler.settings(None)), path)
+    _print(found, prices, timing.database)
     if output is not None:
-        console().print(f"\nwrote {output}")
+        console().print(f"\nwrote {output}", soft_wrap=True)
+
+
+def _staged(
+    loaded: Loaded, mesh: Mesh, forced: Forced, options: dict[str, Any], database: Path | None
+) -> Staged | Compilation:
+    """A pipeline by the times of a database, or by the roofline's."""
+    assert forced.stages is not None
+    return compile_staged(
+        loaded.model, mesh, loaded.inputs, stages=forced.stages, schedule=forced.schedule,
+        microbatches=forced.microbatches, cuts=forced.cuts, database=database, **options,
+    )  # fmt: skip
+
+
+def _refuse_stages(forced: Forced, flag: str) -> None:
+    if forced.stages not in (None, 1):
+        raise InputError(f"{flag} is of plans without stages: leave --stages out.")
 
 
 def _loaded(model: str, batch: int | None, sequence: int | None) -> tuple[Any, Any, Any]:
@@ -143,7 +186,11 @@ def _print(found: Wanted, prices: Prices, path: Path) -> None:
     out.print(
         f"{len(found.timed)} calls timed, {found.known} of the plan's were known; times are in {path}\n"
     )
-    out.print(show_plan(found.made.plan, found.made.graph))
+    made = found.made
+    if isinstance(made, Staged):
+        out.print(show_pipeline(made.plan))
+    else:
+        out.print(show_plan(made.plan, made.graph))
 
 
 def _imports(model: str) -> tuple[str, ...]:

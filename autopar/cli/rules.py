@@ -39,6 +39,10 @@ def command(
     sequence: SEQUENCE = None,
 ) -> None:
     """List the rules by which operators are split; of OP, explain each factor and prove it again."""
+    if operator is None and shapes is not None:
+        raise InputError(
+            "--shapes are of one operator's tensors: name it, as in `autopar rules linear`."
+        )
     graph = _graph(model, batch, sequence) if model else None
     if operator is None:
         rows = tuple(_of_graph(graph)) if graph else known_rules()

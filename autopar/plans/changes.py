@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Texts = Mapping[str, str]
 Kind = Literal["time", "communication", "memory"]
+SENT: tuple[Kind, str] = ("time", "communication, exposed")
+"""Known where anything is known of sending."""
 Figures = dict[tuple[Kind, str], float]
 Subject = Literal["plan", "stage", "parameter", "operator", "recompute"]
 FEW = 3
@@ -115,7 +117,7 @@ def difference(before: Outline, after: Outline) -> Difference:
 
 def _value(of: Outline, key: tuple[Kind, str]) -> float | None:
     """What is not sent takes no time, where anything is known of sending."""
-    speaks = any(kind == key[0] == "communication" for kind, _ in of.figures)
+    speaks = key[0] == "communication" and SENT in of.figures
     return of.figures.get(key, 0.0 if speaks else None)
 
 
@@ -156,7 +158,7 @@ def figures_of(e: Estimate) -> Figures:
     return {
         ("time", "step"): e.step_s,
         ("time", "compute"): e.compute_s,
-        ("time", "communication, exposed"): e.exposed_s,
+        SENT: e.exposed_s,
         ("time", "communication, hidden"): e.hidden_s,
         **{("communication", name): seconds for name, seconds in sorted(sent.items())},
         ("memory", "peak"): float(e.memory_nbytes),

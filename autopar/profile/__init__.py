@@ -9,6 +9,15 @@ from __future__ import annotations
 
 from autopar.profile.measure import Refused, measure
 from autopar.profile.running import Run, run_beside
-from autopar.profile.wanted import Wanted, profile
+from autopar.profile.wanted import Timing, Wanted, profile, profile_stages
 
-__all__ = ["Refused", "Run", "Wanted", "measure", "profile", "run_beside"]
+__all__ = [
+    "Refused",
+    "Run",
+    "Timing",
+    "Wanted",
+    "measure",
+    "profile",
+    "profile_stages",
+    "run_beside",
+]

@@ -16,11 +16,12 @@ from autopar.errors import AutoparError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.planning.posed import Compilation
-from autopar.plans.plan import OpSharding
+from autopar.plans.plan import OpSharding, Plan
 from autopar.pricing.operators import call_of
 from autopar.profile.measure import Refused, measure
 from autopar.request.options import Options
 from autopar.rules import LocalCall, local_call
+from autopar.staging.staged import Staged
 from cost_models.measured import Call, Database, Setting, Timed
 from cost_models.measured.timer import Effort
 
@@ -28,11 +29,15 @@ AGAIN = 4
 """Plans that are made, at most, until all that the best one runs has been timed."""
 
 
+Pairs = dict[str, tuple[LocalCall, Call]]
+Made = Compilation | Staged
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What was timed for a model: the plan that is best now, every time it needs, and what refused."""
 
-    made: Compilation
+    made: Made
     timed: tuple[Timed, ...]
     """What this run measured."""
     known: int
@@ -40,43 +45,55 @@ class Wanted:
     refused: tuple[Refused, ...]
 
 
-Pairs = dict[str, tuple[LocalCall, Call]]
+@dataclass(frozen=True)
+class Timing:
+    """Where times go, on what they are taken, and how; `again`: also those that are known."""
+
+    database: Path
+    setting: Setting
+    again: bool = False
+    effort: Effort | None = None
+    imports: tuple[str, ...] = ()
+    tell: Callable[[str], None] = lambda _: None
 
 
-def profile(
-    compiler: Compiler,
-    graph: Graph,
-    database: Path,
-    setting: Setting,
-    *,
-    every: bool = False,
-    again: bool = False,
-    effort: Effort | None = None,
-    imports: tuple[str, ...] = (),
-    tell: Callable[[str], None] = lambda _: None,
-) -> Wanted:
+def profile(compiler: Compiler, graph: Graph, timing: Timing, *, every: bool = False) -> Wanted:
     """Time what the best plan and the presets run on a rank, or what any candidate would.
 
-    What the database holds of this setting is not timed again, unless `again`.
+    What the database holds of this setting is not timed again, unless that is asked for.
     """
-    store = Database(database)
     free = replace(compiler.options, database=None)
     made = compiler.with_options(free).compile(graph)
     pairs = _of_every(made) if every else _of_plans(made, *_presets(compiler, free, graph))
-    before = set(store.read(setting)) if database.is_file() else set()
-    done: set[str] = set() if again else set(before)
+    timed = compiler.with_options(replace(free, database=timing.database))
+    return _until_known(pairs, lambda: timed.compile(graph), timing)
+
+
+def profile_stages(plan: Callable[[Path | None], Made], timing: Timing) -> Wanted:
+    """The same for a pipeline: what every stage's plan runs on its ranks, of one microbatch.
+
+    `plan` makes one with the times of a database, or with the roofline's.
+    """
+    return _until_known(_of_plans(plan(None)), lambda: plan(timing.database), timing)
+
+
+def _until_known(pairs: Pairs, make: Callable[[], Made], timing: Timing) -> Wanted:
+    """Time the calls, plan with the times, and go on while the plan runs what has not been timed."""
+    store, setting = Database(timing.database), timing.setting
+    before = set(store.read(setting)) if timing.database.is_file() else set()
+    done: set[str] = set() if timing.again else set(before)
     timed: list[Timed] = []
     refused: list[Refused] = []
     for _ in range(AGAIN):
         left = [pair for text, pair in pairs.items() if text not in done]
         if left:
-            tell(f"timing {len(left)} distinct calls on {setting} ...")
-            found, failed = measure(left, setting, effort, imports)
+            timing.tell(f"timing {len(left)} distinct calls on {setting} ...")
+            found, failed = measure(left, setting, timing.effort, timing.imports)
             store.write(setting, found)
             timed += found
             refused += failed
             done |= {call.text for _, call in left}
-        made = compiler.with_options(replace(free, database=database)).compile(graph)
+        made = make()
         pairs = _of_plans(made)
         if done.issuperset(pairs):
             break
@@ -94,13 +111,22 @@ def _presets(compiler: Compiler, free: Options, graph: Graph) -> Iterator[Compil
             continue
 
 
-def _of_plans(*plans: Compilation) -> Pairs:
-    """What the plans run on one rank."""
+def _of_plans(*plans: Made) -> Pairs:
+    """What the plans run on one rank, of stages on one rank of each."""
     pairs: Pairs = {}
-    for made in plans:
-        choices = ((c.node, c.sharding) for c in made.plan.choices)
-        pairs |= _pairs(choices, made.graph, made.plan.mesh)
+    for plan, graph in (each for made in plans for each in _parts(made)):
+        choices = ((c.node, c.sharding) for c in plan.choices)
+        pairs |= _pairs(choices, graph, plan.mesh)
     return pairs
+
+
+def _parts(made: Made) -> Iterator[tuple[Plan, Graph]]:
+    """Plans of one graph each."""
+    if isinstance(made, Staged):
+        for each in made.plan.stages:
+            yield each.plan, made.stages.graphs[each.stage]
+    else:
+        yield made.plan, made.graph
 
 
 def _of_every(made: Compilation) -> Pairs:

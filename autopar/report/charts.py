@@ -73,7 +73,13 @@ def _kind(span: Span) -> str:
 def _looks(kinds: Iterable[str]) -> dict[str, tuple[str, str]]:
     """A colour and a pattern per kind."""
     rest = [kind for kind in kinds if kind not in COMPUTE]
-    return {**COMPUTE, **{kind: SENT[place % len(SENT)] for place, kind in enumerate(rest)}}
+    return {**COMPUTE, **{kind: _sent(place) for place, kind in enumerate(rest)}}
+
+
+def _sent(place: int) -> tuple[str, str]:
+    """Colours come again, but with another pattern."""
+    turn, at = divmod(place, len(SENT))
+    return SENT[at][0], SENT[(at + turn) % len(SENT)][1]
 
 
 def _marker(color: str, pattern: str) -> dict[str, Any]:
@@ -120,7 +126,7 @@ def communication(groups: Sequence[tuple[str, Sequence[Flow]]]) -> Figure:
             "type": "bar", "name": kind, "x": list(of), "y": [_ms(s) for s in of.values()],
             "customdata": [sent[kind, where] / 2**20 for where in of],
             "hovertemplate": "%{y:.4~g} ms, %{customdata:.4~g} MiB<extra>" + kind + " on %{x}</extra>",
-            "marker": _marker(*SENT[place % len(SENT)]),
+            "marker": _marker(*_sent(place)),
         }
         for place, (kind, of) in enumerate(sums.items())
     ]  # fmt: skip

@@ -22,6 +22,7 @@ from typing import get_args
 
 from autopar.errors import ConstraintError, InputError
 from autopar.mesh import Mesh
+from autopar.reading import text_of
 from autopar.request.constraints import Constraint, Kind, from_user
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -29,10 +30,10 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 def from_file(path: str | Path, mesh: Mesh) -> tuple[Constraint, ...]:
     """In the order of their lines."""
+    text = text_of(path, "the constraints in", ConstraintError)
     try:
-        text = Path(path).read_text()
         content = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise ConstraintError(f"Cannot read the constraints in {path}: {error}.") from None
     unknown = [name for name in content if name not in KINDS]
     if unknown or not content:

@@ -20,9 +20,9 @@ where none has, all stay.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from autopar.errors import ConstraintError, PlacementError
 from autopar.mesh import Mesh
@@ -30,6 +30,10 @@ from autopar.placement import N, S, Sharding, Type, parse_type
 
 Subject = Literal["stored", "leaf", "used", "tensor"]
 Kind = Literal["pin", "forbid", "prefer"]
+Entry = str | dict[str, str]
+"""``"[S(0), R]"``, or ``{axis: alternatives}``."""
+Given = dict[str, Entry] | dict[str, dict[str, Entry]]
+"""What is said of patterns; or such tables by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +120,20 @@ def _type(token: str) -> Type:
         raise ConstraintError(str(error)) from None
 
 
-def from_user(
-    constraints: dict[str, str | dict[str, str]] | None, mesh: Mesh
-) -> tuple[Constraint, ...]:
-    """Read what `parallelize(constraints=)` takes: ``{pattern: sharding}``.
+def from_user(constraints: Given | None, mesh: Mesh) -> tuple[Constraint, ...]:
+    """Read what `parallelize(constraints=)` takes: ``{pattern: sharding}``, which pins, or such tables
+    below ``"pin"``, ``"forbid"`` and ``"prefer"``.
 
     A pattern is a name, ``*`` and ``?`` allowed; ``leaf:``, ``stored:`` or ``used:`` in front makes
     it speak of a parameter at that place (a bare parameter name means its leaf).  A sharding is
     ``"[S(0), R]"`` with ``*`` for any type, or ``{axis: alternatives}``.
     """
+    if constraints and set(constraints) <= set(get_args(Kind)):
+        tables = cast(dict[Kind, dict[str, Entry]], constraints)
+        every = ((kind, made) for kind, of in tables.items() for made in from_user(of, mesh))
+        return tuple(replace(made, kind=kind, at=f"[{kind}]") for kind, made in every)
     found: list[Constraint] = []
-    for key, value in (constraints or {}).items():
+    for key, value in cast(dict[str, Entry], constraints or {}).items():
         head, _, rest = key.partition(":")
         subject, pattern = (head, rest) if rest and head in get_args(Subject) else ("tensor", key)
         for axis, text in _by_axis(key, value, mesh).items():
@@ -135,9 +142,11 @@ def from_user(
     return tuple(found)
 
 
-def _by_axis(key: str, value: str | dict[str, str], mesh: Mesh) -> dict[str, str]:
+def _by_axis(key: str, value: Entry, mesh: Mesh) -> dict[str, str]:
     if isinstance(value, dict):
         return value
+    if not isinstance(value, str):
+        raise ConstraintError(f"Constraint {key!r}: write [S(0), R] as a text, not {value!r}.")
     body = value.strip()
     if not (body.startswith("[") and body.endswith("]")):
         raise ConstraintError(

@@ -12,9 +12,9 @@ import torch
 
 from autopar.blocks import MODES, Recompute
 from autopar.errors import InputError
-from autopar.request.constraints import Constraint
+from autopar.request.constraints import Constraint, Given
 
-Constraints = dict[str, str | dict[str, str]] | tuple[Constraint, ...] | str | Path
+Constraints = Given | tuple[Constraint, ...] | str | Path
 Loss = Callable[..., Any]
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}

@@ -15,6 +15,7 @@ def views(devices: int, most_axes: int = MOST_AXES) -> tuple[Mesh, ...]:
     """All row-major meshes of so many devices with up to `most_axes` axes, the fewest axes first."""
     if devices < 1:
         raise MeshError(f"{devices} devices cannot train; pass at least one.")
+    Mesh.of(devices)  # so many are refused before their factors are sought
     found = [sizes for count in range(1, most_axes + 1) for sizes in _factors(devices, count)]
     return tuple(Mesh.of(*sizes) for sizes in found or [(1,)])
 

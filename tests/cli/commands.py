@@ -9,7 +9,7 @@ from autopar.cli import app
 
 def run(*words: object) -> Result:
     """The command's result, whatever it is."""
-    return CliRunner().invoke(app, [str(word) for word in words])
+    return CliRunner().invoke(app, [str(word) for word in words], prog_name="autopar")
 
 
 def ok(*words: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -37,9 +38,34 @@ def four() -> tuple[Any, ...]:
     return MLP(), {}, None, None
 
 
+def too_narrow() -> tuple[Any, ...]:
+    """Inputs that the first product cannot take."""
+    model, inputs, loss = mlp()
+    return model, inputs | {"x": torch.zeros(8, 5)}, loss
+
+
 def odd_inputs() -> tuple[Any, ...]:
     return MLP(), "x"
 
 
 def odd_loss() -> tuple[Any, ...]:
     return MLP(), {"x": torch.zeros(8, 32)}, "mse"
+
+
+def exits() -> nn.Module:
+    sys.exit(3)
+
+
+def of_the_meta_device() -> tuple[Any, ...]:
+    """A constant that is neither parameter nor buffer, and has no values."""
+    with torch.device("meta"):
+        model = MLP()
+        model.scale = torch.ones(32)
+    forward = model.up.forward
+    model.up.forward = lambda x: forward(x * model.scale)  # type: ignore[method-assign]
+    return model, *mlp()[1:]
+
+
+def value_of_the_meta_device() -> nn.Module:
+    with torch.device("meta"):
+        return nn.Linear(int(torch.ones(3).sum().item()), 2)

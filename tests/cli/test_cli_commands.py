@@ -60,9 +60,9 @@ FLAGS = {
     "presets": set(),
     "rules": {"operator", "--model", "--shapes", "--batch", "--sequence"},
     "profile": {
-        "model", "--mesh", "--output", "-o", "--hardware", "--preset", "--precision", "--memory",
-        "--database", "--threads", "--all", "--again", "--run", "--steps", "--batch",
-        "--sequence",
+        "model", "--mesh", "--output", "-o", "--hardware", "--preset", "--stages", "--schedule",
+        "--microbatches", "--cut", "--precision", "--memory", "--database", "--threads", "--all",
+        "--again", "--run", "--steps", "--batch", "--sequence",
     },
     "calibrate": {"--output", "-o", "--quick", "--group"},
 }  # fmt: skip

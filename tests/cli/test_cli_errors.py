@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,9 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (f"{FACTORIES}:odd_inputs", "returned str as example inputs"),
         (f"{FACTORIES}:odd_loss", "returned str as loss, not a callable"),
         (f"{FACTORIES}:bare", "brings no example inputs"),
+        (f"{FACTORIES}:exits", "raised SystemExit: 3 ("),
+        (f"{FACTORIES}:value_of_the_meta_device", "make such tensors with device='cpu'"),
+        (f"{FACTORIES}:of_the_meta_device", "have no values: scale. They are plain attributes"),
     ],
 )
 def test_model(model: str, expected: str, tmp_path: Path) -> None:
@@ -62,6 +68,7 @@ def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
     [
         (("--mesh", "2y2"), "Cannot read the mesh '2y2'; write 2x4 or node=2,gpu=4"),
         (("--mesh", "0x2"), "sizes start at 1"),
+        (("--mesh", "9999999x9"), "has 89999991 devices; autopar plans for 1048576 at most"),
         (("--preset", "fspd"), "no preset 'fspd'. Did you mean 'fsdp'? Known: ddp, fsdp,"),
         (("--hardware", "h10"), "no hardware profile 'h10'. Did you mean 'h100'?"),
         (("--hardware", "mine.toml"), "mine.toml"),
@@ -150,6 +157,7 @@ def hf_fails(folder: Path, content: Any, *sizes: object) -> str:
     [
         ("{", "is not a JSON configuration"),
         ("[1]", "it holds a list"),
+        ("[" * 100_000, "is not a JSON configuration: maximum recursion depth"),
         ({"architectures": ["GPT2LMHeadModel"]}, "no model_type None"),
         ({"model_type": "lama"}, "no model_type 'lama'. Did you mean 'llama'?"),
         ({"model_type": "gpt2"}, "'architectures' must name a model"),
@@ -191,6 +199,8 @@ def test_plan_files(plan_file: Path, tmp_path: Path) -> None:
     assert "is not an autopar plan" in fails("show", corrupt)
     corrupt.write_bytes(b"\xff\xfe\x00")
     assert "Cannot read the plan" in fails("show", corrupt)
+    corrupt.write_text("[" * 100_000)
+    assert "recursion limit" in fails("show", corrupt)
     assert "not an autopar plan: mesh" in fails("show", changed(plan_file, tmp_path, mesh="2y"))
     foreign = fails("show", changed(plan_file, tmp_path, schema=99))
     assert "plan schema 99" in foreign and "Make a new one" in foreign
@@ -210,3 +220,28 @@ def test_a_plan_of_another_model_says_what_differs(plan_file: Path, tmp_path: Pa
 @pytest.mark.parametrize("given", [(), ("--mesh", "2", "--devices", "2")])
 def test_a_mesh_or_devices(given: tuple[str, ...], tmp_path: Path) -> None:
     assert "one of the two" in fails("plan", GOOD, *given, "-o", tmp_path / "p.json")
+
+
+def test_too_many_devices(tmp_path: Path) -> None:
+    words = ("plan", GOOD, "--devices", "999999999", "-o", tmp_path / "p.json")
+    assert "autopar plans for 1048576 at most" in fails(*words)
+
+
+def test_torch_logs_nothing_of_what_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert "while it ran on the inputs" in plan_fails(tmp_path, f"{FACTORIES}:too_narrow")
+    assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
+
+
+def test_a_device_is_written_into_and_never_replaced(plan_file: Path, tmp_path: Path) -> None:
+    """`-o /dev/null` of somebody who may do anything must leave the device there."""
+    pipe, link = tmp_path / "pipe", tmp_path / "full"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text)
+        ok("report", plan_file, "-o", pipe)
+        assert "<html" in read.result(60) and pipe.is_fifo()
+    link.symlink_to("/dev/full")
+    assert "Cannot write" in fails("report", plan_file, "-o", link)
+    assert link.is_symlink() and Path("/dev/full").is_char_device()

@@ -21,7 +21,7 @@ from autopar.planning.posed import Compilation
 from autopar.plans.plan import Plan
 from autopar.pricing.operators import call_of
 from autopar.pricing.timed import setting_here, times_for
-from autopar.profile import Wanted, measure, profile
+from autopar.profile import Timing, Wanted, measure, profile
 from autopar.profile.bench import COLD_NBYTES, Pool, bench
 from autopar.request.options import Options
 from autopar.rules import LocalCall, local_call
@@ -49,7 +49,7 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Wanted]:
     path = tmp_path_factory.mktemp("times") / "times.sqlite"
     model, inputs, loss = mlp()
     compiler, graph = captured_by(model, ONE, inputs, CPU, Options(loss=loss))
-    return path, profile(compiler, graph, path, setting_here(CPU, ONE), effort=QUICK)
+    return path, profile(compiler, graph, Timing(path, setting_here(CPU, ONE), effort=QUICK))
 
 
 def invented(made: Compilation, setting: Setting, skip: str = "") -> list[Timed]:
@@ -186,10 +186,10 @@ def test_what_is_known_is_not_timed_again(profiled: tuple[Path, Wanted]) -> None
     model, inputs, loss = mlp()
     compiler, graph = captured_by(model, ONE, inputs, CPU, Options(loss=loss))
     setting = setting_here(CPU, ONE)
-    second = profile(compiler, graph, path, setting, effort=QUICK)
+    second = profile(compiler, graph, Timing(path, setting, effort=QUICK))
     assert not second.timed and second.known > 0
     assert second.made.plan.estimate == first.made.plan.estimate
-    anew = profile(compiler, graph, path, setting, effort=QUICK, again=True)
+    anew = profile(compiler, graph, Timing(path, setting, True, QUICK))
     assert {t.call.text for t in anew.timed} == {t.call.text for t in first.timed}
 
 

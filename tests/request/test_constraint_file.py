@@ -12,6 +12,7 @@ from autopar.mesh import Mesh
 from autopar.placement import S
 from autopar.plans.plan import Plan
 from autopar.request.constraint_file import from_file
+from autopar.request.constraints import Given, from_user
 from autopar.show.pins import pins
 from tests.models import CASES
 
@@ -33,7 +34,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def planned(path: Path, **options: object) -> Plan:
+def planned(path: Path | Given, **options: object) -> Plan:
     model, inputs, loss = CASES["mlp"]()
     asked = {"hardware": "h100", "loss": loss, "constraints": path, **options}
     plan = autopar.plan(model, MESH, inputs, **asked)  # type: ignore[arg-type]
@@ -111,3 +112,41 @@ def test_mistakes_are_told(text: str, said: str, tmp_path: Path) -> None:
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConstraintError, match="Cannot read the constraints in"):
         planned(tmp_path / "none.toml")
+
+
+def test_python_says_the_same_as_a_file(tmp_path: Path) -> None:
+    tables: Given = {
+        "pin": {"stored:up.weight": "[S(0), *]"},
+        "forbid": {"stored:head.weight": {"x": "S", "y": "S"}},
+        "prefer": {"used:up.weight": {"y": "S(0)"}},
+    }
+    text = (
+        '[pin]\n"stored:up.weight" = "[S(0), *]"\n'
+        '[forbid]\n"stored:head.weight" = { x = "S", y = "S" }\n'
+        '[prefer]\n"used:up.weight" = { y = "S(0)" }\n'
+    )
+    assert from_user(tables, MESH) == from_file(written(tmp_path, text), MESH)
+    plan = planned(tables)
+    assert plan.parameter["up.weight"].stored.local(0, MESH) == S(0)
+    assert not plan.parameter["head.weight"].stored.is_split
+    assert "not S" in pins(plan)["head.weight"]
+
+
+def test_python_tables_clash_by_name() -> None:
+    tables: Given = {
+        "pin": {"stored:up.weight": "[S(0), *]"}, "forbid": {"stored:up.*": {"x": "S(0)"}},
+    }  # fmt: skip
+    with pytest.raises(ConstraintError) as found:
+        planned(tables)
+    said = str(found.value)
+    assert "[pin]: stored 'up.weight' on x: S(0)" in said
+    assert "[forbid]: stored 'up.*' on x: not S(0)" in said
+
+
+def test_what_is_pinned_propagates() -> None:
+    """One operator is pinned by features: the weight that it reads and the operator behind it follow."""
+    free, pinned = planned({}), planned({"pin": {"up/linear": {"y": "S(1)"}}})
+    for plan, by_features in ((free, False), (pinned, True)):
+        weight = plan.parameter["up.weight"].leaf.local(1, MESH)
+        gelu = plan.choice["hidden"].outputs[0].local(1, MESH)
+        assert (weight == S(0)) == (gelu == S(1)) == by_features

@@ -80,3 +80,11 @@ def test_plans_of_two_models_are_refused() -> None:
     ):
         with pytest.raises(PlanError, match=said):
             one.diff(other)
+
+
+def test_what_was_not_sent_before_is_more() -> None:
+    """A plan that sends nothing is compared as any other."""
+    plan = hand_made.plan()
+    silent = replace(plan, estimate=replace(plan.estimate, flows=(), exposed_s=0.0, hidden_s=0.0))
+    found = silent.diff(plan).figure("all_reduce on y")
+    assert (found.before, found.more) == (0.0, found.after) and found.after

@@ -1,0 +1,151 @@
+"""What flags mean: each reaches what it speaks of, as what it says; and some are seen to do it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autopar.errors import InputError
+from autopar.mesh import Mesh
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
+from tests.cli.commands import ok, run
+
+GOOD = "tests.cli.factories:good"
+GPT = "tests.cli.factories:gpt"
+PLANNED = "plan.compile_model"
+STAGED = "plan.compile_staged"
+COMPARED = "compare.compare"
+CURVE = "frontier.plan_frontier"
+MAPPED = "map.plan_landscape"
+TIMED = "profile.profile"
+TIMED_STAGES = "profile.compile_staged"
+RAN = "profile.Run"
+
+
+class Stop(InputError):
+    """Nothing is computed: what the command asked for is enough."""
+
+
+def reached(words: tuple[str, ...], where: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a function of the library is called with, by name; () holds those without."""
+    module, _, name = where.rpartition(".")
+    got: dict[str, Any] = {}
+
+    def stands_in(*given: Any, **named: Any) -> None:
+        got.update(named, **{"()": given})
+        raise Stop("that will do")
+
+    place = importlib.import_module(f"autopar.cli.{module}")
+    monkeypatch.setattr(place, name, stands_in)
+    result = run(*words)
+    assert "that will do" in result.stderr, result.output
+    return got
+
+
+PLAN = ("plan", GOOD, "--hardware", "h100", "-o", "never.json")
+ON = (*PLAN, "--mesh", "2")
+COMPARE = ("compare", GOOD, "--mesh", "2", "--hardware", "h100")
+MAP = ("map", GOOD, "--mesh", "2", "--batches", "8,4", "--memories", "1GiB")
+STAGE = ("plan", GPT, "--mesh", "4", "--hardware", "cpu", "-o", "never.json", "--stages")
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "name", "value"),
+    [
+        ((*PLAN, "--devices", "4"), PLANNED, 1, 4),
+        ((*PLAN, "--devices", "4", "--axes", "1"), PLANNED, 1, (Mesh.of(4),)),
+        ((*ON, "--preset", "ddp"), PLANNED, "preset", "ddp"),
+        ((*ON, "--optimizer", "SGD"), PLANNED, "optimizer", "SGD"),
+        ((*ON, "--memory", "1GiB"), PLANNED, "memory_limit", 2.0**30),
+        ((*ON, "--recompute", "full"), PLANNED, "recompute", "full"),
+        ((*ON, "--database", "t.sqlite"), PLANNED, "database", Path("t.sqlite")),
+        ((*STAGE, "2"), STAGED, "stages", 2),
+        ((*STAGE, "1+3"), STAGED, "stages", [(1,), (3,)]),
+        ((*STAGE, "2", "--schedule", "zb-h1"), STAGED, "schedule", "zb-h1"),
+        ((*STAGE, "2", "--microbatches", "4"), STAGED, "microbatches", 4),
+        ((*STAGE, "2", "--cut", "a", "--cut", "b"), STAGED, "cuts", ("a", "b")),
+        ((*STAGE, "2", "--asynchronous"), STAGED, "asynchronous", True),
+        ((*COMPARE, "--preset", "ddp", "--preset", "fsdp"), COMPARED, "names", ("ddp", "fsdp")),
+        ((*COMPARE, "--optimizer", "SGD"), COMPARED, "optimizer", "SGD"),
+        ((*COMPARE, "--precision", "bfloat16"), COMPARED, "precision", "bfloat16"),
+        ((*COMPARE, "--memory", "1GiB"), COMPARED, "memory_limit", "1GiB"),
+        ((*COMPARE, "--database", "t.sqlite"), COMPARED, "database", Path("t.sqlite")),
+        (("frontier", GOOD, "--mesh", "2", "--database", "t"), CURVE, "database", Path("t")),
+        (MAP, MAPPED, "batches", (4, 8)),
+        (MAP, MAPPED, "memories", (2.0**30,)),
+        ((*MAP, "--optimizer", "SGD"), MAPPED, "optimizer", "SGD"),
+        ((*MAP, "--precision", "bfloat16"), MAPPED, "precision", "bfloat16"),
+        ((*MAP, "--database", "t"), MAPPED, "database", Path("t")),
+        (("profile", GOOD, "--mesh", "2", "--all"), TIMED, "every", True),
+        (("profile", GPT, "--mesh", "2", "--stages", "2"), TIMED_STAGES, "stages", 2),
+        (
+            ("profile", GPT, "--mesh", "2", "--stages", "2", "--microbatches", "4"),
+            TIMED_STAGES, "microbatches", 4,
+        ),
+        (
+            ("profile", GPT, "--mesh", "2", "--stages", "2", "--schedule", "gpipe"),
+            TIMED_STAGES, "schedule", "gpipe",
+        ),
+        (("profile", GPT, "--mesh", "2", "--stages", "2", "--cut", "a"), TIMED_STAGES, "cuts", ("a",)),
+        (("profile", GOOD, "--mesh", "2", "--run", "--steps", "7"), RAN, 3, 7),
+    ],
+)  # fmt: skip
+def test_a_flag_reaches(
+    words: tuple[str, ...], where: str, name: str | int, value: object,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    got = reached(words, where, monkeypatch)
+    assert (got["()"][name] if isinstance(name, int) else got[name]) == value
+
+
+def test_how_operators_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("profile", GOOD, "--mesh", "2", "--threads", "3", "--again", "--database", "t.sqlite")
+    timing = reached(words, TIMED, monkeypatch)["()"][2]
+    assert (timing.setting.threads, timing.again, timing.database) == (3, True, Path("t.sqlite"))
+
+
+def test_what_is_asked_of_the_model_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, command in {
+        "profile": "profile.captured_by", "rules": "rules.captured_graph",
+    }.items():  # fmt: skip
+        words = ("--mesh", "2") if name == "profile" else ("--model",)
+        given = (name, GOOD, *words) if name == "profile" else (name, *words, GOOD)
+        assert type(reached(given, command, monkeypatch)["()"][0]).__name__ == "MLP"
+
+
+def test_profile_refuses_what_stages_have_not() -> None:
+    words = ("profile", GPT, "--mesh", "2", "--stages", "2")
+    assert "--run is of plans without stages" in run(*words, "--run").stderr
+    assert "--all is of plans without stages" in run(*words, "--all").stderr
+    assert "speaks of stages" in run("profile", GPT, "--mesh", "2", "--microbatches", "2").stderr
+
+
+def test_a_cut_is_where_it_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    ok("plan", GPT, "--mesh", "2", "--hardware", "cpu", "--stages", "2", "--microbatches", "2",
+       "--cut", "ln_1_1", "-o", path)  # fmt: skip
+    assert PipelinePlan.load(path).cuts == ("ln_1_1",)
+
+
+def test_rows_are_alternatives(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    ok("plan", GOOD, "--mesh", "2", "--hardware", "h100", "-o", path)
+    made = []
+    for rows in (1, 3):
+        said = json.loads(ok("explain", path, GOOD, "up/linear", "--rows", rows, "--json"))
+        made.append(sum(each["digest"] is not None for each in said["alternatives"]))
+    assert made[1] == made[0] + 2
+
+
+def test_recompute_decides_for_all_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    words = ("plan", GPT, "--mesh", "2", "--hardware", "h100", "-o", path, "--recompute")
+    for mode in ("full", "none"):
+        ok(*words, mode)
+        modes = {block.recompute for block in Plan.load(path).recompute}
+        assert modes == ({"full"} if mode == "full" else set())
