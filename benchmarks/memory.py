@@ -45,11 +45,17 @@ class Row:
     forward: int
     backward: int
     update: int
+    allocated: int
 
     @property
     def error(self) -> float:
         """Of the plan, relative to what was counted."""
         return self.plan / self.counted - 1
+
+    @property
+    def short(self) -> float:
+        """Of the plan, relative to what the allocator gave."""
+        return self.plan / self.allocated - 1
 
 
 def rows(name: str, pool: Pool) -> Iterator[Row]:
@@ -66,7 +72,7 @@ def rows(name: str, pool: Pool) -> Iterator[Row]:
             rest = e.parameter_nbytes + e.gradient_nbytes + e.optimizer_nbytes
             yield Row(
                 name, ranks, mode or "none", e.memory_nbytes, found.most, rest, found.rest,
-                found.forward, found.backward, found.update,
+                found.forward, found.backward, found.update, found.allocated,
             )  # fmt: skip
 
 
@@ -77,13 +83,13 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     pool, found = Pool(), []
-    print(f"{'model':18}{'ranks':>5}  {'recompute':10}{'plan':>12}{'counted':>12}{'error':>8}")
+    print(f"{'':18}{'ranks':>5}  {'recompute':10}{'plan':>12}{'counted':>12}  {'allocated':>18}")
     for name in options.names or [name for name in ARCHITECTURES if name not in WORKAROUNDS]:
         for row in rows(name, pool):
             found.append(row)
             print(
                 f"{row.model:18}{row.ranks:>5}  {row.recompute:10}{row.plan:>12,}{row.counted:>12,}"
-                f"{row.error:>8.1%}",
+                f"{row.error:>8.2%}{row.allocated:>12,}{row.short:>8.1%}",
                 flush=True,
             )
         parity.forget()
@@ -107,7 +113,10 @@ def to_json(found: list[Row]) -> str:
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}",
         "aim": AIM,
         "within": within(found),
-        "results": [asdict(row) | {"error": round(row.error, 5)} for row in found],
+        "results": [
+            asdict(row) | {"error": round(row.error, 5), "short": round(row.short, 5)}
+            for row in found
+        ],
     }
     return json.dumps(content, indent=1) + "\n"
 

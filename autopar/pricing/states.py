@@ -78,7 +78,9 @@ class StateCosts:
             return seconds, np.array(nbytes, dtype=float), -covers
 
         # Equal nodes have one rule: the same operator and arguments on tensors that look alike.
-        return self._once(priced, "operator", options, rule_of(node, self.graph), also=(kept, extra))
+        return self._once(
+            priced, "operator", options, rule_of(node, self.graph), also=(kept, extra)
+        )
 
     def of_recomputation(self, node: Node, nbytes: Array) -> Costs:
         """Of each candidate and mode of its block: the forward's seconds again, and what is kept.
