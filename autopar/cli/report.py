@@ -80,8 +80,9 @@ def _with_model(
         )
         return Extras(extras.frontier, None, emitted, written, extras.limit_nbytes)
     graph = graph_of(plan, model, batch, sequence)
-    drawn = roofline(plan, graph, hardware_of(plan, hardware))
-    emitted = (("emitted", emit(plan, graph, rules.localize, saved(graph))),)
+    profile = hardware_of(plan, hardware)
+    drawn, kept = roofline(plan, graph, profile), saved(graph, profile.device.kind)
+    emitted = (("emitted", emit(plan, graph, rules.localize, kept)),)
     return Extras(extras.frontier, drawn, emitted, written, extras.limit_nbytes)
 
 
