@@ -44,7 +44,7 @@ def _alone(kind: str, nbytes: float, ranks: int, link: Link) -> float:
         return 0.0
     for fit in link.fits:
         if (fit.collective, fit.ranks) == (kind, ranks):
-            return fit.latency_s + nbytes / fit.bytes_per_s
+            return fit.seconds(nbytes)
     ring = messages * link.latency_s + sent / link.bytes_per_s
     others = (BY_NAME[name](kind, nbytes, link) for name in link.algorithms)
     return min([ring, *(seconds for seconds in others if seconds is not None)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -47,6 +48,28 @@ class Fit:
     """How many ranks were busy on the host while it was measured; 0: just these."""
     error: float = 0.0
     """The largest relative error of the fitted line at the measured sizes."""
+    curve: tuple[tuple[float, float], ...] = ()
+    """Bytes and seconds as measured, both ascending: libraries change their protocol with the size,
+    so between measured sizes these count, not the line."""
+
+    def seconds(self, nbytes: float) -> float:
+        """Of so many bytes: between measured points on a line, beyond the last at `bytes_per_s`."""
+        if not self.curve:
+            return self.latency_s + nbytes / self.bytes_per_s
+        place = bisect_left(self.curve, (nbytes,))
+        if place == 0:
+            return self.curve[0][1]
+        (size, seconds), *after = self.curve[place - 1 : place + 1]
+        if not after:
+            return seconds + (nbytes - size) / self.bytes_per_s
+        ((next_size, next_s),) = after
+        return seconds + (next_s - seconds) * (nbytes - size) / (next_size - size)
+
+    def faster(self, factor: float) -> Fit:
+        """The same where bytes take so many times less; what small messages take stays."""
+        least_s = self.curve[0][1] if self.curve else 0.0
+        curve = tuple((n, least_s + (s - least_s) / factor) for n, s in self.curve)
+        return replace(self, bytes_per_s=self.bytes_per_s * factor, curve=curve)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +106,12 @@ class Link:
             yield f"{name}.fits.ranks", fit.ranks, "positive"
             yield f"{name}.fits.host_ranks", fit.host_ranks, "zero or more"
             yield f"{name}.fits.error", fit.error, "zero or more"
+            before = (0.0, 0.0)
+            for point in fit.curve:
+                rises = min(after - last for last, after in zip(before, point, strict=True))
+                yield f"{name}.fits.curve: the rise to {point}", rises, "zero or more"
+                yield f"{name}.fits.curve: the bytes to {point}", point[0] - before[0], "positive"
+                before = point
 
     def shared_by(self, ranks: int) -> Link:
         """The link while `ranks` ranks use the host: only the fits measured nearest to that."""

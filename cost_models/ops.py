@@ -5,6 +5,10 @@ from __future__ import annotations
 from cost_models.errors import CostModelError
 from cost_models.machine import Device
 
+ADAMW_CALLS = 40
+"""What AdamW spends on one DTensor whatever its size, in operator calls: 0.16 ms on a CPU where a call
+takes 4 us."""
+
 
 def op_seconds(flops: float, nbytes: float, dtype: str, device: Device) -> float:
     """Seconds of one operator: the slower of arithmetic and memory, plus what every call costs.
@@ -18,6 +22,18 @@ def op_seconds(flops: float, nbytes: float, dtype: str, device: Device) -> float
     peak = peaks.get(dtype, peaks.get("float32", max(peaks.values())))
     arithmetic = flops / (peak * device.matmul_efficiency)
     return max(arithmetic, _memory_seconds(nbytes, device)) + device.launch_s
+
+
+def adamw_seconds(nbytes: float, device: Device) -> float:
+    """Seconds in which ``torch.optim.AdamW`` updates one parameter of so many bytes (a DTensor).
+
+    By default it goes operator by operator on a CPU: mul, lerp, mul, addcmul, sqrt, div, add and addcdiv
+    read and write 20 tensors of the parameter's size.  On other devices kernels are fused: of parameter,
+    gradient and two moments four tensors are read and three written.
+    """
+    operators, tensors = (8, 20) if device.kind == "cpu" else (1, 7)
+    launches = (ADAMW_CALLS - operators) * device.launch_s
+    return operators * op_seconds(0.0, tensors / operators * nbytes, "float32", device) + launches
 
 
 def _memory_seconds(nbytes: float, device: Device) -> float:

@@ -15,18 +15,21 @@ from cost_models.machine import Device, Fit, Hardware, Link, Share, Tier
 Value = TypeVar("Value", Device, Fit, Link, Share, Tier)
 
 _REMEDY = "Correct it, or measure a profile anew with `autopar calibrate -o mine.toml`."
+_CURVE = "tuple[tuple[float, float], ...]"
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
     "float": (int, float),
     "Mapping[str, float]": (dict,),
     "tuple[Fit, ...]": (list,),
+    _CURVE: (list,),
 }
 _WORDS = {
     "str": "text",
     "int": "a whole number",
     "float": "a number",
     "tuple[Fit, ...]": "a list of tables",
+    _CURVE: "a list of pairs of bytes and seconds",
 }
 
 
@@ -82,7 +85,18 @@ def _device(data: Mapping[str, Any]) -> Device:
 
 def _link(data: Mapping[str, Any], where: str) -> Link:
     link = _value(Link, data, where)
-    return replace(link, fits=tuple(_values(Fit, link.fits, f"{where}.fits")))
+    return replace(link, fits=tuple(map(_fit, _values(Fit, link.fits, f"{where}.fits"))))
+
+
+def _fit(fit: Fit) -> Fit:
+    """Its curve as pairs."""
+    for pair in fit.curve:
+        if not (isinstance(pair, list) and len(pair) == 2):
+            _check_type(pair, _CURVE, "fits.curve")
+            raise ProfileError(f"fits.curve holds {pair!r}, not bytes and seconds.")
+        for value in pair:
+            _check_type(value, "float", "fits.curve")
+    return replace(fit, curve=tuple((nbytes, seconds) for nbytes, seconds in fit.curve))
 
 
 def _values(kind: type[Value], tables: Any, where: str) -> Iterator[Value]:
@@ -148,7 +162,7 @@ def _lines(hardware: Hardware) -> Iterator[str]:
         yield _line("kind", link.kind)
         for fit in link.fits:
             yield f"\n[[{name}.fits]]"
-            yield from (_line(key, value) for key, value in asdict(fit).items())
+            yield from (_line(key, v) for key, v in asdict(fit).items() if v != ())
     for tier in hardware.tiers:
         yield "\n[[tiers]]"
         yield from (_line(key, value) for key, value in asdict(tier).items())
@@ -157,8 +171,10 @@ def _lines(hardware: Hardware) -> Iterator[str]:
         yield from (_line(key, value) for key, value in asdict(share).items())
 
 
-def _line(key: str, value: str | float) -> str:
+def _line(key: str, value: Any) -> str:
     if isinstance(value, str):
         # JSON's escapes are TOML's, but for the one control character that JSON leaves alone.
         return f"{key} = " + json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, tuple):
+        return f"{key} = [{', '.join(f'[{n!r}, {s!r}]' for n, s in value)}]"
     return f"{key} = {value!r}"

@@ -13,7 +13,7 @@ import autopar
 
 ROOT = Path(__file__).parent.parent
 LAYERS = (
-    ("garbage", "watch"),
+    ("buckets", "garbage", "watch"),
     ("errors",),
     ("mesh", "cache", "reading"),
     ("schedules",),
@@ -44,8 +44,8 @@ CONVENIENCE = {("plans", "explained")}
 NAMES_ONLY = {"torch.utils.checkpoint._NoopSaveInputs", "torch.Tensor.__matmul__"}
 """Private names that are compared with, never imported."""
 RUNTIME_MAY_IMPORT = {
-    "conversion", "errors", "experts", "graph", "grouping", "leaving", "mesh", "operators", "pads",
-    "placement", "plans", "request", "runtime", "schedules", "split",
+    "buckets", "conversion", "errors", "experts", "graph", "grouping", "leaving", "mesh", "operators",
+    "pads", "placement", "plans", "request", "runtime", "schedules", "split",
 }  # fmt: skip
 
 

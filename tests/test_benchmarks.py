@@ -1,4 +1,4 @@
-"""What the benchmark of all plans counts and ranks, without running a plan."""
+"""What the benchmarks of plans count and rank, without running a plan."""
 
 from __future__ import annotations
 
@@ -56,6 +56,75 @@ def test_summary() -> None:
     lines = plan_table.table(rows).splitlines()
     assert lines[2].split()[:3] == ["2", "*", "b"] and lines[2].split()[-1] == "1"
     assert len(json.loads(all_plans.to_json({"summary": found}, rows))["results"]) == 3
+
+
+def found(model: str, plan: str, predicted_s: float, *seconds: float) -> dict[str, Any]:
+    """What a rank of `predict.py` writes, with one large and one small line and two collectives."""
+
+    def line(where: str, predicted: float, measured: float) -> dict[str, Any]:
+        return {
+            "block": "h.0", "place": where, "predicted_forward_s": predicted,
+            "measured_forward_s": measured, "predicted_backward_s": 0.0, "measured_backward_s": 0.7,
+        }  # fmt: skip
+
+    def flow(calls: int, predicted: float, measured: float) -> dict[str, Any]:
+        return {
+            "axis": "x", "collective": "all_reduce", "when": "backward", "predicted_calls": calls,
+            "predicted_s": predicted, "measured_s": measured,
+        }  # fmt: skip
+
+    beside = {
+        "lines": [line("large", 0.5, 0.4), line("small", 1.0, 0.001), line("conversion", 0.0, 0.5)],
+        "flows": [flow(1, 0.3, 0.2), flow(0, 0.0, 0.4), flow(2, 0.1, 0.0)],
+        "predicted_update_s": 0.2, "measured_update_s": 0.1,
+    }  # fmt: skip
+    return {
+        "network": "2 ranks", "model": model, "plan": plan, "seconds": list(seconds),
+        "predicted_s": predicted_s, "beside": beside,
+    }  # fmt: skip
+
+
+def test_predictions_are_compared_with_medians_and_what_is_too_small_is_left_out() -> None:
+    import predict_table
+
+    one = predict_table.Row.of(found("GPT-2", "ddp", 1.1, 0.9, 1.0, 9.0))
+    assert one.step.measured_s == 1.0 and one.step.error == pytest.approx(0.1)
+    assert [pair.what for pair in one.operators] == ["h.0 large forward"]
+    assert [pair.error for pair in one.operators] == [pytest.approx(0.25)]
+    assert [pair.error for pair in one.collectives] == [pytest.approx(0.5)]
+    assert one.update.error == pytest.approx(1.0)
+
+
+def test_the_order_of_plans_is_that_within_a_model() -> None:
+    """Two of the plans of one model are predicted in the wrong order; models differ by far."""
+    import predict_table
+
+    rows = [
+        predict_table.Row.of(found(*each))
+        for each in (
+            ("GPT-2", "ddp", 1.0, 1.0), ("GPT-2", "fsdp", 2.0, 2.0), ("GPT-2", "solver", 0.9, 0.8),
+            ("Llama", "ddp", 10.0, 12.0), ("Llama", "fsdp", 12.0, 10.0),
+        )
+    ]  # fmt: skip
+    said = predict_table.summary(rows)
+    assert said["Kendall tau of plans, mean over model x network"] == 0.0  # of 1 and -1
+    assert said["Kendall tau of all combinations"] == pytest.approx(0.8)
+    assert said["error of the step, worst"] == 0.2
+    assert said["error of an operator group, median"] == 0.25
+    lines = predict_table.table(rows).splitlines()
+    assert len(lines) == 6 and "-17%" in lines[4] and "+20%" in lines[5]
+    assert predict_table.middle(()) is None and predict_table.order_of_plans(rows[:1]) is None
+
+
+def test_operators_are_timed_on_other_sizes_than_are_measured() -> None:
+    import predict_cases
+
+    for model in predict_cases.MODELS.values():
+        for size in model.timed:
+            assert size.hidden != model.measured.hidden
+            assert size.sequence != model.measured.sequence
+    for network in predict_cases.NETWORKS:
+        assert network.ranks in predict_cases.PLANS
 
 
 def test_kendall_tau() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from autopar.blocks import Recompute
+from autopar.buckets import buckets
 from autopar.conversion import Traffic
 from autopar.graph import ITEMSIZE, Graph, Saved, Tensor
 from autopar.grouping import groups
@@ -28,7 +29,7 @@ from autopar.pricing.keeps import Keeps
 from autopar.pricing.moments import Moments
 from autopar.pricing.operators import local_nbytes, operator_seconds
 from autopar.pricing.parameters import Storage, StorageBytes, exchanges, storage_nbytes
-from autopar.pricing.prices import BUCKET_NBYTES, Prices, regathered
+from autopar.pricing.prices import Prices, regathered
 from autopar.pricing.recomputed import Again, again
 from autopar.rules import variant_traffic
 
@@ -202,9 +203,14 @@ def estimate(
     backward_s = sum(each.backward_s for each in spent.values())
     backward_s += sum(spent[name].forward_s for name in sorted(run_again.computed))
     forward_s = sum(each.forward_s for each in spent.values())
-    update_s = update_seconds(graph, parameters, prices)
-    hideable = hideable_by_axis(graph, parameters, flows, prices, precision)
     covers_s = prices.hidden_share * backward_s
+    for part in (*issued.step, *issued.microbatch):
+        if part.direction == "forward":
+            forward_s += prices.copied(part)
+        else:
+            backward_s += prices.copied(part)
+    update_s = update_seconds(graph, parameters, prices)
+    hideable = hideable_by_axis(graph, parameters, prices, precision)
     hidden_s = min(sum(hideable.values()), covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     bytes_of = [storage_bytes(leaf[p.name], p, prices, graph) for p in parameters]
@@ -236,33 +242,25 @@ def estimate(
 
 
 def hideable_seconds(
-    graph: Graph,
-    parameters: tuple[ParameterPlan, ...],
-    flows: tuple[Flow, ...],
-    prices: Prices,
-    precision: str,
+    graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, precision: str
 ) -> float:
-    """Of what is sent once a step, the seconds of every gradient's first collective."""
-    return sum(hideable_by_axis(graph, parameters, flows, prices, precision).values())
+    """Of what is sent once a step, seconds of gradients' first collectives, but for the last bucket."""
+    return sum(hideable_by_axis(graph, parameters, prices, precision).values())
 
 
 def hideable_by_axis(
-    graph: Graph,
-    parameters: tuple[ParameterPlan, ...],
-    flows: tuple[Flow, ...],
-    prices: Prices,
-    precision: str,
+    graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, precision: str
 ) -> dict[str, float]:
-    """The same on each axis that has any."""
-    nbytes: Counter[tuple[str, str]] = Counter()
+    """The same on each axis that has any.  The last bucket is full when the backward ends."""
+    issued: defaultdict[tuple[int, str], list[Traffic]] = defaultdict(list)
     for parameter in parameters:
         for part in _first_reduction(parameter, graph, prices.mesh, precision):
-            nbytes[prices.mesh.names[part.axis], part.collective] += part.nbytes
+            issued[part.axis, part.collective].append(part)
     found: defaultdict[str, float] = defaultdict(float)
-    for flow in flows:
-        sent = nbytes[flow.axis, flow.collective]
-        if flow.scope == "step" and flow.direction == "backward" and flow.nbytes and sent:
-            found[flow.axis] += flow.seconds * min(1.0, sent / flow.nbytes)
+    for (axis, _), parts in issued.items():
+        early = in_buckets(parts)[:-1]
+        if early:
+            found[prices.mesh.names[axis]] += sum(map(prices.collective, early))
     return dict(found)
 
 
@@ -300,23 +298,25 @@ def flows_of(issued: tuple[Traffic, ...], scope: Scope, prices: Prices) -> Itera
     for part in issued:
         groups[part.axis, part.collective, part.direction].append(part)
     for (axis, _, _), parts in sorted(groups.items()):
-        sizes = [part.nbytes for part in parts]
-        calls = _buckets(sizes) if scope == "step" else sizes
+        calls = in_buckets(parts) if scope == "step" else parts
         yield Flow(
             axis=prices.mesh.names[axis],
             collective=parts[0].collective,
             direction=parts[0].direction,
             scope=scope,
             calls=len(calls),
-            nbytes=sum(sizes),
-            seconds=sum(prices.collective(replace(parts[0], nbytes=size)) for size in calls),
+            nbytes=sum(part.nbytes for part in parts),
+            seconds=sum(map(prices.collective, calls)),
         )
 
 
-def _buckets(sizes: list[int]) -> list[int]:
-    """Parameters travel together: full buckets and what is left."""
-    full, rest = divmod(sum(sizes), BUCKET_NBYTES)
-    return [BUCKET_NBYTES] * full + [rest] * (rest > 0)
+def in_buckets(parts: list[Traffic]) -> list[Traffic]:
+    """Collectives of single parameters as they travel: backwards from the last parameter's."""
+    in_order = parts if parts[0].direction == "forward" else parts[::-1]
+    return [
+        replace(parts[0], nbytes=sum(in_order[place].nbytes for place in places))
+        for places in buckets(part.nbytes for part in in_order)
+    ]
 
 
 def working(moments: Moments) -> int:

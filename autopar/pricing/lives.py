@@ -212,8 +212,17 @@ class Lives:
 
     def _home(self, form: Form) -> int:
         """The function in which a form is made."""
-        hub = is_hub(self.graph.producer[form[0]], self.graph)
-        return 0 if hub else self._function[self._first[form]]
+        return 0 if form[0] in self._hubs else self._function[self._first[form]]
+
+    @cached_property
+    def _hubs(self) -> frozenset[str]:
+        """Tensors that are made outside all blocks and read inside."""
+        return frozenset(
+            tensor.name
+            for node in self.graph.nodes
+            if is_hub(node, self.graph)
+            for tensor in node.outputs
+        )
 
     @cached_property
     def _function(self) -> list[int]:
@@ -277,7 +286,14 @@ class Lives:
 
     def nbytes(self, storage: Form) -> int:
         """Of one rank's part."""
-        return local_nbytes(self.graph.tensors[storage[0]], storage[1], self.keeps.mesh)
+        if storage not in self._sizes:
+            tensor, form = self.graph.tensors[storage[0]], storage[1]
+            self._sizes[storage] = local_nbytes(tensor, form, self.keeps.mesh)
+        return self._sizes[storage]
+
+    @cached_property
+    def _sizes(self) -> dict[Form, int]:
+        return {}
 
     def every(self) -> Iterator[tuple[Form, int, int]]:
         """The storages, each with the places at which it is made and read last."""

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from autopar.buckets import buckets
 from autopar.conversion import Step, Traffic
-from autopar.graph import Tensor
+from autopar.graph import Graph, Tensor
 from autopar.mesh import Mesh
 from autopar.pads import Pad, cutting_axis, exchanging_axis, rests, true_shape
 from autopar.placement import I, N, S, Sharding
@@ -112,12 +113,21 @@ class StorageSeconds:
     hideable_s: float
 
 
+def early_share(graph: Graph) -> float:
+    """Of all gradients' bytes, those in buckets that are full before the backward ends."""
+    leaves = (node.outputs[0] for node in reversed(tuple(graph.leaves("parameter"))))
+    sizes = [math.prod(t.shape) * t.itemsize for t in leaves if t.differentiable]
+    filled = [sum(sizes[place] for place in places) for places in buckets(sizes)]
+    return sum(filled[:-1]) / max(1, sum(filled))
+
+
 def storage_seconds(
-    tensor: Tensor, storage: Storage, routes: Routes, prices: Prices, together: int
+    tensor: Tensor, storage: Storage, routes: Routes, prices: Prices, together: int, early: float
 ) -> StorageSeconds:
     """Gathering the weight, reducing its gradient with those of so many others, and updating it.
 
-    The gradient's first collective runs beside the backward; those after it wait for its end.
+    The gradient's first collective runs beside the backward, as far as buckets are full `early`; those
+    after it wait for its end.
     """
     mesh = prices.mesh
     update = 0.0
@@ -131,7 +141,9 @@ def storage_seconds(
     every_s, hideable_s = (
         sum(prices.shared(part, together) for part in parts) for parts in (issued, hideable)
     )
-    return StorageSeconds(update + every_s - hideable_s, hideable_s)
+    hideable_s *= early
+    copies_s = sum(map(prices.copied, issued))
+    return StorageSeconds(update + copies_s + every_s - hideable_s, hideable_s)
 
 
 def exchanges(

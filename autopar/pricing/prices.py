@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from autopar.buckets import NBYTES
 from autopar.conversion import Collective, Step, Traffic
 from autopar.graph import Tensor
 from autopar.mesh import Mesh
 from cost_models.collectives import axis_link, collective_seconds
 from cost_models.hardware import Device, Hardware, Link
 from cost_models.measured import Times, Work
-from cost_models.ops import op_seconds
-
-BUCKET_NBYTES = 25 * 2**20
-"""Parameters and gradients travel in buckets of this size, as in DDP."""
-
-OPTIMIZER_CALLS = 40
-"""Overhead of AdamW on one DTensor, in operator calls: 0.2 ms on the CPU where a call is 4 µs."""
+from cost_models.ops import adamw_seconds, op_seconds
 
 
 @dataclass(frozen=True)
@@ -70,8 +64,8 @@ class Prices:
 
     def in_buckets(self, axis: int, collective: Collective, nbytes: float) -> float:
         """Seconds of many small tensors that travel in full buckets: no latency of their own."""
-        bucket = Traffic(axis, collective, "backward", BUCKET_NBYTES)
-        return self.collective(bucket) * nbytes / BUCKET_NBYTES
+        bucket = Traffic(axis, collective, "backward", NBYTES)
+        return self.collective(bucket) * nbytes / NBYTES
 
     def operator(self, flops: float, nbytes: float, dtype: str) -> float:
         """Seconds of one operator that does `flops` and moves `nbytes` on one device."""
@@ -87,9 +81,8 @@ class Prices:
         return self.device.overlap
 
     def update(self, nbytes: float) -> float:
-        """Seconds in which the optimizer updates one parameter: it reads four tensors, writes three."""
-        launches = OPTIMIZER_CALLS * self.device.launch_s
-        return self.operator(0.0, 7.0 * nbytes, "float32") + launches
+        """Seconds in which the optimizer updates one parameter."""
+        return adamw_seconds(nbytes, self.device)
 
     def step(self, step: Step, tensor: Tensor) -> float:
         """Seconds of a conversion step, forward and backward: its collectives and its copies."""
@@ -129,14 +122,14 @@ class Prices:
         latency = self.collective(replace(part, nbytes=0)) / together
         return latency + self.in_buckets(part.axis, part.collective, part.nbytes)
 
+    def copied(self, part: Traffic) -> float:
+        """Seconds in which a message is laid out for its collective, or taken apart after it."""
+        return self.operator(0.0, 2.0 * part.nbytes, "float32")
+
     def _copies(self, step: Step, tensor: Tensor) -> float:
         """Seconds of the local copies that a step makes, forward and backward."""
-        mesh = self.mesh
-        copied = max(
-            math.prod(form.local_shape(tensor.shape, mesh)) for form in (step.source, step.target)
-        )
-        passes = 2 if tensor.differentiable else 1
-        return passes * self.operator(0.0, 2.0 * copied * tensor.itemsize, tensor.dtype)
+        traffic = step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable)
+        return sum(map(self.copied, traffic))
 
 
 def regathered(step: Step, tensor: Tensor, mesh: Mesh) -> tuple[Traffic, ...]:

@@ -110,9 +110,10 @@ def once(
     graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, precision: str
 ) -> Once:
     """Parameters that are gathered, gradients that are reduced, updates; what rests."""
-    flows = tuple(flows_of(per_step(graph, parameters, prices.mesh, precision), "step", prices))
-    hideable = hideable_seconds(graph, parameters, flows, prices, precision)
-    updates = update_seconds(graph, parameters, prices)
+    sent = per_step(graph, parameters, prices.mesh, precision)
+    flows = tuple(flows_of(sent, "step", prices))
+    hideable = hideable_seconds(graph, parameters, prices, precision)
+    updates = update_seconds(graph, parameters, prices) + sum(map(prices.copied, sent))
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     return Once(
         sum(flow.seconds for flow in flows) - hideable + updates,
@@ -154,7 +155,7 @@ def spent(
         weights += each.backward_s * _put_off(node, graph, run_again, of_weights)
     total = forward + compute
     for part, is_of_weight in of_microbatch.sent:
-        seconds = prices.collective(part)
+        seconds = prices.collective(part) + prices.copied(part)
         total += seconds
         if part.direction == "forward":
             forward += seconds

@@ -12,7 +12,7 @@ from autopar.plans.plan import OpSharding
 from autopar.pricing.gradients import fresh_nbytes, full_gradients
 from autopar.pricing.once import Once, looks
 from autopar.pricing.operators import local_nbytes, operator_seconds, split
-from autopar.pricing.parameters import storage_nbytes, storage_seconds
+from autopar.pricing.parameters import early_share, storage_nbytes, storage_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
 from autopar.pricing.space import Candidates
@@ -37,7 +37,7 @@ class StateCosts:
     ) -> None:
         self.graph, self.candidates, self.prices, self.routes = graph, candidates, prices, routes
         self.saved, self._once = saved, once
-        self._together = len(graph.leaves("parameter"))
+        self._together, self._early = len(graph.leaves("parameter")), early_share(graph)
         self._full = full_gradients(graph, saved)
 
     def of_storages(self, node: Node) -> Costs:
@@ -48,7 +48,7 @@ class StateCosts:
 
         def priced() -> Costs:
             spent = [
-                storage_seconds(tensor, o, self.routes, self.prices, self._together)
+                storage_seconds(tensor, o, self.routes, self.prices, self._together, self._early)
                 for o in options
             ]
             nbytes = [storage_nbytes(tensor, o, self.prices, is_reached).total for o in options]

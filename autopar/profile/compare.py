@@ -15,8 +15,8 @@ from autopar.profile.trace import BACKWARD, FORWARD, UPDATE, Trace, by_group
 
 def compared(plan: Plan, graph: Graph, trace: Trace) -> Beside:
     """Line by line."""
-    operators = plan.estimate.operators
-    spent = sum(each.forward_s + each.backward_s for each in operators)
+    parts = plan.estimate.parts
+    assert parts is not None, "only plans read from old files have none"
     return Beside(
         model=plan.model,
         mesh=str(plan.mesh),
@@ -25,7 +25,7 @@ def compared(plan: Plan, graph: Graph, trace: Trace) -> Beside:
         predicted_step_s=plan.estimate.step_s,
         measured_step_s=trace.step_s,
         traced_step_s=trace.traced_s,
-        predicted_update_s=plan.estimate.compute_s - spent,
+        predicted_update_s=parts.update_s,
         measured_update_s=trace.parts[UPDATE],
         lines=tuple(_lines(plan, graph, trace)),
         flows=tuple(_flows(plan, trace)),

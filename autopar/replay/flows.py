@@ -61,8 +61,8 @@ def changed(hardware: Hardware, conditions: Conditions) -> Hardware:
 
 
 def scaled(link: Link, factor: float) -> Link:
-    """A link that carries so many times as much per second, fitted lines included."""
-    fits = (replace(fit, bytes_per_s=fit.bytes_per_s * factor) for fit in link.fits)
+    """A link that carries so many times as much per second, what was fitted included."""
+    fits = (fit.faster(factor) for fit in link.fits)
     levels = (replace(level, bytes_per_s=level.bytes_per_s * factor) for level in link.levels)
     return replace(
         link, bytes_per_s=link.bytes_per_s * factor, fits=tuple(fits), levels=tuple(levels)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from autopar.buckets import buckets
 from autopar.runtime import _torch
 from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes
 from autopar.runtime.entry import kept_here
 from autopar.runtime.slots import Slot
-
-FIRST_NBYTES, NBYTES = 2**20, 25 * 2**20
-"""Sizes of the first and of the other buckets, as in DDP (Li et al., VLDB 2020, section 3.2.3)."""
 
 
 class Reducer:
@@ -116,17 +114,8 @@ def in_buckets(slots: Iterable[Slot]) -> Iterator[list[Slot]]:
         key = (slot.hops, slot.leaf_dtype, slot.local.dtype, slot.pieces.leading, over)
         groups.setdefault(key, []).append(slot)
     for group in groups.values():
-        limit = FIRST_NBYTES
-        chosen: list[Slot] = []
-        held = 0
-        for slot in group:
-            nbytes = slot.leaf.numel() * slot.leaf.element_size()
-            if chosen and held + nbytes > limit:
-                yield chosen
-                chosen, held, limit = [], 0, NBYTES
-            chosen.append(slot)
-            held += nbytes
-        yield chosen
+        sizes = (slot.leaf.numel() * slot.leaf.element_size() for slot in group)
+        yield from ([group[place] for place in places] for places in buckets(sizes))
 
 
 __all__ = ["Reducer", "in_buckets"]

@@ -6,6 +6,7 @@ squares problem is solved by trying every subset of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -55,6 +56,18 @@ def fit_rates(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> lis
     relative = np.asarray(terms, dtype=float).T / times[:, None]
     slopes = _non_negative(relative)
     return [float(1 / max(slope, SMALLEST_S_PER_UNIT)) for slope in slopes]
+
+
+def rising(seconds: Sequence[float]) -> list[float]:
+    """The nearest series that never falls: neighbours that do are pooled (Ayer et al. 1955), by their
+    geometric mean, as noise multiplies."""
+    pools: list[tuple[float, int]] = []
+    for value in seconds:
+        pools.append((math.log(value), 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (one, count), (other, more) = pools.pop(-2), pools.pop()
+            pools.append(((one * count + other * more) / (count + more), count + more))
+    return [math.exp(mean) for mean, count in pools for _ in range(count)]
 
 
 def relative_errors(predicted: Iterable[float], measured: Iterable[float]) -> list[float]:

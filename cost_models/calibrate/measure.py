@@ -39,6 +39,9 @@ class Effort:
     rounds: int = 3
     passes: int = 2
     row_s: float = 0.01
+    pause_s: float = 0.01
+    """Before each row of collectives, as training computes between them: what limits a link may let
+    bursts through after a rest."""
 
 
 QUICK = Effort(
@@ -129,6 +132,8 @@ def sustained_seconds(
     rows = torch.zeros(effort.rounds, len(actions), dtype=torch.float64)
     for row in rows:
         for column, (key, action) in enumerate(actions.items()):
+            if of_rows == "median":
+                time.sleep(effort.pause_s)
             dist.barrier()
             row[column] = _common_seconds(action, calls[key]) / calls[key]
     seconds = rows.amin(0) if of_rows == "fastest" else rows.median(0).values

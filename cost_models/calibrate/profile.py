@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from cost_models.calibrate.fit import fit_line, fit_rates, relative_errors
+from cost_models.calibrate.fit import fit_line, fit_rates, relative_errors, rising
 from cost_models.calibrate.measure import Measured
 from cost_models.collectives import ring_terms
 from cost_models.machine import Device, Fit, Hardware, Link, Share
@@ -33,18 +33,20 @@ class Times:
     seconds: Mapping[int, float]
 
     def fit(self) -> Fit:
-        """Alpha and beta."""
-        line = fit_line(list(self.seconds), list(self.seconds.values()))
+        """Alpha and beta, and what was measured: more bytes never take less."""
+        sizes, seconds = zip(*sorted(self.seconds.items()), strict=True)
+        line = fit_line(sizes, seconds)
         return Fit(
             self.collective,
             self.ranks,
             rounded(line.latency_s),
             rounded(line.per_s),
             self.host_ranks,
+            curve=tuple(zip(sizes, map(rounded, rising(seconds)), strict=True)),
         )
 
     def errors_of(self, fit: Fit) -> list[float]:
-        """The relative errors of a fit."""
+        """The relative errors of a fitted line."""
         predicted = [fit.latency_s + nbytes / fit.bytes_per_s for nbytes in self.seconds]
         return relative_errors(predicted, self.seconds.values())
 
@@ -172,6 +174,7 @@ def _at_least(fit: Fit, gather: Fit) -> Fit:
         fit,
         latency_s=max(fit.latency_s, gather.latency_s),
         bytes_per_s=min(fit.bytes_per_s, gather.bytes_per_s),
+        curve=tuple((n, max(s, gather.seconds(n))) for n, s in fit.curve),
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.collectives import axis_link, collective_seconds
 from cost_models.errors import CostModelError
 from cost_models.hardware import Device, Fit, Hardware, Link, Tier, load, names
-from cost_models.ops import op_seconds
+from cost_models.ops import adamw_seconds, op_seconds
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 LINK = Link(bytes_per_s=1e9, latency_s=1e-5)
@@ -49,7 +49,6 @@ def test_the_first_bytes_go_at_the_speed_of_the_cache() -> None:
 
 
 @pytest.mark.parametrize("device", [PLAIN, CACHED, *(load(name).device for name in names())])
-@settings(deadline=None)
 @given(flops=amounts, more_flops=amounts, nbytes=amounts, more_nbytes=amounts)
 def test_more_work_never_takes_less_time(
     device: Device, flops: float, more_flops: float, nbytes: float, more_nbytes: float
@@ -89,8 +88,33 @@ def test_fits_override_the_ring_for_their_kind_and_ranks_only() -> None:
         assert collective_seconds(kind, 2e6, ranks, link) == ring
 
 
+CURVE = ((1e3, 1e-3), (2e3, 1e-3), (4e3, 3e-3))
+CURVED = Fit("all_reduce", 4, latency_s=5.0, bytes_per_s=1e6, curve=CURVE)
+
+
+def test_between_measured_sizes_what_was_measured_counts_and_not_the_line() -> None:
+    link = Link(1e9, 1e-5, (CURVED,))
+    for nbytes, seconds in {**dict(CURVE), 0: 1e-3, 3e3: 2e-3, 1.5e3: 1e-3, 1.004e6: 1.003}.items():
+        assert collective_seconds("all_reduce", nbytes, 4, link) == pytest.approx(seconds)
+
+
+def test_a_faster_link_spares_small_messages_nothing() -> None:
+    twice = CURVED.faster(2.0)
+    assert [twice.seconds(n) for n in (0.0, 2e3, 4e3)] == pytest.approx([1e-3, 1e-3, 2e-3])
+    assert twice.seconds(1.004e6) == pytest.approx(2e-3 + 0.5)
+    line = replace(CURVED, curve=()).faster(2.0)
+    assert line.seconds(1e6) == pytest.approx(5.5)
+
+
+def test_adamw_goes_operator_by_operator_on_a_cpu_only() -> None:
+    gpu = replace(PLAIN, kind="cuda")
+    assert adamw_seconds(0.0, PLAIN) == adamw_seconds(0.0, gpu) == pytest.approx(40e-6)
+    memory = 1e11 * 0.8
+    assert adamw_seconds(1e9, PLAIN) == pytest.approx(20e9 / memory + 40e-6)
+    assert adamw_seconds(1e9, gpu) == pytest.approx(7e9 / memory + 40e-6)
+
+
 @pytest.mark.parametrize("name", names())
-@settings(deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     ranks=st.sampled_from([1, 2, 3, 4, 8]),

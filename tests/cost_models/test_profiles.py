@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.errors import CostModelError, ProfileError, UnknownHardwareError
@@ -86,7 +86,6 @@ def test_shipped_profile_prints_and_parses_back(name: str) -> None:
     assert parse(to_text(hardware), "printed") == hardware
 
 
-@settings(deadline=None)
 @given(machines())
 def test_any_profile_prints_and_parses_back(hardware: Hardware) -> None:
     assert parse(to_text(hardware), "printed") == hardware
@@ -193,6 +192,21 @@ def test_link_keeps_the_fits_measured_under_the_nearest_load() -> None:
     assert [fit.latency_s for fit in link.shared_by(8).fits] == [2.0]
 
 
+def test_what_was_measured_of_a_collective_is_read_back_and_must_rise() -> None:
+    def with_curve(*curve: tuple[float, float]) -> Hardware:
+        fit = Fit("all_reduce", 2, 1e-3, 1e9, 2, 0.1, curve)
+        return replace(load("h100"), intra_host=replace(load("h100").intra_host, fits=(fit,)))
+
+    hardware = with_curve((1024, 1e-3), (4096.0, 1e-3))
+    assert parse(to_text(hardware), "mine") == hardware
+    for wrong in (((4096, 1e-3), (1024, 2e-3)), ((1024, 2e-3), (4096, 1e-3)), ((0, 1e-3),)):
+        with pytest.raises(ProfileError, match=r"intra_host\.fits\.curve"):
+            with_curve(*wrong).check()
+    for pair in ("1024", "[1024]", "[1024, 'slow']"):
+        with pytest.raises(ProfileError, match=r"fits\.curve"):
+            parse(to_text(hardware).replace("[1024, 0.001]", pair), "mine")
+
+
 def test_unknown_name_suggests_and_lists() -> None:
     with pytest.raises(
         UnknownHardwareError, match=r"'a10'.*mean 'a100'.*cpu, h100.*calibrate.*hardware h100"
@@ -255,7 +269,6 @@ def test_bad_file_names_itself_the_key_and_the_remedy(
     assert str(path) in str(caught.value) and "autopar calibrate" in str(caught.value)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_no_damage_to_a_file_ends_in_another_error(data: st.DataObject) -> None:
     whole = to_text(load("cpu"))

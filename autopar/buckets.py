@@ -1,0 +1,28 @@
+"""Buckets: parameters and gradients that travel together, as they are carried and as they are priced.
+
+The first bucket is small, so that the first reduction starts early in the backward; the last one is full
+when the backward ends, as the parameters that the forward reads first get their gradients last.  So
+reductions of all buckets but the last have a backward to hide beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+FIRST_NBYTES, NBYTES = 2**20, 25 * 2**20
+"""Sizes of the first and of the other buckets, as in DDP (Li et al., VLDB 2020, section 3.2.3)."""
+
+
+def buckets(sizes: Iterable[int]) -> Iterator[list[int]]:
+    """The places of tensors of so many bytes, bucket by bucket; none but a single tensor exceeds one."""
+    limit = FIRST_NBYTES
+    chosen: list[int] = []
+    held = 0
+    for place, nbytes in enumerate(sizes):
+        if chosen and held + nbytes > limit:
+            yield chosen
+            chosen, held, limit = [], 0, NBYTES
+        chosen.append(place)
+        held += nbytes
+    if chosen:
+        yield chosen
