@@ -245,7 +245,7 @@ class Graph:
 
     @cached_property
     def reached(self) -> frozenset[str]:
-        """The tensors that a gradient arrives at: not the values of a `topk` that is asked for places."""
+        """Tensors that a gradient arrives at: not the values of a `topk` that is asked for places."""
         found = {name for name in self.results if self.tensors[name].differentiable}
         for node in reversed(self.nodes):
             if any(tensor.name in found for tensor in node.outputs):

@@ -29,6 +29,8 @@ from tests.architectures import ARCHITECTURES, WORKAROUNDS
 from tests.pool import Pool
 
 AIM = 0.02
+LIMIT_S = 900.0
+"""Of one step, on a machine that has other work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,17 @@ class Row:
     forward: int
     backward: int
     update: int
+    allocated: int
 
     @property
     def error(self) -> float:
         """Of the plan, relative to what was counted."""
         return self.plan / self.counted - 1
+
+    @property
+    def short(self) -> float:
+        """Of the plan, relative to what the allocator gave."""
+        return self.plan / self.allocated - 1
 
 
 def rows(name: str, pool: Pool) -> Iterator[Row]:
@@ -61,12 +69,12 @@ def rows(name: str, pool: Pool) -> Iterator[Row]:
     for ranks in (1, 2):
         for mode in modes:
             plan, work = peaks.planned(key, ranks, mode)
-            found = pool.run(ranks, peaks.peaks, work)[0]
+            found = pool.run(ranks, peaks.peaks, work, limit_s=LIMIT_S)[0]
             e = plan.estimate
             rest = e.parameter_nbytes + e.gradient_nbytes + e.optimizer_nbytes
             yield Row(
                 name, ranks, mode or "none", e.memory_nbytes, found.most, rest, found.rest,
-                found.forward, found.backward, found.update,
+                found.forward, found.backward, found.update, found.allocated,
             )  # fmt: skip
 
 
@@ -77,13 +85,13 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     pool, found = Pool(), []
-    print(f"{'model':18}{'ranks':>5}  {'recompute':10}{'plan':>12}{'counted':>12}{'error':>8}")
+    print(f"{'':18}{'ranks':>5}  {'recompute':10}{'plan':>12}{'counted':>12}  {'allocated':>18}")
     for name in options.names or [name for name in ARCHITECTURES if name not in WORKAROUNDS]:
         for row in rows(name, pool):
             found.append(row)
             print(
                 f"{row.model:18}{row.ranks:>5}  {row.recompute:10}{row.plan:>12,}{row.counted:>12,}"
-                f"{row.error:>8.1%}",
+                f"{row.error:>8.2%}{row.allocated:>12,}{row.short:>8.1%}",
                 flush=True,
             )
         parity.forget()
@@ -107,7 +115,10 @@ def to_json(found: list[Row]) -> str:
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}",
         "aim": AIM,
         "within": within(found),
-        "results": [asdict(row) | {"error": round(row.error, 5)} for row in found],
+        "results": [
+            asdict(row) | {"error": round(row.error, 5), "short": round(row.short, 5)}
+            for row in found
+        ],
     }
     return json.dumps(content, indent=1) + "\n"
 

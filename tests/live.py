@@ -1,12 +1,12 @@
 """Counts live bytes, in two ways that know nothing of plans.
 
-`LiveBytes` looks at every storage that some operator made and that somebody still holds; `Allocations`
-asks PyTorch's allocator.  The first sees tensors only, and while it looks autograd adds gradients up out
-of place; the second sees a step as it runs.
+`LiveBytes` looks at every storage that some operator made and that somebody still holds: the tensors of
+a step.  `Allocations` asks PyTorch's allocator, which also knows what kernels take for themselves.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,6 +16,8 @@ from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it tells of every profile that begins and ends
 
 
 class LiveBytes(TorchDispatchMode):
@@ -36,10 +38,12 @@ class LiveBytes(TorchDispatchMode):
     ) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # what it does with its parts comes here again
+        adds_in_place = func is torch.ops.aten.add.Tensor and _is_alone(args[0])
         before = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if _is_plain(t)}
         result = func(*args, **(kwargs or {}))
         self.count(t for t in tree_leaves(result) if _is_plain(t) and _cdata(t) not in before)
-        self.most = max(self.most, self.nbytes)
+        if not adds_in_place:
+            self.most = max(self.most, self.nbytes)
         return result
 
     def count(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -55,6 +59,17 @@ class LiveBytes(TorchDispatchMode):
         for key in gone:
             del self._storages[key]
         return sum(size for _, size in self._storages.values())
+
+
+def _is_alone(first: object) -> bool:
+    """Whether autograd would add to this gradient in place, had it not been handed to Python.
+
+    It does where nobody else has the storage; here its tensor and our look at it are two.
+    """
+    if torch._C._current_autograd_node() is None or not _is_plain(first):
+        return False
+    assert isinstance(first, torch.Tensor)
+    return bool(torch._C._storage_Use_Count(_cdata(first)) <= 2)
 
 
 class Allocations:

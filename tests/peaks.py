@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -24,12 +26,16 @@ from tests.live import Allocations, LiveBytes
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Bytes: what rests between steps, and the most in use in each phase of one."""
+    """Bytes: what rests between steps, and the most in use in each phase of one.
+
+    `allocated` is the most of a step as the allocator has it: what kernels take for themselves too.
+    """
 
     rest: int
     forward: int
     backward: int
     update: int
+    allocated: int
 
     @property
     def most(self) -> int:
@@ -71,18 +77,29 @@ def peaks(work: parity.Work) -> Peaks:
             parallel(**inputs).backward()
             optimizer.step()
             _in_place(parallel)
-            there = live.nbytes
-        with Allocations(there) as forward:
+            live.most = there = live.nbytes
             loss = parallel(**inputs)
-        with Allocations(forward.nbytes) as backward:
+            forward, live.most = live.most, live.nbytes
             loss.backward()
             del loss
-        with Allocations(backward.nbytes) as update:
+            backward, live.most = live.most, live.nbytes
             optimizer.step()
+        allocated = _allocated(parallel, inputs, there)
     finally:
         gc.enable()
     rest = there - sum(tensor.nbytes for tensor in given)
-    return Peaks(rest, forward.most, backward.most, update.most)
+    return Peaks(rest, forward, backward, live.most, allocated)
+
+
+def _allocated(parallel: Parallel, inputs: Mapping[str, Any], there: int) -> int:
+    """The most that forward and backward of another step have allocated, for kernels too."""
+    _in_place(parallel)
+    with Allocations(there) as forward:
+        loss = parallel(**inputs)
+    with Allocations(forward.nbytes) as backward:
+        loss.backward()
+        del loss
+    return max(forward.most, backward.most)
 
 
 def _in_place(parallel: Parallel) -> None:

@@ -144,9 +144,7 @@ class _Call:
         with _torch.fake_mode():
             tensors = self._tensors()
             leaves = [(name, tensors[name]) for name in names if tensors[name].requires_grad]
-            made = within(
-                lambda: self.run(tensors), [x for _, x in leaves], len(self.node.outputs)
-            )
+            made = within(lambda: self.run(tensors), [x for _, x in leaves], len(self.node.outputs))
         of = {name: place for (name, _), place in zip(leaves, made.passes, strict=True)}
         return replace(made, passes=tuple(of.get(name) for name in self.node.operands))
 
@@ -243,9 +241,7 @@ def _strides(tensor: Any) -> Strides:
     return tuple(tensor.stride()) if isinstance(tensor, torch.Tensor) else ()
 
 
-def _fake(
-    tensor: Tensor, strides: Strides | None, lay: Layout | None, flows: bool
-) -> torch.Tensor:
+def _fake(tensor: Tensor, strides: Strides | None, lay: Layout | None, flows: bool) -> torch.Tensor:
     dtype = getattr(torch, tensor.dtype)
     if lay is None and strides is not None:
         made = torch.empty_strided(tensor.shape, strides, dtype=dtype)

@@ -112,8 +112,10 @@ class _Model:
                 for (stage, worker), text in sorted(made.sources.items())
             )
             return replace(extras, emitted=emitted)
-        drawn = roofline(self.plan, self.graph, hardware_of(self.plan, self.hardware))
-        source = emit(self.plan, self.graph, rules.localize, saved(self.graph))
+        profile = hardware_of(self.plan, self.hardware)
+        drawn = roofline(self.plan, self.graph, profile)
+        kept = saved(self.graph, profile.device.kind)
+        source = emit(self.plan, self.graph, rules.localize, kept)
         return replace(extras, roofline=drawn, emitted=(("emitted", source),))
 
     def explained(self, target: str) -> Explanation:

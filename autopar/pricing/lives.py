@@ -167,7 +167,7 @@ class Lives:
 
     @property
     def converted(self) -> list[tuple[int, Conversion]]:
-        """The conversions in the order in which they are carried out, each at its first reader's place."""
+        """The conversions as they are carried out, each at the place of its first reader."""
         to = {(c.tensor, c.target): c for c in self.keeps.conversions}
         return [(place, to[form]) for form, place in self._first.items() if form in to]
 

@@ -124,16 +124,6 @@ def moved_nbytes(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> 
     return sum(local_nbytes(tensor, form, mesh) for tensor, form in pairs)
 
 
-def working_nbytes(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> int:
-    """Outputs and operand gradients of one operator: what is alive besides what is kept."""
-    if node.is_leaf:
-        return 0
-    operands = zip((graph.tensors[name] for name in node.operands), sharding.inputs, strict=True)
-    outputs = zip(node.outputs, sharding.outputs, strict=True)
-    gradients = ((tensor, form) for tensor, form in operands if tensor.differentiable)
-    return sum(local_nbytes(tensor, form, mesh) for tensor, form in (*gradients, *outputs))
-
-
 def _pairs(
     operands: Iterable[Tensor], outputs: Iterable[Tensor], sharding: OpSharding
 ) -> Iterable[tuple[Tensor, Sharding]]:

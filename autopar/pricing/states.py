@@ -9,8 +9,9 @@ import numpy as np
 from autopar.blocks import is_dear
 from autopar.graph import Graph, Node, Saved
 from autopar.plans.plan import OpSharding
+from autopar.pricing.gradients import fresh_nbytes, full_gradients
 from autopar.pricing.once import Once, looks
-from autopar.pricing.operators import local_nbytes, operator_seconds, split, working_nbytes
+from autopar.pricing.operators import local_nbytes, operator_seconds, split
 from autopar.pricing.parameters import early_share, storage_nbytes, storage_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
@@ -37,6 +38,7 @@ class StateCosts:
         self.graph, self.candidates, self.prices, self.routes = graph, candidates, prices, routes
         self.saved, self._once = saved, once
         self._together, self._early = len(graph.leaves("parameter")), early_share(graph)
+        self._full = full_gradients(graph, saved)
 
     def of_storages(self, node: Node) -> Costs:
         """A parameter's ways to rest: per step, and for as long as training runs."""
@@ -78,7 +80,9 @@ class StateCosts:
             return seconds, np.array(nbytes, dtype=float), -covers
 
         # Equal nodes have one rule: the same operator and arguments on tensors that look alike.
-        return self._once(priced, "operator", options, rule_of(node, self.graph), also=(kept, extra))
+        return self._once(
+            priced, "operator", options, rule_of(node, self.graph), also=(kept, extra)
+        )
 
     def of_recomputation(self, node: Node, nbytes: Array) -> Costs:
         """Of each candidate and mode of its block: the forward's seconds again, and what is kept.
@@ -110,18 +114,22 @@ class StateCosts:
     def working(self, node: Node) -> Array:
         """Bytes that are alive while the operator goes back, beside what is kept."""
         options, mesh = self.candidates.operators[node.name], self.prices.mesh
-        within = self._saved(node).backward_nbytes
+        saved, full = self._saved(node), self._full
+        within = saved.backward_nbytes
 
         def alive() -> Array:
             return np.array(
                 [
-                    working_nbytes(node, option, self.graph, mesh) + within // split(option, mesh)
+                    fresh_nbytes(node, option, self.graph, mesh, self.saved, full)
+                    + within // split(option, mesh)
                     for option in options
                 ],
                 dtype=float,
             )
 
-        return self._once(alive, "working", options, rule_of(node, self.graph), within)
+        outputs = tuple((t.name in full, t.name in self.graph.reached) for t in node.outputs)
+        also = (within, saved.passes, outputs)
+        return self._once(alive, "working", options, rule_of(node, self.graph), also=also)
 
     def _cached_nbytes(self, node: Node, option: OpSharding) -> int:
         """What selective recomputation keeps of an operator."""

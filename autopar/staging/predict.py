@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autopar.capture.saved import Asked, saved
-from autopar.graph import Graph, Saved
+from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
 from autopar.planning.posed import Settings, prices_of

@@ -41,8 +41,10 @@ def test_an_operator_that_lays_its_operand_out_anew_keeps_a_copy() -> None:
     model, inputs = small(body)
     graph = capture(model, inputs)
     kept = saved(graph)
-    wide, flat = (kept[node.name] for node in graph.nodes if short(node.op) == "linear")
-    assert 0 in wide.operands and wide.copied == (0,)
+    linear = [node for node in graph.nodes if short(node.op) == "linear"]
+    wide, flat = (kept[node.name] for node in linear)
+    read = graph.tensors[linear[0].operands[0]]
+    assert 0 not in wide.operands and wide.copied == (0,) and wide.extra_nbytes == read.nbytes
     assert 0 in flat.operands and flat.copied == ()
 
 
@@ -59,8 +61,45 @@ def test_a_gpu_keeps_a_mask_of_dropout() -> None:
 
     graph = capture(Drop(), {"x": torch.ones(4, 8)})
     name = next(node.name for node in graph.nodes if "dropout" in node.op)
-    assert saved(graph)[name] == Saved((), (), 4 * 8 * 4)
-    assert saved(graph, "cuda")[name] == Saved((), (), 4 * 8)
+    assert saved(graph)[name].extra_nbytes == 4 * 8 * 4
+    assert saved(graph, "cuda")[name].extra_nbytes == 4 * 8
+
+
+def test_a_reshape_of_a_transposed_tensor_is_a_copy() -> None:
+    """Of one that lies in order it is a view; only the graph's strides tell them apart."""
+
+    def body(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        heads = m.linear(x).view(2, 4, 2, 2)  # type: ignore[operator]
+        return (heads.reshape(2, 16) + heads.transpose(1, 2).reshape(2, 16)).sum()
+
+    model, inputs = small(body)
+    graph = capture(model, inputs)
+    kept = saved(graph)
+    found = [kept[node.name] for node in graph.nodes if short(node.op) in ("reshape", "view")]
+    assert [each.shares for each in found[-2:]] == [(0,), (None,)]
+    assert [each.passes for each in found[-2:]] == [(0,), (0,)]
+
+
+def test_gradients_share_memory_where_an_operator_hands_them_on() -> None:
+    def body(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        made = m.linear(x)  # type: ignore[operator]
+        return ((made + made.relu()) * made[0]).sum()
+
+    model, inputs = small(body)
+    graph = capture(model, inputs)
+    kept = saved(graph)
+    passes = {short(node.op): kept[node.name].passes for node in graph.nodes if not node.is_leaf}
+    assert passes["add"] == (0, 0) and passes["relu"] == (None,) and passes["select"] == (None,)
+
+
+def test_selective_recomputation_keeps_products() -> None:
+    def body(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return m.linear(x).relu().sum()  # type: ignore[operator]
+
+    model, inputs = small(body)
+    graph = capture(model, inputs)
+    cached = {short(n.op): saved(graph)[n.name].cached for n in graph.nodes if not n.is_leaf}
+    assert cached["linear"] == (0,) and cached["relu"] == ()
 
 
 def test_what_is_kept_inside_an_operator_is_counted_once_and_whole() -> None:
