@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 FIRST_NBYTES, NBYTES = 2**20, 25 * 2**20
 """Sizes of the first and of the other buckets, as in DDP (Li et al., VLDB 2020, section 3.2.3)."""
 SHARES = 8
-"""Gradients make at least so many buckets, of `FIRST_NBYTES` at least: with fewer, those of a small model
-would be in the last one, and hide nowhere."""
+"""Gradients make at least so many buckets, of `FIRST_NBYTES` at least: with fewer, those of a small
+model would be in the last one, and hide nowhere."""
 
 
 def buckets(sizes: Sequence[int], *, gradients: bool) -> Iterator[list[int]]:

@@ -1,7 +1,7 @@
 """Six models on three networks: autopar's plan against DDP, FSDP2, tensor parallelism and pipelining.
 
-    sudo python benchmarks/race -o benchmarks/race.json                    # all of it
-    sudo python benchmarks/race --network two --model gpt2 -o race.json    # a part; the file's others stay
+    sudo python benchmarks/race -o benchmarks/race.json                    # all
+    sudo python benchmarks/race --network two --model gpt2 -o race.json    # a part
 
 Hosts are network namespaces of this machine (`../racks.py`).  Each network is calibrated in a run of its
 own.  Then, for each model, every setting of every contender makes a step that is compared with one
