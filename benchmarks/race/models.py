@@ -154,7 +154,8 @@ def moe(sizes: Sizes) -> nn.Module:
     config = transformers.MixtralConfig(
         num_hidden_layers=sizes.layers // 2, num_attention_heads=HEADS, num_key_value_heads=HEADS,
         hidden_size=sizes.hidden, intermediate_size=sizes.inner // 2, vocab_size=sizes.vocabulary,
-        use_cache=False, max_position_embeddings=sizes.sequence, num_local_experts=EXPERTS, num_experts_per_tok=2,
+        use_cache=False, max_position_embeddings=sizes.sequence, num_local_experts=EXPERTS,
+        num_experts_per_tok=2,
         output_router_logits=False, experts_implementation="grouped_mm",
     )  # fmt: skip
     return transformers.MixtralForCausalLM(config)
