@@ -305,7 +305,8 @@ class Sweep:
         leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
         for name, pieces in self._readers.items():
             if name in leaf:
-                nbytes = storage_bytes(leaf[name], decided.parameter[name], prices).total
+                rests = decided.parameter[name]
+                nbytes = storage_bytes(leaf[name], rests, prices, graph).total
                 for first, later in itertools.pairwise(pieces):
                     yield first, later, nbytes
 

@@ -44,7 +44,8 @@ FLAGS = {
         "plan", "--trace", "--bandwidth", "--microbatches", "--straggler", "--hardware",
     },
     "report": {
-        "plan", "--output", "-o", "--model", "--frontier", "--hardware", "--batch", "--sequence",
+        "plan", "--output", "-o", "--model", "--frontier", "--explain", "--measured", "--hardware",
+        "--database", "--batch", "--sequence",
     },
     "frontier": {
         "model", "--mesh", "--hardware", "--output", "-o", "--database", "--batch", "--sequence",
