@@ -7,21 +7,28 @@ reductions of all buckets but the last have a backward to hide beside.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 FIRST_NBYTES, NBYTES = 2**20, 25 * 2**20
 """Sizes of the first and of the other buckets, as in DDP (Li et al., VLDB 2020, section 3.2.3)."""
+SHARES = 8
+"""Gradients make at least so many buckets, of `FIRST_NBYTES` at least: with fewer, those of a small
+model would be in the last one, and hide nowhere."""
 
 
-def buckets(sizes: Iterable[int]) -> Iterator[list[int]]:
-    """The places of tensors of so many bytes, bucket by bucket; none but a single tensor exceeds one."""
+def buckets(sizes: Sequence[int], *, gradients: bool) -> Iterator[list[int]]:
+    """The places of tensors of so many bytes, bucket by bucket; none but a single tensor exceeds one.
+
+    `gradients`: buckets are filled beside a backward; parameters are all there, and fill the largest.
+    """
+    most = max(FIRST_NBYTES, min(NBYTES, sum(sizes) // SHARES)) if gradients else NBYTES
     limit = FIRST_NBYTES
     chosen: list[int] = []
     held = 0
     for place, nbytes in enumerate(sizes):
         if chosen and held + nbytes > limit:
             yield chosen
-            chosen, held, limit = [], 0, NBYTES
+            chosen, held, limit = [], 0, most
         chosen.append(place)
         held += nbytes
     if chosen:

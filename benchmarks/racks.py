@@ -20,7 +20,7 @@ RACKS = 2
 
 @contextmanager
 def joined(sizes: Sequence[int], rate: str = "", between: str = "") -> Iterator[tuple[Host, ...]]:
-    """So many hosts in each rack, their links of `rate`, the racks joined at `between` (as tc says them)."""
+    """So many hosts in each rack, links of `rate`, the racks joined at `between` (as tc says them)."""
     if len(sizes) > RACKS:
         raise SystemExit(f"{len(sizes)} racks; one link joins two.")
     tag = f"rk{os.getpid() % 10000}"

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from autopar.buckets import FIRST_NBYTES, NBYTES, buckets
 
 
-@given(st.lists(st.integers(0, 2 * NBYTES)))
-def test_buckets_hold_everything_in_order_up_to_their_size(sizes: list[int]) -> None:
-    found = list(buckets(sizes))
+@given(st.lists(st.integers(0, 2 * NBYTES)), st.booleans())
+def test_buckets_hold_everything_in_order_up_to_their_size(
+    sizes: list[int], gradients: bool
+) -> None:
+    found = list(buckets(sizes, gradients=gradients))
     assert [place for places in found for place in places] == list(range(len(sizes)))
     for number, places in enumerate(found):
         limit = NBYTES if number else FIRST_NBYTES
@@ -18,5 +20,14 @@ def test_buckets_hold_everything_in_order_up_to_their_size(sizes: list[int]) -> 
 
 
 def test_the_first_bucket_is_small() -> None:
-    assert list(buckets([2**19, 2**19, 1, 24 * 2**20, 2**20])) == [[0, 1], [2, 3], [4]]
-    assert list(buckets([])) == []
+    sizes = [2**19, 2**19, 1, 24 * 2**20, 2**20]
+    assert list(buckets(sizes, gradients=False)) == [[0, 1], [2, 3], [4]]
+    assert list(buckets([], gradients=False)) == []
+
+
+def test_gradients_of_a_small_model_are_not_all_in_the_last_bucket() -> None:
+    sizes = [2**18] * 64  # 16 MiB
+    found = [len(places) for places in buckets(sizes, gradients=True)]
+    assert found == [4, *[8] * 7, 4]
+    assert [len(places) for places in buckets(sizes, gradients=False)] == [4, 60]
+    assert [len(places) for places in buckets([2**16] * 32, gradients=True)] == [16, 16]

@@ -312,10 +312,11 @@ def flows_of(issued: tuple[Traffic, ...], scope: Scope, prices: Prices) -> Itera
 
 def in_buckets(parts: list[Traffic]) -> list[Traffic]:
     """Collectives of single parameters as they travel: backwards from the last parameter's."""
-    in_order = parts if parts[0].direction == "forward" else parts[::-1]
+    gradients = parts[0].direction == "backward"
+    in_order = parts[::-1] if gradients else parts
     return [
         replace(parts[0], nbytes=sum(in_order[place].nbytes for place in places))
-        for places in buckets(part.nbytes for part in in_order)
+        for places in buckets([part.nbytes for part in in_order], gradients=gradients)
     ]
 
 

@@ -117,7 +117,7 @@ def early_share(graph: Graph) -> float:
     """Of all gradients' bytes, those in buckets that are full before the backward ends."""
     leaves = (node.outputs[0] for node in reversed(tuple(graph.leaves("parameter"))))
     sizes = [math.prod(t.shape) * t.itemsize for t in leaves if t.differentiable]
-    filled = [sum(sizes[place] for place in places) for places in buckets(sizes)]
+    filled = [sum(sizes[place] for place in places) for places in buckets(sizes, gradients=True)]
     return sum(filled[:-1]) / max(1, sum(filled))
 
 

@@ -94,25 +94,30 @@ class _Products(TorchFunctionMode):
         if not (weight.dim() == 2 and x.dim() > 1 and x.requires_grad and deferred.waits(weight)):
             return func(*args)
         hidden = _Hidden(weight, is_transposed, deferred)
-        made = _Product.apply(x, weight.detach(), hidden)
-        return made if bias is None else made + bias
+        return _Product.apply(x, weight.detach(), bias, hidden)
 
 
 class _Product(torch.autograd.Function):
-    """``x @ w``, or ``x @ w.T`` where the weight is transposed, as a linear layer's is."""
+    """``x @ w``, or ``x @ w.T`` where the weight is transposed, as a linear layer's is; plus a bias,
+    whose gradient does not wait."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, values: torch.Tensor, hidden: _Hidden) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None, hidden: _Hidden
+    ) -> torch.Tensor:
         ctx.save_for_backward(x, values)
-        ctx.hidden = hidden
-        return x @ (values.T if hidden.is_transposed else values)
+        ctx.hidden, ctx.bias = hidden, None if bias is None else bias.shape
+        if hidden.is_transposed:
+            return F.linear(x, values, bias)
+        return x @ values if bias is None else torch.addmm(bias, x, values)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         x, values = ctx.saved_tensors
         hidden: _Hidden = ctx.hidden
         hidden.put_off(x, gradient)
-        return gradient @ (values if hidden.is_transposed else values.T), None, None
+        of_bias = gradient.sum_to_size(ctx.bias) if ctx.needs_input_grad[2] else None
+        return gradient @ (values if hidden.is_transposed else values.T), None, of_bias, None
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,10 @@ class Reducer:
         travelling = [slot for slot in self._slots if slot.hops or slot.entry.exchange]
         self._alone = [slot for slot in self._slots if not (slot.hops or slot.entry.exchange)]
         backward = {id(slot): place for place, slot in enumerate(reversed(travelling))}
-        groups = sorted(in_buckets(reversed(travelling)), key=lambda group: backward[id(group[-1])])
+        groups = sorted(
+            in_buckets(reversed(travelling), gradients=True),
+            key=lambda group: backward[id(group[-1])],
+        )
         self.buckets = [Bucket(g, axes, g[0].local.dtype) for g in groups]
         self._bucket_of = {id(slot): b for b in self.buckets for slot in b.slots}
         self.synchronises = True
@@ -106,7 +109,7 @@ class Reducer:
         slot.show_pending(kept_here(slot.entry, part.reshape(slot.entry.shape), self._axes))
 
 
-def in_buckets(slots: Iterable[Slot]) -> Iterator[list[Slot]]:
+def in_buckets(slots: Iterable[Slot], *, gradients: bool) -> Iterator[list[Slot]]:
     """Slots of equal hops and dtypes together, in order, up to the bucket size."""
     groups: dict[object, list[Slot]] = {}
     for slot in slots:
@@ -114,8 +117,9 @@ def in_buckets(slots: Iterable[Slot]) -> Iterator[list[Slot]]:
         key = (slot.hops, slot.leaf_dtype, slot.local.dtype, slot.pieces.leading, over)
         groups.setdefault(key, []).append(slot)
     for group in groups.values():
-        sizes = (slot.leaf.numel() * slot.leaf.element_size() for slot in group)
-        yield from ([group[place] for place in places] for places in buckets(sizes))
+        sizes = [slot.leaf.numel() * slot.leaf.element_size() for slot in group]
+        for places in buckets(sizes, gradients=gradients):
+            yield [group[place] for place in places]
 
 
 __all__ = ["Reducer", "in_buckets"]

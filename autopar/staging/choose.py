@@ -230,9 +230,9 @@ def _counts(source: Source, sizes: Sizes, wishes: Wishes) -> tuple[int, ...]:
     found = tuple(count for count in many if sizes.is_like_batch(source.batch // count))
     if not found and wishes.microbatches is not None:
         raise InputError(
-            f"Of {source.batch} samples in {many[0]} microbatches, a microbatch runs other operators than "
-            "the batch (an expand to one sample is none). Ask for fewer microbatches, or say how many "
-            "stages there are: stages=2."
+            f"Of {source.batch} samples in {many[0]} microbatches, a microbatch runs other operators "
+            "than the batch (an expand to one sample is none). Ask for fewer microbatches, or say "
+            "how many stages there are: stages=2."
         )
     return found or (1,)
 

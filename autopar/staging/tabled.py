@@ -57,7 +57,7 @@ class Sizes:
         return self._known[samples]
 
     def is_like_batch(self, samples: int) -> bool:
-        """Whether so many samples run the batch's operators: for a single one some `expand` is nothing."""
+        """Whether so many samples run the batch's operators: for one, some `expand` is nothing."""
         names = [[node.name for node in self(n).graph.nodes] for n in (samples, self.batch)]
         return names[0] == names[1]
 

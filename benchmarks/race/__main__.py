@@ -1,7 +1,7 @@
 """Six models on three networks: autopar's plan against DDP, FSDP2, tensor parallelism and pipelining.
 
-    sudo python benchmarks/race -o benchmarks/race.json                    # all of it
-    sudo python benchmarks/race --network two --model gpt2 -o race.json    # a part; the file's others stay
+    sudo python benchmarks/race -o benchmarks/race.json                    # all
+    sudo python benchmarks/race --network two --model gpt2 -o race.json    # a part
 
 Hosts are network namespaces of this machine (`../racks.py`).  Each network is calibrated in a run of its
 own.  Then, for each model, every setting of every contender makes a step that is compared with one
@@ -41,10 +41,13 @@ def main() -> None:
     parser.add_argument("--model", action="append", choices=MODELS, help="default: all")
     parser.add_argument("--contender", action="append", choices=FAMILIES, help="default: all")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--tiny", action="store_true", help="small models: is everybody equal?")
     parser.add_argument("--profiles", type=Path, help="folder that keeps the calibrated profiles")
     parser.add_argument("-o", "--output", type=Path, help="JSON; what it has of other races stays")
     parser.add_argument("--print", action="store_true", help="print what the file has, run nothing")
     asked = parser.parse_args()
+    if asked.tiny and asked.output:
+        parser.error("--tiny measures nothing that is worth a file; leave -o out.")
     if asked.print:
         show(read(asked.output))
         return
@@ -80,7 +83,7 @@ def run(network: Network, model: str, profile: Path, asked: argparse.Namespace) 
                 str(HERE / "worker.py"), "--model", model,
                 "--sizes", ",".join(map(str, network.sizes)), "--hardware", str(profile),
                 "--rounds", str(asked.rounds), "--families", ",".join(asked.contender or FAMILIES),
-                "--output", str(result),
+                "--output", str(result), *(["--tiny"] if asked.tiny else []),
             ]
         )  # fmt: skip
         settings = json.loads(result.read_text())

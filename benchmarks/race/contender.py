@@ -24,8 +24,8 @@ class Contender:
     """On this rank: `step` runs forward and backward of a global batch and leaves the gradients.
 
     It gives the mean loss of this rank's share, or None where the loss is on other ranks: the mean of
-    those that have one is the batch's.  `weights` are whole tensors under the model's own names, complete
-    on rank 0; every rank calls it.
+    those that have one is the batch's.  `weights` are whole tensors under the model's own names,
+    complete on rank 0; every rank calls it.
     """
 
     step: Callable[[Batch], torch.Tensor | None]

@@ -136,7 +136,8 @@ CUTS: Mapping[str, Cut] = MappingProxyType(
         "gpt2": Cut(
             "input_ids", ("transformer.h",),
             {
-                "transformer.wte": FIRST, "transformer.wpe": FIRST, "transformer.ln_f": LAST, "lm_head": LAST,
+                "transformer.wte": FIRST, "transformer.wpe": FIRST,
+                "transformer.ln_f": LAST, "lm_head": LAST,
             },
             _gpt2_enter,
             lambda model, place, state, _: (model.transformer.h[place](state[0]),),

@@ -1,4 +1,4 @@
-"""Whether a contender trains the same model: its loss, and its weights after a step, as of one process."""
+"""Whether a contender trains the same model: its loss and weights after a step are one process'."""
 
 from __future__ import annotations
 

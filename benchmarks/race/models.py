@@ -1,7 +1,7 @@
 """The six models of the race, as `transformers` builds them from a configuration; nothing is downloaded.
 
 A step of each takes some hundred milliseconds on one core.  Every sample has as many targets as any
-other, so that the mean of the ranks' mean losses is the mean over the batch, as data parallelism takes it.
+other, so that the mean of the ranks' mean losses is the batch's: data parallelism takes it for that.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import torch
 import transformers
@@ -97,7 +96,8 @@ def _images(sizes: Sizes, generator: torch.Generator) -> Batch:
 def gpt2(sizes: Sizes) -> nn.Module:
     """Tied embeddings, one product for query, key and value."""
     config = transformers.GPT2Config(
-        n_layer=sizes.layers, n_head=HEADS, n_embd=sizes.hidden, vocab_size=sizes.vocabulary, n_positions=sizes.sequence,
+        n_layer=sizes.layers, n_head=HEADS, n_embd=sizes.hidden, vocab_size=sizes.vocabulary,
+        n_positions=sizes.sequence,
         attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0, use_cache=False,
         bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM",
     )  # fmt: skip
@@ -118,7 +118,8 @@ def bert(sizes: Sizes) -> nn.Module:
     """Masked language modelling; the decoder's weight is the embedding's."""
     config = transformers.BertConfig(
         num_hidden_layers=sizes.layers, num_attention_heads=HEADS, hidden_size=sizes.hidden,
-        intermediate_size=sizes.inner, vocab_size=sizes.vocabulary, max_position_embeddings=sizes.sequence,
+        intermediate_size=sizes.inner, vocab_size=sizes.vocabulary,
+        max_position_embeddings=sizes.sequence,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, pad_token_id=0,
     )  # fmt: skip
     return transformers.BertForMaskedLM(config)
@@ -127,8 +128,10 @@ def bert(sizes: Sizes) -> nn.Module:
 def t5(sizes: Sizes) -> nn.Module:
     """An encoder and a decoder that attends to it; one table of position biases for each side."""
     config = transformers.T5Config(
-        num_layers=sizes.layers // 2, num_decoder_layers=sizes.layers // 2, num_heads=HEADS, d_model=sizes.hidden,
-        d_kv=sizes.hidden // HEADS, d_ff=sizes.inner, vocab_size=sizes.vocabulary, dropout_rate=0.0, use_cache=False,
+        num_layers=sizes.layers // 2, num_decoder_layers=sizes.layers // 2, num_heads=HEADS,
+        d_model=sizes.hidden,
+        d_kv=sizes.hidden // HEADS, d_ff=sizes.inner, vocab_size=sizes.vocabulary,
+        dropout_rate=0.0, use_cache=False,
         pad_token_id=0, decoder_start_token_id=0,
     )  # fmt: skip
     return transformers.T5ForConditionalGeneration(config)
@@ -138,7 +141,8 @@ def vit(sizes: Sizes) -> nn.Module:
     """Patches and a class token."""
     config = transformers.ViTConfig(
         num_hidden_layers=sizes.layers, num_attention_heads=HEADS, hidden_size=sizes.hidden,
-        intermediate_size=sizes.inner, image_size=sizes.image, patch_size=PATCH, num_labels=sizes.classes,
+        intermediate_size=sizes.inner, image_size=sizes.image, patch_size=PATCH,
+        num_labels=sizes.classes,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     return transformers.ViTForImageClassification(config)
@@ -149,8 +153,9 @@ def moe(sizes: Sizes) -> nn.Module:
     is not a mean over samples, so that data parallelism as people use it would train another model."""
     config = transformers.MixtralConfig(
         num_hidden_layers=sizes.layers // 2, num_attention_heads=HEADS, num_key_value_heads=HEADS,
-        hidden_size=sizes.hidden, intermediate_size=sizes.inner // 2, vocab_size=sizes.vocabulary, use_cache=False,
-        max_position_embeddings=sizes.sequence, num_local_experts=EXPERTS, num_experts_per_tok=2,
+        hidden_size=sizes.hidden, intermediate_size=sizes.inner // 2, vocab_size=sizes.vocabulary,
+        use_cache=False, max_position_embeddings=sizes.sequence, num_local_experts=EXPERTS,
+        num_experts_per_tok=2,
         output_router_logits=False, experts_implementation="grouped_mm",
     )  # fmt: skip
     return transformers.MixtralForCausalLM(config)

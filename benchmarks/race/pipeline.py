@@ -101,7 +101,7 @@ def _replicated(stage: Stage, group: Any) -> nn.Module:
 
 
 def _tied(stages: list[Stage], group: Any) -> list[tuple[nn.Parameter, Any]]:
-    """Parameters that several stages hold: their gradients are to be summed, which torch leaves to us."""
+    """Parameters that several stages hold: summing their gradients is left to the user."""
     held = {name for stage in stages for name in stage.names()}
     by_rank: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(by_rank, sorted(held), group=group)

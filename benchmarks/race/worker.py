@@ -131,7 +131,7 @@ def turned(finalists: Sequence[Any], number: int) -> Sequence[Any]:
 def attempt(
     setting: Setting, model: Model, place: Place, batches: list[Batch], single: Reference | None
 ) -> Tried:
-    """Build it, compare a step with one process, time some steps; all ranks decide by rank 0's figures."""
+    """Build it, compare a step with one process, time some steps; rank 0's figures are for all."""
     tried = Tried(setting.family, setting.name)
     with collected():
         try:

@@ -76,9 +76,9 @@ class Cluster:
 def calibrate_cluster(quick: bool = False, group: int | None = None) -> Hardware:
     """Every rank must call it; all get the same profile.
 
-    With `group`, so many consecutive ranks count as one host: hosts of a rack, whose links to each other
-    are faster than those between racks.  Raises `CostModelError` for hosts of different sizes, for groups
-    that cut hosts, or on accelerators, which it cannot time yet.
+    With `group`, so many consecutive ranks count as one host: hosts of a rack, whose links to each
+    other are faster than those between racks.  Raises `CostModelError` for hosts of different sizes,
+    for groups that cut hosts, or on accelerators, which it cannot time yet.
     """
     if torch.cuda.is_available():
         raise CostModelError(

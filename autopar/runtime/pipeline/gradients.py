@@ -21,7 +21,10 @@ class Gradients:
             if slot.hops:
                 by_stage[last.get(slot.name, 0)].append(slot)
         self._buckets = {
-            stage: [Bucket(group, axes, group[0].local.dtype) for group in in_buckets(found)]
+            stage: [
+                Bucket(group, axes, group[0].local.dtype)
+                for group in in_buckets(found, gradients=True)
+            ]
             for stage, found in sorted(by_stage.items())
         }
         self._launched: list[Bucket] = []
