@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 
 from autopar.graph import Graph, Node, Origin, Saved, short
@@ -29,7 +30,13 @@ _DEAR = frozenset(
 
 def block_of(origin: Origin) -> tuple[str, int] | None:
     """The outermost numbered module that a node belongs to: ``("transformer.h", 3)``."""
-    match = _CONTAINER.match(origin.module)
+    return _numbered_in(origin.module)
+
+
+@lru_cache(maxsize=1 << 16)
+def _numbered_in(module: str) -> tuple[str, int] | None:
+    """Modules are few, and their operators are asked about often."""
+    match = _CONTAINER.match(module)
     return (match["prefix"], int(match["index"])) if match else None
 
 

@@ -177,6 +177,9 @@ class Saved:
     `extra_nbytes` counts storages that are neither (a mask, statistics) on the whole, unsplit node.
     `copied` are those of the operands of which it keeps a copy where they do not lie in row-major order.
     `forward_nbytes` and `backward_nbytes` are made and let go again while it runs.
+    `shares` says of each output in which operand's storage it lies, `passes` of each operand in which
+    output's gradient its own gradient lies; None, or nothing said: in a storage of its own.
+    `cached` are the outputs that selective recomputation keeps, `cached_nbytes` what it keeps besides.
     """
 
     operands: tuple[int, ...] = ()
@@ -185,6 +188,10 @@ class Saved:
     copied: tuple[int, ...] = ()
     forward_nbytes: int = 0
     backward_nbytes: int = 0
+    shares: tuple[int | None, ...] = ()
+    passes: tuple[int | None, ...] = ()
+    cached: tuple[int, ...] = ()
+    cached_nbytes: int = 0
 
     @property
     def is_nothing(self) -> bool:
@@ -235,6 +242,15 @@ class Graph:
     def node(self) -> Mapping[str, Node]:
         """Every node by name."""
         return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def reached(self) -> frozenset[str]:
+        """The tensors that a gradient arrives at: not the values of a `topk` that is asked for places."""
+        found = {name for name in self.results if self.tensors[name].differentiable}
+        for node in reversed(self.nodes):
+            if any(tensor.name in found for tensor in node.outputs):
+                found |= {name for name in node.operands if self.tensors[name].differentiable}
+        return frozenset(found)
 
     def leaves(self, kind: LeafKind) -> tuple[Node, ...]:
         """Nodes of one leaf kind, in order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,6 +12,20 @@ import torch.nn.functional as F
 from autopar import experts  # noqa: F401  registers its operator
 from autopar.errors import RuleError
 from autopar.graph import Arg, DType, Ref
+
+DEAR = (
+    "mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable",
+)  # fmt: skip
+"""Of ATen: products, convolutions and attention, whose results selective recomputation keeps."""
+
+
+@cache
+def dear_kernels() -> frozenset[Any]:
+    """Those of them that this PyTorch has."""
+    aten = torch.ops.aten
+    return frozenset(getattr(aten, name).default for name in DEAR if hasattr(aten, name))
 
 
 def cross_entropy_sum(

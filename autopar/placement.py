@@ -71,11 +71,25 @@ def parse_type(text: str) -> Type:
     return S(int(match[1]), int(match[2] or 1))
 
 
+class _Hashed:
+    """Room for a hash that is asked for again and again."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True)
-class Sharding:
+class Sharding(_Hashed):
     """One type per mesh axis.  Prints as ``[S(0), R]`` and parses back."""
 
     types: tuple[Type, ...]
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash(self.types))
+            return self._hash
 
     @classmethod
     def all(cls, letter: Type, mesh: Mesh) -> Sharding:

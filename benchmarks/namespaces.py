@@ -31,14 +31,14 @@ def two_hosts(rate: str) -> Iterator[tuple[Host, Host]]:
     hosts = tuple(Host(f"{tag}{end}", f"{tag}v{end}", f"10.77.0.{end + 1}") for end in (0, 1))
     try:
         for host in hosts:
-            _ip("netns", "add", host.name)
-        _ip("link", "add", hosts[0].device, "type", "veth", "peer", "name", hosts[1].device)
+            ip("netns", "add", host.name)
+        ip("link", "add", hosts[0].device, "type", "veth", "peer", "name", hosts[1].device)
         for host in hosts:
-            _ip("link", "set", host.device, "netns", host.name)
-            _ip("-n", host.name, "addr", "add", f"{host.address}/24", "dev", host.device)
-            _ip("-n", host.name, "link", "set", host.device, "up")
-            _ip("-n", host.name, "link", "set", "lo", "up")
-            _run(
+            ip("link", "set", host.device, "netns", host.name)
+            ip("-n", host.name, "addr", "add", f"{host.address}/24", "dev", host.device)
+            ip("-n", host.name, "link", "set", host.device, "up")
+            ip("-n", host.name, "link", "set", "lo", "up")
+            run(
                 "tc", "-n", host.name, "qdisc", "add", "dev", host.device, "root", "tbf",
                 "rate", rate, "burst", "256kb", "latency", "50ms",
             )  # fmt: skip
@@ -77,11 +77,13 @@ def _start(
     return subprocess.Popen(command, env=environment)
 
 
-def _ip(*words: str) -> None:
-    _run("ip", *words)
+def ip(*words: str) -> None:
+    """``ip`` with these words; ends the program where it fails."""
+    run("ip", *words)
 
 
-def _run(*words: str) -> None:
+def run(*words: str) -> None:
+    """A command; ends the program where it fails."""
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(

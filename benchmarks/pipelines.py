@@ -27,13 +27,21 @@ from autopar.garbage import uncollected
 from autopar.mesh import Mesh
 from autopar.request.meta import without_weights
 from autopar.request.options import Options
+from autopar.stages import Planner
 from autopar.staging import choose
+from autopar.staging.alone import Alone
 from autopar.staging.predict import predict
 from autopar.staging.staged import Staged, Wanted, compile_pipeline
 from cost_models.hardware import load
 
-PHASES = ("_problems", "plan_stages", "compiled", "_plain")
-"""Functions of `autopar/staging/choose.py` whose time is told apart."""
+PHASES: tuple[tuple[Any, str], ...] = (
+    (choose, "_problems"),
+    (Planner, "plan"),
+    (choose, "compiled"),
+    (Alone, "soon"),
+    (Alone, "after_all"),
+)
+"""Functions whose time is told apart; `after_all` may run within `soon`."""
 ALPAS_MICROBATCHES = (64, 128, 256, 512, 1024)
 """It published none; each is tried."""
 
@@ -87,8 +95,8 @@ def timed(spent: dict[str, float], name: str, function: Callable[..., Any]) -> C
 def measured(name: str) -> dict[str, Any]:
     """Plan, emit, and what took how long."""
     spent: dict[str, float] = {}
-    for phase in PHASES:
-        setattr(choose, phase, timed(spent, phase, getattr(choose, phase)))
+    for where, phase in PHASES:
+        setattr(where, phase, timed(spent, phase, getattr(where, phase)))
     wall, cpu = time.perf_counter(), time.process_time()
     model, asked = MODELS[name]()
     ids = torch.zeros(asked["batch"], dtype=torch.int64, device="meta")

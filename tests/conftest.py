@@ -15,8 +15,9 @@ from tests.pool import Pool
 
 # Nothing that an earlier run found out, or that lies in the user's cache, is seen; workers inherit it.
 os.environ["AUTOPAR_CACHE"] = tempfile.mkdtemp(prefix="autopar_cache_")
-# Every day the same examples for everybody; the slow run searches on.
-settings.register_profile("everyday", derandomize=True)
+# Every day the same examples for everybody; the slow run searches on.  A busy machine is no failure.
+settings.register_profile("everyday", derandomize=True, deadline=None)
+settings.register_profile("long", deadline=None)
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -25,8 +26,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("markexpr") == "not slow":
-        settings.load_profile("everyday")
+    everyday = config.getoption("markexpr") in ("not slow", "not long")
+    settings.load_profile("everyday" if everyday else "long")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is slow is long, too, unless it is no more than thorough: that makes it slow."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker("long")
+        elif item.get_closest_marker("thorough"):
+            item.add_marker("slow")
 
 
 def pytest_unconfigure() -> None:

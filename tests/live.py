@@ -1,4 +1,9 @@
-"""Counts live bytes: every storage that some operator made and that somebody still holds."""
+"""Counts live bytes, in two ways that know nothing of plans.
+
+`LiveBytes` looks at every storage that some operator made and that somebody still holds; `Allocations`
+asks PyTorch's allocator.  The first sees tensors only, and while it looks autograd adds gradients up out
+of place; the second sees a step as it runs.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.autograd.profiler import profile
 from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -49,6 +55,29 @@ class LiveBytes(TorchDispatchMode):
         for key in gone:
             del self._storages[key]
         return sum(size for _, size in self._storages.values())
+
+
+class Allocations:
+    """Inside, the CPU allocator's bytes are followed, from those that are there at the beginning."""
+
+    def __init__(self, there: int) -> None:
+        self.nbytes = there
+        """Bytes at the end."""
+        self.most = there
+        """At the highest point."""
+        self._profile = profile(use_cpu=True, profile_memory=True)
+
+    def __enter__(self) -> Allocations:
+        self._profile.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._profile.__exit__(*raised)
+        events = self._profile.kineto_results.events()
+        moves = [event for event in events if event.name() == "[memory]"]
+        for event in sorted(moves, key=lambda event: event.start_ns()):
+            self.nbytes += event.nbytes()
+            self.most = max(self.most, self.nbytes)
 
 
 def _cdata(tensor: torch.Tensor) -> int:

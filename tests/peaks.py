@@ -19,7 +19,7 @@ from autopar.rules import localize
 from autopar.runtime.parallel import Parallel
 from cost_models.hardware import load as load_hardware
 from tests import parity
-from tests.live import LiveBytes
+from tests.live import Allocations, LiveBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +60,29 @@ def peaks(work: parity.Work) -> Peaks:
     """Of the second step; the first one gives gradients and states their place."""
     parallel = parity.parallel_of(work)
     inputs = parity.reference(work.name).inputs
+    given = [value for value in inputs.values() if isinstance(value, torch.Tensor)]
     optimizer = parity.sgd(parallel)
     gc.collect()
     gc.disable()
     try:
         with LiveBytes() as live:
             live.count(_local(p) for p in parallel.parameters())
-            live.count(x for x in inputs.values() if isinstance(x, torch.Tensor))
+            live.count(given)
             parallel(**inputs).backward()
             optimizer.step()
             _in_place(parallel)
-            live.most = live.nbytes
-            rest = live.most - sum(x.nbytes for x in inputs.values() if isinstance(x, torch.Tensor))
+            there = live.nbytes
+        with Allocations(there) as forward:
             loss = parallel(**inputs)
-            forward, live.most = live.most, live.nbytes
+        with Allocations(forward.nbytes) as backward:
             loss.backward()
             del loss
-            backward, live.most = live.most, live.nbytes
+        with Allocations(backward.nbytes) as update:
             optimizer.step()
     finally:
         gc.enable()
-    return Peaks(rest, forward, backward, live.most)
+    rest = there - sum(tensor.nbytes for tensor in given)
+    return Peaks(rest, forward.most, backward.most, update.most)
 
 
 def _in_place(parallel: Parallel) -> None:

@@ -45,6 +45,7 @@ def test_the_readme_example_learns(tmp_path: Path) -> None:
     assert min(losses) < max(losses) - 0.3, "it does not learn"
 
 
+@pytest.mark.thorough
 def test_train_gpt(tmp_path: Path) -> None:
     arguments = ("--mesh", "2", "--steps", "3", "--layers", "1", "--batch", "4", "--preset", "fsdp")
     printed = torchrun(2, ROOT / "examples" / "train_gpt.py", *arguments, cache=tmp_path)

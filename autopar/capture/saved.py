@@ -2,48 +2,66 @@
 
 The run shows the CPU's kernels.  Where a GPU's keeps something else, `ELSEWHERE` has an operator that
 keeps the same: its fused dropout keeps a mask of one byte per element, the CPU's the factors themselves.
+Operators are asked in the graph's order, each under the strides that those before it gave its operands:
+whether a reshape is a view or a copy, and what attention copies, is a matter of strides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from autopar.capture import _torch
-from autopar.capture.within import within
+from autopar.capture.within import Made, within
 from autopar.graph import Graph, Node, Saved, Tensor, short
-from autopar.operators import bind, callable_of
+from autopar.operators import bind, callable_of, dear_kernels
 
 ELSEWHERE = {("cuda", "aten.dropout.default"): "aten.native_dropout.default"}
 """By kind of device and operator."""
 Layout = Callable[[torch.Tensor], torch.Tensor]
 """Gives a tensor the strides under which an operator is looked at."""
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is known of an operator: what it keeps, and how its results lie in memory."""
+
+    saved: Saved
+    strides: tuple[Strides, ...]
 
 
 def saved(
-    graph: Graph, kind: str = "cpu", known: dict[object, Saved] | None = None
+    graph: Graph, kind: str = "cpu", known: dict[object, Asked] | None = None
 ) -> dict[str, Saved]:
     """By node name, on a kind of device; each kind of operator, arguments and shapes is run once.
 
     `known` remembers that from graph to graph."""
     known = {} if known is None else known
     found: dict[str, Saved] = {}
+    strides: dict[str, Strides] = {}
     for node in graph.nodes:
-        if node.is_leaf or not any(tensor.differentiable for tensor in node.outputs):
+        if node.is_leaf:
             continue
         node = replace(node, op=ELSEWHERE.get((kind, node.op), node.op))
         operands = {name: graph.tensors[name] for name in node.operands}
+        lying = {name: strides.get(name) for name in operands}
         order = {name: place for place, name in enumerate(operands)}
         shapes = tuple((t.shape, t.dtype, t.differentiable) for t in operands.values())
-        renamed = _numbered(node, order)
-        key = (node.op, renamed, shapes)
+        key = (node.op, _numbered(node, order), shapes, tuple(lying.values()), _flows(node))
         if key not in known:
-            known[key] = _measure(node, operands)
-        found[node.name] = known[key]
+            known[key] = _ask(node, operands, lying)
+        strides |= zip((t.name for t in node.outputs), known[key].strides, strict=True)
+        found[node.name] = known[key].saved
     return found
+
+
+def _flows(node: Node) -> bool:
+    """Whether there is a backward."""
+    return any(tensor.differentiable for tensor in node.outputs)
 
 
 def _numbered(node: Node, order: dict[str, int]) -> str:
@@ -57,51 +75,153 @@ def _numbered(node: Node, order: dict[str, int]) -> str:
     )
 
 
-def _measure(node: Node, operands: dict[str, Tensor]) -> Saved:
-    swapped = short(node.op) == "scaled_dot_product_attention"
-    found = _kept(node, operands, _heads_behind if swapped else _as_made)
-    forward, backward = _within(node, operands)
-    found = replace(found, forward_nbytes=forward, backward_nbytes=backward)
-    if all(len(tensor.shape) < 2 for tensor in operands.values()):
-        return found
-    try:
-        still = _kept(node, operands, _turned).operands
-    except RuntimeError:  # a view that such strides do not have
-        still = ()
-    return replace(found, copied=tuple(place for place in found.operands if place not in still))
+def _ask(
+    node: Node, operands: Mapping[str, Tensor], strides: Mapping[str, Strides | None]
+) -> Asked:
+    call = _Call(node, operands, strides)
+    asked = call.kept()
+    if not _flows(node):
+        return asked
+    made = call.within()
+    found = replace(
+        asked.saved,
+        forward_nbytes=made.forward_nbytes,
+        backward_nbytes=made.backward_nbytes,
+        passes=made.passes,
+    )
+    if any(len(tensor.shape) > 1 for tensor in operands.values()):
+        found = replace(found, copied=call.copied())
+    return replace(asked, saved=found)
 
 
-def _kept(node: Node, operands: dict[str, Tensor], lay: Layout) -> Saved:
-    kept: dict[int, int] = {}
-    alive: list[torch.Tensor] = []  # a freed storage's id would be the next one's, too
+@dataclass(frozen=True)
+class _Call:
+    """An operator on fake tensors."""
 
-    def pack(tensor: torch.Tensor) -> None:
-        alive.append(tensor)
-        kept[_torch.storage_id(tensor)] = tensor.untyped_storage().nbytes()
+    node: Node
+    operands: Mapping[str, Tensor]
+    strides: Mapping[str, Strides | None]
 
-    with _torch.fake_mode():
-        tensors = {name: _fake(tensor, lay) for name, tensor in operands.items()}
-        hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed)
-        with torch.enable_grad(), hooks:
-            result = _call(node, tensors)
-        outputs = list(result) if isinstance(result, (tuple, list)) else [result]
-        outputs = outputs[
-            : len(node.outputs)
-        ]  # what an operator of `ELSEWHERE` makes besides is kept
-        names = list(node.operands)
-        by_operand = _holding(kept, ((i, tensors[name]) for i, name in enumerate(names)))
-        by_output = _holding(kept, enumerate(outputs))
-    return Saved(by_operand, by_output, sum(kept.values()))
+    def kept(self, lay: Layout | None = None) -> Asked:
+        """What the forward keeps, of operands that lie as the graph has them, or so."""
+        node, kept, dear = self.node, _Storages(), _Dear()
+        hooks = torch.autograd.graph.saved_tensors_hooks(kept.add, lambda packed: packed)
+        with _torch.fake_mode(), torch.set_grad_enabled(_flows(node)):
+            tensors = self._tensors(lay)
+            with hooks, dear:
+                result = self.run(tensors)
+            made = list(result) if isinstance(result, (tuple, list)) else [result]
+            # What an operator of `ELSEWHERE` makes besides its results is kept.
+            outputs = made[: len(node.outputs)]
+            given = [tensors[name] for name in node.operands]
+            saved = Saved(
+                kept.take(given),
+                kept.take(outputs),
+                kept.nbytes,
+                shares=_sharing(outputs, given),
+                cached=dear.storages.take(outputs),
+                cached_nbytes=dear.storages.nbytes,
+            )
+            return Asked(saved, tuple(_strides(output) for output in outputs))
+
+    def copied(self) -> tuple[int, ...]:
+        """The operands that are kept in row-major order, but as copies where they lie otherwise."""
+        layouts = [_turned]
+        if short(self.node.op) == "scaled_dot_product_attention":
+            layouts.append(_heads_behind)
+        places = self.kept(_in_order).saved.operands
+        still = set(places)
+        for lay in layouts if places else ():
+            try:
+                still &= set(self.kept(lay).saved.operands)
+            except RuntimeError:  # a view that such strides do not have
+                still = set()
+        return tuple(place for place in places if place not in still)
+
+    def within(self) -> Made:
+        """What is made besides, and where gradients lie, by operand."""
+        names = list(self.operands)
+        with _torch.fake_mode():
+            tensors = self._tensors()
+            leaves = [(name, tensors[name]) for name in names if tensors[name].requires_grad]
+            made = within(
+                lambda: self.run(tensors), [x for _, x in leaves], len(self.node.outputs)
+            )
+        of = {name: place for (name, _), place in zip(leaves, made.passes, strict=True)}
+        return replace(made, passes=tuple(of.get(name) for name in self.node.operands))
+
+    def run(self, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """The operator's results."""
+        args = bind(self.node.args, tensors.__getitem__)
+        kwargs = {key: bind(value, tensors.__getitem__) for key, value in self.node.kwargs}
+        return callable_of(self.node.op)(*args, **kwargs)
+
+    def _tensors(self, lay: Layout | None = None) -> dict[str, torch.Tensor]:
+        flows = _flows(self.node)
+        return {
+            name: _fake(tensor, self.strides[name], lay, flows)
+            for name, tensor in self.operands.items()
+        }
 
 
-def _within(node: Node, operands: dict[str, Tensor]) -> tuple[int, int]:
-    with _torch.fake_mode():
-        tensors = {name: _fake(tensor, _as_made) for name, tensor in operands.items()}
-        leaves = [tensor for tensor in tensors.values() if tensor.requires_grad]
-        return within(lambda: _call(node, tensors), leaves, len(node.outputs))
+class _Storages:
+    """Memory that somebody holds, each storage once."""
+
+    def __init__(self) -> None:
+        self._nbytes: dict[int, int] = {}
+        self._alive: list[torch.Tensor] = []  # a freed storage's id would be the next one's, too
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Hold what a tensor lies in."""
+        self._alive.append(tensor)
+        self._nbytes[_torch.storage_id(tensor)] = tensor.untyped_storage().nbytes()
+
+    def take(self, tensors: Iterable[Any]) -> tuple[int, ...]:
+        """Places of the tensors whose storage is held; each is taken out when it is found."""
+        found = []
+        for place, tensor in enumerate(tensors):
+            if isinstance(tensor, torch.Tensor) and _torch.storage_id(tensor) in self._nbytes:
+                del self._nbytes[_torch.storage_id(tensor)]
+                found.append(place)
+        return tuple(found)
+
+    @property
+    def nbytes(self) -> int:
+        """Of what was not taken out."""
+        return sum(self._nbytes.values())
 
 
-def _as_made(x: torch.Tensor) -> torch.Tensor:
+class _Dear(_torch.TorchDispatchMode):
+    """Notes the results that selective recomputation keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages = _Storages()
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in dear_kernels():
+            for tensor in _torch.tree_leaves(result):
+                if isinstance(tensor, torch.Tensor):
+                    self.storages.add(tensor)
+        return result
+
+
+def _sharing(outputs: Iterable[Any], operands: list[torch.Tensor]) -> tuple[int | None, ...]:
+    """Of each output, the operand in whose storage it lies."""
+    storage = {_torch.storage_id(x): place for place, x in reversed([*enumerate(operands)])}
+    return tuple(
+        storage.get(_torch.storage_id(x)) if isinstance(x, torch.Tensor) else None for x in outputs
+    )
+
+
+def _in_order(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
@@ -119,25 +239,19 @@ def _turned(x: torch.Tensor) -> torch.Tensor:
     return x.movedim(0, -1).contiguous().movedim(-1, 0) if x.dim() > 1 else x
 
 
-def _holding(kept: dict[int, int], tensors: Iterable[tuple[int, Any]]) -> tuple[int, ...]:
-    """Places of the tensors whose storage is kept; each storage is taken out when it is found."""
-    found = []
-    for place, tensor in tensors:
-        if isinstance(tensor, torch.Tensor) and _torch.storage_id(tensor) in kept:
-            del kept[_torch.storage_id(tensor)]
-            found.append(place)
-    return tuple(found)
+def _strides(tensor: Any) -> Strides:
+    return tuple(tensor.stride()) if isinstance(tensor, torch.Tensor) else ()
 
 
-def _fake(tensor: Tensor, lay: Layout) -> torch.Tensor:
+def _fake(
+    tensor: Tensor, strides: Strides | None, lay: Layout | None, flows: bool
+) -> torch.Tensor:
     dtype = getattr(torch, tensor.dtype)
-    differentiable = tensor.differentiable and (dtype.is_floating_point or dtype.is_complex)
-    leaf = lay(torch.empty(tensor.shape, dtype=dtype)).requires_grad_(differentiable)
+    if lay is None and strides is not None:
+        made = torch.empty_strided(tensor.shape, strides, dtype=dtype)
+    else:
+        made = (lay or _in_order)(torch.empty(tensor.shape, dtype=dtype))
+    number = dtype.is_floating_point or dtype.is_complex
+    leaf = made.requires_grad_(flows and tensor.differentiable and number)
     # A view of a leaf may be changed in place; a leaf that needs a gradient may not.
-    return leaf.view_as(leaf) if differentiable else leaf
-
-
-def _call(node: Node, tensors: dict[str, torch.Tensor]) -> Any:
-    args = bind(node.args, tensors.__getitem__)
-    kwargs = {key: bind(value, tensors.__getitem__) for key, value in node.kwargs}
-    return callable_of(node.op)(*args, **kwargs)
+    return leaf.view_as(leaf) if leaf.requires_grad else leaf

@@ -7,6 +7,7 @@ running it on fake tensors, every storage being counted as long as somebody hold
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -48,10 +49,20 @@ class _Alive(_torch.TorchDispatchMode):
         return sum(nbytes for _, nbytes in self._known.values())
 
 
-def within(
-    call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int
-) -> tuple[int, int]:
+@dataclass(frozen=True, slots=True)
+class Made:
     """Bytes beside results and what is saved, in the forward; beside those and gradients, backward.
+
+    `passes` says of each leaf which output's gradient its own gradient shares memory with, if any.
+    """
+
+    forward_nbytes: int
+    backward_nbytes: int
+    passes: tuple[int | None, ...]
+
+
+def within(call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int) -> Made:
+    """What an operator makes in both passes.
 
     Under a fake mode; `leaves` are the operands with a gradient, `results` the number of outputs.
     """
@@ -59,14 +70,21 @@ def within(
         outputs = _tensors(call())[:results]
         there = alive.nbytes
         forward = alive.most - there
-        outputs = [tensor for tensor in outputs if tensor.requires_grad]
+        places = [place for place, tensor in enumerate(outputs) if tensor.requires_grad]
+        outputs = [outputs[place] for place in places]
         if not outputs or not leaves:
-            return forward, 0
+            return Made(forward, 0, (None,) * len(leaves))
         given = [torch.empty_like(tensor) for tensor in outputs]
         there = alive.most = alive.nbytes
         made = torch.autograd.grad(outputs, leaves, given, allow_unused=True)
-        size = sum(tensor.untyped_storage().nbytes() for tensor in made if tensor is not None)
-        return forward, max(0, alive.most - there - size)
+        source = {_torch.storage_id(x): place for x, place in zip(given, places, strict=True)}
+        passes = tuple(None if x is None else source.get(_torch.storage_id(x)) for x in made)
+        own = {
+            _torch.storage_id(x): x.untyped_storage().nbytes()
+            for x, passed in zip(made, passes, strict=True)
+            if x is not None and passed is None
+        }
+        return Made(forward, max(0, alive.most - there - sum(own.values())), passes)
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -20,6 +20,14 @@ def command(
         Path, typer.Option("-o", "--output", dir_okay=False, help="TOML file to write.")
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and repetitions.")] = False,
+    group: Annotated[
+        int | None,
+        typer.Option(
+            "--group",
+            metavar="N",
+            help="Under torchrun: N consecutive ranks count as one host, such as the hosts of a rack.",
+        ),
+    ] = None,
     as_json: AS_JSON = False,
 ) -> None:
     """Measure this machine's cores and gloo, and write a hardware profile.
@@ -30,9 +38,13 @@ def command(
     from cost_models.calibrate.cluster import calibrate_cluster, is_launched
 
     if is_launched():
-        measured = calibrate_cluster(quick)
+        measured = calibrate_cluster(quick, group)
         if os.environ["RANK"] != "0":
             return
+    elif group is not None:
+        raise typer.BadParameter(
+            "groups are of the ranks that torchrun started", param_hint="--group"
+        )
     else:
         measured = calibrate(quick=quick, progress=lambda text: print(text, file=sys.stderr))
     measured.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,9 +17,11 @@ from autopar.cli.values import print_json
 from autopar.errors import InputError
 from autopar.explain import ROWS, explain, explain_stage
 from autopar.explained import hardware_of
+from autopar.graph import Graph
 from autopar.planning.asked import posed_for
 from autopar.plans.explanation import Alternative, Explanation
 from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.show import explanation
 
 
@@ -48,20 +51,34 @@ def command(
     what recomputation and the field's ways to split it (`autopar presets`) would cost.
     """
     decided = load_plan(plan)
-    profile = hardware_of(decided, hardware)
-    times = times_of(decided, database, profile)
     if isinstance(decided, PipelinePlan):
         graph = microbatch_of(decided, model, batch, sequence)
-        found = explain_stage(decided, graph, profile, times, target, stage, rows, _watched)
     elif stage is not None:
         raise InputError("This plan has no stages: leave --stage out.")
     else:
         graph = graph_of(decided, model, batch, sequence)
-        found = explain(decided, posed_for(decided, graph, profile, times), target, rows, _watched)
+    found = explained_of(decided, graph, target, hardware, database, rows, stage)
     if as_json:
         print_json(_content(found))
     else:
         console().print(explanation(found))
+
+
+def explained_of(
+    plan: Plan | PipelinePlan,
+    graph: Graph,
+    target: str,
+    hardware: str | None,
+    database: Path | None,
+    rows: int = ROWS,
+    stage: int | None = None,
+) -> Explanation:
+    """The explanation, with a bar while it is made; `graph` is the plan's, of stages a microbatch's."""
+    profile = hardware_of(plan, hardware)
+    times = times_of(plan, database, profile)
+    if isinstance(plan, PipelinePlan):
+        return explain_stage(plan, graph, profile, times, target, stage, rows, _watched)
+    return explain(plan, posed_for(plan, graph, profile, times), target, rows, _watched)
 
 
 def _watched(every: Iterable[Alternative], total: int) -> Iterable[Alternative]:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from torch import nn
 
 from autopar import rules
 from autopar.capture.saved import saved
-from autopar.cli.flags import AS_JSON, BATCH, MODEL_HELP, OWN_PROFILE, PLAN, SEQUENCE
+from autopar.cli.explain import explained_of
+from autopar.cli.flags import AS_JSON, BATCH, DATABASE, MODEL_HELP, OWN_PROFILE, PLAN, SEQUENCE
 from autopar.cli.match import graph_of
 from autopar.cli.models import load
-from autopar.cli.output import console, save
+from autopar.cli.output import console, save, working
 from autopar.cli.simulate import profile_of
-from autopar.cli.stages import load_plan, staged_of
+from autopar.cli.stages import load_plan, microbatch_of, staged
 from autopar.cli.values import print_json
 from autopar.emit import emit
 from autopar.errors import InputError
 from autopar.explained import hardware_of
+from autopar.graph import Graph
+from autopar.plans.beside import Beside
+from autopar.plans.explanation import Explanation
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.reading import text_of
@@ -38,58 +42,104 @@ def command(
     frontier: Annotated[
         Path | None, typer.Option(help="Folder that `autopar frontier -o` wrote.")
     ] = None,
+    explained: Annotated[
+        list[str] | None,
+        typer.Option("--explain", help="With --model: why this is as it is; repeatable."),
+    ] = None,
+    measured: Annotated[
+        Path | None, typer.Option(help="What `autopar profile --run --json` printed.")
+    ] = None,
     hardware: OWN_PROFILE = None,
+    database: DATABASE = None,
     as_json: AS_JSON = False,
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
     """Write one self-contained page: mesh, stages, sharding, timeline, memory, communication.
 
-    It needs no network and works from a plan alone.
+    It needs no network and works from a plan alone; with the model it has the roofline and the emitted
+    source beside yours, and explains what --explain names.
     """
     decided = load_plan(plan)
     curve = _frontier(frontier, decided) if frontier else ()
+    beside = _measured(measured, decided) if measured else None
     profile = profile_of(decided, hardware)
     limit = None if profile is None else profile.device.memory_bytes
-    extras = Extras(frontier=curve, limit_nbytes=limit)
+    extras = Extras(frontier=curve, limit_nbytes=limit, measured=beside)
     if model is not None:
-        extras = _with_model(extras, decided, model, hardware, batch, sequence)
+        read = _Model(model, decided, hardware, database, batch, sequence)
+        with working("reading the model"):
+            extras = read.added(extras)
+        why = tuple(map(read.explained, explained or ()))
+        extras = replace(extras, explained=why)
+    elif explained:
+        raise InputError("--explain decides the model's plan anew: pass --model as well.")
     path = save(report(decided, extras), output)
     size = path.stat().st_size
     if as_json:
         print_json({"written": path, "nbytes": size})
     else:
-        console().print(f"wrote {path} ({size / 1e6:.1f} MB)")
+        console().print(f"wrote {path} ({size / 1e6:.1f} MB)", soft_wrap=True)
 
 
-def _with_model(
-    extras: Extras,
-    plan: Plan | PipelinePlan,
-    model: str,
-    hardware: str | None,
-    batch: int | None,
-    sequence: int | None,
-) -> Extras:
-    """With what only the model can tell."""
-    written = _written(model, load(model, batch, sequence).model)
+class _Model:
+    """What only the model can tell."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan | PipelinePlan,
+        hardware: str | None,
+        database: Path | None,
+        batch: int | None,
+        sequence: int | None,
+    ) -> None:
+        self.name, self.plan, self.hardware, self.database = name, plan, hardware, database
+        self.sizes = batch, sequence
+        self.graph: Graph
+        if isinstance(plan, PipelinePlan):
+            self.graph = microbatch_of(plan, name, batch, sequence)
+        else:
+            self.graph = graph_of(plan, name, batch, sequence)
+
+    def added(self, extras: Extras) -> Extras:
+        """Sources, and of a plan without stages the roofline."""
+        extras = replace(extras, written=self._written())
+        if isinstance(self.plan, PipelinePlan):
+            made = staged(self.plan, self.graph)
+            emitted = tuple(
+                (f"emitted, stage {stage} on worker {worker}", text)
+                for (stage, worker), text in sorted(made.sources.items())
+            )
+            return replace(extras, emitted=emitted)
+        drawn = roofline(self.plan, self.graph, hardware_of(self.plan, self.hardware))
+        source = emit(self.plan, self.graph, rules.localize, saved(self.graph))
+        return replace(extras, roofline=drawn, emitted=(("emitted", source),))
+
+    def explained(self, target: str) -> Explanation:
+        """As `autopar explain` does."""
+        return explained_of(self.plan, self.graph, target, self.hardware, self.database)
+
+    def _written(self) -> Sources:
+        """The file that the user wrote: of a configuration, that of the model's class."""
+        found = self.name.rpartition(":")[0]
+        if found.endswith(".py"):
+            path = Path(found)
+        else:
+            path = Path(inspect.getfile(type(load(self.name, *self.sizes).model)))
+        return ((path.name, text_of(path, "the model's source", InputError)),)
+
+
+def _measured(path: Path, plan: Plan | PipelinePlan) -> Beside:
+    """A step of this model that was run."""
     if isinstance(plan, PipelinePlan):
-        made = staged_of(plan, model, batch, sequence)
-        emitted = tuple(
-            (f"emitted, stage {stage} on worker {worker}", text)
-            for (stage, worker), text in sorted(made.sources.items())
+        raise InputError(
+            "--measured is of plans without stages: `autopar profile` runs no pipelines."
         )
-        return Extras(extras.frontier, None, emitted, written, extras.limit_nbytes)
-    graph = graph_of(plan, model, batch, sequence)
-    drawn = roofline(plan, graph, hardware_of(plan, hardware))
-    emitted = (("emitted", emit(plan, graph, rules.localize, saved(graph))),)
-    return Extras(extras.frontier, drawn, emitted, written, extras.limit_nbytes)
-
-
-def _written(where: str, model: nn.Module) -> Sources:
-    """The file that the user wrote: of a configuration, that of the model's class."""
-    found = where.rpartition(":")[0]
-    path = Path(found) if found.endswith(".py") else Path(inspect.getfile(type(model)))
-    return ((path.name, text_of(path, "the model's source", InputError)),)
+    found = Beside.load(path)
+    if found.model != plan.model:
+        raise InputError(f"{path} is a step of {found.model}, the plan is of {plan.model}.")
+    return found
 
 
 def _frontier(folder: Path, plan: Plan | PipelinePlan) -> tuple[Plan, ...]:

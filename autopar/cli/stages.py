@@ -96,7 +96,12 @@ def save_stages(made: Staged, folder: Path) -> list[Path]:
 
 def staged_of(plan: PipelinePlan, model: str, batch: int | None, sequence: int | None) -> Staged:
     """The stages' sources of a plan, for the model that it was made for."""
-    stages = split(microbatch_of(plan, model, batch, sequence), plan.cuts)
+    return staged(plan, microbatch_of(plan, model, batch, sequence))
+
+
+def staged(plan: PipelinePlan, graph: Graph) -> Staged:
+    """The stages' sources of a plan, from the graph of one microbatch."""
+    stages = split(graph, plan.cuts)
     plan.check(stages)
     sources = {
         (each.stage, each.worker): emit(

@@ -5,12 +5,14 @@ Reads like the flow of the design, one line per stage.  It needs no processes an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from autopar import rules
 from autopar.blocks import MODES
 from autopar.capture.saved import saved as kept_of
+from autopar.errors import InfeasibleError
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
@@ -25,14 +27,28 @@ from cost_models.hardware import Hardware
 
 
 def compile_graph(
-    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, saved: Mapping[str, Saved]
+    graph: Graph,
+    mesh: Mesh,
+    hardware: Hardware,
+    settings: Settings,
+    saved: Mapping[str, Saved],
+    below: float = math.inf,
+    known: Flights | None = None,
 ) -> Compilation:
-    """The best plan, within the memory limit where one is set; sizes are padded where that pays."""
+    """The best plan, within the memory limit where one is set; sizes are padded where that pays.
+
+    Nothing is searched for within the limit where its bound shows no plan of less than `below`
+    seconds; then, or where nothing fits, `InfeasibleError`.  `known`: of the graph as it is.
+    """
 
     def compiled(graph: Graph, kept: Mapping[str, Saved] | None) -> Compilation:
-        if kept is None:
-            kept = kept_of(graph, hardware.device.kind)
-        posed, plan = Flights(graph, mesh, hardware, settings, kept).plan(settings.in_flight)
+        flights = None if kept is None else known
+        if flights is None:
+            kept = kept_of(graph, hardware.device.kind) if kept is None else kept
+            flights = Flights(graph, mesh, hardware, settings, kept)
+        if not flights.may_take_less(below, settings.in_flight):
+            raise InfeasibleError(f"No plan within the limit takes less than {below:.4g} s.")
+        posed, plan = flights.plan(settings.in_flight)
         return posed.emitted(plan)
 
     return best_padded(graph, mesh, settings, saved, compiled)

@@ -6,6 +6,7 @@ without a limit serves all that it fits, and what was found for more in flight m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -14,10 +15,10 @@ from autopar.blocks import FEWEST, MODES, blocks, no_blocks
 from autopar.errors import InputError
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
-from autopar.planning.limited import within
+from autopar.planning.limited import Known, within
 from autopar.planning.posed import Posed, Settings, pose
 from autopar.plans.plan import Plan
-from autopar.solve.problem import Assignment
+from autopar.solve.problem import Limit
 from cost_models.hardware import Hardware
 
 
@@ -37,7 +38,7 @@ class Flights:
         self._mesh, self._hardware, self._settings = mesh, hardware, settings
         self._saved = saved
         self._plans: dict[int, tuple[Posed, Plan]] = {}
-        self._tightest: Assignment | None = None
+        self._tightest: Known | None = None
 
     def plan(self, in_flight: int) -> tuple[Posed, Plan]:
         """The best plan, and the problem that it answers.  Blocks may be recomputed where the limit
@@ -46,16 +47,33 @@ class Flights:
             self._plans[in_flight] = self._planned(in_flight)
         return self._plans[in_flight]
 
-    def _planned(self, in_flight: int) -> tuple[Posed, Plan]:
-        limit = self._settings.memory_limit
-        plain, free = self._plain.flying(in_flight), self._free
+    def unlimited(self, in_flight: int) -> tuple[Posed, Plan] | None:
+        """The best plan of all, where it fits: nothing has to be searched for."""
+        limit, free = self._settings.memory_limit, self._free
         free = free.with_estimate(replace(free.estimate, in_flight=in_flight))
-        if limit is None or free.estimate.memory_nbytes <= limit:
-            return plain, free
+        fits = limit is None or free.estimate.memory_nbytes <= limit
+        return (self._plain.flying(in_flight), free) if fits else None
+
+    def may_take_less(self, seconds: float, in_flight: int) -> bool:
+        """Whether the solver's bound leaves room below so many seconds; where a search is short, yes."""
+        limit = self._settings.memory_limit
+        if seconds == math.inf or limit is None or self.unlimited(in_flight) is not None:
+            return True
+        if self._free.bound_s >= seconds:
+            return False
         richer = self._richer.flying(in_flight)
-        found, answer = within(richer, plain, limit, self._tightest)
-        self._tightest = answer
-        return richer, found
+        counted = Limit(limit - richer.priced.least_working, in_flight)
+        return richer.ready.bound_s(counted) < seconds
+
+    def _planned(self, in_flight: int) -> tuple[Posed, Plan]:
+        found, limit = self.unlimited(in_flight), self._settings.memory_limit
+        if found is not None or limit is None:
+            assert found is not None
+            return found
+        richer = self._richer.flying(in_flight)
+        plain = self._plain.flying(in_flight)
+        plan, self._tightest = within(richer, plain, limit, self._tightest)
+        return richer, plan
 
     @cached_property
     def _plain(self) -> Posed:

@@ -33,18 +33,30 @@ FAR = 2e-2
 LEVELS = 6
 
 
+@dataclass(frozen=True)
+class Known:
+    """What a search found, for one with fewer microbatches in flight.
+
+    `calm`: the bytes beside which more was forbidden to advantage; None: that was not tried.
+    """
+
+    answer: Assignment
+    calm: tuple[float, ...] | None = None
+
+
 def within(
-    posed: Posed, simpler: Posed, limit: float, known: Assignment | None = None
-) -> tuple[Plan, Assignment]:
+    posed: Posed, simpler: Posed, limit: float, known: Known | None = None
+) -> tuple[Plan, Known]:
     """The best plan of `posed` that was found to fit, with the bound of all that might, and its answer.
 
     `simpler` poses the same without recomputation; its answers are tried where that helps.  `known`
-    is an answer for more microbatches in flight: where it is good enough nothing else is looked for.
+    is of more microbatches in flight: where its answer is good enough nothing else is looked for, and
+    what was forbidden in vain there is allowed here.
     Raises `OverLimitError` with the smallest memory that was found to be enough.
     """
-    search = _Search(posed, limit)
+    search = _Search(posed, limit, calm=None if known is None else known.calm)
     either = (posed,) if simpler is posed else (posed, simpler)
-    if known is not None and search.is_ended_by(known):
+    if known is not None and search.is_ended_by(known.answer):
         return search.found
     for each in either:
         if not search.is_within(NEAR):
@@ -74,7 +86,11 @@ class _Search:
     best: Plan | None = None
     answer: Assignment | None = None
     smallest: float = float("inf")
+    calm: tuple[float, ...] | None = None
+    """The only levels worth a trial, where that is known."""
     _bound: Assignment | None = field(default=None, init=False)
+    _helpful: list[float] | None = field(default=None, init=False)
+    _answers: dict[object, Assignment] = field(default_factory=dict, init=False)
     _counted: float | None = field(init=False)
     """The bytes, as the solver counts them, of which the bound speaks."""
 
@@ -82,16 +98,17 @@ class _Search:
         self._counted = self.limit - self.posed.priced.least_working
 
     @property
-    def found(self) -> tuple[Plan, Assignment]:
-        """The best plan, and the answer that it was made of."""
+    def found(self) -> tuple[Plan, Known]:
+        """The best plan, and what another search can use."""
         assert self.best is not None and self.answer is not None
-        return self.best, self.answer
+        calm = self.calm if self._helpful is None else tuple(dict.fromkeys(self._helpful))
+        return self.best, Known(self.answer, calm)
 
     def is_ended_by(self, known: Assignment) -> bool:
         """Whether no search is worth while beside what fits already: it is good, or what was proved of
         it then says nearly the same of this."""
         with suppress(OverLimitError):
-            self._try(self.posed, self.posed.solve(self._counted))
+            self._try(self.posed, self._solved(self.posed, self._counted))
             self._try(self.posed, known)
         if self.best is None or self._bound is None:
             return False
@@ -103,36 +120,54 @@ class _Search:
             return False
         return self.best.objective_s <= (1.0 + gap) * self._bound.bound_s
 
+    def _solved(self, posed: Posed, nbytes: float | None) -> Assignment:
+        """The solver's answer, which may be asked for twice."""
+        key = id(posed), nbytes
+        if key not in self._answers:
+            self._answers[key] = posed.solve(nbytes)
+        return self._answers[key]
+
     def descend(self, posed: Posed) -> None:
         """Less and less, in growing steps, until a plan fits; then between too much and enough."""
         too_much = budget = self.limit - posed.priced.least_working
         step = 1.0
         try:
-            while (excess := self._try(posed, posed.solve(budget))) > 0:
+            while (excess := self._try(posed, self._solved(posed, budget))) > 0:
                 too_much, budget, step = budget, budget - step * excess, 2.0 * step
         except OverLimitError as error:
             budget = error.least_nbytes
-            if budget > too_much or self._try(posed, posed.solve(budget)) > 0:
+            if budget > too_much or self._try(posed, self._solved(posed, budget)) > 0:
                 return
         for _ in range(BISECTIONS):
             if self.is_within(NEAR) or budget == too_much:
                 return
             middle = (budget + too_much) / 2
-            if self._try(posed, posed.solve(middle)) > 0:
+            if self._try(posed, self._solved(posed, middle)) > 0:
                 too_much = middle
             else:
                 budget = middle
 
     def calm_down(self, posed: Posed) -> None:
         """Forbid what needs much besides, from much to little, and give the solver all the rest."""
-        unique = {id(nbytes): nbytes for nbytes in posed.priced.working.values()}.values()
-        needs = np.unique(np.concatenate([np.zeros(1), *unique]))
-        levels = needs[(needs >= posed.priced.least_working) & (needs < self.limit)]
-        for most in levels[np.linspace(0, len(levels) - 1, min(LEVELS, len(levels))).astype(int)]:
-            calm, budget = replace(posed, priced=posed.priced.calm(most)), self.limit - most
+        self._helpful = self._helpful or []
+        for most in self._levels(posed):
+            before, budget = self.best, self.limit - most
+            calm = replace(posed, priced=posed.priced.calm(most))
             with suppress(InfeasibleError):
                 while (excess := self._try(calm, calm.solve(budget))) > 0:
                     budget -= excess
+            if self.best is not before:
+                self._helpful.append(most)
+
+    def _levels(self, posed: Posed) -> Sequence[float]:
+        """From the least that some operator needs beside what is kept to nearly the limit."""
+        if self.calm is not None:
+            return [most for most in self.calm if posed.priced.least_working <= most < self.limit]
+        unique = {id(nbytes): nbytes for nbytes in posed.priced.working.values()}.values()
+        needs = np.unique(np.concatenate([np.zeros(1), *unique]))
+        levels = needs[(needs >= posed.priced.least_working) & (needs < self.limit)]
+        places = np.linspace(0, len(levels) - 1, min(LEVELS, len(levels))).astype(int)
+        return [float(most) for most in levels[places]]
 
     def try_hulls(self, posed: Sequence[Posed]) -> None:
         """Whatever it costs.  The solver may count more bytes than a plan needs, so its count is no

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from autopar.errors import InputError
+from autopar.reading import first_fault, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +64,15 @@ class Beside:
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         return asdict(self)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Beside:
+        """Read what ``autopar profile --run --json`` printed; `InputError` says what is wrong."""
+        text = text_of(path, "the measured step", InputError)
+        try:
+            return TypeAdapter(cls).validate_json(text)
+        except ValidationError as error:
+            raise InputError(
+                f"{path} is not a measured step: {first_fault(error)}. `autopar profile MODEL --mesh "
+                f"... --run --json > {Path(path).name}` writes one."
+            ) from None

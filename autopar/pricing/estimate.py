@@ -97,11 +97,11 @@ def per_microbatch(
 ) -> list[tuple[str, Traffic]]:
     """Every collective of a microbatch, with a tensor or the operator for which it is issued."""
     sent = _together(graph, choices, conversions, mesh, precision, run_again)
-    there = _reached(graph)
+    reached = graph.reached
     for choice in choices:
         node = graph.node[choice.node]
         issued = variant_traffic(choice.sharding.variant, node, choice.sharding, graph, mesh)
-        goes_back = any(tensor.name in there for tensor in node.outputs)
+        goes_back = any(tensor.name in reached for tensor in node.outputs)
         sent += [(choice.node, p) for p in issued if goes_back or p.direction == "forward"]
         if choice.node in run_again.computed:
             sent += [(choice.node, part) for part in _once_more(issued)]
@@ -144,25 +144,16 @@ def _together(
     ]
 
 
-def _reached(graph: Graph) -> set[str]:
-    """The tensors that a gradient arrives at: not the values of a `topk` that is asked for places."""
-    found = {name for name in graph.results if graph.tensors[name].differentiable}
-    for node in reversed(graph.nodes):
-        if any(tensor.name in found for tensor in node.outputs):
-            found |= {name for name in node.operands if graph.tensors[name].differentiable}
-    return found
-
-
 def _in_backward(
     graph: Graph, choices: tuple[Choice, ...], conversions: tuple[Conversion, ...]
 ) -> set[tuple[str, Sharding]]:
     """The forms that get a gradient: read by an operator that gets one, or a result."""
-    there = _reached(graph)
+    reached = graph.reached
     forms = {
         (name, form)
         for choice in choices
         for node in [graph.node[choice.node]]
-        if any(tensor.name in there for tensor in node.outputs)
+        if any(tensor.name in reached for tensor in node.outputs)
         for name, form in zip(node.operands, choice.sharding.inputs, strict=True)
     }
     results = {name for name in graph.results if graph.tensors[name].differentiable}
@@ -222,7 +213,7 @@ def estimate(
     hideable = hideable_by_axis(graph, parameters, prices, precision)
     hidden_s = min(sum(hideable.values()), covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
-    bytes_of = [storage_bytes(leaf[p.name], p, prices) for p in parameters]
+    bytes_of = [storage_bytes(leaf[p.name], p, prices, graph) for p in parameters]
     moments = Moments(Keeps(graph, shardings, conversions, mesh, saved, run_again))
     return Estimate(
         compute_s=forward_s + backward_s + update_s,
@@ -293,10 +284,12 @@ def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: 
     )
 
 
-def storage_bytes(tensor: Tensor, parameter: ParameterPlan, prices: Prices) -> StorageBytes:
+def storage_bytes(
+    tensor: Tensor, parameter: ParameterPlan, prices: Prices, graph: Graph
+) -> StorageBytes:
     """What a planned parameter occupies."""
     storage = Storage(parameter.stored, parameter.leaf, False)
-    return storage_nbytes(tensor, storage, prices)
+    return storage_nbytes(tensor, storage, prices, tensor.name in graph.reached)
 
 
 def flows_of(issued: tuple[Traffic, ...], scope: Scope, prices: Prices) -> Iterator[Flow]:

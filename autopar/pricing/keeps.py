@@ -6,13 +6,12 @@ Views share their operand's storage, and so do conversions that move nothing (I 
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autopar.graph import Graph, Node, Saved, Tensor, short
+from autopar.graph import Graph, Node, Saved, short
 from autopar.mesh import Mesh
 from autopar.placement import S
 from autopar.plans.plan import Conversion, OpSharding
@@ -39,17 +38,9 @@ class Keeps:
 
     def nbytes(self) -> int:
         """Bytes of all saved storages, parameters at rest excluded."""
-        found = (node for node in self.graph.nodes if node.name not in self.again.computed)
-        return self._nbytes_of(self.saved_storages) + self._extra_nbytes(found)
-
-    def recomputed_nbytes(self) -> dict[str, int]:
-        """By block: what its recomputation makes that was not kept."""
-        kept = self.saved_storages
-        return {
-            path: self._nbytes_of(self.saved_by(nodes) - kept)
-            + self._extra_nbytes(node for node in nodes if node.name in self.again.computed)
-            for path, nodes in self.again.nodes.items()
-        }
+        found = (node for node in self.graph.nodes if node.name not in self.again.node_names)
+        inside = sum(self.cached_nbytes(node) for node in self.again.caching)
+        return self._nbytes_of(self.saved_storages) + sum(map(self.extra_nbytes, found)) + inside
 
     def _nbytes_of(self, storages: Iterable[Form]) -> int:
         gone = {(c.tensor, c.target) for c in self.conversions if c.regather}
@@ -64,7 +55,7 @@ class Keeps:
 
         That is an operator that saves it or a view of it, or a regathered gather that starts from it.
         """
-        storage = self._storages(SURE_VIEWS)
+        storage = self._storages(_first_of(SURE_VIEWS))
         needed = self._needed(storage)
         checked: list[Conversion] = []
         for conversion in reversed(self.conversions):
@@ -76,11 +67,11 @@ class Keeps:
 
     def _needed(self, storage: Mapping[Form, Form]) -> set[Form]:
         """The storages that operators save, whatever the strides of what they are given."""
-        in_order = self._storages(IN_ORDER)
+        in_order = self._storages(_first_of(IN_ORDER))
         found = set()
         for node in self._keeping:
             saved, sharding = self.saved.get(node.name, Saved()), self.shardings[node.name]
-            for place in saved.operands:
+            for place in {*saved.operands, *saved.copied}:
                 where = in_order if place in saved.copied else storage
                 found.add(where[node.operands[place], sharding.inputs[place]])
             for place in saved.outputs:
@@ -111,31 +102,31 @@ class Keeps:
 
     @cached_property
     def storage(self) -> Mapping[Form, Form]:
-        """The form whose storage each form lives in; a reshape counts as a view."""
-        return self._storages(VIEWS)
+        """The form whose storage each form lives in."""
+        return self._storages(self._shares)
 
-    def _storages(self, views: frozenset[str]) -> Mapping[Form, Form]:
+    def _storages(self, lies_in: Callable[[Node, int], int | None]) -> Mapping[Form, Form]:
         found: dict[Form, Form] = {}
         by_tensor: defaultdict[str, list[Conversion]] = defaultdict(list)
         for conversion in self.conversions:
             by_tensor[conversion.tensor].append(conversion)
         for node in self.graph.nodes:
             sharding = self.shardings[node.name]
-            for tensor, form in zip(node.outputs, sharding.outputs, strict=True):
+            pairs = zip(node.outputs, sharding.outputs, strict=True)
+            for place, (tensor, form) in enumerate(pairs):
                 made = (tensor.name, form)
                 found[made] = made
-                if short(node.op) in views and not node.is_leaf:
-                    below = found[node.operands[0], sharding.inputs[0]]
-                    found[made] = made if self._copies(node, tensor, below) else below
+                if (below := lies_in(node, place)) is not None:
+                    found[made] = found[node.operands[below], sharding.inputs[below]]
                 for c in by_tensor[tensor.name]:
                     source, target = (tensor.name, c.source), (tensor.name, c.target)
-                    found[target] = found[source] if _moves_nothing(c) else target
+                    found[target] = found[source] if moves_nothing(c) else target
         return found
 
-    def _copies(self, node: Node, made: Tensor, below: Form) -> bool:
-        """Whether a reshape must copy: what was expanded before has more elements than its storage."""
-        is_reshape = short(node.op) in VIEWS - SURE_VIEWS
-        return is_reshape and math.prod(made.shape) > math.prod(self.graph.tensors[below[0]].shape)
+    def _shares(self, node: Node, output: int) -> int | None:
+        """The operand in whose storage an output lies."""
+        shares = self.saved.get(node.name, Saved()).shares
+        return shares[output] if shares else None
 
     def _saved_forms(self, nodes: Iterable[Node]) -> Iterator[Form]:
         for node in nodes:
@@ -147,15 +138,24 @@ class Keeps:
     def _local_nbytes(self, form: Form) -> int:
         return local_nbytes(self.graph.tensors[form[0]], form[1], self.mesh)
 
-    def _extra_nbytes(self, nodes: Iterable[Node]) -> int:
-        return sum(
-            self.saved[node.name].extra_nbytes // split(self.shardings[node.name], self.mesh)
-            for node in nodes
-            if node.name in self.saved
-        )
+    def extra_nbytes(self, node: Node) -> int:
+        """Of one rank: what an operator saves that is none of its operands and outputs."""
+        return self._part(node, self.saved.get(node.name, Saved()).extra_nbytes)
+
+    def cached_nbytes(self, node: Node) -> int:
+        """Of one rank: what selective recomputation keeps inside of an operator."""
+        return self._part(node, self.saved.get(node.name, Saved()).cached_nbytes)
+
+    def _part(self, node: Node, nbytes: int) -> int:
+        return nbytes // split(self.shardings[node.name], self.mesh)
 
 
-def _moves_nothing(conversion: Conversion) -> bool:
+def moves_nothing(conversion: Conversion) -> bool:
     """Between R, I and N the value stays what it is."""
     ends = (conversion.source[conversion.axis], conversion.target[conversion.axis])
     return all(not isinstance(kind, S) and kind.name in "RIN" for kind in ends)
+
+
+def _first_of(views: frozenset[str]) -> Callable[[Node, int], int | None]:
+    """The first operand, for these operators."""
+    return lambda node, _: 0 if short(node.op) in views and not node.is_leaf else None

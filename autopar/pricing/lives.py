@@ -16,7 +16,7 @@ from functools import cached_property
 from autopar.blocks import FEWEST, block_of, is_hub
 from autopar.graph import Graph, Node, Saved
 from autopar.placement import Sharding
-from autopar.plans.plan import Plan
+from autopar.plans.plan import Conversion, Plan
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.operators import local_nbytes, split
 from autopar.pricing.recomputed import Form, again
@@ -89,25 +89,57 @@ class Lives:
 
     @cached_property
     def saver(self) -> Mapping[Form, int]:
-        """The first operator that saves a storage, or whose recomputation begins with it."""
+        """The place in whose backward what is saved is let go: where it is saved first.
+
+        A recomputed block lets go of what it reads with the first operator that saves anything.
+        """
         found: dict[Form, int] = {}
-        dropped = self.keeps.again.node_names
+        again = self.keeps.again
         for place, node in enumerate(self.graph.nodes):
-            sharding = self.keeps.shardings[node.name]
-            saved = self.keeps.saved.get(node.name, Saved())
-            inputs = list(zip(node.operands, sharding.inputs, strict=True))
-            if node.name in dropped:
-                held = [form for form in inputs if form in self.keeps.again.held]
-            else:
-                outputs = zip((t.name for t in node.outputs), sharding.outputs, strict=True)
-                made = list(outputs)
-                held = [inputs[i] for i in saved.operands] + [made[i] for i in saved.outputs]
-            for form in held:
-                found.setdefault(self.keeps.storage[form], place)
-        for form in self.keeps.again.held:
-            storage = self.keeps.storage[form]
-            if storage in self.used:
-                found.setdefault(storage, self.used[storage][0])
+            if node.name not in again.node_names:
+                for storage in self.keeps.saved_by([node]):
+                    found.setdefault(storage, place)
+        for path, forms in again.inputs.items():
+            first = self.saving[path][0]
+            for storage in {self.keeps.storage[form] for form in forms}:
+                found[storage] = min(found.get(storage, first), first)
+        for c in reversed(self.keeps.conversions):
+            target = self.keeps.storage[c.tensor, c.target]
+            if c.regather and target in found:
+                source, place = self.keeps.storage[c.tensor, c.source], found[target]
+                found[source] = min(found.get(source, place), place)
+        return {storage: place for storage, place in found.items() if storage in self.used}
+
+    @cached_property
+    def running(self) -> Mapping[str, list[int]]:
+        """Of every recomputed block, the places that run again."""
+        place_of = {node.name: place for place, node in enumerate(self.graph.nodes)}
+        every = self.keeps.again.nodes.items()
+        return {path: sorted(place_of[node.name] for node in nodes) for path, nodes in every}
+
+    @cached_property
+    def saving(self) -> Mapping[str, list[int]]:
+        """Of those the places of what saves anything; the last one that runs is one."""
+        nodes, saved = self.graph.nodes, self.keeps.saved
+        return {
+            path: [place for place in places if not saved[nodes[place].name].is_nothing]
+            for path, places in self.running.items()
+        }
+
+    @cached_property
+    def cached(self) -> Mapping[str, frozenset[Form]]:
+        """By selective block: the storages that nothing but its next run needs."""
+        return {
+            path: frozenset(self.keeps.storage[form] for form in forms) - self.saver.keys()
+            for path, forms in self.keeps.again.results.items()
+        }
+
+    @cached_property
+    def begun(self) -> Mapping[int, list[Form]]:
+        """The storages that are first there at each place."""
+        found: defaultdict[int, list[Form]] = defaultdict(list)
+        for storage, (first, _) in self.used.items():
+            found[first].append(storage)
         return found
 
     @cached_property
@@ -127,6 +159,17 @@ class Lives:
             (node.outputs[0].name, self.keeps.shardings[node.name].outputs[0])
             for node in self.graph.leaves("parameter")
         )
+
+    @cached_property
+    def regathered(self) -> frozenset[Form]:
+        """What is gathered again for the backward."""
+        return frozenset((c.tensor, c.target) for c in self.keeps.conversions if c.regather)
+
+    @property
+    def converted(self) -> list[tuple[int, Conversion]]:
+        """The conversions in the order in which they are carried out, each at its first reader's place."""
+        to = {(c.tensor, c.target): c for c in self.keeps.conversions}
+        return [(place, to[form]) for form, place in self._first.items() if form in to]
 
     @cached_property
     def _uses(self) -> tuple[dict[Form, int], dict[Form, int]]:
@@ -169,8 +212,17 @@ class Lives:
 
     def _home(self, form: Form) -> int:
         """The function in which a form is made."""
-        hub = is_hub(self.graph.producer[form[0]], self.graph)
-        return 0 if hub else self._function[self._first[form]]
+        return 0 if form[0] in self._hubs else self._function[self._first[form]]
+
+    @cached_property
+    def _hubs(self) -> frozenset[str]:
+        """Tensors that are made outside all blocks and read inside."""
+        return frozenset(
+            tensor.name
+            for node in self.graph.nodes
+            if is_hub(node, self.graph)
+            for tensor in node.outputs
+        )
 
     @cached_property
     def _function(self) -> list[int]:
@@ -234,7 +286,14 @@ class Lives:
 
     def nbytes(self, storage: Form) -> int:
         """Of one rank's part."""
-        return local_nbytes(self.graph.tensors[storage[0]], storage[1], self.keeps.mesh)
+        if storage not in self._sizes:
+            tensor, form = self.graph.tensors[storage[0]], storage[1]
+            self._sizes[storage] = local_nbytes(tensor, form, self.keeps.mesh)
+        return self._sizes[storage]
+
+    @cached_property
+    def _sizes(self) -> dict[Form, int]:
+        return {}
 
     def every(self) -> Iterator[tuple[Form, int, int]]:
         """The storages, each with the places at which it is made and read last."""

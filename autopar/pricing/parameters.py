@@ -182,9 +182,11 @@ class StorageBytes:
         return self.parameter + self.gradient + self.optimizer
 
 
-def storage_nbytes(tensor: Tensor, storage: Storage, prices: Prices) -> StorageBytes:
+def storage_nbytes(
+    tensor: Tensor, storage: Storage, prices: Prices, is_reached: bool
+) -> StorageBytes:
     """What a parameter occupies: at rest, gathered where the leaf differs, older versions of that,
-    gradient, state."""
+    gradient, and the optimizer's state, which is made where a gradient arrives."""
     mesh = prices.mesh
     wider = max(1.0, prices.master_itemsize / tensor.itemsize)
     stored = int(local_nbytes(tensor, storage.stored, mesh) * wider)  # padding of the last rank too
@@ -193,4 +195,5 @@ def storage_nbytes(tensor: Tensor, storage: Storage, prices: Prices) -> StorageB
     if not tensor.differentiable:
         return StorageBytes(stored + gathered, 0, 0)
     older = (prices.versions - 1) * leaf
-    return StorageBytes(stored + gathered + older, int(leaf * wider), int(prices.states * stored))
+    states = int(prices.states * stored) if is_reached else 0
+    return StorageBytes(stored + gathered + older, int(leaf * wider), states)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autopar.blocks import Block, Recompute, block_of, blocks, is_dear, is_hub
 from autopar.graph import Graph, Node, Saved
@@ -27,13 +28,25 @@ class Again:
     """Of those the ones whose result is computed again, not found."""
     conversions: frozenset[int] = frozenset()
     """Places of the conversions that are carried out once more."""
-    held: frozenset[Form] = frozenset()
-    """What the blocks read from outside, and the results that selective ones keep."""
+    inputs: Mapping[str, frozenset[Form]] = field(default_factory=dict)
+    """By block: what it reads from outside."""
+    results: Mapping[str, frozenset[Form]] = field(default_factory=dict)
+    """By selective block: the results that it keeps until it runs again."""
 
-    @property
+    @cached_property
     def node_names(self) -> frozenset[str]:
         """All operators of recomputed blocks that keep nothing for the backward."""
         return frozenset(node.name for nodes in self.nodes.values() for node in nodes)
+
+    @cached_property
+    def held(self) -> frozenset[Form]:
+        """What is held until blocks run again."""
+        return frozenset().union(*self.inputs.values(), *self.results.values())
+
+    @property
+    def caching(self) -> Iterator[Node]:
+        """The operators of selective blocks, some of which keep results inside."""
+        return (node for path in self.results for node in self.nodes[path])
 
 
 NOTHING = Again()
@@ -53,23 +66,30 @@ def again(
     chosen = [block for block in blocks(graph) if recompute.get(block.path, "none") != "none"]
     if not chosen:
         return NOTHING
-    nodes = {block.path: block.run_again(saved) for block in chosen}
+    found = {block.path: block.run_again(saved) for block in chosen}
+    nodes = {path: group for path, group in found.items() if group}
+    chosen = [block for block in chosen if block.path in nodes]
     walk = _Walk(graph, shardings, conversions)
     run = {node.name for group in nodes.values() for node in group}
-    selective = {b.path for b in chosen if recompute[b.path] == "selective"}
+    selective = [b.path for b in chosen if recompute[b.path] == "selective"]
     kept = {n.name for path in selective for n in nodes[path] if is_dear(n)}
-    results = {
-        (tensor.name, form)
-        for name in kept
-        for tensor, form in zip(graph.node[name].outputs, shardings[name].outputs, strict=True)
-    }
     places = {place for place, reader in walk.reader.items() if reader in run}
     return Again(
         nodes,
         frozenset(run - kept),
         frozenset(_together(places, graph, conversions, mesh, precision)),
-        frozenset(results.union(*(walk.inputs(block, run) for block in chosen))),
+        {block.path: frozenset(walk.inputs(block, run)) for block in chosen},
+        {path: frozenset(_cached(nodes[path], shardings, saved)) for path in selective},
     )
+
+
+def _cached(
+    nodes: Iterable[Node], shardings: Mapping[str, OpSharding], saved: Mapping[str, Saved]
+) -> Iterator[Form]:
+    """The results that selective recomputation keeps."""
+    for node in nodes:
+        for place in saved.get(node.name, Saved()).cached:
+            yield node.outputs[place].name, shardings[node.name].outputs[place]
 
 
 class _Walk:

@@ -118,7 +118,7 @@ def once(
     return Once(
         sum(flow.seconds for flow in flows) - hideable + updates,
         hideable,
-        sum(storage_bytes(leaf[p.name], p, prices).total for p in parameters),
+        sum(storage_bytes(leaf[p.name], p, prices, graph).total for p in parameters),
     )
 
 

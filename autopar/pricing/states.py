@@ -42,13 +42,14 @@ class StateCosts:
         """A parameter's ways to rest: per step, and for as long as training runs."""
         tensor = node.outputs[0]
         options = self.candidates.parameters[node.name]
+        is_reached = tensor.name in self.graph.reached
 
         def priced() -> Costs:
             spent = [
                 storage_seconds(tensor, o, self.routes, self.prices, self._together, self._early)
                 for o in options
             ]
-            nbytes = [storage_nbytes(tensor, o, self.prices).total for o in options]
+            nbytes = [storage_nbytes(tensor, o, self.prices, is_reached).total for o in options]
             share = 1.0 / self.prices.microbatches
             return (
                 share * np.array([each.visible_s for each in spent]),
@@ -56,14 +57,14 @@ class StateCosts:
                 share * np.array([each.hideable_s for each in spent]),
             )
 
-        return self._once(priced, "storages", options, also=looks(tensor))
+        return self._once(priced, "storages", options, also=(looks(tensor), is_reached))
 
     def of_operator(self, node: Node, kept: tuple[int, ...]) -> Costs:
         """Forward and backward, and the bytes of the operands and outputs at the places `kept`."""
         options = self.candidates.operators[node.name]
         operands = tuple(self.graph.tensors[name] for name in node.operands)
         tensors = (*operands, *node.outputs)
-        mesh = self.prices.mesh
+        mesh, extra = self.prices.mesh, self._saved(node).extra_nbytes
 
         def priced() -> Costs:
             spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
@@ -77,7 +78,7 @@ class StateCosts:
             return seconds, np.array(nbytes, dtype=float), -covers
 
         # Equal nodes have one rule: the same operator and arguments on tensors that look alike.
-        return self._once(priced, "operator", options, rule_of(node, self.graph), also=kept)
+        return self._once(priced, "operator", options, rule_of(node, self.graph), also=(kept, extra))
 
     def of_recomputation(self, node: Node, nbytes: Array) -> Costs:
         """Of each candidate and mode of its block: the forward's seconds again, and what is kept.
@@ -90,23 +91,26 @@ class StateCosts:
         def priced() -> Costs:
             spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
             forward = np.array([each.forward_s for each in spent])
-            results = np.array([self._result_nbytes(node, o) for o in options], dtype=float)
+            results = np.array([self._cached_nbytes(node, o) for o in options], dtype=float)
             seconds, kept = np.zeros((2, len(options), len(modes)))
             for place, mode in enumerate(modes):
                 if mode == "none":
                     kept[:, place] = nbytes
-                elif mode == "selective" and is_dear(node):
+                    continue
+                if mode == "selective":
                     kept[:, place] = results
-                else:
+                if mode != "selective" or not is_dear(node):
                     seconds[:, place] = forward
             return seconds, kept, -self.prices.hidden_share * seconds
 
-        return self._once(priced, "recompute", options, rule_of(node, self.graph), nbytes)
+        cached = self._saved(node).cached, self._saved(node).cached_nbytes
+        rule = rule_of(node, self.graph)
+        return self._once(priced, "recompute", options, rule, nbytes, also=cached)
 
     def working(self, node: Node) -> Array:
         """Bytes that are alive while the operator goes back, beside what is kept."""
         options, mesh = self.candidates.operators[node.name], self.prices.mesh
-        within = self.saved.get(node.name, Saved()).backward_nbytes
+        within = self._saved(node).backward_nbytes
 
         def alive() -> Array:
             return np.array(
@@ -119,12 +123,17 @@ class StateCosts:
 
         return self._once(alive, "working", options, rule_of(node, self.graph), within)
 
-    def _result_nbytes(self, node: Node, option: OpSharding) -> int:
-        forms = zip(node.outputs, option.outputs, strict=True)
-        results = sum(local_nbytes(tensor, form, self.prices.mesh) for tensor, form in forms)
-        return results + self._extra_nbytes(node, option)
+    def _cached_nbytes(self, node: Node, option: OpSharding) -> int:
+        """What selective recomputation keeps of an operator."""
+        saved, mesh = self._saved(node), self.prices.mesh
+        results = ((node.outputs[place], option.outputs[place]) for place in saved.cached)
+        inside = saved.cached_nbytes // split(option, mesh)
+        return inside + sum(local_nbytes(tensor, form, mesh) for tensor, form in results)
 
     def _extra_nbytes(self, node: Node, option: OpSharding) -> int:
         """What the operator keeps besides operands and results: a mask, statistics."""
-        extra = self.saved.get(node.name, Saved()).extra_nbytes
+        extra = self._saved(node).extra_nbytes
         return extra // split(option, self.prices.mesh)
+
+    def _saved(self, node: Node) -> Saved:
+        return self.saved.get(node.name, Saved())

@@ -12,9 +12,13 @@ from html import escape
 from autopar.mesh import Mesh
 from autopar.placement import P, Sharding
 
-WIDE, HIGH, LOW = 64, 34, 14
+WIDE, HIGH, LOW = 96, 40, 16
 MOST = 64
-"""Parts along a dim, beyond which they are not drawn one by one."""
+"""Parts along a dim, beyond which rank 0's are not drawn one by one."""
+NARROW = 4
+"""Pixels between two lines, below which they would be one grey patch, and are left out."""
+LEAST = 1.5
+"""Pixels of what rank 0 holds, so that it can be seen."""
 
 
 def box(shape: tuple[int, ...], form: Sharding, mesh: Mesh) -> str:
@@ -28,19 +32,18 @@ def box(shape: tuple[int, ...], form: Sharding, mesh: Mesh) -> str:
         f'aria-label="{escape(said)}"><title>{escape(said)}</title>',
         f'<rect class="whole" x="1" y="1" width="{WIDE}" height="{high}"/>',
     ]
-    rows, columns = _owned(form, mesh, down), _owned(form, mesh, across)
-    for top, tall in rows:
-        for left, long in columns:
-            parts.append(
-                f'<rect class="mine" x="{1 + left * WIDE:.2f}" y="{1 + top * high:.2f}" '
-                f'width="{long * WIDE:.2f}" height="{tall * high:.2f}"/>'
-            )
-    for place, depth in _cuts(form, mesh, across):
+    for place, depth in _cuts(form, mesh, across, WIDE):
         x = 1 + place * WIDE
         parts.append(f'<line class="cut{depth}" x1="{x:.2f}" x2="{x:.2f}" y1="1" y2="{high + 1}"/>')
-    for place, depth in _cuts(form, mesh, down):
+    for place, depth in _cuts(form, mesh, down, high):
         y = 1 + place * high
         parts.append(f'<line class="cut{depth}" x1="1" x2="{WIDE + 1}" y1="{y:.2f}" y2="{y:.2f}"/>')
+    for top, tall in _owned(form, mesh, down):
+        for left, long in _owned(form, mesh, across):
+            parts.append(
+                f'<rect class="mine" x="{1 + left * WIDE:.2f}" y="{1 + top * high:.2f}" '
+                f'width="{max(long * WIDE, LEAST):.2f}" height="{max(tall * high, LEAST):.2f}"/>'
+            )
     if P in form.types:
         parts.append(f'<text class="sum" x="{WIDE / 2}" y="{high - 2}">Σ</text>')
     return "".join((*parts, "</svg>"))
@@ -62,7 +65,7 @@ def _owned(form: Sharding, mesh: Mesh, dim: int | None) -> list[tuple[float, flo
     """(start, length) of rank 0's pieces, as shares of the dim."""
     cuts, pieces = _parts(form, mesh, dim)
     if pieces > MOST:
-        return [(0.0, max(1 / pieces, 1 / WIDE))]
+        return [(0.0, 1 / pieces)]
     mine = [
         piece
         for piece in range(pieces)
@@ -71,13 +74,13 @@ def _owned(form: Sharding, mesh: Mesh, dim: int | None) -> list[tuple[float, flo
     return [(piece / pieces, 1 / pieces) for piece in mine]
 
 
-def _cuts(form: Sharding, mesh: Mesh, dim: int | None) -> Iterator[tuple[float, int]]:
+def _cuts(form: Sharding, mesh: Mesh, dim: int | None, pixels: int) -> Iterator[tuple[float, int]]:
     """Where lines are, and how many axes have cut before: 0 for the outermost."""
     cuts, _ = _parts(form, mesh, dim)
     drawn: set[float] = set()
     for depth, (of, axis) in enumerate(cuts):
         pieces = of * mesh.sizes[axis]
-        for piece in range(1, pieces) if pieces <= MOST else ():
+        for piece in range(1, pieces) if pieces * NARROW <= pixels else ():
             place = piece / pieces
             if place not in drawn:
                 drawn.add(place)

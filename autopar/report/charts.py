@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ from autopar.replay import Played, Span
 from autopar.report.roofline import Roofline
 
 Figure = dict[str, Any]
+AXIS = {"automargin": True, "tickformat": ",~g"}
+"""12,000 and 0.5: no letters for powers of ten."""
 # Okabe and Ito, "Color Universal Design", 2008.
 BLUE, ORANGE, GREEN, SKY, RED, PINK, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#888888",
@@ -20,7 +23,10 @@ COMPUTE = {"forward": (BLUE, ""), "backward": (ORANGE, ""), "input gradient": (R
 SENT = ((GREEN, "/"), (SKY, "\\"), (YELLOW, "x"), (PINK, "-"), (RED, "|"), (BLUE, "+"))
 DASHES = ("solid", "dot", "dash", "longdash", "dashdot")
 MOST_SPANS = 20_000
-GIB = 2**30
+FEWEST = 1e-2
+"""FLOP per byte, below which an operator only moves."""
+FAR = 20
+"""A limit that is so many times what is used would squeeze the curve into a line: it is only told."""
 
 
 def timeline(played: Played) -> Figure:
@@ -78,24 +84,26 @@ def _marker(color: str, pattern: str) -> dict[str, Any]:
 
 def memory(played: Played, limit: float | None) -> Figure:
     """Bytes over time by row, and the limit."""
+    most = max(row.peak for row in played.rows)
+    unit, factor = _bytes(most)
     data: list[dict[str, Any]] = [
         {
             "type": "scatter", "mode": "lines", "name": row.name.split(" (")[0],
             "x": [_ms(second) for second, _ in row.memory] + [_ms(played.step_s)],
-            "y": [held / GIB for _, held in row.memory] + [row.memory[-1][1] / GIB],
+            "y": [held / factor for _, held in row.memory] + [row.memory[-1][1] / factor],
             "line": {"shape": "hv", "width": 2, "dash": DASHES[place % len(DASHES)],
                      "color": (BLUE, ORANGE, GREEN, PINK, SKY, RED)[place % 6]},
-            "hovertemplate": "%{y:.4~g} GiB at %{x:.4~g} ms",
+            "hovertemplate": f"%{{y:.4~g}} {unit} at %{{x:.4~g}} ms",
         }
         for place, row in enumerate(played.rows)
     ]  # fmt: skip
-    if limit:
+    if limit and limit < FAR * most:
         data.append({
             "type": "scatter", "mode": "lines", "name": "limit", "x": [0, _ms(played.step_s)],
-            "y": [limit / GIB] * 2, "line": {"color": RED, "dash": "dash", "width": 2},
-            "hovertemplate": "limit %{y:.4~g} GiB",
+            "y": [limit / factor] * 2, "line": {"color": RED, "dash": "dash", "width": 2},
+            "hovertemplate": f"limit %{{y:.4~g}} {unit}",
         })  # fmt: skip
-    return _figure(data, "milliseconds", "GiB on one rank", 320, yaxis={"rangemode": "tozero"})
+    return _figure(data, "milliseconds", f"{unit} on one rank", 320, yaxis={"rangemode": "tozero"})
 
 
 def communication(groups: Sequence[tuple[str, Sequence[Flow]]]) -> Figure:
@@ -122,22 +130,24 @@ def communication(groups: Sequence[tuple[str, Sequence[Flow]]]) -> Figure:
 
 def frontier(plans: Sequence[Plan], here: tuple[float, float], limit: float | None) -> Figure:
     """Step against memory, and where this plan stands."""
+    most = max(here[1], *(p.estimate.memory_nbytes for p in plans))
+    unit, factor = _bytes(most)
     found = sorted(
-        (p.estimate.memory_nbytes / GIB, _ms(p.estimate.step_s), p.digest) for p in plans
+        (p.estimate.memory_nbytes / factor, _ms(p.estimate.step_s), p.digest) for p in plans
     )
     data: list[dict[str, Any]] = [
         {"type": "scatter", "mode": "lines+markers", "name": "fastest within its memory",
          "x": [x for x, _, _ in found], "y": [y for _, y, _ in found],
          "customdata": [digest for *_, digest in found], "line": {"color": BLUE},
-         "hovertemplate": "%{x:.4~g} GiB, %{y:.4~g} ms<extra>%{customdata}</extra>"},
-        {"type": "scatter", "mode": "markers", "name": "this plan", "x": [here[1] / GIB],
+         "hovertemplate": f"%{{x:.4~g}} {unit}, %{{y:.4~g}} ms<extra>%{{customdata}}</extra>"},
+        {"type": "scatter", "mode": "markers", "name": "this plan", "x": [here[1] / factor],
          "y": [_ms(here[0])], "marker": {"symbol": "star", "size": 15, "color": ORANGE},
-         "hovertemplate": "%{x:.4~g} GiB, %{y:.4~g} ms<extra>this plan</extra>"},
+         "hovertemplate": f"%{{x:.4~g}} {unit}, %{{y:.4~g}} ms<extra>this plan</extra>"},
     ]  # fmt: skip
-    made = _figure(data, "GiB on one rank", "milliseconds a step", 320)
-    if limit:
+    made = _figure(data, f"{unit} on one rank", "milliseconds a step", 320)
+    if limit and limit < FAR * most:
         line = {"color": RED, "dash": "dash"}
-        ends = {"x0": limit / GIB, "x1": limit / GIB, "y0": 0, "y1": 1, "yref": "paper"}
+        ends = {"x0": limit / factor, "x1": limit / factor, "y0": 0, "y1": 1, "yref": "paper"}
         made["layout"]["shapes"] = [{"type": "line", "line": line, **ends}]
     return made
 
@@ -165,8 +175,26 @@ def roofline(found: Roofline) -> Figure:
         "marker": {"color": BLUE, "opacity": 0.75, "line": {"width": 1, "color": "white"},
                    "size": [7 + 26 * (dot.calls * dot.seconds / total) ** 0.5 for dot in found.dots]},
     })  # fmt: skip
-    return _figure(data, "FLOP per byte", "TFLOP/s on one rank", 360, xaxis={"type": "log"},
-                   yaxis={"type": "log"})  # fmt: skip
+    # What computes next to nothing would squeeze all else into a corner: it is there when one zooms out.
+    seen = [(x, dot.flops / dot.seconds / 1e12) for x, dot in zip(at, found.dots, strict=True)
+            if x >= FEWEST] or [(FEWEST, 1.0)]  # fmt: skip
+    peak = max((*found.peaks.values(), 1e12)) / 1e12
+    across = _decades(min(x for x, _ in seen), max(x for x, _ in seen))
+    up = _decades(min(y for _, y in seen), peak)
+    powers = {"type": "log", "tickformat": "", "exponentformat": "power"}
+    axes = {"xaxis": {**powers, "range": across}, "yaxis": {**powers, "range": up}}
+    return _figure(data, "FLOP per byte", "TFLOP/s on one rank", 360, **axes)
+
+
+def _decades(low: float, high: float) -> list[float]:
+    """The range of a logarithmic axis, with room at both ends."""
+    return [math.log10(low) - 0.5, math.log10(high) + 0.5]
+
+
+def _bytes(most: float) -> tuple[str, int]:
+    """The unit in which the largest has a digit before the point, and its bytes."""
+    found = next(((unit, n) for unit, n in (("GiB", 2**30), ("MiB", 2**20)) if most >= n), None)
+    return found or ("KiB", 2**10)
 
 
 def _ms(seconds: float) -> float:
@@ -176,8 +204,8 @@ def _ms(seconds: float) -> float:
 
 def _figure(data: list[dict[str, Any]], x: str, y: str, height: int, **layout: Any) -> Figure:
     axes = {
-        "xaxis": {"title": {"text": x}, "automargin": True, **layout.pop("xaxis", {})},
-        "yaxis": {"title": {"text": y}, "automargin": True, **layout.pop("yaxis", {})},
+        "xaxis": {"title": {"text": x}, **AXIS, **layout.pop("xaxis", {})},
+        "yaxis": {"title": {"text": y}, **AXIS, **layout.pop("yaxis", {})},
     }
     look = {
         "height": height, "margin": {"l": 8, "r": 8, "t": 8, "b": 8}, "hovermode": "closest",

@@ -16,12 +16,16 @@ from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.replay import Played, play
 from autopar.report import charts, tables
+from autopar.report.measured import tables_of
 from autopar.report.values import Extras
+from autopar.report.why import why
 from autopar.show.proof import proof
 from autopar.show.units import nbytes, seconds
 
 LONGEST = 300_000
 """Characters of one source on the page."""
+LARGE = 14
+"""Characters that a card has room for in large type."""
 # Nothing is loaded: the page says so to the browser.
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -81,6 +85,7 @@ class _Page:
         if isinstance(plan, PipelinePlan):
             self._add("stages", "Stages", self._of_stages(plan))
         self._add("tensors", "Blocks and tensors", "".join(self._tensors()))
+        self._add("why", "Why it is so", self._why())
         self._add_played()
         groups = tuple(self._flows())
         sends = any(flows for _, flows in groups)
@@ -94,10 +99,9 @@ class _Page:
         self._add(
             "roofline", "Roofline",
             self._chart("roofline-chart", charts.roofline(found)) if found
-            else "<p>Pass the model and the operators are drawn here: "
-                 "<code>autopar report plan.json -o report.html --model MODEL</code></p>",
+            else _hint("Pass the model and the operators are drawn here:", "--model MODEL"),
         )  # fmt: skip
-        self._add("measured", "Prediction error", "<p>Nothing was measured of this plan.</p>")
+        self._add("measured", "Prediction error", self._measured())
         if self.extras.emitted:
             self._add("source", "Source", self._sources())
 
@@ -159,7 +163,7 @@ class _Page:
                 facts["idle"] = f"{sum(found.bubbles) / len(found.bubbles):.1%}"
                 if found.bound_s is not None:
                     facts["no plan is below"] = seconds(found.bound_s)
-        cards = "".join(f'<div class="card">{k}<b>{escape(v)}</b></div>' for k, v in facts.items())
+        cards = "".join(_card(name, escape(value)) for name, value in facts.items())
         return f'<div class="cards">{cards}</div>'
 
     def _asked(self) -> str:
@@ -200,12 +204,30 @@ class _Page:
                 f"<details{is_open}><summary>{title}</summary>{drawn}</details>" if title else drawn
             )
 
+    def _why(self) -> str:
+        return "".join(map(why, self.extras.explained)) or _hint(
+            "Name tensors, operators or modules and it is explained here what else each could be, and "
+            "what that would cost:",
+            "--model MODEL --explain TARGET",
+        )
+
+    def _measured(self) -> str:
+        found = self.extras.measured
+        if found is not None and isinstance(self.plan, Plan):
+            return tables_of(found, self.plan)
+        return _hint(
+            "No step was measured. <code>autopar profile MODEL --mesh ... --run --json &gt; "
+            "step.json</code> trains a few; pass the file:",
+            "--measured step.json",
+        )
+
     def _frontier(self) -> str:
         plans = self.extras.frontier
         if not plans:
-            return (
-                "<p>Not at hand. <code>autopar frontier MODEL --mesh ... -o plans/</code> finds it; "
-                "pass <code>--frontier plans/</code>.</p>"
+            return _hint(
+                "Not at hand. <code>autopar frontier MODEL --mesh ... -o plans/</code> finds it; pass "
+                "the folder:",
+                "--frontier plans/",
             )
         figures = self.plan.outline.figures
         here = figures["time", "step"], figures["memory", "peak"]
@@ -214,7 +236,11 @@ class _Page:
     def _sources(self) -> str:
         def shown(title: str, text: str) -> str:
             cut = text if len(text) <= LONGEST else f"{text[:LONGEST]}\n... cut here"
-            return f"<div><p>{escape(title)}</p><pre>{escape(cut)}</pre></div>"
+            numbers = "\n".join(map(str, range(1, cut.count("\n") + 2)))
+            return (
+                f'<div><p>{escape(title)}</p><div class="code"><pre class="numbers">{numbers}</pre>'
+                f"<pre>{escape(cut)}</pre></div></div>"
+            )
 
         both = (*self.extras.written, *self.extras.emitted)
         return f'<div class="beside">{"".join(shown(*each) for each in both)}</div>'
@@ -223,6 +249,16 @@ class _Page:
         plan = self.plan
         versions = ", ".join(f"{name} {version}" for name, version in plan.versions)
         return escape(f"Plan {plan.digest} of graph {plan.graph_digest}. {versions}")
+
+
+def _card(name: str, value: str) -> str:
+    long = ' class="long"' if len(value) > LARGE else ""
+    return f'<div class="card">{name}<b{long}>{value}</b></div>'
+
+
+def _hint(said: str, flags: str) -> str:
+    """What a section would show, and how to get it."""
+    return f"<p>{said} <code>autopar report plan.json -o report.html {flags}</code></p>"
 
 
 def _file(name: str) -> str:

@@ -20,16 +20,27 @@ CELL, GAP = 26, 4
 Cells = Sequence[str]
 
 
-def table(heads: Cells, rows: Iterable[Cells], numbers: Sequence[int] = ()) -> str:
-    """Cells are HTML already; those of the columns in `numbers` stand to the right."""
+def table(
+    heads: Cells, rows: Iterable[Cells], numbers: Sequence[int] = (), is_wide: bool = False
+) -> str:
+    """Cells are HTML already; those of the columns in `numbers` stand to the right.
+
+    On a phone the rows of a wide table become cards, whose parts say which column they were.
+    """
 
     def cells(tag: str, row: Cells) -> str:
         marked = (' class="n"' if place in numbers else "" for place in range(len(row)))
-        return "".join(f"<{tag}{m}>{c}</{tag}>" for m, c in zip(marked, row, strict=True))
+        named = (
+            f' data-is="{head}"' if is_wide and tag == "td" and head and place else ""
+            for place, head in enumerate(heads)
+        )  # fmt: skip
+        every = zip(marked, named, row, strict=True)
+        return "".join(f"<{tag}{mark}{name}>{cell}</{tag}>" for mark, name, cell in every)
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     head = f"<thead><tr>{cells('th', heads)}</tr></thead>"
-    return f'<div class="scroll"><table>{head}<tbody>{body}</tbody></table></div>'
+    kind = ' class="wide"' if is_wide else ""
+    return f'<div class="scroll"><table{kind}>{head}<tbody>{body}</tbody></table></div>'
 
 
 def parameters(plan: Plan) -> str:
@@ -40,6 +51,7 @@ def parameters(plan: Plan) -> str:
         ("parameter", "", "shape", "at rest", "in the step", "asked" if known else ""),
         (_row(each.label, each.count, each.value, plan.mesh) for each in lines(fold(marked))),
         (1,),
+        is_wide=True,
     )
 
 
@@ -90,7 +102,7 @@ def operators(plan: Plan) -> str:
         rows.append(
             (f"<code>{escape(each.label)}</code>", times, cell(reads), cell(makes), escape(by))
         )
-    return table(("operator", "", "reads", "makes", "by"), rows, (1,))
+    return table(("operator", "", "reads", "makes", "by"), rows, (1,), is_wide=True)
 
 
 def mesh_picture(mesh: Mesh, workers: Sequence[WorkerPlan] = ()) -> str:
@@ -105,10 +117,10 @@ def mesh_picture(mesh: Mesh, workers: Sequence[WorkerPlan] = ()) -> str:
     parts = []
     for rank in range(mesh.world_size):
         x, y = rank % across * step + 40, rank // across * step + 22
-        shade = f' style="fill-opacity:{0.35 + 0.65 * (worker_of[rank] % 2)}"' if workers else ""
+        shade = " odd" if workers and worker_of[rank] % 2 else ""
         whose = f", worker {worker_of[rank]}" if workers else ""
         parts.append(
-            f'<rect class="device" x="{x}" y="{y}" width="{CELL}" height="{CELL}" rx="3"{shade}>'
+            f'<rect class="device{shade}" x="{x}" y="{y}" width="{CELL}" height="{CELL}" rx="3">'
             f"<title>rank {rank}{whose}</title></rect>"
             f'<text x="{x + CELL / 2}" y="{y + CELL / 2 + 4}" text-anchor="middle">{rank}</text>'
         )
@@ -129,7 +141,7 @@ def stages(plan: PipelinePlan) -> str:
          "memory", "in flight", "modules"),
         [_stage(plan, each.stage, each.worker, each.plan, figures.get((each.stage, each.worker)))
          for each in plan.stages],
-        (0, 3, 4, 5, 6, 7, 8),
+        (0, 3, 4, 5, 6, 7, 8), is_wide=True,
     )  # fmt: skip
 
 

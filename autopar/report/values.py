@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autopar.plans.beside import Beside
+from autopar.plans.explanation import Explanation
 from autopar.plans.plan import Plan
 from autopar.report.roofline import Roofline
 
@@ -18,3 +20,6 @@ class Extras:
     written: tuple[tuple[str, str], ...] = ()
     limit_nbytes: float | None = None
     """Of a device, where the plan itself has no limit."""
+    explained: tuple[Explanation, ...] = ()
+    measured: Beside | None = None
+    """A step that was run, of this model."""

@@ -18,20 +18,11 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from autopar.operators import dear_kernels
 from autopar.runtime import deferred, together
 
 Forward = Callable[..., Any]
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
-
-DEAR = (
-    "mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable",
-)  # fmt: skip
-"""What selective recomputation keeps: results of ATen's products, convolutions and attention."""
-_DEAR = frozenset(
-    getattr(torch.ops.aten, name).default for name in DEAR if hasattr(torch.ops.aten, name)
-)
 
 
 def run(forward: Forward, mode: str, args: tuple[Any, ...]) -> Any:
@@ -67,5 +58,5 @@ def _selective() -> Contexts:
 
 
 def _policy(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    kept = operator in _DEAR
+    kept = operator in dear_kernels()
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE

@@ -23,8 +23,16 @@ def step_beside(found: Beside) -> RenderableType:
 def _step(found: Beside) -> Table:
     numbers = ("predicted", "measured", "ratio")
     made = table(f"step of {found.model} on {found.mesh}", "part", *numbers, right=numbers)
+    for name, (predicted_s, measured_s) in parts_of(found).items():
+        row(made, name, seconds(predicted_s), seconds(measured_s), _ratio(predicted_s, measured_s))
+    row(made, "step, traced", "", seconds(found.traced_step_s), "")
+    return made
+
+
+def parts_of(found: Beside) -> dict[str, tuple[float, float]]:
+    """What a step is made of: seconds, predicted and measured."""
     lines = found.lines
-    parts = {
+    return {
         "operators, forward": (
             sum(line.predicted_forward_s for line in lines),
             sum(line.measured_forward_s for line in lines if line.source),
@@ -40,10 +48,6 @@ def _step(found: Beside) -> Table:
         "optimizer": (found.predicted_update_s, found.measured_update_s),
         "step": (found.predicted_step_s, found.measured_step_s),
     }
-    for name, (predicted_s, measured_s) in parts.items():
-        row(made, name, seconds(predicted_s), seconds(measured_s), _ratio(predicted_s, measured_s))
-    row(made, "step, traced", "", seconds(found.traced_step_s), "")
-    return made
 
 
 def _lines(lines: Sequence[Line]) -> Table:

@@ -18,6 +18,7 @@ SAME = 1e-9
 """Relative to the step, or to the memory: only rounding."""
 PARTS = 2
 """Kinds of communication that are told of each alternative."""
+COSTS = ("a step", "compute", "communication", "memory", "with it")
 RIGHT = ("a step", "compute", "memory")
 
 
@@ -26,11 +27,23 @@ Labelled = list[tuple[str, Alternative]]
 
 def explanation(found: Explanation) -> RenderableType:
     """The sentence, what the ways are, what they cost, and what is known of the others."""
-    made = [each for each in found.alternatives if each.why or each.plan is not None]
-    shown = [(_label(found, each, place), each) for place, each in enumerate(made)]
+    shown = labelled(found)
     scope = [Text(f"Figures are {found.scope}.")] if found.scope else []
-    notes = [Text(line) for line in _rest(found)]
-    return Group(Text(found.sentence), *scope, "", _legend(shown), "", _table(found, shown), *notes)
+    said = [Text(line) for line in notes(found)]
+    return Group(Text(found.sentence), *scope, "", _legend(shown), "", _table(found, shown), *said)
+
+
+def labelled(found: Explanation) -> Labelled:
+    """The ways that were solved for, or are impossible, by the names that the tables give them."""
+    made = [each for each in found.alternatives if each.why or each.plan is not None]
+    return [(_label(found, each, place), each) for place, each in enumerate(made)]
+
+
+def costs_of(found: Explanation, each: Alternative) -> tuple[str, ...]:
+    """What a way costs, by `COSTS`; of others than the chosen one, how much more."""
+    if each.difference is None:
+        return ("",) * len(COSTS)
+    return _absolute(each.difference) if each.is_chosen else _more(each.difference, found)
 
 
 def _label(found: Explanation, each: Alternative, place: int) -> str:
@@ -51,17 +64,14 @@ def _legend(shown: Labelled) -> Table:
 def _table(found: Explanation, shown: Labelled) -> Table:
     """What each costs; below the chosen one, how much more."""
     name = f"{found.name}  ({found.path})" if found.name != found.path else found.path
-    made = table(
-        name, found.kind, "a step", "compute", "communication", "memory", "with it", right=RIGHT
-    )
+    made = table(name, found.kind, *COSTS, right=RIGHT)
     for label, each in shown:
         if each.difference is not None:
-            cells = _absolute(each.difference) if each.is_chosen else _more(each.difference, found)
-            row(made, label, *cells)
+            row(made, label, *costs_of(found, each))
     return made
 
 
-def _rest(found: Explanation) -> Iterator[str]:
+def notes(found: Explanation) -> Iterator[str]:
     """What is known of candidates that were not solved for, and what a minus means."""
     left = [each.bound_s for each in found.alternatives if each.plan is None and not each.why]
     bounds = [bound for bound in left if bound is not None and math.isfinite(bound)]

@@ -74,6 +74,13 @@ class Ready:
             found = branched(goal, found)
         return self._answer(found, proof)
 
+    def bound_s(self, limits: Limits = None) -> float:
+        """What no assignment within the limits undercuts, by multipliers alone: sooner than `solve`.
+
+        Raises `InfeasibleError` where nothing fits."""
+        goal = Goal.of(self.left.network, limits_of(limits))
+        return best_within(self.order, goal).bound * self.left.network.tick_s
+
     def _answer(self, found: Found, proof: Proof) -> Assignment:
         if found.best is None:
             raise InfeasibleError(

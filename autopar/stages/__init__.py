@@ -1,7 +1,7 @@
 """Cuts, submeshes, ways to run and a schedule for a model: a function of plain data."""
 
 from autopar.stages.families import EAGER, FAMILIES, GPIPE, ONE_F_ONE_B, ZB_H1, ZB_H2, Family
-from autopar.stages.planning import is_hopeless, plan_stages
+from autopar.stages.planning import Planner, is_hopeless, plan_stages
 from autopar.stages.read_dnn_partitioning import read_dnn_partitioning
 from autopar.stages.read_piper import read_piper
 from autopar.stages.stage_plan import PlannedStage, StagePlan
@@ -21,6 +21,7 @@ __all__ = [
     "LoadedStage",
     "Option",
     "PlannedStage",
+    "Planner",
     "Pool",
     "StagePlan",
     "StageProblem",

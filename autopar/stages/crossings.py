@@ -66,11 +66,15 @@ def _step(
     for stack, cost in zip(priced.stacks, costs, strict=True):
         if stack.entry != entry or stack.size > left:
             continue
-        own = np.where(stack.flights[:, start] >= held, cost[:, start], math.inf)
-        following = behind[stack.exit, :, :, left - stack.size]
-        value = own.min(axis=0) + following.min(axis=0)
-        end = int(value.argmin())
-        if value[end] < best[0]:
-            way = stack.ways[int(own[:, end].argmin())]
-            best = (float(value[end]), way, end, int(following[:, end].argmin()))
+        cells = stack.starting(start)
+        if cells.start == cells.stop:
+            continue
+        own = np.where(stack.flights[:, cells] >= held, cost[:, cells], math.inf)
+        following = behind[stack.exit, :, stack.ends[cells], left - stack.size]
+        value = own.min(axis=0) + following.min(axis=1)
+        least = int(value.argmin())
+        if value[least] < best[0]:
+            way = stack.ways[int(own[:, least].argmin())]
+            end = int(stack.ends[cells][least])
+            best = (float(value[least]), way, end, int(following[least].argmin()))
     return best[1:]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autopar.errors import InfeasibleError
 from autopar.stages.period import bracketed, possible
@@ -43,46 +44,68 @@ class Candidate:
     stages: tuple[Picked, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """A problem that is asked several things; what they have in common is computed once."""
+
+    problem: StageProblem
+
+    @cached_property
+    def every(self) -> list[Priced]:
+        """Every table under every family."""
+        return price(self.problem.check())
+
+    @cached_property
+    def quick_bounds(self) -> tuple[float, ...]:
+        """Of each."""
+        return tuple(quick_bound_of(priced) for priced in self.every)
+
+    def is_hopeless(self, step: float) -> bool:
+        """Whether it is proved that no plan takes less than `step` seconds: much sooner than a plan."""
+        near = sorted((bound, at) for at, bound in enumerate(self.quick_bounds) if bound < step)
+        return all(
+            makespan_bound_of(self.every[at], step) >= step
+            or possible(self.every[at], step) is None
+            or flush_bound_of(self.every[at], step) >= step
+            for _, at in near
+        )
+
+    def plan(self, objective: Objective | None = None, keep: int = KEEP) -> StagePlan:
+        """The plan of the least step found, with its bound; raise where nothing fits.
+
+        With an objective of one's own there is no bound: the relaxation speaks of the simulator.
+        """
+        every, bounds = self.every, list(self.quick_bounds)
+        pools: list[Pool] = []
+        best: Candidate | None = None
+        step = math.inf
+        for family in self.problem.families:
+            members = [at for at, priced in enumerate(every) if priced.family is family]
+            pool = Pool(members, every, keep)
+            pool.fill(bounds, math.inf if objective else step)
+            for other in pools:
+                pool.take(other)
+            pools.append(pool)
+            found, seconds = pool.best(objective or simulated_step)
+            if seconds < step:
+                best, step = found, seconds
+        if best is None:
+            raise InfeasibleError(_why(self.problem, every))
+        if objective is not None:
+            return _plan(best, step, 0.0, "none").check()
+        return _plan(best, step, _tightened(every, bounds, step), "relaxation").check()
+
+
 def plan_stages(
     problem: StageProblem, objective: Objective | None = None, keep: int = KEEP
 ) -> StagePlan:
-    """The plan of the least step found, with its bound; raise where nothing fits.
-
-    With an objective of one's own there is no bound: the relaxation speaks of the simulator.
-    """
-    every = price(problem.check())
-    bounds = [quick_bound_of(priced) for priced in every]
-    pools: list[Pool] = []
-    best: Candidate | None = None
-    step = math.inf
-    for family in problem.families:
-        members = [at for at, priced in enumerate(every) if priced.family is family]
-        pool = Pool(members, every, keep)
-        pool.fill(bounds, math.inf if objective else step)
-        for other in pools:
-            pool.take(other)
-        pools.append(pool)
-        found, seconds = pool.best(objective or simulated_step)
-        if seconds < step:
-            best, step = found, seconds
-    if best is None:
-        raise InfeasibleError(_why(problem, every))
-    if objective is not None:
-        return _plan(best, step, 0.0, "none").check()
-    return _plan(best, step, _tightened(every, bounds, step), "relaxation").check()
+    """The best plan of a problem: see `Planner.plan`."""
+    return Planner(problem).plan(objective, keep)
 
 
 def is_hopeless(problem: StageProblem, step: float) -> bool:
-    """Whether it is proved that no plan takes less than `step` seconds; much sooner than the best."""
-    every = price(problem.check())
-    bounds = [quick_bound_of(priced) for priced in every]
-    near = sorted((bound, at) for at, bound in enumerate(bounds) if bound < step)
-    return all(
-        makespan_bound_of(every[at], step) >= step
-        or possible(every[at], step) is None
-        or flush_bound_of(every[at], step) >= step
-        for _, at in near
-    )
+    """Whether no plan takes less than `step` seconds: see `Planner.is_hopeless`."""
+    return Planner(problem).is_hopeless(step)
 
 
 def _tightened(every: Sequence[Priced], bounds: list[float], step: float) -> float:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autopar.stages.families import Family
-from autopar.stages.recurrence import Array, Step, spans_of
+from autopar.stages.recurrence import Allowed, Array, Step, spans_of
 from autopar.stages.stack import Stack, stacks_of, unit_of
 from autopar.stages.table import StageProblem, StageTable
 
@@ -114,9 +115,10 @@ class Priced:
         total, worst, entry = 0.0, 0.0, 0
         for position, (start, end, number) in enumerate(reversed(stages), start=1):
             place, index = self.places[number]
-            at = (index, start, end)
-            if self.stacks[place].flights[at] < self.in_flight(position):
+            cell = self.stacks[place].cell(start, end)
+            if cell is None or self.stacks[place].flights[index, cell] < self.in_flight(position):
                 return math.inf, math.inf
+            at = (index, cell)
             if position > 1:
                 cut = (end, self.table.ways[number].exit, entry)
                 total += float(self.passing_s[cut])
@@ -140,7 +142,8 @@ class Priced:
             place, index = self.places[number]
             way = self.table.ways[number]
             passed.append(float(self.passing_s[end, way.exit, entry]) if position > 1 else 0.0)
-            sums.append(sums[-1] + passed[-1] + float(self.flights[place][index, start, end]))
+            at = (index, self.stacks[place].cell(start, end))
+            sums.append(sums[-1] + passed[-1] + float(self.flights[place][at]))
             entry = way.entry
         held = [self.in_flight(position) for position in range(1, len(sums))]
         many = self.table.microbatches
@@ -154,7 +157,8 @@ class Priced:
 class Fitting:
     """Per stack, the least station and the least head of the ways that fit at a position from the end.
 
-    `offset_at` is taken off every head; ways whose `rates_at` a position is above the limit do not fit.
+    `offset_at` is taken off every head; ways whose `rates_at` a position is above the limit do not fit
+    there.  (Rates may only fall from the end to the front.)
     Both ask of a position only what is in flight there, so positions that hold as much share an answer.
     """
 
@@ -171,9 +175,13 @@ class Fitting:
         self.rates_at, self.limit = rates_at, limit
         known = heads if heads is not None else stations
         assert known is not None
-        self.spans = [spans_of(np.asarray((costs < math.inf).any(axis=0))) for costs in known]
+        self.spans = [self._spans(index, costs) for index, costs in enumerate(known)]
         self._steps: dict[int, list[Step]] = {}
         self._ordered: dict[int, Array] = {}
+
+    def _spans(self, index: int, costs: Array) -> list[tuple[int, int, int, int]]:
+        stack, size = self.priced.stacks[index], self.priced.problem.positions
+        return spans_of(stack.spread(costs.min(axis=0), size) < math.inf)
 
     def __call__(self, position: int) -> list[Step]:
         """At one position."""
@@ -181,6 +189,25 @@ class Fitting:
         if held not in self._steps:
             self._steps[held] = self._at(position, held)
         return self._steps[held]
+
+    def anywhere(self) -> list[Allowed]:
+        """By size: the ranges that some way takes at some position.
+
+        The last stage holds the fewest microbatches, and no rate is less than that of the first.
+        """
+        held, positions = self.priced.in_flight(1), self.priced.problem.positions
+        found: dict[int, NDArray[np.bool_]] = {}
+        rates = None if self.rates_at is None else self.rates_at(self.priced.most_stages)
+        for index, stack in enumerate(self.priced.stacks):
+            fits = stack.flights >= held
+            for costs in (self.stations, self.heads):
+                if costs is not None:
+                    fits &= costs[index] < math.inf
+            if rates is not None:
+                fits &= rates[index] <= self.limit
+            there = found.setdefault(stack.size, np.zeros((positions, positions), dtype=bool))
+            there[stack.starts, stack.ends] |= fits.any(axis=0)
+        return list(found.items())
 
     def _at(self, position: int, held: int) -> list[Step]:
         rates = None if self.rates_at is None else self.rates_at(position)
@@ -206,11 +233,12 @@ class Fitting:
         stack, costs = self.priced.stacks[index], every[index]
         if rate is not None:
             fits = (stack.flights >= held) & (rate <= self.limit)
-            return np.asarray(np.where(fits, costs, math.inf).min(axis=0))
-        if id(costs) not in self._ordered:
-            self._ordered[id(costs)] = stack.by_flights(costs)
-        found = np.take_along_axis(self._ordered[id(costs)], stack.fitting(held), axis=0)
-        return np.asarray(found[0])
+            found = np.where(fits, costs, math.inf).min(axis=0)
+        else:
+            if id(costs) not in self._ordered:
+                self._ordered[id(costs)] = stack.by_flights(costs)
+            found = self._ordered[id(costs)][stack.fitting(held), stack.every_cell]
+        return stack.spread(found, self.priced.problem.positions)
 
 
 def price(problem: StageProblem) -> list[Priced]:

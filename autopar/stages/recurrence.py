@@ -17,13 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Ints = NDArray[np.intp]
 Crossing = Callable[[Array, slice], Array]
 """F[e, j, d] of some cuts j -> [x, e, j, d], whose minimum over e is H."""
+Allowed = tuple[int, NDArray[np.bool_]]
+"""A size of stages, and the ranges [start, end] that they may take."""
 BLOCK = 8
 """Starts that are treated together: smaller ones waste less of the triangle, larger ones less
 overhead."""
@@ -54,6 +58,16 @@ class Step:
         return made
 
 
+class Steps(Protocol):
+    """The stages that may stand at each position from the end."""
+
+    def __call__(self, position: int) -> Sequence[Step]:
+        """At one position."""
+
+    def anywhere(self) -> Sequence[Allowed]:
+        """At any position, and perhaps more."""
+
+
 def spans_of(there: NDArray[np.bool_]) -> list[tuple[int, int, int, int]]:
     """From which ranges [start, end] there are."""
     made = []
@@ -77,47 +91,67 @@ def end_of_chain(borders: int, positions: int, devices: int) -> Array:
     return made
 
 
-def one_more(steps: Sequence[Step], behind: Array) -> Array:
-    """F[s] from H[s - 1]."""
+def one_more(steps: Sequence[Step], behind: Array, room: Ints) -> Array:
+    """F[s] from H[s - 1]; `room`: by cut, the most devices behind it that anybody asks for."""
     made = np.full(behind.shape, math.inf)
-    there = np.isfinite(behind)
-    cuts = np.flatnonzero(there.any(axis=(0, 2)))
-    counts = np.flatnonzero(there.any(axis=(0, 1)))
+    there = np.isfinite(behind).any(axis=0)
+    reached = there.any(axis=1)
+    cuts = np.flatnonzero(reached)
     if not len(cuts):
         return made
+    few = np.where(reached, there.argmax(axis=1), behind.shape[2])
+    many = np.where(reached, behind.shape[2] - there[:, ::-1].argmax(axis=1), 0)
     first, last = int(cuts[0]), int(cuts[-1]) + 1
-    few = int(counts[0])
     for step in steps:
-        many = min(int(counts[-1]) + 1, behind.shape[2] - step.size)
-        if many <= few:
-            continue
         for low, high, left, right in step.spans:
             rows, columns = slice(low, high), slice(max(left, first), min(right, last))
-            if columns.start < columns.stop:
-                reached = behind[step.exit, columns, few:many]
-                at = made[step.entry, rows, few + step.size : many + step.size]
-                np.minimum(at, step.values(rows, columns, reached).min(axis=1), out=at)
+            if columns.start >= columns.stop:
+                continue
+            least = int(few[columns].min())
+            most = min(int(many[columns].max()), int(room[rows].max()) - step.size + 1)
+            if least < most:
+                at = made[step.entry, rows, least + step.size : most + step.size]
+                values = step.values(rows, columns, behind[step.exit, columns, least:most])
+                np.minimum(at, values.min(axis=1), out=at)
     return made
 
 
+def fewest_before(anywhere: Sequence[Allowed], sizes: tuple[int, int, int]) -> Ints:
+    """By cut, no more devices than stages need that hold all that comes before it.
+
+    One more than all devices where there is no way to get there.
+    """
+    fewest = np.full(sizes[1], sizes[2] + 1)
+    fewest[0] = 0
+    for cut in range(1, sizes[1]):
+        for size, there in anywhere:
+            starts = fewest[:cut][there[:cut, cut]]
+            if len(starts):
+                fewest[cut] = min(fewest[cut], starts.min() + size)
+    return fewest
+
+
 def suffixes(
-    steps_at: Callable[[int], Sequence[Step]],
+    steps_at: Steps,
     cross_at: Callable[[int], Crossing],
     sizes: tuple[int, int, int],
     most_stages: int,
     longest_at: Callable[[int], float] = lambda position: math.inf,
 ) -> list[Array]:
     """F[1], F[2], ... as far as anything is finite; values above `longest_at` their position are
-    dropped.
+    dropped, and those that leave too few devices for what comes before.
 
     `cross_at(s)` leads from F[s - 1] to H[s - 1], in front of which a stage at position s is put.
     """
     behind = end_of_chain(*sizes)
+    room = sizes[2] - fewest_before(steps_at.anywhere(), sizes)
+    crowded = np.arange(sizes[2] + 1) > room[:, None]
     found: list[Array] = []
     for position in range(1, most_stages + 1):
         if found:
             behind = _between(cross_at(position), found[-1])
-        best = one_more(steps_at(position), behind)
+        best = one_more(steps_at(position), behind, room)
+        best[:, crowded] = math.inf
         longest = longest_at(position)
         if longest < math.inf:
             best[best > longest] = math.inf

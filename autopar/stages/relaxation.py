@@ -89,10 +89,7 @@ def _least_sum(priced: Priced, limit: float) -> float:
     splits, many = priced.family.splits, priced.table.microbatches
     pairs = []
     for stack in priced.stacks:
-        ways = [priced.table.ways[number] for number in stack.ways]
-        back = np.stack(
-            [w.input_grad_s if splits else w.input_grad_s + w.weight_grad_s for w in ways]
-        )
+        back = stack.inputs if splits else stack.inputs + stack.weights
         pairs.append((np.maximum(stack.forward, back), np.minimum(stack.forward, back)))
 
     def rates_at(position: int) -> list[Array]:
@@ -117,6 +114,9 @@ def _times(count: int, seconds: Array) -> Array:
 def _makespan(priced: Priced, part: Part, longest_s: float) -> float:
     """Infinite where it would be longer."""
     stations, heads, cross = part
+    if longest_s < math.inf:
+        pairs = zip(stations, heads, strict=True)
+        heads = [np.where(station <= longest_s, head, math.inf) for station, head in pairs]
     found = suffixes(
         Fitting(priced, stations, heads),
         always(cross),

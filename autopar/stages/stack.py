@@ -6,7 +6,7 @@ What one way beats in every figure on every range is dropped: no plan is better 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,39 +21,79 @@ Ints = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Ways of one size (in units of devices) between two layouts; arrays are [way, start, end].
+    """Ways of one size (in units of devices) between two layouts; arrays are [way, cell].
 
-    micro    seconds of a microbatch, forward and backward
-    apart    without the weight gradient
-    once     seconds once a step that nothing hides
-    hidden   seconds once a step that run beside compute
-    flights  microbatches in flight that fit; -1 where not even one rests there
+    A *cell* is a range that some way offers and has the memory for: [start, end), in order.
+
+    starts, ends   of each cell
+    forward        seconds of a microbatch's forward
+    inputs         its input gradient
+    weights        its weight gradient
+    once           seconds once a step that nothing hides
+    hidden         seconds once a step that run beside compute
+    flights        microbatches in flight that fit; -1 where not even one rests there
     """
 
     size: int
     entry: int
     exit: int
     ways: tuple[int, ...]
+    starts: Ints
+    ends: Ints
     forward: Array
+    inputs: Array
     weights: Array
-    micro: Array
-    apart: Array
     once: Array
     hidden: Array
     flights: Array
 
+    @cached_property
+    def apart(self) -> Array:
+        """Seconds of a microbatch without its weight gradient."""
+        return self.forward + self.inputs
+
+    @cached_property
+    def micro(self) -> Array:
+        """Seconds of a microbatch, forward and backward."""
+        return self.apart + self.weights
+
+    @cached_property
+    def _cells(self) -> dict[tuple[int, int], int]:
+        pairs = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        return {at: cell for cell, at in enumerate(pairs)}
+
+    def cell(self, start: int, end: int) -> int | None:
+        """The number of a range; None where no way takes it."""
+        return self._cells.get((start, end))
+
+    def starting(self, start: int) -> slice:
+        """The cells of the ranges that start there."""
+        low, high = np.searchsorted(self.starts, (start, start + 1))
+        return slice(int(low), int(high))
+
+    def spread(self, cells: Array, positions: int) -> Array:
+        """[start, end] of [cell]: infinite elsewhere."""
+        made = np.full((positions, positions), math.inf)
+        made[self.starts, self.ends] = cells
+        return made
+
     def by_flights(self, costs: Array) -> Array:
-        """[n, start, end]: the least cost of the n ways that hold the most microbatches."""
-        least = np.full((len(self.ways) + 1, *self.flights.shape[1:]), math.inf)
+        """[n, cell]: the least cost of the n ways that hold the most microbatches."""
+        least = np.full((len(self.ways) + 1, len(self.starts)), math.inf)
         ordered = np.take_along_axis(costs, self._order, axis=0)
         np.minimum.accumulate(ordered, axis=0, out=least[1:])
         return least
 
     def fitting(self, held: int) -> Ints:
-        """[1, start, end]: how many ways hold so many microbatches."""
+        """[cell]: how many ways hold so many microbatches."""
         if held not in self._fitting:
-            self._fitting[held] = (self.flights >= held).sum(axis=0, keepdims=True)
+            self._fitting[held] = (self.flights >= held).sum(axis=0)
         return self._fitting[held]
+
+    @cached_property
+    def every_cell(self) -> Ints:
+        """The numbers of all cells."""
+        return np.arange(len(self.starts))
 
     @cached_property
     def _order(self) -> Ints:
@@ -70,7 +110,15 @@ def unit_of(problem: StageProblem, table: StageTable) -> int:
 
 
 def stacks_of(problem: StageProblem, table: StageTable) -> tuple[Stack, ...]:
-    """All ways that something could be said for."""
+    """All ways that something could be said for; once for each table."""
+    key = problem.devices, problem.memory_nbytes
+    known: dict[object, tuple[Stack, ...]] = table.remembered
+    if key not in known:
+        known[key] = _stacks(problem, table)
+    return known[key]
+
+
+def _stacks(problem: StageProblem, table: StageTable) -> tuple[Stack, ...]:
     kinds: dict[tuple[int, int, int], list[int]] = {}
     for index, way in enumerate(table.ways):
         kinds.setdefault((way.size, way.entry, way.exit), []).append(index)
@@ -87,14 +135,20 @@ def _stack(
     every = [table.ways[index] for index in found]
     kept = _undominated(every)
     ways = [every[index] for index in kept]
-    forward = np.stack([way.forward_s for way in ways])
-    apart = forward + np.stack([way.input_grad_s for way in ways])
-    weights = np.stack([way.weight_grad_s for way in ways])
+    flights = np.stack([_flights(way, problem.memory_nbytes) for way in ways])
+    starts, ends = np.nonzero((flights >= 1).any(axis=0))
+
+    def cells(figures: Iterable[Array]) -> Array:
+        return np.stack([each[starts, ends] for each in figures])
+
     return Stack(
-        *kind, tuple(found[index] for index in kept), forward, weights, apart + weights, apart,
-        np.stack([once_of(way) for way in ways]),
-        np.stack([way.hideable_s for way in ways]),
-        np.stack([_flights(way, problem.memory_nbytes) for way in ways]),
+        *kind, tuple(found[index] for index in kept), starts, ends,
+        cells(way.forward_s for way in ways),
+        cells(way.input_grad_s for way in ways),
+        cells(way.weight_grad_s for way in ways),
+        cells(once_of(way) for way in ways),
+        cells(way.hideable_s for way in ways),
+        cells(flights),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +101,11 @@ class StageTable:
     def borders(self) -> int:
         """How many layouts there are."""
         return int(self.send_s.shape[1])
+
+    @cached_property
+    def remembered(self) -> dict[Any, Any]:
+        """What was made of it, for those who make it."""
+        return {}
 
 
 @dataclass(frozen=True, eq=False)

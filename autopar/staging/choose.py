@@ -2,11 +2,12 @@
 
 1. The sweep makes a table of all ranges (`tabled.py`), the planner chooses stages, submeshes, number of
    microbatches and schedule together (`autopar/stages`).
-2. The plan without stages and microbatches is compiled.  Where no plan of the table comes near it, by
-   the bound of all of them, it has won.
+2. The plan without stages and microbatches is compiled, where it is found soon.  Where no plan of the
+   table comes near it, by the bound of all of them, it has won.
 3. The chosen stages are compiled exactly, each within the memory that its schedule leaves.  Where the
    table promised too much, the planner is asked again with a little less memory.
-4. Against it stands one stage that accumulates gradients over microbatches, as well.  The least
+4. Against it stands one stage that accumulates gradients over microbatches, as well.  A plan without
+   stages whose memory has to be searched for comes last, unless its bound is worse.  The least
    predicted step wins.
 """
 
@@ -17,16 +18,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from autopar.capture.saved import saved
 from autopar.errors import InfeasibleError, InputError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.planning.compile import compile_graph
 from autopar.planning.posed import Compilation, Settings, prices_of
 from autopar.plans.pipeline_plan import Compared, PipelinePlan, Prediction, WorkerPlan
 from autopar.plans.record import View
 from autopar.split import split
-from autopar.stages import FAMILIES, Family, StagePlan, StageProblem, is_hopeless, plan_stages
+from autopar.stages import FAMILIES, Family, Planner, StagePlan, StageProblem, plan_stages
+from autopar.staging.alone import Alone
 from autopar.staging.positions import forced, places
 from autopar.staging.predict import predict
 from autopar.staging.staged import Staged, compile_stages, on_full_hosts
@@ -113,15 +113,14 @@ def choose(
     limited = replace(settings, memory_limit=limit)
     sweep = _sweep(source, mesh, hardware, limited, wishes)
     problems = _problems(source, sweep, wishes)
-    plain = None
+    alone = None
     if _may_be_plain(wishes) and sweep.least_alone_nbytes() <= HOPELESS * limit:
-        plain = _plain(source, mesh, hardware, limited)
-    rivals = _Rivals(partial(_fitting, source, mesh, hardware, limited), plain)
+        alone = Alone(source.whole, mesh, hardware, limited)
+    rivals = _Rivals(partial(_fitting, source, mesh, hardware, limited), alone)
     for tabled, problem in problems:
         rivals.enter(tabled, problem)
     if _may_be_plain(wishes):
-        step = None if plain is None else plain.plan.estimate.step_s
-        rivals.compared.append(Compared(f"no stages on {mesh}", step))
+        rivals.enter_alone(mesh)
     return rivals.winner()
 
 
@@ -131,10 +130,11 @@ class _Rivals:
     def __init__(
         self,
         fitting: Callable[[Tabled, StageProblem, StagePlan], Staged],
-        plain: Compilation | None,
+        alone: Alone | None,
     ) -> None:
-        """`plain`: without stages, where that fits."""
-        self._fitting, self._plain = fitting, plain
+        """`alone`: without stages, where that may fit."""
+        self._fitting, self._alone = fitting, alone
+        self._plain = alone.soon() if alone else None
         self._refused: list[InfeasibleError] = []
         self._best: Staged | None = None
         self.compared: list[Compared] = []
@@ -149,10 +149,11 @@ class _Rivals:
         """Compile the planner's answer, unless its table leaves it no hope."""
         try:
             near = NEAR * self._least_s
-            if near < math.inf and is_hopeless(problem, near):
+            planner = Planner(problem)
+            if near < math.inf and planner.is_hopeless(near):
                 self.compared.append(Compared(_bounded(problem), near))
                 return
-            plan = plan_stages(problem)
+            plan = planner.plan()
             if plan.step_s > BEHIND * self._least_s:
                 self.compared.append(Compared(_planned(tabled, plan), plan.step_s))
                 return
@@ -163,6 +164,16 @@ class _Rivals:
         self.compared.append(Compared(_named(staged.plan), _step(staged)))
         if self._best is None or _step(staged) < _step(self._best):
             self._best = staged
+
+    def enter_alone(self, mesh: Mesh) -> None:
+        """Seek the plan without stages after all, unless its bound leaves it no hope."""
+        name = f"no stages on {mesh}"
+        if self._plain is None and self._alone is not None:
+            self._plain = self._alone.after_all(NEAR * self._least_s)
+            if self._plain is None and self._best is not None:
+                name += ", near the best"
+        step = None if self._plain is None else self._plain.plan.estimate.step_s
+        self.compared.append(Compared(name, step))
 
     def winner(self) -> Chosen:
         """The better one of the best pipeline and a plan without."""
@@ -200,14 +211,26 @@ def _problems(
     source: Source, sweep: Sweep, wishes: Wishes
 ) -> tuple[tuple[Tabled, StageProblem], ...]:
     """What the planner is asked: any stages, and one stage."""
-    many = wishes.counts(source.batch)
-    if not source.is_separable and wishes.microbatches is None:
-        many = (1,)
-    tabled = sweep.tabled(wishes.families, many)
+    tabled = sweep.tabled(wishes.families, _counts(source, sweep.sizes, wishes))
     if wishes.cuts:
         return ((tabled, tabled.problem),)
     single = replace(tabled.problem, most_stages=1, families=tabled.problem.families[:1])
     return (tabled, tabled.problem), (tabled, single)
+
+
+def _counts(source: Source, sizes: Sizes, wishes: Wishes) -> tuple[int, ...]:
+    """Numbers of microbatches that run the operators of the batch; cuts and decisions name these."""
+    many = wishes.counts(source.batch)
+    if not source.is_separable and wishes.microbatches is None:
+        return (1,)
+    found = tuple(count for count in many if sizes.is_like_batch(source.batch // count))
+    if not found and wishes.microbatches is not None:
+        raise InputError(
+            f"Of {source.batch} samples in {many[0]} microbatches, a microbatch runs other operators than "
+            "the batch (an expand to one sample is none). Ask for fewer microbatches, or say how many "
+            "stages there are: stages=2."
+        )
+    return found or (1,)
 
 
 def _fitting(
@@ -264,17 +287,6 @@ def _workers(meshes: Sequence[Mesh]) -> tuple[WorkerPlan, ...]:
         found.append(WorkerPlan(tuple(range(first, first + mesh.world_size)), mesh))
         first += mesh.world_size
     return tuple(found)
-
-
-def _plain(
-    source: Source, mesh: Mesh, hardware: Hardware, settings: Settings
-) -> Compilation | None:
-    """Without stages and microbatches; None where that does not fit."""
-    try:
-        kept = saved(source.whole, hardware.device.kind)
-        return compile_graph(source.whole, mesh, hardware, settings, kept)
-    except InfeasibleError:
-        return None
 
 
 def _step(staged: Staged) -> float:

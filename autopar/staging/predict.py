@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from autopar.capture.saved import saved
+from autopar.capture.saved import Asked, saved
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
@@ -69,7 +69,7 @@ def stages_spent(
 ) -> dict[tuple[int, int], Spent]:
     """(stage, worker) -> what it spends."""
     shared = on_full_hosts(hardware, plan.mesh)
-    known: dict[object, Saved] = {}
+    known: dict[object, Asked] = {}
     kept = [saved(graph, hardware.device.kind, known) for graph in stages.graphs]
     return {
         (each.stage, each.worker): spent_by(

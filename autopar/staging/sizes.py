@@ -99,11 +99,17 @@ class _Line:
         return replace(one, shape=tuple(shape))
 
     def saved(self, one: Saved, two: Saved) -> Saved:
-        if (one.operands, one.outputs) != (two.operands, two.outputs):
+        if _ties(one) != _ties(two):
             raise NotLinear
         return replace(
             one,
             extra_nbytes=self.number(one.extra_nbytes, two.extra_nbytes),
+            cached_nbytes=self.number(one.cached_nbytes, two.cached_nbytes),
             forward_nbytes=self.about(one.forward_nbytes, two.forward_nbytes),
             backward_nbytes=self.about(one.backward_nbytes, two.backward_nbytes),
         )
+
+
+def _ties(saved: Saved) -> tuple[object, ...]:
+    """What is kept and shared, whatever its size."""
+    return saved.operands, saved.outputs, saved.shares, saved.passes, saved.cached

@@ -56,6 +56,17 @@ class Sizes:
             self._known[samples] = found or self._at(samples)
         return self._known[samples]
 
+    def is_like_batch(self, samples: int) -> bool:
+        """Whether so many samples run the batch's operators: for a single one some `expand` is nothing."""
+        names = [[node.name for node in self(n).graph.nodes] for n in (samples, self.batch)]
+        return names[0] == names[1]
+
+    def least_like_batch(self, samples: int) -> int:
+        """The size from `samples` on, doubled until it is like the batch."""
+        while samples < self.batch and not self.is_like_batch(samples):
+            samples *= 2
+        return min(samples, self.batch)
+
     def _on_line(self, samples: int) -> Sized | None:
         """Through the batch and one sample, which may be what runs; where one is special, a part."""
         for other in (1, _largest_part(self.batch)):
@@ -163,7 +174,8 @@ class Sweep:
     def _sought(self, mesh: Mesh) -> list[Decided]:
         batch, per_host = self.sizes.batch, self.hardware.devices_per_host
         found: dict[object, Decided] = {}
-        for samples in dict.fromkeys(min(batch, n) for n in _samples(mesh, per_host)):
+        least = (self.sizes.least_like_batch(n) for n in _samples(mesh, per_host))
+        for samples in dict.fromkeys(least):
             for each in decide(
                 self.sizes(samples), mesh, self.hardware, self.settings, batch // samples
             ):
@@ -293,7 +305,8 @@ class Sweep:
         leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
         for name, pieces in self._readers.items():
             if name in leaf:
-                nbytes = storage_bytes(leaf[name], decided.parameter[name], prices).total
+                rests = decided.parameter[name]
+                nbytes = storage_bytes(leaf[name], rests, prices, graph).total
                 for first, later in itertools.pairwise(pieces):
                     yield first, later, nbytes
 

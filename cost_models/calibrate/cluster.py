@@ -45,16 +45,27 @@ class Cluster:
     per_host: int
 
     @classmethod
-    def here(cls) -> Cluster:
-        """As ``torchrun`` says."""
+    def here(cls, group: int | None = None) -> Cluster:
+        """As ``torchrun`` says; with `group`, so many consecutive ranks count as one host."""
         rank, world, per_host = (
             int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
         )
+        if group is not None:
+            return cls._of_groups(rank, world, per_host, group)
         if world % per_host:
             raise CostModelError(
                 f"{world} ranks on hosts of {per_host}: start as many processes on every host."
             )
         return cls(rank, world, per_host)
+
+    @classmethod
+    def _of_groups(cls, rank: int, world: int, per_host: int, group: int) -> Cluster:
+        if group < 1 or group % per_host or world % group:
+            raise CostModelError(
+                f"Groups of {group} ranks: they must be made of whole hosts ({per_host} ranks each) and "
+                f"divide all {world} ranks."
+            )
+        return cls(rank, world, group)
 
     @property
     def hosts(self) -> int:
@@ -62,16 +73,18 @@ class Cluster:
         return self.world // self.per_host
 
 
-def calibrate_cluster(quick: bool = False) -> Hardware:
+def calibrate_cluster(quick: bool = False, group: int | None = None) -> Hardware:
     """Every rank must call it; all get the same profile.
 
-    Raises `CostModelError` for hosts of different sizes, or on accelerators, which it cannot time yet.
+    With `group`, so many consecutive ranks count as one host: hosts of a rack, whose links to each other
+    are faster than those between racks.  Raises `CostModelError` for hosts of different sizes, for groups
+    that cut hosts, or on accelerators, which it cannot time yet.
     """
     if torch.cuda.is_available():
         raise CostModelError(
             "Calibration times CPUs with gloo; start from a profile that `autopar hardware` lists."
         )
-    cluster = Cluster.here()
+    cluster = Cluster.here(group)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=LIMIT_S))
     try:

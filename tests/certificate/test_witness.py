@@ -34,6 +34,7 @@ def kinds(verdicts: tuple[Verdict, ...]) -> Counter[str]:
     return Counter(verdict.kind for verdict in verdicts)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(
     "preset",

@@ -44,7 +44,8 @@ FLAGS = {
         "plan", "--trace", "--bandwidth", "--microbatches", "--straggler", "--hardware",
     },
     "report": {
-        "plan", "--output", "-o", "--model", "--frontier", "--hardware", "--batch", "--sequence",
+        "plan", "--output", "-o", "--model", "--frontier", "--explain", "--measured", "--hardware",
+        "--database", "--batch", "--sequence",
     },
     "frontier": {
         "model", "--mesh", "--hardware", "--output", "-o", "--database", "--batch", "--sequence",
@@ -63,7 +64,7 @@ FLAGS = {
         "--database", "--threads", "--all", "--again", "--run", "--steps", "--batch",
         "--sequence",
     },
-    "calibrate": {"--output", "-o", "--quick"},
+    "calibrate": {"--output", "-o", "--quick", "--group"},
 }  # fmt: skip
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 2,
@@ -395,6 +396,7 @@ def test_the_console_script(
     assert "ddp" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_stages_are_planned_shown_and_emitted(tmp_path: Path) -> None:
     model = ("tests.cli.factories:gpt",)
     path, forced = tmp_path / "auto.json", tmp_path / "forced.json"
@@ -418,6 +420,7 @@ def test_stages_are_planned_shown_and_emitted(tmp_path: Path) -> None:
     assert "Figures are of stage 1 of 2 alone" in within
 
 
+@pytest.mark.thorough
 def test_across_hosts_stages_are_considered(tmp_path: Path) -> None:
     """Unless axes are spoken of: then the mesh is what the person says it is."""
     base = ("plan", "tests.cli.factories:gpt", "--hardware", "a100")

@@ -10,6 +10,7 @@ import typer
 
 from autopar.cli import app
 from autopar.cli.examples import EXAMPLES
+from autopar.plans.beside import Beside
 from tests.cli.commands import fails, ok, run
 from tests.show import hand_made
 
@@ -105,16 +106,41 @@ def test_report(files: dict[str, Path], tmp_path: Path) -> None:
     assert "TinyLM" in page.read_text()
     mine = tmp_path / "mine.json"
     ok("plan", f"{FACTORIES}:good", "--mesh", "2x2", "--hardware", "h100", "-o", mine)
-    ok("report", mine, "-o", page, "--model", f"{FACTORIES}:good")
+    step = tmp_path / "step.json"
+    step.write_text(json.dumps(measured("MLP").to_dict()))
+    ok("report", mine, "-o", page, "--model", f"{FACTORIES}:good", "--explain", "up.weight",
+       "--explain", "head/linear", "--measured", step)  # fmt: skip
     text = page.read_text()
     assert "roofline-chart" in text and "factories.py" in text and "Module):" in text
+    assert "<summary>up.weight is " in text and "The step took 1.0 s" in text
+
+
+def measured(model: str) -> Beside:
+    return Beside(model, "x=2", "cpu", "0" * 12, 0.9, 1.0, 1.1, 0.01, 0.02, (), ())
+
+
+def _without(path: Path, key: str) -> Path:
+    content = json.loads(path.read_text())
+    del content[key]
+    path.write_text(json.dumps(content))
+    return path
 
 
 def test_report_refuses(files: dict[str, Path], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
+    (tmp_path / "one.txt").write_text("{")
     assert "is no folder" in fails("report", files["one"], "-o", page, "--frontier", files["one"])
     assert "holds no plans" in fails("report", files["one"], "-o", page, "--frontier", tmp_path)
     assert "Cannot write" in fails("report", files["one"], "-o", files["one"] / "page.html")
+    assert "pass --model as well" in fails("report", files["one"], "-o", page, "--explain", "scale")
+    step = tmp_path / "step.json"
+    step.write_text(json.dumps(measured("MLP").to_dict()))
+    words = ("report", files["one"], "-o", page, "--measured")
+    assert "is a step of MLP, the plan is of TinyLM" in fails(*words, step)
+    assert "Cannot read the measured step" in fails(*words, tmp_path / "none.json")
+    assert "is not a measured step: mesh" in fails(*words, _without(step, "mesh"))
+    assert "is not a measured step: the file" in fails(*words, page.parent / "one.txt")
+    assert "runs no pipelines" in fails("report", files["pipe"], "-o", page, "--measured", step)
     stranger = fails("report", files["one"], "-o", page, "--model", f"{FACTORIES}:good")
     assert "does not belong to" in stranger
     assert not page.exists()

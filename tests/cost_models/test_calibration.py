@@ -13,7 +13,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.calibrate import calibrate
@@ -33,7 +33,6 @@ TRUE = Device(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(
     latency_s=st.floats(min_value=1e-6, max_value=1e-2),
     bytes_per_s=st.floats(min_value=1e8, max_value=1e11),
@@ -131,6 +130,7 @@ def test_the_shipped_profile_states_its_errors() -> None:
     assert all(share.error > 0 for share in hardware.shared.values())
 
 
+@pytest.mark.thorough
 def test_a_quick_run_gives_a_valid_profile() -> None:
     heard: list[str] = []
     start = time.monotonic()

@@ -26,6 +26,15 @@ def test_hosts_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
         Cluster.here()
 
 
+def test_hosts_of_a_rack_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(key, value)
+    assert Cluster.here(4) == Cluster(5, 8, 4)
+    for group in (0, 3, 6):
+        with pytest.raises(CostModelError, match=f"Groups of {group} ranks"):
+            Cluster.here(group)
+
+
 def test_messages_have_a_line_of_their_own() -> None:
     sizes = (1000, 10**6)
     seconds = {n: 1e-3 + n / 1e7 for n in sizes}

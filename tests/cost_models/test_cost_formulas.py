@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.collectives import axis_link, collective_seconds
@@ -49,7 +49,6 @@ def test_the_first_bytes_go_at_the_speed_of_the_cache() -> None:
 
 
 @pytest.mark.parametrize("device", [PLAIN, CACHED, *(load(name).device for name in names())])
-@settings(deadline=None)
 @given(flops=amounts, more_flops=amounts, nbytes=amounts, more_nbytes=amounts)
 def test_more_work_never_takes_less_time(
     device: Device, flops: float, more_flops: float, nbytes: float, more_nbytes: float
@@ -121,7 +120,6 @@ def test_adamw_goes_operator_by_operator_on_a_cpu_only() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-@settings(deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     ranks=st.sampled_from([1, 2, 3, 4, 8]),

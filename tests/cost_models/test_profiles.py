@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.errors import CostModelError, ProfileError, UnknownHardwareError
@@ -86,7 +86,6 @@ def test_shipped_profile_prints_and_parses_back(name: str) -> None:
     assert parse(to_text(hardware), "printed") == hardware
 
 
-@settings(deadline=None)
 @given(machines())
 def test_any_profile_prints_and_parses_back(hardware: Hardware) -> None:
     assert parse(to_text(hardware), "printed") == hardware
@@ -270,7 +269,6 @@ def test_bad_file_names_itself_the_key_and_the_remedy(
     assert str(path) in str(caught.value) and "autopar calibrate" in str(caught.value)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_no_damage_to_a_file_ends_in_another_error(data: st.DataObject) -> None:
     whole = to_text(load("cpu"))

@@ -20,6 +20,7 @@ EVERY_DAY = ["mixtral"]
 """A second result that nobody reads; results of every layer, read later."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     daily([name for name in ARCHITECTURES if name not in REFUSED], EVERY_DAY),

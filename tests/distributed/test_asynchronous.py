@@ -26,6 +26,7 @@ MORE = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("run", EVERYDAY, ids=str)
 def test_equal_to_one_process_with_versions(pool: Pool, run: Run) -> None:
     pool.run(run.size, check_run, run)

@@ -21,6 +21,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **more}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("script", "how"),
     [

@@ -25,6 +25,7 @@ FROZEN = ["lora", "llama_lora", "one_bias", "half_frozen"]
 TABLES = {"used:*.wte.weight": "[S(0), *]"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [

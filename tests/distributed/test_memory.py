@@ -66,6 +66,7 @@ def live_after_forward(work: parity.Work) -> tuple[int, int]:
     return held, live.nbytes
 
 
+@pytest.mark.thorough
 def test_regathered_weights_are_not_held(pool: Pool) -> None:
     kept, kept_predicted = work("gpt2", regather=False)
     regathered, regathered_predicted = work("gpt2", regather=True)
@@ -82,6 +83,7 @@ def test_regathered_weights_are_not_held(pool: Pool) -> None:
     assert saved >= 0.6 * weights, (saved, weights)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), "llama"])
 def test_recomputed_blocks_hold_what_is_predicted(pool: Pool, name: str) -> None:
     modes: tuple[Recompute, ...] = ("none", "selective", "full")

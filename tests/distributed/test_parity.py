@@ -44,6 +44,7 @@ def test_presets_on_every_mesh(pool: Pool, name: str, shape: tuple[int, ...]) ->
     run(pool, [parity.preset_work(name, shape, preset) for preset in PRESETS])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), *EVERY_DAY[1:]])
 def test_random_plans(pool: Pool, name: str) -> None:
     """A few random plans on every mesh."""
@@ -63,6 +64,7 @@ def test_many_random_plans(pool: Pool, name: str, shape: tuple[int, ...]) -> Non
     assert not missing, f"no random plan of {name} on {shape} converts {missing}"
 
 
+@pytest.mark.thorough
 def test_random_plans_cover_every_conversion() -> None:
     """The everyday plans together use every type and every step of the algebra."""
     found: Counter[tuple[str, str]] = Counter()

@@ -22,6 +22,7 @@ LINES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "line", daily(LINES, [line for line in LINES if line.name != "architectures.t5"]), ids=str
 )
@@ -29,6 +30,7 @@ def test_equal(pool: Pool, line: Line) -> None:
     pool.run(4, check_lines, [line])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", daily(range(4), range(2)))
 def test_random_plans(pool: Pool, seed: int) -> None:
     stages = ((2, 2), (1, 3), (1, 1, 2))[seed % 3]

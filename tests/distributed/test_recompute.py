@@ -13,6 +13,7 @@ from tests.distributed.test_parity import MESHES, run
 from tests.pool import Pool
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "mode"),
     [
@@ -27,6 +28,7 @@ def test_every_block(pool: Pool, name: str, mode: Recompute) -> None:
     run(pool, [parity.preset_work(name, (2, 2), preset, mode) for preset in presets])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["llama"])
 def test_random_plans_of_random_blocks(pool: Pool, name: str) -> None:
     run(pool, [parity.random_work(name, s, 3000 + i, True) for i in range(1) for s in MESHES])

@@ -36,6 +36,7 @@ PADDED = {
 EVERYDAY, ALL = 2, 60
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", daily(PADDED, ["uneven_gpt2", "uneven_five"]))
 def test_random_plans(pool: Pool, name: str) -> None:
     """Loss, gradients, weights, sizes at rest and traffic under a few random plans."""
@@ -95,6 +96,7 @@ def test_plain_weights(pool: Pool, tmp_path: Path, name: str, force: str) -> Non
     pool.run(4, jobs.plain_weights, str(tmp_path), name, (4,), force)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("force", daily(["vocabulary", "heads"], ["heads"]))
 def test_other_batches(pool: Pool, force: str) -> None:
     pool.run(2, jobs.other_batches, (2,), force)

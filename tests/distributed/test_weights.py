@@ -37,6 +37,7 @@ def test_a_users_initialiser(pool: Pool) -> None:
     pool.run(2, jobs.initialised, "mlp", (2,), "fsdp", jobs.uniform)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     daily(["gpt2", "cnn", "t5", "albert", "llama"], ["gpt2"]),
@@ -73,6 +74,7 @@ def test_transformers_reads_what_was_saved_and_the_other_way(pool: Pool, tmp_pat
     pool.run(2, jobs.read, "gpt2", (2,), "fsdp", str(bare))
 
 
+@pytest.mark.thorough
 def test_read_a_checkpoint_directory(pool: Pool, tmp_path: Path) -> None:
     """Strided layouts on both sides: megatron splits fused qkv in blocks."""
     pool.run(4, jobs.checkpointed, "gpt2", (2, 2), "fsdp_megatron", str(tmp_path / "step"))

@@ -14,6 +14,7 @@ from tests.docs.runner import Runner
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", PAGES)
 def test_everyday(page: str, page_folder: Path, forked: Mapping[str, str]) -> None:
     Runner(page_folder, True, forked).run(blocks((ROOT / page).read_text(), page))

@@ -31,7 +31,7 @@ ON = {"hardware": "h100"}
 ROUGHLY = {"rel": 1e-6}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(anything)
 def test_a_problem_with_less_to_choose_from(problem: Problem) -> None:
     """Restricted and solved, it is what brute force finds; never below the bound of each state."""
@@ -79,6 +79,7 @@ def pins(plan: Plan, name: str, entry: ParameterPlan) -> dict[str, dict[str, str
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "mesh", "name"),
     [(mlp, (2, 2), "up.weight"), (gpt2, (2,), "transformer.h.0.mlp.c_fc.weight")],
@@ -117,6 +118,7 @@ class Inner(nn.Module):
         return self.inner(**batch).loss
 
 
+@pytest.mark.thorough
 def test_a_modules_alternatives_are_the_presets_and_recomputation() -> None:
     model, inputs, _ = llama()
     case = (Inner(model), inputs, None)

@@ -52,6 +52,7 @@ def free() -> Plan:
     return planned(None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("share", [pytest.param(0.9, marks=pytest.mark.slow), 0.7])
 def test_what_is_planned_fits(free: Plan, share: float) -> None:
     limit = share * free.estimate.memory_nbytes
@@ -60,6 +61,7 @@ def test_what_is_planned_fits(free: Plan, share: float) -> None:
     assert free.bound_s <= found.bound_s <= found.objective_s
 
 
+@pytest.mark.thorough
 def test_what_is_said_to_be_enough_is(free: Plan) -> None:
     with pytest.raises(OverLimitError) as refused:
         planned(0.01 * free.estimate.memory_nbytes)

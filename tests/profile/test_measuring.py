@@ -240,6 +240,7 @@ def test_copies_lie_apart_in_cold_memory() -> None:
     assert bench(local, pool, 2.0**30).copies == 1
 
 
+@pytest.mark.thorough
 def test_several_processes_time_the_same_at_once() -> None:
     setting = setting_here(CPU, Mesh.of(2))
     assert setting.ranks == 2

@@ -112,6 +112,7 @@ def test_without_a_profiler_a_name_is_nothing() -> None:
     assert named("x") is not None and type(named("x")).__name__ == "nullcontext"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "mesh", "preset"),
     [
@@ -181,6 +182,7 @@ def test_the_plan_is_compared_with_an_empty_trace() -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_the_command_runs_a_step() -> None:
     words = ["profile", "tests/cli/factories.py:good", "--mesh", "1", "--hardware", "cpu"]
     assert "step of MLP" in ok(*words, "--run", "--steps", 1)

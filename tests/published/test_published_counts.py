@@ -86,6 +86,7 @@ LLAMAS: dict[str, tuple[int, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LLAMAS)
 def test_llama_parameters(name: str) -> None:
     count, config = LLAMAS[name]

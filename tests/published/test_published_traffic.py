@@ -43,6 +43,7 @@ def test_sequence_parallelism_sends_as_much() -> None:
     }
 
 
+@pytest.mark.thorough
 def test_full_recomputation_sends_the_forward_again() -> None:
     """Six all-reduces: the third pair is the forward's, carried out in the backward."""
     found = Counter[str]()
@@ -53,6 +54,7 @@ def test_full_recomputation_sends_the_forward_again() -> None:
     assert found["all_reduce"] / UNIT == pytest.approx(6.0, abs=1.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_data_parallelism_sums_every_gradient_once_a_step(ranks: int) -> None:
     """In float32, the precision of the weights at rest: 4 bytes of each parameter."""

@@ -71,6 +71,7 @@ def test_without_sharding() -> None:
     assert bytes_per_parameter("ddp", 4) == 16.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ranks", TABLE)
 @pytest.mark.parametrize("stage", STAGES)
 def test_table_1(ranks: int, stage: str) -> None:

@@ -45,6 +45,7 @@ def under(plan: Plan | PipelinePlan, **asked: object) -> Played:
     return play(plan, Conditions.of(**asked), H100)  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preset", ["ddp", "fsdp_megatron", "zero2"])
 def test_a_whole_step_is_the_predicted_one(preset: str) -> None:
     plan, e = whole(preset), whole(preset).estimate
@@ -82,6 +83,7 @@ def test_memory_rises_forward_and_falls_backward() -> None:
     assert row.peak == pytest.approx(e.memory_nbytes)
 
 
+@pytest.mark.thorough
 def test_a_pipelines_step_is_the_predicted_one() -> None:
     plan = staged()
     assert plan.prediction is not None

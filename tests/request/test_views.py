@@ -38,6 +38,7 @@ def test_the_best_mesh_wins(name: str) -> None:
     }.items()
 
 
+@pytest.mark.thorough
 def test_among_meshes_that_are_named() -> None:
     model, inputs, loss = models.mlp()
     meshes = [autopar.Mesh.of(8), autopar.Mesh.of(2, 2, 2)]
@@ -56,6 +57,7 @@ def test_presets_speak_of_axes() -> None:
     assert found.mesh.sizes == (8,) and found.views == ()
 
 
+@pytest.mark.thorough
 def test_meshes_on_which_nothing_fits() -> None:
     model, inputs, loss = models.mlp()
     free = autopar.plan(model, 4, inputs, loss=loss, hardware="h100")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from autopar.errors import ScheduleError
 from autopar.schedules import Action, Edge, Schedule, build, chain, lower
@@ -23,7 +23,6 @@ def written(
     return Schedule.parse("\n".join((head, *body)))
 
 
-@settings(deadline=None)
 @given(schedules())
 def test_random_schedules_pass_and_lower(drawn: tuple[Schedule, Edges]) -> None:
     schedule, edges = drawn
@@ -34,7 +33,6 @@ def test_random_schedules_pass_and_lower(drawn: tuple[Schedule, Edges]) -> None:
         assert before == tuple(a for a in after if a.kind in ("F", "B", "I", "W"))
 
 
-@settings(deadline=None)
 @given(schedules())
 def test_anything_left_out_is_missed(drawn: tuple[Schedule, Edges]) -> None:
     schedule, edges = drawn

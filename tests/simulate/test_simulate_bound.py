@@ -23,7 +23,7 @@ from tests.schedules.drawing import schedules
 from tests.simulate.drawing_costs import random_costs
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(schedules(), st.randoms(use_true_random=False))
 def test_no_simulation_undercuts_it(
     drawn: tuple[Schedule, tuple[Edge, ...]], random: Random
@@ -36,7 +36,7 @@ def test_no_simulation_undercuts_it(
 
 @pytest.mark.parametrize("name", ("naive", "gpipe", "1f1b", "chimera", "interleaved", "pipedream"))
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_of_whole_backwards(name: str, random: Random) -> None:
     """Higher than where backwards may be split, and still not undercut."""
     schedule = build(name, 4, 6)

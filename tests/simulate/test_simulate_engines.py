@@ -6,7 +6,7 @@ import itertools
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autopar.errors import ScheduleError
@@ -38,7 +38,6 @@ def seconds_of(cost: StageCost, kind: str) -> float:
     }[kind]  # fmt: skip
 
 
-@settings(deadline=None)
 @given(schedules(), st.randoms(use_true_random=False))
 def test_times_are_the_least_that_the_definition_allows(drawn: Drawn, random: Random) -> None:
     """Without contention: starts = max(end before in the list, ends of what is needed + transfer)."""
@@ -69,7 +68,6 @@ def test_times_are_the_least_that_the_definition_allows(drawn: Drawn, random: Ra
             assert ends[action] == starts[action] + seconds_of(cost, action.kind)
 
 
-@settings(deadline=None)
 @given(schedules(), st.randoms(use_true_random=False))
 def test_engines_agree(drawn: Drawn, random: Random) -> None:
     """Wherever both apply, to the last bit."""
@@ -85,7 +83,6 @@ def test_engines_agree(drawn: Drawn, random: Random) -> None:
         assert sorted(passed[2]) == sorted(events[2])
 
 
-@settings(deadline=None)
 @given(schedules(), st.randoms(use_true_random=False))
 def test_links_carry_one_transfer_at_a_time_and_nothing_goes_back_in_time(
     drawn: Drawn, random: Random
@@ -111,7 +108,6 @@ def test_links_carry_one_transfer_at_a_time_and_nothing_goes_back_in_time(
             assert after.start >= before.end
 
 
-@settings(deadline=None)
 @given(schedules())
 def test_writing_transfers_out_changes_nothing(drawn: Drawn) -> None:
     schedule, edges = drawn

@@ -26,7 +26,7 @@ from autopar.simulate.fit import named
 from tests.simulate.drawing_costs import random_costs
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.integers(1, 4),
     st.integers(1, 3),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autopar.schedules import Edge, Schedule, build
@@ -26,7 +26,6 @@ def test_by_hand() -> None:
     assert simulated.peaks == (118,)
 
 
-@settings(deadline=None)
 @given(schedules(), st.randoms(use_true_random=False))
 def test_all_that_was_kept_is_given_back(
     drawn: tuple[Schedule, tuple[Edge, ...]], random: Random

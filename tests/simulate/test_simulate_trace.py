@@ -53,7 +53,7 @@ def well_formed(events: list[dict[str, Any]]) -> None:
     assert max(named.values()) == 1
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(schedules(), st.randoms(use_true_random=False))
 def test_format(drawn: tuple[Schedule, tuple[Edge, ...]], random: Random) -> None:
     schedule, edges = drawn

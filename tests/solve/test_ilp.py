@@ -14,7 +14,7 @@ from autopar.solve.problem import Problem, Variable, brute_force
 from tests.solve.test_solve import anything
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(anything, st.one_of(st.none(), st.floats(0, 1)))
 def test_equals_brute_force(problem: Problem, share: float | None) -> None:
     whole = sum(float(v.nbytes.max()) for v in problem.variables)

@@ -124,14 +124,14 @@ def check_equal(problem: Problem, limit: float | None) -> Assignment | None:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(anything)
 def test_without_a_limit(problem: Problem) -> None:
     problem.check()
     check_equal(problem, None)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(anything, st.floats(0, 1))
 def test_with_a_limit(problem: Problem, share: float) -> None:
     limit = share * sum(float(v.nbytes.max()) for v in problem.variables)
@@ -139,7 +139,7 @@ def test_with_a_limit(problem: Problem, share: float) -> None:
     assert found is None or found.nbytes <= limit
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(anything, st.floats(0, 1), st.floats(0, 1), st.integers(0, 4))
 def test_with_two_limits(problem: Problem, less: float, more: float, in_flight: int) -> None:
     """One on what rests and is kept once, one with other microbatches in flight."""
@@ -160,7 +160,7 @@ def test_with_two_limits(problem: Problem, less: float, more: float, in_flight: 
 
 
 @pytest.mark.slow
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=3000)
 @given(anything, st.one_of(st.none(), st.floats(0, 1)))
 def test_thousands(problem: Problem, share: float | None) -> None:
     most = sum(float(v.nbytes.max()) for v in problem.variables)
@@ -172,7 +172,8 @@ def _few(problem: Problem) -> list[tuple[int, ...]]:
     return list(itertools.islice(itertools.product(*map(range, sizes)), 50))
 
 
-@settings(max_examples=120, deadline=None)
+@pytest.mark.thorough
+@settings(max_examples=120)
 @given(anything, st.floats(0, 1e12))
 def test_any_price_of_a_byte(problem: Problem, price: float) -> None:
     network, prices = Network.of(problem), (1.0, price, 2 * price, 0.5)
@@ -188,7 +189,7 @@ def test_any_price_of_a_byte(problem: Problem, price: float) -> None:
     assert found.bound <= min(costs) <= found.bound + len(network.tables)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(anything, st.floats(0, 1e12))
 def test_marginals(problem: Problem, price: float) -> None:
     network, prices = reduced(Network.of(problem)).network, (1.0, price, 2 * price, 0.5)
@@ -208,7 +209,7 @@ def test_marginals(problem: Problem, price: float) -> None:
         assert np.all(got[finite] >= want[finite] - len(network.tables))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(anything, st.integers(1, 8))
 def test_tables_that_may_not_grow_give_a_true_bound(problem: Problem, largest: int) -> None:
     expected = brute_force(problem)
@@ -221,7 +222,7 @@ def test_tables_that_may_not_grow_give_a_true_bound(problem: Problem, largest: i
         assert network.sums(found.states)[0] == found.bound
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(anything)
 def test_undominated_states_hold_every_optimum(problem: Problem) -> None:
     """For every budget that some assignment uses, and any number of microbatches in flight."""
@@ -240,7 +241,7 @@ def test_undominated_states_hold_every_optimum(problem: Problem) -> None:
             assert np.where(fits & is_left, cost, np.inf).min() == expected
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(anything, st.one_of(st.none(), st.floats(0, 1)), st.integers(1, 8))
 def test_relaxed_answers_are_called_so(problem: Problem, share: float | None, most: int) -> None:
     """Where tables may not grow, bounds stay below the optimum, and none is called exact."""
@@ -261,7 +262,7 @@ def test_relaxed_answers_are_called_so(problem: Problem, share: float | None, mo
         assert found.seconds == pytest.approx(expected.seconds, **ROUGHLY)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(anything, st.integers(0, 6))
 def test_the_rest_of_an_assignment(problem: Problem, first: int) -> None:
     best = brute_force(problem)
@@ -274,7 +275,7 @@ def test_the_rest_of_an_assignment(problem: Problem, first: int) -> None:
     assert found.seconds == pytest.approx(best.seconds, **ROUGHLY)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(anything)
 def test_every_corner_of_the_hull_is_the_best_within_its_bytes(problem: Problem) -> None:
     try:
@@ -297,7 +298,7 @@ def test_every_corner_of_the_hull_is_the_best_within_its_bytes(problem: Problem)
             assert corner.bound_s == pytest.approx(corner.seconds, **ROUGHLY)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(anything)
 def test_the_best_with_each_state(problem: Problem) -> None:
     if brute_force(problem) is None:
@@ -351,7 +352,7 @@ def test_a_limit_that_nothing_meets_names_the_smallest() -> None:
 
 
 @given(problems())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_text_round_trip(problem: Problem) -> None:
     again = from_json(to_json(problem))
     states = (0,) * len(problem.variables)
@@ -428,7 +429,7 @@ def test_real_graphs(
     assert within.bound_s == pytest.approx(within.seconds, rel=CLOSE)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems(), st.floats(0.0, 1.0))
 def test_branches_bound_from_below_and_answer_from_above(problem: Problem, share: float) -> None:
     network = reduced(Network.of(problem)).network

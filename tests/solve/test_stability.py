@@ -168,7 +168,7 @@ def check_ties(problem: Problem, limit: float | None) -> None:
         assert solve(other, limit).states == states
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(anything, st.floats(0, 1), st.booleans())
 def test_ties_of_random_problems(problem: Problem, share: float, limited: bool) -> None:
     """Costs in quarters: most of these problems have many best assignments."""

@@ -39,7 +39,7 @@ ALL = tuple(FAMILIES.values())
 seeds = st.integers(0, 10**6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seeds, st.sampled_from(ALL))
 def test_no_simulation_undercuts_a_bound(seed: int, chosen: Family) -> None:
     for priced in price(random_problem(seed, (chosen,))):
@@ -52,7 +52,7 @@ def test_no_simulation_undercuts_a_bound(seed: int, chosen: Family) -> None:
             assert possible(priced, least * (1 + 1e-9)) is not None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seeds, st.sampled_from(ALL))
 def test_the_search_is_exact_for_its_aim(seed: int, chosen: Family) -> None:
     for priced in price(random_problem(seed, (chosen,))):
@@ -66,7 +66,7 @@ def test_the_search_is_exact_for_its_aim(seed: int, chosen: Family) -> None:
             assert found.bound_s <= least * (1 + 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seeds)
 def test_ways_that_are_dropped_are_no_loss(seed: int) -> None:
     """A way that another one beats in every figure is in no plan that must be."""
@@ -80,7 +80,8 @@ def test_ways_that_are_dropped_are_no_loss(seed: int) -> None:
         assert kept == pytest.approx(every)
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.thorough
+@settings(max_examples=60)
 @given(seeds)
 def test_the_plan_is_near_the_best_and_above_its_bound(seed: int) -> None:
     problem = random_problem(seed, (ONE_F_ONE_B, GPIPE, EAGER))
@@ -99,7 +100,7 @@ def test_the_plan_is_near_the_best_and_above_its_bound(seed: int) -> None:
     assert plan_stages(problem, keep=10**6).step_s <= plan.step_s
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seeds, st.floats(0.3, 1.5))
 def test_nothing_hopeless_could_have_won(seed: int, share: float) -> None:
     """What is called hopeless is: no plan takes less.  Far below every bound, it is called so."""
@@ -112,7 +113,7 @@ def test_nothing_hopeless_could_have_won(seed: int, share: float) -> None:
         assert is_hopeless(problem, plan_stages(problem).bound_s / 2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seeds, st.sampled_from(ALL))
 def test_ways_that_fit_are_those_whose_memory_does(seed: int, chosen: Family) -> None:
     """The least of them, however few: sorted by what fits, against a look at each."""
@@ -124,10 +125,11 @@ def test_ways_that_fit_are_those_whose_memory_does(seed: int, chosen: Family) ->
             for stack, step in zip(stacks, steps, strict=True):
                 flight = priced.flights[priced.stacks.index(stack)]
                 least = np.where(stack.flights >= held, flight, np.inf).min(axis=0)
-                np.testing.assert_array_equal(step.head, least)
+                whole = stack.spread(least, priced.problem.positions)
+                np.testing.assert_array_equal(step.head, whole)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seeds, st.sampled_from(ALL))
 def test_the_quick_play_is_the_simulators(seed: int, chosen: Family) -> None:
     for priced in price(random_problem(seed, (chosen,))):

@@ -99,7 +99,7 @@ def _stages(workload: Workload, layers: list[int]) -> list[Split]:
     return made
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6))
 def test_least_load_is_brute_forces(seed: int) -> None:
     workload = random_workload(seed)

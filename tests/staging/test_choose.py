@@ -51,6 +51,18 @@ def test_a_slow_link_asks_for_stages(slow: Chosen) -> None:
     assert found.bound_s <= found.table_step_s
 
 
+def test_a_microbatch_of_one_sample_may_be_another_graph() -> None:
+    """BERT's token types are expanded over the batch, which for one sample is no operator."""
+    source = source_of(*compiler_of("bert", MESH, hosts(), layers=2))
+    found = choose(source, MESH, hosts(), Settings(), Wishes())
+    assert found.staged is not None
+    plan = found.staged.plan
+    plan.check(found.staged.stages)
+    assert plan.microbatches < source.batch
+    with pytest.raises(InputError, match="runs other operators than the batch"):
+        choose(source, MESH, hosts(), Settings(), Wishes(microbatches=source.batch))
+
+
 def test_the_prediction_is_of_the_plan(slow: Chosen) -> None:
     """Read back from its text, a plan predicts the same; on a slower link, more."""
     assert slow.staged is not None
@@ -62,12 +74,14 @@ def test_the_prediction_is_of_the_plan(slow: Chosen) -> None:
     assert slower.step_s > again.step_s
 
 
+@pytest.mark.thorough
 def test_fast_links_ask_for_none() -> None:
     """Where sending costs nothing, a pipeline has nothing but bubbles."""
     free = chosen(slow_hosts(1e13, 0.0, per_host=4))
     assert free.staged is None or len(free.staged.plan.workers) == 1
 
 
+@pytest.mark.thorough
 def test_memory_is_kept() -> None:
     """Every stage fits into a limit that just does; far below nothing does."""
     wide = chosen(hosts(), Wishes("1f1b"))
@@ -80,6 +94,7 @@ def test_memory_is_kept() -> None:
         chosen(hosts(), Wishes("1f1b"), memory=0.1 * most)
 
 
+@pytest.mark.thorough
 def test_wishes_are_heard(slow: Chosen) -> None:
     assert slow.staged is not None
     cuts = slow.staged.plan.cuts[:1]

@@ -42,6 +42,7 @@ def test_two_copies_stay() -> None:
     assert fold(graph).graph == graph
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", daily(["gpt2", "llama", "bert"], ["llama"]))
 @pytest.mark.parametrize("samples", [1, 2, 4])
 def test_graphs_of_other_sizes_are_those_that_are_captured(name: str, samples: int) -> None:

@@ -10,6 +10,7 @@ from autopar.staging.tabled import Sizes
 from tests.staging.cases import source
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_two_captures_give_every_size(name: str) -> None:
     found = source(name, Mesh.of(2), layers=3)

@@ -86,6 +86,7 @@ def swept() -> tuple[Source, Sweep, Tabled]:
     return found, sweep, sweep.tabled((ONE_F_ONE_B,), (2,))
 
 
+@pytest.mark.thorough
 def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> None:
     """The same decisions for a range in one piece: at rest the same, seconds but for latencies."""
     found, sweep, tabled = swept
@@ -121,6 +122,7 @@ def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> No
             assert peak <= 1.35 * (whole.kept_nbytes + whole.working_nbytes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", MODES)
 def test_between_two_sizes_what_is_issued_lies_on_a_line(mode: Recompute) -> None:
     mesh, prices = Mesh.of(2, 2), prices_of(Mesh.of(2, 2), load("a100"), Settings())

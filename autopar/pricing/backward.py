@@ -1,0 +1,224 @@
+"""Bytes in use while each operator goes back: the backward walked through as autograd does it.
+
+Autograd goes back in the reverse of the order in which operators ran.  An operator takes the gradients
+of its outputs, makes those of its operands or hands the same memory on (`Saved.passes`), and lets go
+of what it had saved.  Gradients from several readers are added up in place where nobody else holds
+the first of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from autopar.graph import Node, Saved
+from autopar.leaving import leaving
+from autopar.plans.plan import Conversion
+from autopar.pricing.keeps import moves_nothing
+from autopar.pricing.lives import Lives
+from autopar.pricing.recomputed import Form
+from autopar.pricing.rerun import Rerun, reruns
+
+
+def backward_levels(lives: Lives) -> list[int]:
+    """Of every place, the most bytes in use while its backward runs, besides what rests."""
+    return _Walk(lives).levels()
+
+
+@dataclass
+class _Gradients:
+    """Gradients that wait for the operator that made their tensor; several may share memory."""
+
+    nbytes: int = 0
+    _at: dict[Form, int] = field(default_factory=dict)
+    _nbytes: list[int] = field(default_factory=list)
+    _users: Counter[int] = field(default_factory=Counter)
+
+    def new(self, nbytes: int) -> int:
+        """Memory of its own, with one user."""
+        self._nbytes.append(nbytes)
+        self.nbytes += nbytes
+        return self.shared(len(self._nbytes) - 1)
+
+    def shared(self, memory: int) -> int:
+        """The same memory with one more user."""
+        self._users[memory] += 1
+        return memory
+
+    def drop(self, memory: int) -> None:
+        """One user less."""
+        self._users[memory] -= 1
+        if not self._users[memory]:
+            self.nbytes -= self._nbytes[memory]
+
+    def take(self, form: Form) -> int | None:
+        """What has arrived for a tensor."""
+        return self._at.pop(form, None)
+
+    def give(self, form: Form, memory: int, nbytes: int) -> int:
+        """Add to what has arrived; the bytes in use meanwhile."""
+        if form not in self._at:
+            self._at[form] = memory
+            return self.nbytes
+        there = self._at[form]
+        if self._users[there] == 1:
+            most = self.nbytes
+        else:
+            self._at[form] = self.new(nbytes)
+            most = self.nbytes
+            self.drop(there)
+        self.drop(memory)
+        return most
+
+
+class _Walk:
+    """From the last operator to the first."""
+
+    def __init__(self, lives: Lives) -> None:
+        self._lives, self._keeps, self._graph = lives, lives.keeps, lives.graph
+        self._gradients = _Gradients()
+        self._reruns = reruns(lives)
+        self._held = 0
+        self._goes = Counter[int]()
+        """What is held, by the place after whose backward it goes."""
+        for place, nbytes in self._kept():
+            self._goes[place] += nbytes
+            self._held += nbytes
+        self._held += sum(again.cached_nbytes for again in self._reruns.values())
+
+    def levels(self) -> list[int]:
+        """Bytes in use, by place."""
+        for form in self._results():
+            self._gradients.give(form, self._gradients.new(self._nbytes(form)), 0)
+        found = [0] * len(self._graph.nodes)
+        for place in reversed(range(len(self._graph.nodes))):
+            level = 0
+            if place in self._reruns:
+                level = self._run_again(self._reruns[place])
+            node = self._graph.nodes[place]
+            if not node.is_leaf:
+                level = max(level, self._back(node, place))
+            found[place] = level + self._gathered[place]
+        return found
+
+    def _kept(self) -> Iterator[tuple[int, int]]:
+        """What the forward leaves, with the place in whose backward it goes."""
+        given = {s for s in self._lives.used if self._graph.producer[s[0]].op == "input"}
+        yield -1, sum(map(self._nbytes, given))  # whoever called holds the batch
+        for storage, place in self._lives.saver.items():
+            if storage not in self._lives.regathered | given:
+                yield place, self._nbytes(storage)
+        for place, node in enumerate(self._graph.nodes):
+            if not node.is_leaf and node.name not in self._keeps.again.node_names:
+                yield place, self._keeps.extra_nbytes(node)
+
+    def _run_again(self, again: Rerun) -> int:
+        """A block's second forward."""
+        self._held -= again.cached_nbytes
+        most = self._held + self._gradients.nbytes + again.most_nbytes
+        self._held += sum(again.kept.values())
+        self._goes.update(again.kept)
+        return most
+
+    def _back(self, node: Node, place: int) -> int:
+        """An operator, and the conversions of what it reads."""
+        gradients, forms = self._gradients, self._keeps.shardings[node.name]
+        outputs = zip((t.name for t in node.outputs), forms.outputs, strict=True)
+        arrived = [gradients.take(form) for form in outputs]
+        made: dict[Form, int] = {}
+        if any(memory is not None for memory in arrived):
+            made = self._made(node, arrived)
+        level = self._held + gradients.nbytes + self._lives.within(place).backward_nbytes
+        for memory in arrived:
+            if memory is not None:
+                gradients.drop(memory)
+        self._held -= self._goes.pop(place, 0)
+        for form, memory in made.items():
+            level = max(level, self._give(form, memory))
+        for conversion in self._converted[place]:
+            level = max(level, self._convert(conversion))
+        for form in self._read_first[place]:
+            memory = gradients.take(form)
+            if memory is not None:
+                gradients.drop(memory)  # added to the parameter's
+        return level
+
+    def _made(self, node: Node, arrived: list[int | None]) -> dict[Form, int]:
+        """The memory of the gradients of an operator's operands."""
+        passes = self._keeps.saved.get(node.name, Saved()).passes or (None,) * len(node.operands)
+        forms = zip(node.operands, self._keeps.shardings[node.name].inputs, strict=True)
+        made: dict[Form, int] = {}
+        for form, source in zip(forms, passes, strict=True):
+            if form in made or not self._graph.tensors[form[0]].differentiable:
+                continue
+            memory = None if source is None else arrived[source]
+            made[form] = (
+                self._gradients.new(self._nbytes(form))
+                if memory is None
+                else self._gradients.shared(memory)
+            )
+        return made
+
+    def _give(self, form: Form, memory: int) -> int:
+        return self._held + self._gradients.give(form, memory, self._nbytes(form))
+
+    def _convert(self, conversion: Conversion) -> int:
+        """From the gradient of a conversion's result to that of what it is made of."""
+        source, target = (
+            (conversion.tensor, form) for form in (conversion.source, conversion.target)
+        )
+        memory = self._gradients.take(target)
+        if memory is None:
+            return 0
+        if moves_nothing(conversion):
+            return self._give(source, memory)
+        made = self._gradients.new(self._nbytes(source))
+        level = self._held + self._gradients.nbytes
+        self._gradients.drop(memory)
+        return max(level, self._give(source, made))
+
+    @cached_property
+    def _converted(self) -> Mapping[int, list[Conversion]]:
+        """By the place at which they stand, in the order of the backward."""
+        found: defaultdict[int, list[Conversion]] = defaultdict(list)
+        for place, conversion in reversed(self._lives.converted):
+            found[place].append(conversion)
+        return found
+
+    @cached_property
+    def _read_first(self) -> Mapping[int, list[Form]]:
+        """By the place of their first reader, parameters at rest: all of their gradient is there."""
+        found: dict[Form, int] = {}
+        for place, node in enumerate(self._graph.nodes):
+            forms = zip(node.operands, self._keeps.shardings[node.name].inputs, strict=True)
+            sources = [(c.tensor, c.source) for c in self._converted[place]]
+            for form in (*forms, *sources):
+                if form in self._lives.resting:
+                    found.setdefault(form, place)
+        by_place: defaultdict[int, list[Form]] = defaultdict(list)
+        for form, place in found.items():
+            by_place[place].append(form)
+        return by_place
+
+    @cached_property
+    def _gathered(self) -> Counter[int]:
+        """By place, what is gathered again for the backward and not yet let go."""
+        found = Counter[int]()
+        for storage in self._lives.regathered & self._lives.used.keys():
+            first, last = self._lives.used[storage]
+            found.update(dict.fromkeys(range(first, last + 1), self._nbytes(storage)))
+        return found
+
+    def _results(self) -> Iterator[Form]:
+        """The forms in which results leave that have a gradient."""
+        for name in dict.fromkeys(self._graph.results):
+            tensor, maker = self._graph.tensors[name], self._graph.producer[name]
+            if tensor.differentiable:
+                place = [t.name for t in maker.outputs].index(name)
+                made = self._keeps.shardings[maker.name].outputs[place]
+                yield name, leaving(tensor, self._graph, made)
+
+    def _nbytes(self, storage: Form) -> int:
+        return self._lives.nbytes(storage)

@@ -1,0 +1,38 @@
+"""Explanations on the page: the sentence, what each way is, and what it costs."""
+
+from __future__ import annotations
+
+from html import escape
+
+from autopar.plans.explanation import Alternative, Explanation
+from autopar.report.tables import table
+from autopar.show.explanation import COSTS, RIGHT, costs_of, labelled, notes
+
+
+def why(found: Explanation) -> str:
+    """One explanation; the alternatives fold away under its sentence."""
+    heads = ("", "way", *COSTS)
+    rows = [
+        (escape(label), _way(label, each), *_costs(found, each)) for label, each in labelled(found)
+    ]
+    right = tuple(2 + COSTS.index(name) for name in RIGHT)
+    said = [found.scope and f"Figures are {found.scope}.", *notes(found)]
+    below = "".join(f'<p class="soft">{escape(line)}</p>' for line in said if line)
+    return (
+        f"<details open><summary>{escape(found.sentence)}</summary>"
+        f"{table(heads, rows, right, is_wide=True)}{below}</details>"
+    )
+
+
+def _way(label: str, each: Alternative) -> str:
+    """In words, as types, and why it is impossible where it is."""
+    types = "" if each.types == label else f"<code>{escape(each.types)}</code>"
+    return "<br>".join(filter(None, (escape(each.words), types, escape(each.why))))
+
+
+def _costs(found: Explanation, each: Alternative) -> tuple[str, ...]:
+    """Each part on a line that is not broken."""
+    return tuple(
+        "<br>".join(f'<span class="line">{escape(part)}</span>' for part in cell.split("\n"))
+        for cell in costs_of(found, each)
+    )
