@@ -19,8 +19,9 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -55,7 +56,7 @@ def main() -> None:
     said = summary(rows)
     print(table(rows), "", *(f"{name:>50}  {value}" for name, value in said.items()), sep="\n")
     if asked.output:
-        asked.output.write_text(to_json(asked, said, found))
+        asked.output.write_text(to_json(asked, said, map(kept, found, rows)))
 
 
 def arguments() -> argparse.Namespace:
@@ -79,8 +80,14 @@ def arguments() -> argparse.Namespace:
     return asked
 
 
+def kept(found: Mapping[str, Any], row: Row) -> dict[str, Any]:
+    """Of a combination: the plan's own figures, and what was compared."""
+    own = ("digest", "compute_s", "exposed_s", "hidden_s", "sources", "seconds")
+    return {**asdict(row), **{key: found[key] for key in own}}
+
+
 def to_json(
-    asked: argparse.Namespace, said: Mapping[str, Any], found: Sequence[Mapping[str, Any]]
+    asked: argparse.Namespace, said: Mapping[str, Any], found: Iterable[Mapping[str, Any]]
 ) -> str:
     """Where, when, what it comes to; a line for each combination."""
     content = {
