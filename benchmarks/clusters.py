@@ -123,7 +123,7 @@ class Part:
         leaf = {node.target: node.outputs[0] for node in self.graph.leaves("parameter")}
         prices, total = self._prices(load("a100")), 0.0
         for p in self.plan.parameters:
-            found = storage_bytes(leaf[p.name], p, prices)
+            found = storage_bytes(leaf[p.name], p, prices, self.graph)
             ways = row.dp if row.zero and not isinstance(p.stored[0], S) else 1
             twice = 1.0 if row.gradients == "float16" else 1.5
             total += found.parameter + twice * found.gradient + found.optimizer / ways

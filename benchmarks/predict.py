@@ -19,8 +19,9 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -49,12 +50,13 @@ Launch = Callable[[Sequence[str]], None]
 def main() -> None:
     """Every network in turn; print, write."""
     asked = arguments()
-    found = [row for network in asked.networks for row in on_network(network, asked)]
+    with workplace(asked.keep) as folder:
+        found = [row for network in asked.networks for row in on_network(network, asked, folder)]
     rows = [Row.of(each) for each in found]
     said = summary(rows)
     print(table(rows), "", *(f"{name:>50}  {value}" for name, value in said.items()), sep="\n")
     if asked.output:
-        asked.output.write_text(to_json(asked, said, found))
+        asked.output.write_text(to_json(asked, said, map(kept, found, rows)))
 
 
 def arguments() -> argparse.Namespace:
@@ -63,7 +65,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", nargs="*", choices=by_name, default=list(by_name))
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--traced", type=int, default=3, help="traced steps of a plan")
+    parser.add_argument("--traced", type=int, default=2, help="traced steps of a plan")
     parser.add_argument("--keep", type=Path, help="folder for what was calibrated, used again")
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
@@ -78,8 +80,14 @@ def arguments() -> argparse.Namespace:
     return asked
 
 
+def kept(found: Mapping[str, Any], row: Row) -> dict[str, Any]:
+    """Of a combination: the plan's own figures, and what was compared."""
+    own = ("digest", "compute_s", "exposed_s", "hidden_s", "sources", "seconds")
+    return {**asdict(row), **{key: found[key] for key in own}}
+
+
 def to_json(
-    asked: argparse.Namespace, said: Mapping[str, Any], found: Sequence[Mapping[str, Any]]
+    asked: argparse.Namespace, said: Mapping[str, Any], found: Iterable[Mapping[str, Any]]
 ) -> str:
     """Where, when, what it comes to; a line for each combination."""
     content = {
@@ -103,10 +111,13 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def on_network(network: Network, asked: argparse.Namespace) -> list[dict[str, Any]]:
+def on_network(network: Network, asked: argparse.Namespace, whole: Path) -> list[dict[str, Any]]:
     """Calibrate and time, unless that was kept; then train."""
-    with workplace(network, asked.keep) as folder, launcher(network) as start:
-        profile, times = folder / "hardware.toml", folder / "times.sqlite"
+    folder = whole / network.name.replace(" ", "_")
+    folder.mkdir(exist_ok=True)
+    with launcher(network) as start:
+        profile = (folder if network.rate else whole) / "hardware.toml"
+        times = folder / "times.sqlite"
         if not profile.exists():
             say(f"{network.name}: calibrating ...")
             calibrated(network, profile, start)
@@ -136,12 +147,11 @@ def calibrated(network: Network, profile: Path, start: Launch) -> None:
 
 
 @contextmanager
-def workplace(network: Network, keep: Path | None) -> Iterator[Path]:
+def workplace(keep: Path | None) -> Iterator[Path]:
     """A folder: a kept one, or one that is gone afterwards."""
     if keep is not None:
-        folder = keep / network.name.replace(" ", "_")
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder.absolute()
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep.absolute()
         return
     with tempfile.TemporaryDirectory() as made:
         yield Path(made)

@@ -24,6 +24,14 @@ def op_seconds(flops: float, nbytes: float, dtype: str, device: Device) -> float
     return max(arithmetic, _memory_seconds(nbytes, device)) + device.launch_s
 
 
+def message_copy_seconds(nbytes: float, device: Device) -> float:
+    """Seconds in which a message of so many bytes is laid out for a collective, or taken apart after it.
+
+    It is read and written once, by way of memory: what other ranks wrote is in no cache of this one.
+    """
+    return 2.0 * nbytes / (device.bytes_per_s * device.memory_efficiency) + device.launch_s
+
+
 def adamw_seconds(nbytes: float, device: Device) -> float:
     """Seconds in which ``torch.optim.AdamW`` updates one parameter of so many bytes (a DTensor).
 

@@ -13,7 +13,7 @@ from autopar.mesh import Mesh
 from cost_models.collectives import axis_link, collective_seconds
 from cost_models.hardware import Device, Hardware, Link
 from cost_models.measured import Times, Work
-from cost_models.ops import adamw_seconds, op_seconds
+from cost_models.ops import adamw_seconds, message_copy_seconds, op_seconds
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Prices:
 
     def copied(self, part: Traffic) -> float:
         """Seconds in which a message is laid out for its collective, or taken apart after it."""
-        return self.operator(0.0, 2.0 * part.nbytes, "float32")
+        return message_copy_seconds(part.nbytes, self.device)
 
     def _copies(self, step: Step, tensor: Tensor) -> float:
         """Seconds of the local copies that a step makes, forward and backward."""

@@ -2,8 +2,11 @@
 
 The rows of different actions alternate, so that a busy moment of the machine spoils one row of each
 rather than every row of one.  Where there is a default group all its ranks time the same actions at
-the same time, from the first rank's start to the last one's end: ranks that share a host's cores slow
-each other down, and are meant to.
+the same time, as ranks that share a host's cores slow each other down, and are meant to.
+
+A rank of one thread on a CPU is timed by the core's seconds that it spends, which other programs do
+not add to; where ranks outnumber cores, each waits until the others have spent theirs.  Otherwise a row
+lasts from the first rank's start to the last one's end.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from cost_models.measured.here import cores
 from cost_models.measured.values import Pass
 
 Key = TypeVar("Key")
@@ -63,10 +67,12 @@ def _calls_in_a_row(action: Action, row_s: float, device: str) -> int:
 
 
 def _row_seconds(action: Action, calls: int, device: str) -> float:
-    """The same on all ranks, whose clock is the host's."""
+    """The same on all ranks."""
     together = dist.is_initialized()
     if together:
         dist.barrier()
+    if device == "cpu" and torch.get_num_threads() == 1:
+        return _row_cpu_seconds(action, calls)
     _synchronise(device)
     start = time.monotonic() if together else time.perf_counter()
     for _ in range(calls):
@@ -77,6 +83,18 @@ def _row_seconds(action: Action, calls: int, device: str) -> float:
     ends = torch.tensor([-start, time.monotonic()], dtype=torch.float64)
     dist.all_reduce(ends, op=dist.ReduceOp.MAX)
     return float(ends.sum())
+
+
+def _row_cpu_seconds(action: Action, calls: int) -> float:
+    """The mean of what the ranks spend, times how many of them share a core."""
+    start = time.process_time()
+    for _ in range(calls):
+        action()
+    spent = torch.tensor(time.process_time() - start, dtype=torch.float64)
+    if not dist.is_initialized():
+        return float(spent)
+    dist.all_reduce(spent)
+    return float(spent) / min(dist.get_world_size(), max(1, cores()))
 
 
 def _synchronise(device: str) -> None:

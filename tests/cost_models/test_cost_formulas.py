@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cost_models.collectives import axis_link, collective_seconds
 from cost_models.errors import CostModelError
 from cost_models.hardware import Device, Fit, Hardware, Link, Tier, load, names
-from cost_models.ops import adamw_seconds, op_seconds
+from cost_models.ops import adamw_seconds, message_copy_seconds, op_seconds
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 LINK = Link(bytes_per_s=1e9, latency_s=1e-5)
@@ -104,6 +104,11 @@ def test_a_faster_link_spares_small_messages_nothing() -> None:
     assert twice.seconds(1.004e6) == pytest.approx(2e-3 + 0.5)
     line = replace(CURVED, curve=()).faster(2.0)
     assert line.seconds(1e6) == pytest.approx(5.5)
+
+
+def test_messages_are_copied_by_way_of_memory() -> None:
+    assert message_copy_seconds(5e5, CACHED) == pytest.approx(1e-4)
+    assert message_copy_seconds(4e9, PLAIN) == pytest.approx(0.1 + 1e-6)
 
 
 def test_adamw_goes_operator_by_operator_on_a_cpu_only() -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from cost_models.errors import CostModelError
 from cost_models.measured import Call, Database, Pass, Setting, Timed, Times, Work, here
@@ -196,8 +197,26 @@ def test_the_median_survives_a_busy_moment() -> None:
 
 
 def test_a_slow_action_has_fewer_rows() -> None:
-    found = rows_of({0: lambda: time.sleep(0.02)}, Effort(rows=50, row_s=0.0, most_s=0.05), "cpu")
+    def busy() -> None:
+        end = time.process_time() + 0.02
+        while time.process_time() < end:
+            pass
+
+    found = rows_of({0: busy}, Effort(rows=50, row_s=0.0, most_s=0.05), "cpu")
     assert 3 <= len(found[0]) <= 4
+
+
+def test_a_rank_of_one_thread_is_timed_by_what_it_spends() -> None:
+    """Others may have kept it waiting; with more threads waiting counts."""
+    before = torch.get_num_threads()
+    try:
+        for threads, least_s in ((1, 0.0), (2, 0.02)):
+            torch.set_num_threads(threads)
+            found = rows_of({0: lambda: time.sleep(0.02)}, Effort(3, 0.0, 1.0), "cpu")
+            assert least_s <= min(found[0]) <= max(found[0]) + 1e-9
+            assert threads > 1 or max(found[0]) < 0.01
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_this_machine_has_a_name() -> None:
