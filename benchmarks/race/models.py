@@ -67,6 +67,12 @@ class Model:
         generator = torch.Generator().manual_seed(1)
         return [self.batch(self.sizes, generator) for _ in range(BATCHES)]
 
+    @property
+    def blocks_in_all(self) -> int:
+        """How many there are to share out among stages."""
+        with torch.device("meta"):
+            return len(self.layers_of(self.of(self.sizes)))
+
     def layers_of(self, model: nn.Module) -> list[nn.Module]:
         """The repeated modules, in the order in which they run."""
         return [layer for path in self.blocks for layer in model.get_submodule(path)]

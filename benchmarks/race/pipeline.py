@@ -19,7 +19,6 @@ from torch.distributed.pipelining import (
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
 )
-from torch.nn.parallel import DistributedDataParallel
 
 SCHEDULES = {
     "GPipe": (ScheduleGPipe, 1), "1F1B": (Schedule1F1B, 1),
@@ -48,10 +47,13 @@ def _setting(schedule: str, microbatches: int, stages: int) -> Setting:
 def pipeline(
     model: Model, place: Place, *, schedule: str, microbatches: int, deep: int
 ) -> Contender:
-    """Consecutive racks, or ranks, hold consecutive stages; ranks of one place are replicas (DDP)."""
+    """Consecutive racks, or ranks, hold consecutive stages; ranks of one place are replicas."""
     samples = model.sizes.batch * deep // place.ranks
     if samples < microbatches:
         raise NotPossible(f"{microbatches} microbatches of {samples} samples")
+    stages_in_all, blocks = deep * SCHEDULES[schedule][1], model.blocks_in_all
+    if blocks < stages_in_all:
+        raise NotPossible(f"{blocks} blocks for {stages_in_all} stages")
     replicas = place.ranks // deep
     mesh = init_device_mesh("cpu", (deep, replicas), mesh_dim_names=("stage", "data"))
     kind, per_rank = SCHEDULES[schedule]
@@ -61,10 +63,9 @@ def pipeline(
         Stage(model.make(), cut, number, deep * per_rank)
         for number in range(own, deep * per_rank, deep)
     ]
-    data = mesh["data"].get_group() if replicas > 1 else None
     placed = [
         PipelineStage(
-            _replicated(stage, data), stage.number, deep * per_rank, torch.device("cpu"),
+            stage, stage.number, deep * per_rank, torch.device("cpu"),
             group=mesh["stage"].get_group(),
         )
         for stage in stages
@@ -73,6 +74,7 @@ def pipeline(
     runs = kind(given, n_microbatches=microbatches, loss_fn=cut.loss)
     shared = _tied(stages, mesh["stage"].get_group())
     part = dist.get_rank() % replicas
+    parameters = [p for stage in stages for p in stage.parameters()]
 
     def step(batch: Batch) -> torch.Tensor | None:
         mine = share_of(batch, part, replicas)
@@ -84,20 +86,25 @@ def pipeline(
             losses=losses if is_last else None,
             **cut.beside(stages[0].model, mine),
         )
+        if replicas > 1:
+            _average(parameters, mesh["data"].get_group())
         for parameter, group in shared:
             dist.all_reduce(parameter.grad, group=group)
         return torch.stack(losses).mean() if is_last else None
 
-    parameters = [p for stage in stages for p in stage.parameters()]
     return Contender(step, parameters, lambda: _collected(stages))
 
 
-def _replicated(stage: Stage, group: Any) -> nn.Module:
-    return (
-        stage
-        if group is None
-        else DistributedDataParallel(stage, process_group=group, gradient_as_bucket_view=True)
-    )
+def _average(parameters: list[nn.Parameter], group: Any) -> None:
+    """Gradients of replicas, in one bucket: torch's DDP does not survive a stage's microbatches here
+    (its reducer counts parameters twice)."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    bucket = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(bucket, group=group)
+    bucket /= dist.get_world_size(group)
+    parts = bucket.split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
 
 
 def _tied(stages: list[Stage], group: Any) -> list[tuple[nn.Parameter, Any]]:
