@@ -405,7 +405,7 @@ def test_a_full_disk_is_told(
     """Small or large, buffered or not: one line, exit code 1."""
     ended: list[int] = []
     monkeypatch.setattr("os._exit", ended.append)
-    full = Path("/dev/full").open("w")
+    full = Path("/dev/full").open("w")  # noqa: SIM115 - closing it may raise, after all checks
     monkeypatch.setattr(sys, "stdout", full)
     monkeypatch.setattr(sys, "argv", ["autopar", *words])
     autopar.cli.main()
