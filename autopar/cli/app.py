@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -39,6 +40,8 @@ from autopar.garbage import uncollected
 from cost_models.errors import CostModelError
 
 DEBUG = "--debug"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What writing to a full disk raises."""
 
 
 class Commands(TyperGroup):
@@ -58,8 +61,17 @@ class Commands(TyperGroup):
         except (AutoparError, CostModelError) as error:
             if ctx.params.get("debug"):
                 traceback.print_exc()
-            console(stderr=True).print(Text(f"error: {error}", style="red"), soft_wrap=True)
+            _complain(str(error))
             raise typer.Exit(1) from None
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            _complain(f"The output cannot be written: {error.strerror}.")
+            raise typer.Exit(1) from None
+
+
+def _complain(what: str) -> None:
+    console(stderr=True).print(Text(f"error: {what}", style="red"), soft_wrap=True)
 
 
 app = typer.Typer(
@@ -109,6 +121,16 @@ def main() -> None:
     except SystemExit as end:
         if dist.is_initialized() or not isinstance(end.code, int):
             raise
+        os._exit(_flushed(end.code))
+
+
+def _flushed(code: int) -> int:
+    """The exit code, once all that was printed is out; 1 if it cannot be."""
+    try:
         sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(end.code)
+    except OSError as error:
+        if code == 0 and error.errno != errno.EPIPE:
+            _complain(f"The output cannot be written: {error.strerror}.")
+        return code or 1
+    sys.stderr.flush()
+    return code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from autopar.cli.huggingface import from_config
 from autopar.cli.output import near
 from autopar.errors import InputError
 
-TORCH = str(Path(torch.__file__).parent)
+TORCH = str(Path(inspect.getfile(torch)).parent)
 
 
 @dataclass(frozen=True)

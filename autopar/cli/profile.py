@@ -119,12 +119,19 @@ def command(
         options |= {"hardware": known, "loss": loaded.loss}
         found = profile_stages(partial(_staged, loaded, devices, forced, options), timing)
         prices = Prices(devices, known)
+    _told(found, prices, timing.database, output, as_json)
+
+
+def _told(
+    found: Wanted, prices: Prices, database: Path, output: Path | None, as_json: bool
+) -> None:
+    """The plan in its file, and what was found on the console."""
     if output is not None:
         save(found.made.plan.to_json() + "\n", output)
     if as_json:
-        print_json(_content(found, timing.database) | {"written": output})
+        print_json(_content(found, database) | {"written": output})
         return
-    _print(found, prices, timing.database)
+    _print(found, prices, database)
     if output is not None:
         console().print(f"\nwrote {output}", soft_wrap=True)
 

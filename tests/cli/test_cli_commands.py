@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
@@ -397,6 +398,25 @@ def test_the_console_script(
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("words", [["presets"], ["hardware", "--json"]])
+def test_a_full_disk_is_told(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Small or large, buffered or not: one line, exit code 1."""
+    ended: list[int] = []
+    monkeypatch.setattr("os._exit", ended.append)
+    full = Path("/dev/full").open("w")  # noqa: SIM115 - closing it may raise, after all checks
+    monkeypatch.setattr(sys, "stdout", full)
+    monkeypatch.setattr(sys, "argv", ["autopar", *words])
+    autopar.cli.main()
+    monkeypatch.undo()
+    assert ended == [1]
+    said = capsys.readouterr().err
+    assert said == "error: The output cannot be written: No space left on device.\n"
+    with contextlib.suppress(OSError):  # what is still buffered cannot be written either
+        full.close()
+
+
 def test_stages_are_planned_shown_and_emitted(tmp_path: Path) -> None:
     model = ("tests.cli.factories:gpt",)
     path, forced = tmp_path / "auto.json", tmp_path / "forced.json"
