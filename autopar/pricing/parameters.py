@@ -142,8 +142,7 @@ def storage_seconds(
         sum(prices.shared(part, together) for part in parts) for parts in (issued, hideable)
     )
     hideable_s *= early
-    copies_s = sum(map(prices.copied, issued))
-    return StorageSeconds(update + copies_s + every_s - hideable_s, hideable_s)
+    return StorageSeconds(update + every_s - hideable_s, hideable_s)
 
 
 def exchanges(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -123,13 +124,22 @@ class Prices:
         return latency + self.in_buckets(part.axis, part.collective, part.nbytes)
 
     def copied(self, part: Traffic) -> float:
-        """Seconds in which a message is laid out for its collective, or taken apart after it."""
+        """Seconds in which a message is laid out for its collective, or taken apart after it.
+
+        An all-reduce leaves everything in its place.
+        """
+        if part.collective == "all_reduce":
+            return 0.0
         return message_copy_seconds(part.nbytes, self.device)
 
     def _copies(self, step: Step, tensor: Tensor) -> float:
         """Seconds of the local copies that a step makes, forward and backward."""
-        traffic = step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable)
-        return sum(map(self.copied, traffic))
+        mesh = self.mesh
+        copied = max(
+            math.prod(form.local_shape(tensor.shape, mesh)) for form in (step.source, step.target)
+        )
+        passes = 2 if tensor.differentiable else 1
+        return passes * self.operator(0.0, 2.0 * copied * tensor.itemsize, tensor.dtype)
 
 
 def regathered(step: Step, tensor: Tensor, mesh: Mesh) -> tuple[Traffic, ...]:
