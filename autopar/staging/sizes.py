@@ -27,7 +27,10 @@ class Sized:
 
 
 def between(one: Sized, two: Sized, samples: int) -> Sized:
-    """The graph for so many samples, on the line through two; raise `NotLinear` where it is none."""
+    """The graph for so many samples, on the line through two; raise `NotLinear` where it is none.
+
+    The first is the one that is more like it.
+    """
     if len(one.graph.nodes) != len(two.graph.nodes) or one.samples == two.samples:
         raise NotLinear
     line = _Line(one.samples, two.samples, samples)
@@ -99,7 +102,8 @@ class _Line:
         return replace(one, shape=tuple(shape))
 
     def saved(self, one: Saved, two: Saved) -> Saved:
-        if _ties(one) != _ties(two):
+        """Memory is shared as in the first: of a single sample some copies are views."""
+        if _kept(one) != _kept(two):
             raise NotLinear
         return replace(
             one,
@@ -110,6 +114,6 @@ class _Line:
         )
 
 
-def _ties(saved: Saved) -> tuple[object, ...]:
-    """What is kept and shared, whatever its size."""
-    return saved.operands, saved.outputs, saved.shares, saved.passes, saved.cached
+def _kept(saved: Saved) -> tuple[object, ...]:
+    """What is kept, whatever its size."""
+    return saved.operands, saved.outputs, saved.cached

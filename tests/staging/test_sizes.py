@@ -23,7 +23,12 @@ def test_two_captures_give_every_size(name: str) -> None:
     sizes = Sizes(found.batch, found.whole, capture)
     for samples in (2, 4, 1, found.batch):
         exact = Sizes(samples, found.capture(samples), found.capture)(samples)
-        assert sizes(samples).graph.digest == exact.graph.digest
+        found_here = sizes(samples)
+        assert found_here.graph.digest == exact.graph.digest
+        for node, kept in exact.saved.items():
+            mine = found_here.saved[node]
+            assert (mine.shares, mine.passes) == (kept.shares, kept.passes), node
+            assert (mine.extra_nbytes, mine.operands) == (kept.extra_nbytes, kept.operands), node
     assert asked == [1]
 
 
