@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from autopar import presets
 from autopar.blocks import blocks
 from autopar.capture import capture
 from autopar.capture.saved import saved
+from autopar.conversion import Traffic as Collective
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
 from autopar.placement import S
@@ -130,7 +131,17 @@ class Part:
         return total
 
     def _prices(self, hardware: Hardware) -> Prices:
-        return prices_of(self.mesh, hardware, self.settings)
+        found = prices_of(self.mesh, hardware, self.settings)
+        return _InPlace(**{each.name: getattr(found, each.name) for each in fields(found)})
+
+
+class _InPlace(Prices):
+    """Messages need no laying out: Megatron's tensors are [sequence, batch, hidden], so that what it
+    gathers and scatters lies together."""
+
+    def copied(self, part: Collective) -> float:
+        """Nothing."""
+        return 0.0
 
 
 def parts(row: Row) -> tuple[Part, ...]:
