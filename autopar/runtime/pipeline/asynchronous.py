@@ -11,7 +11,6 @@ from autopar.errors import InputError
 from autopar.request.batch import Batch
 from autopar.runtime import agreement
 from autopar.runtime.pipeline.built import Built
-from autopar.runtime.pipeline.links import Links
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.pipeline.stream import Stream
 from autopar.runtime.pipeline.versions import Versions
@@ -58,7 +57,7 @@ class Asynchronous(Pipelined):
 
         stream = Stream(
             self._stages(built),
-            Links(built.plan, built.stages, self._device),
+            self._links(built),
             _Inputs(self, built, batches).of,
             seed=self.seeds.next() if built.is_random else 0,
             reduce=self._gradients.reduce,

@@ -84,6 +84,7 @@ class Pipelined(Held):
         self._first, self._compiler = built, compiler
         self._expected = Expected(example)
         self._of_batch = {(True, example.signature): built}
+        self._links_of: dict[Built, Links] = {}
         self._agreed = False
         seed = int(agreement.from_first_rank(lambda: (str(torch.initial_seed()),))[0])
         self.seeds = Seeds(seed)
@@ -261,13 +262,18 @@ class Pipelined(Held):
         self._leaves.refresh(keep=torch.is_grad_enabled())
         return Step(
             self._stages(built),
-            Links(built.plan, built.stages, self._device),
+            self._links(built),
             self._microbatches(built, batch).__getitem__,
             seed=self.seeds.next() if built.is_random else 0,
             scale=scale,
             reduce=self._gradients.reduce,
             update=self._update_buffers,
         )
+
+    def _links(self, built: Built) -> Links:
+        if built not in self._links_of:
+            self._links_of[built] = Links(built.plan, built.stages, self._device)
+        return self._links_of[built]
 
     def _stages(self, built: Built) -> dict[int, Stage]:
         splits = built.plan.schedule.splits_backward
