@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from cost_models.curves import Curve
 from cost_models.errors import ProfileError
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
@@ -20,7 +21,8 @@ class Device:
     `flops_per_s` is the peak by dtype name; the efficiencies are the share of the peak that large
     operators reach.  `launch_s` is spent on every operator call; `overlap` is the share of compute
     time under which communication can hide.  The first `cache_bytes` that an operator moves go at
-    `cache_bytes_per_s`, the rest at `bytes_per_s`; without a cache all of them do.
+    `cache_bytes_per_s`, the rest at `bytes_per_s`; without a cache all of them do.  `curves` say how
+    much of this roofline's speed the operators reach that were timed.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Device:
     overlap: float = 0.0
     cache_bytes: float = 0.0
     cache_bytes_per_s: float = 0.0
+    curves: tuple[Curve, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +255,8 @@ class Hardware:
             yield f"device.{key}", getattr(device, key), "zero or more"
         for dtype, peak in device.flops_per_s.items():
             yield f"device.flops_per_s.{dtype}", peak, "positive"
+        for number, curve in enumerate(device.curves):
+            yield from curve.figures(f"device.curves[{number}]")
         yield from self.intra_host.figures("intra_host")
         yield from self.inter_host.figures("inter_host")
         for number, tier in enumerate(self.tiers):

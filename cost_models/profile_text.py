@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, fields, replace
 from typing import Any, TypeVar
 
+from cost_models.curves import Curve
 from cost_models.errors import ProfileError
 from cost_models.machine import Device, Fit, Hardware, Link, Share, Tier
 
-Value = TypeVar("Value", Device, Fit, Link, Share, Tier)
+Value = TypeVar("Value", Curve, Device, Fit, Link, Share, Tier)
 
 _REMEDY = "Correct it, or measure a profile anew with `autopar calibrate -o mine.toml`."
 _CURVE = "tuple[tuple[float, float], ...]"
@@ -22,6 +23,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "float": (int, float),
     "Mapping[str, float]": (dict,),
     "tuple[Fit, ...]": (list,),
+    "tuple[Curve, ...]": (list,),
+    "Points": (list,),
     _CURVE: (list,),
 }
 _WORDS = {
@@ -29,6 +32,8 @@ _WORDS = {
     "int": "a whole number",
     "float": "a number",
     "tuple[Fit, ...]": "a list of tables",
+    "tuple[Curve, ...]": "a list of tables",
+    "Points": "a list of pairs of bytes and shares",
     _CURVE: "a list of pairs of bytes and seconds",
 }
 
@@ -80,7 +85,17 @@ def _device(data: Mapping[str, Any]) -> Device:
     device = _value(Device, data, "device")
     for dtype, peak in device.flops_per_s.items():
         _check_type(peak, "float", f"device.flops_per_s.{dtype}")
-    return device
+    curves = _values(Curve, device.curves, "device.curves")
+    return replace(device, curves=tuple(map(_curve, curves)))
+
+
+def _curve(curve: Curve) -> Curve:
+    """Its points as pairs."""
+    return replace(
+        curve,
+        forward=_pairs(curve.forward, "device.curves.forward"),
+        backward=_pairs(curve.backward, "device.curves.backward"),
+    )
 
 
 def _link(data: Mapping[str, Any], where: str) -> Link:
@@ -90,13 +105,17 @@ def _link(data: Mapping[str, Any], where: str) -> Link:
 
 def _fit(fit: Fit) -> Fit:
     """Its curve as pairs."""
-    for pair in fit.curve:
+    return replace(fit, curve=_pairs(fit.curve, "fits.curve"))
+
+
+def _pairs(points: Iterable[Any], key: str) -> tuple[tuple[float, float], ...]:
+    """Of numbers."""
+    for pair in points:
         if not (isinstance(pair, list) and len(pair) == 2):
-            _check_type(pair, _CURVE, "fits.curve")
-            raise ProfileError(f"fits.curve holds {pair!r}, not bytes and seconds.")
+            raise ProfileError(f"{key} holds {pair!r}, not a pair of numbers.")
         for value in pair:
-            _check_type(value, "float", "fits.curve")
-    return replace(fit, curve=tuple((nbytes, seconds) for nbytes, seconds in fit.curve))
+            _check_type(value, "float", key)
+    return tuple((one, other) for one, other in points)
 
 
 def _values(kind: type[Value], tables: Any, where: str) -> Iterator[Value]:
@@ -150,11 +169,14 @@ def _lines(hardware: Hardware) -> Iterator[str]:
     if hardware.chosen_from != ("ring",):
         yield _line("algorithms", hardware.algorithms)
     device = asdict(hardware.device)
-    flops_per_s = device.pop("flops_per_s")
+    flops_per_s, curves = device.pop("flops_per_s"), device.pop("curves")
     yield "\n[device]"
     yield from (_line(key, value) for key, value in device.items())
     yield "\n[device.flops_per_s]"
     yield from (_line(dtype, peak) for dtype, peak in flops_per_s.items())
+    for curve in curves:
+        yield "\n[[device.curves]]"
+        yield from (_line(key, value) for key, value in curve.items())
     for name, link in (("intra_host", hardware.intra_host), ("inter_host", hardware.inter_host)):
         yield f"\n[{name}]"
         yield _line("bytes_per_s", link.bytes_per_s)

@@ -109,10 +109,11 @@ def _work(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[W
     dtype = node.outputs[0].dtype
     ways = split(sharding, mesh)
     moved = moved_nbytes(node, sharding, graph, mesh)
-    forward = Work(flops(node, graph) / ways, moved, dtype)
+    forward = Work(flops(node, graph) / ways, moved, dtype, node.op)
     if not any(tensor.differentiable for tensor in node.outputs):
         return forward, None
-    return forward, Work(backward_flops(node, graph) / ways, 2 * moved, dtype)
+    back = backward_flops(node, graph) / ways
+    return forward, Work(back, 2 * moved, dtype, node.op, "backward")
 
 
 def moved_nbytes(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> int:

@@ -74,7 +74,7 @@ class Prices:
 
     def work(self, work: Work) -> float:
         """The same, of what a pass of an operator does."""
-        return self.operator(work.flops, work.nbytes, work.dtype)
+        return op_seconds(work.flops, work.nbytes, work.dtype, self.device, work.op, work.direction)
 
     @property
     def hidden_share(self) -> float:

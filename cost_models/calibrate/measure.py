@@ -10,22 +10,27 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
+
+from cost_models.calibrate.operators import COPIES, Amount, samples
+from cost_models.curves import Direction
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 DTYPES = ("float32", "float64", "bfloat16")
 
-TINY_CALLS = 64
-"""Length of the chain of tiny operators."""
+BLOCKS, BLOCK_CALLS = 8, 9
+"""On tiny tensors so many blocks of so many operators are timed in a row."""
 CHAIN_CALLS = 2
 """Length of the chains of matrix products and of elementwise operators."""
 MOST_CALLS = 100
 """Limit of calls in one row of them."""
 
 Action = Callable[[], object]
+Key = TypeVar("Key")
 Pick = Callable[[Sequence[float]], float]
 
 
@@ -38,6 +43,7 @@ class Effort:
     message_nbytes: tuple[int, ...] = (2**10, 2**14, 2**18, 2**20, 2**22, 2**24)
     rounds: int = 3
     passes: int = 2
+    curve_nbytes: tuple[int, ...] = (2**16, 2**19, 2**22)
     row_s: float = 0.01
     pause_s: float = 0.01
     """Before each row of collectives, as training computes between them: what limits a link may let
@@ -50,6 +56,7 @@ QUICK = Effort(
     message_nbytes=(2**10, 2**18),
     rounds=2,
     passes=1,
+    curve_nbytes=(2**16, 2**20),
     row_s=0.002,
 )
 
@@ -62,13 +69,15 @@ class Measured:
     """
 
     tiny_s: float
-    """Of an operator on eight numbers: what the framework spends."""
+    """Of an operator on a few numbers, as a module calls it: what the framework spends."""
     matmul_s: Mapping[str, Mapping[int, float]]
     """By dtype and by n, of an n x n by n x n product."""
     elementwise_s: Mapping[int, float]
     """By bytes of one tensor, of the product of two tensors."""
     collectives: Mapping[tuple[str, int], Mapping[int, float]] = field(default_factory=dict)
     """By kind, ranks and bytes of the larger tensor."""
+    operators: Mapping[Amount, Mapping[Direction, float]] = field(default_factory=dict)
+    """Of each pass by itself."""
     overlap: float = 0.0
     """Share of compute time under which an all-reduce hides, both being about equally long."""
 
@@ -93,6 +102,7 @@ def _measure_once(effort: Effort, apart: bool) -> Measured:
         matmul_s={dtype: _matmul_seconds(dtype, effort) for dtype in DTYPES},
         elementwise_s=_elementwise_seconds(effort),
         collectives={} if alone or apart else _all_collectives(effort),
+        operators=_operator_seconds(effort) if alone or apart else {},
         overlap=0.0 if alone else _overlap(effort),
     )
 
@@ -100,7 +110,7 @@ def _measure_once(effort: Effort, apart: bool) -> Measured:
 def combined(several: Sequence[Measured], pick: Pick, pick_elementwise: Pick) -> Measured:
     """One of several measurements of the same machine, figure by figure."""
 
-    def each(tables: Iterable[Mapping[int, float]], pick: Pick = pick) -> dict[int, float]:
+    def each(tables: Iterable[Mapping[Key, float]], pick: Pick = pick) -> dict[Key, float]:
         found = list(tables)
         return {size: pick([table[size] for table in found]) for size in found[0]}
 
@@ -110,6 +120,7 @@ def combined(several: Sequence[Measured], pick: Pick, pick_elementwise: Pick) ->
         matmul_s={d: each(one.matmul_s[d] for one in several) for d in first.matmul_s},
         elementwise_s=each((one.elementwise_s for one in several), pick_elementwise),
         collectives={k: each(one.collectives[k] for one in several) for k in first.collectives},
+        operators={k: each(one.operators[k] for one in several) for k in first.operators},
         overlap=statistics.median(one.overlap for one in several),
     )
 
@@ -165,15 +176,31 @@ def _row_seconds(action: Action, calls: int) -> float:
 
 
 def _tiny_seconds(effort: Effort) -> float:
-    start = torch.rand(8, requires_grad=True)
+    """Of the operators of a block, on the least of tensors."""
+    start = torch.rand(2, 4, requires_grad=True)
+    weight, bias = torch.rand(4, 4, requires_grad=True), torch.rand(4, requires_grad=True)
+
+    def block(given: torch.Tensor) -> torch.Tensor:
+        out = F.layer_norm(given, (4,), bias, bias)
+        out = F.linear(out, weight, bias).unflatten(-1, (2, 2)).transpose(0, 1)
+        return F.gelu(out.transpose(0, 1).flatten(-2)) * given + given
 
     def chain() -> None:
         out = start
-        for _ in range(TINY_CALLS):
-            out = out * 1.5
-        torch.autograd.grad(out.sum(), start)
+        for _ in range(BLOCKS):
+            out = block(out)
+        torch.autograd.grad(out, (start, weight, bias), start)
 
-    return sustained_seconds({0: chain}, effort)[0] / TINY_CALLS
+    return sustained_seconds({0: chain}, effort)[0] / (BLOCKS * BLOCK_CALLS)
+
+
+def _operator_seconds(effort: Effort) -> dict[Amount, dict[Direction, float]]:
+    found: dict[Amount, dict[Direction, float]] = {}
+    for sample in samples(effort.matrices, effort.curve_nbytes):
+        forward, backward = sample.actions()
+        seconds = sustained_seconds({0: forward, 1: backward}, effort)
+        found[sample.amount] = {"forward": seconds[0] / COPIES, "backward": seconds[1] / COPIES}
+    return found
 
 
 def _matmul_seconds(dtype: str, effort: Effort) -> dict[int, float]:

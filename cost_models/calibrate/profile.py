@@ -12,7 +12,9 @@ from statistics import median
 
 from cost_models.calibrate.fit import fit_line, fit_rates, relative_errors, rising
 from cost_models.calibrate.measure import Measured
+from cost_models.calibrate.operators import ITEMSIZE
 from cost_models.collectives import ring_terms
+from cost_models.curves import Curve
 from cost_models.machine import Device, Fit, Hardware, Link, Share
 from cost_models.ops import op_seconds
 
@@ -20,7 +22,8 @@ NOMINAL_ETHERNET = Link(125e6, 1e-4, kind="Ethernet 1 Gbit/s, assumed")
 """Between hosts nothing is measured: gigabit Ethernet is assumed, and the profile says so."""
 CACHES = tuple(2**exponent for exponent in range(18, 28))
 """Cache sizes in bytes that are tried."""
-ITEMSIZE = {"float32": 4, "float64": 8, "bfloat16": 2}
+LEAST = 0.1
+"""Of an operator's time, what it spends on its tensors at least."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,31 @@ def device_of(alone: Measured) -> Device:
     }
     nowhere = Device("cpu", "cpu", _memory_bytes(), flops_per_s, 1.0, launch_s=launch_s)
     devices = [_with_memory(nowhere, cache_bytes, alone) for cache_bytes in CACHES]
-    return min(devices, key=lambda device: sum(_elementwise_errors(device, alone)))
+    device = min(devices, key=lambda device: sum(_elementwise_errors(device, alone)))
+    return replace(device, curves=tuple(_curves(device, alone)))
+
+
+def _curves(device: Device, alone: Measured) -> Iterator[Curve]:
+    """What every operator that was timed reaches of this roofline's speed."""
+    by_operator: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+    for amount, seconds in alone.operators.items():
+        there = op_seconds(amount.flops, amount.nbytes, amount.dtype, device)
+        back = op_seconds(amount.backward_flops, 2 * amount.nbytes, amount.dtype, device)
+        shares = (
+            _reached(there, seconds["forward"], device),
+            _reached(back, seconds["backward"], device),
+        )
+        by_operator.setdefault((amount.operator, amount.dtype), []).append((amount.nbytes, *shares))
+    for (operator, dtype), rows in by_operator.items():
+        sizes, forward, backward = zip(*sorted(rows), strict=True)
+        points = (tuple(zip(sizes, reached, strict=True)) for reached in (forward, backward))
+        yield Curve(operator, dtype, *points)
+
+
+def _reached(modelled_s: float, seconds: float, device: Device) -> float:
+    """Both without what every call costs, which is a part of the measured time at most."""
+    own_s = max(seconds - device.launch_s, LEAST * seconds)
+    return rounded((modelled_s - device.launch_s) / own_s)
 
 
 def _with_memory(device: Device, cache_bytes: int, alone: Measured) -> Device:
@@ -218,7 +245,7 @@ def operator_errors(device: Device, measured: Measured) -> list[float]:
 
 
 def _elementwise_errors(device: Device, measured: Measured) -> list[float]:
-    predicted = [_trained(0, 3 * n, "float32", device) for n in measured.elementwise_s]
+    predicted = [_trained(0, 3 * n, "float32", device, "mul") for n in measured.elementwise_s]
     return relative_errors(predicted, measured.elementwise_s.values())
 
 
@@ -227,16 +254,16 @@ def _matmul_errors(device: Device, measured: Measured) -> list[float]:
         error
         for dtype, by_n in measured.matmul_s.items()
         for error in relative_errors(
-            [_trained(2 * n**3, 3 * n**2 * ITEMSIZE[dtype], dtype, device) for n in by_n],
+            [_trained(2 * n**3, 3 * n**2 * ITEMSIZE[dtype], dtype, device, "linear") for n in by_n],
             by_n.values(),
         )
     ]
 
 
-def _trained(flops: float, nbytes: float, dtype: str, device: Device) -> float:
+def _trained(flops: float, nbytes: float, dtype: str, device: Device, op: str) -> float:
     """Forward and backward, the latter twice the former's work."""
-    forward_s = op_seconds(flops, nbytes, dtype, device)
-    return forward_s + op_seconds(2 * flops, 2 * nbytes, dtype, device)
+    forward_s = op_seconds(flops, nbytes, dtype, device, op)
+    return forward_s + op_seconds(2 * flops, 2 * nbytes, dtype, device, op, "backward")
 
 
 def _cores() -> int:

@@ -135,8 +135,8 @@ def _written(setting: int, timed: Timed) -> tuple[object, ...]:
 def _read(row: tuple[object, ...]) -> Timed:
     op, text, family, dtype, flops, nbytes, back_flops, back_nbytes, *rest = row
     forward_s, forward_spread, backward_s, backward_spread, rows, date = rest
-    backward = None if back_flops is None else Work(back_flops, back_nbytes, dtype)  # type: ignore[arg-type]
+    backward = None if back_flops is None else Work(back_flops, back_nbytes, dtype, op, "backward")  # type: ignore[arg-type]
     passed = None if backward_s is None else Pass(backward_s, backward_spread)  # type: ignore[arg-type]
-    forward = Work(flops, nbytes, dtype)  # type: ignore[arg-type]
+    forward = Work(flops, nbytes, dtype, op)  # type: ignore[arg-type]
     call = Call(op, text, family, forward, backward)  # type: ignore[arg-type]
     return Timed(call, Pass(forward_s, forward_spread), passed, rows, date)  # type: ignore[arg-type]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cost_models.curves import Direction
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -29,11 +31,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a roofline knows of one pass: operations, and bytes that are read and written."""
+    """What a roofline knows of one pass: operations, bytes that are read and written, and whose."""
 
     flops: float
     nbytes: float
     dtype: str
+    op: str = ""
+    direction: Direction = "forward"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -18,9 +19,11 @@ from hypothesis import strategies as st
 
 from cost_models.calibrate import calibrate
 from cost_models.calibrate.fit import fit_line, fit_rates, rising
-from cost_models.calibrate.measure import KINDS, Effort, Measured, combined, measure
+from cost_models.calibrate.measure import KINDS, QUICK, Effort, Measured, combined, measure
+from cost_models.calibrate.operators import Amount, samples
 from cost_models.calibrate.processes import run
 from cost_models.calibrate.profile import profile
+from cost_models.curves import Direction
 from cost_models.errors import CostModelError
 from cost_models.hardware import Device, Hardware, load, parse, to_text
 from cost_models.ops import op_seconds
@@ -107,6 +110,39 @@ def test_a_profile_recovers_the_machine_that_was_measured() -> None:
         assert (fit.latency_s, fit.bytes_per_s) == pytest.approx((1e-3, 1e9), rel=1e-3)
         assert fit.error < 1e-2
     assert all(share.error < 0.02 for share in found.shared.values())
+
+
+def _half_as_fast(amount: Amount) -> dict[Direction, float]:
+    """Forward as the roofline says, its backward at half that speed; beside what a call costs."""
+    forward = op_seconds(amount.flops, amount.nbytes, amount.dtype, TRUE)
+    backward = op_seconds(amount.backward_flops, 2 * amount.nbytes, amount.dtype, TRUE)
+    return {"forward": forward, "backward": 2 * (backward - LAUNCH_S) + LAUNCH_S}
+
+
+def test_curves_say_what_operators_reach() -> None:
+    amounts = [Amount("tanh", "float32", size, size / 8, size / 8) for size in (2**18, 2**20)]
+    measured = replace(
+        _synthetic(1.0, False), operators={a: _half_as_fast(a) for a in reversed(amounts)}
+    )
+    (curve,) = profile({1: measured, 2: _synthetic(1.0, True)}).device.curves
+    assert (curve.operator, curve.dtype) == ("tanh", "float32")
+    assert [size for size, _ in curve.forward] == [2**18, 2**20]
+    assert [share for _, share in curve.forward] == pytest.approx([1.0, 1.0], rel=1e-2)
+    assert [share for _, share in curve.backward] == pytest.approx([0.5, 0.5], rel=1e-2)
+
+
+def test_samples_run_what_they_are_named_for() -> None:
+    every = list(samples(QUICK.matrices, QUICK.curve_nbytes))
+    assert len({sample.amount for sample in every}) == len(every)
+    for sample in every[:3] + every[-20:]:
+        inputs = sample.inputs()
+        result = sample.call(*inputs)
+        moved = sum(t.numel() * t.itemsize for t in (*inputs, result))
+        assert sample.amount.nbytes == pytest.approx(moved, rel=1e-2), sample.amount
+        forward, backward = sample.actions()
+        forward()
+        gradients = backward()
+        assert isinstance(gradients, tuple) and all(g is not None for g in gradients)
 
 
 def test_measurements_combine_figure_by_figure() -> None:

@@ -30,8 +30,8 @@ def model(work: Work) -> float:
 
 
 def call(size: float, family: str = "mm") -> Call:
-    forward = Work(2 * size**3, 12 * size**2, "float32")
-    backward = Work(4 * size**3, 24 * size**2, "float32")
+    forward = Work(2 * size**3, 12 * size**2, "float32", "mm")
+    backward = Work(4 * size**3, 24 * size**2, "float32", "mm", "backward")
     return Call("mm", f"{family} {size}", family, forward, backward)
 
 

@@ -1,0 +1,77 @@
+"""How much of the roofline's speed each operator reaches, by its size: measured, on one device."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+Direction = Literal["forward", "backward"]
+Points = tuple[tuple[float, float], ...]
+
+ALIKE: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(["mm", "matmul", "bmm", "addmm", "baddbmm", "mv", "einsum"], "linear")
+    | dict.fromkeys(["cross_entropy_sum", "nll_loss"], "cross_entropy")
+    | dict.fromkeys(["log_softmax", "_softmax", "_log_softmax"], "softmax")
+    | dict.fromkeys(["sub", "rsub"], "add")
+    | dict.fromkeys(["div", "where", "masked_fill", "relu"], "mul")
+    | dict.fromkeys(["sum", "var", "amax"], "mean")
+    | dict.fromkeys(["sin"], "cos")
+    | dict.fromkeys(["sqrt", "reciprocal"], "rsqrt")
+    | dict.fromkeys(["stack", "clone", "contiguous"], "cat")
+)
+"""Operators that are timed as another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One operator in one dtype: bytes that a forward reads and writes, ascending, and the share of the
+    roofline's speed at that size, beside what every call costs.
+
+    The backward stands at the bytes of its forward.  Caches may make a share larger than one.
+    """
+
+    operator: str
+    dtype: str
+    forward: Points
+    backward: Points
+
+    def figures(self, name: str) -> Iterator[tuple[str, float, str]]:
+        """Key and value of every figure, and the range that it must be in."""
+        for direction, points in (("forward", self.forward), ("backward", self.backward)):
+            before = 0.0
+            for nbytes, reached in points:
+                yield f"{name}.{direction}: the bytes to {nbytes}", nbytes - before, "positive"
+                yield f"{name}.{direction}: the share at {nbytes}", reached, "positive"
+                before = nbytes
+
+
+def share(
+    curves: Iterable[Curve], op: str, dtype: str, direction: Direction, nbytes: float
+) -> float:
+    """Of the roofline's speed, for an operator as torch names it; 1 where nothing is known of it.
+
+    `nbytes` are the forward's.  Between measured sizes shares and sizes are interpolated by their
+    logarithms; beyond them the nearest counts.  In a dtype that was not measured an operator is as in
+    float32.
+    """
+    name = op.split(".")[1] if "." in op else op
+    name = ALIKE.get(name, name)
+    found = {curve.dtype: curve for curve in curves if curve.operator == name}
+    curve = found.get(dtype) or found.get("float32")
+    if curve is None or not nbytes:
+        return 1.0
+    return between(curve.forward if direction == "forward" else curve.backward, nbytes)
+
+
+def between(points: Points, amount: float) -> float:
+    """On straight lines between points, both axes being logarithmic."""
+    place = bisect_left(points, (amount,))
+    if place in (0, len(points)):
+        return points[min(place, len(points) - 1)][1]
+    (low, before), (high, after) = points[place - 1], points[place]
+    part = math.log(amount / low) / math.log(high / low)
+    return math.exp((1.0 - part) * math.log(before) + part * math.log(after))
