@@ -94,6 +94,20 @@ class Compared:
     step_s: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a stage's worker waits for, once a step, as another worker holds some of its parameters.
+
+    `seconds` are a part of the stage's `once_s`; `link` joins the two workers, as a profile names it.
+    """
+
+    stage: int
+    worker: int
+    other: int
+    link: str
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Prediction:
     """A simulated step.  `bubbles`: by worker, the share of it in which there is nothing to do.
@@ -114,6 +128,7 @@ class Prediction:
     compared: tuple[Compared, ...] = ()
     passed: tuple[Passed, ...] = ()
     joined: tuple[Joined, ...] = ()
+    copied: tuple[Copied, ...] = ()
 
 
 @dataclass(frozen=True)

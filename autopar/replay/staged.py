@@ -86,7 +86,12 @@ def _costs(
         own = plan.of[figures.stage, figures.worker]
         flows = Flows(own.mesh, conditions, hardware)
         slow = conditions.slowest(worker.ranks)
-        by_stage.setdefault(figures.stage, []).append(_cost(figures, own, flows, slow))
+        copied = [c for c in found.copied if (c.stage, c.worker) == (figures.stage, figures.worker)]
+        copied_s = sum(c.seconds for c in copied)
+        cost = _cost(replace(figures, once_s=figures.once_s - copied_s), own, flows, slow)
+        waits = sum(c.seconds / conditions.bandwidth.get(c.link, 1.0) for c in copied)
+        cost = replace(cost, update=cost.update + waits)
+        by_stage.setdefault(figures.stage, []).append(cost)
     stages = tuple(_slowest(by_stage[stage]) for stage in range(schedule.stages))
     factor = {(j.one, j.two): conditions.bandwidth.get(j.link, 1.0) for j in found.joined}
     holders = plan.schedule.holders

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.graph import Tensor
+from autopar.mesh import Mesh
+from autopar.placement import S, Sharding
+from autopar.plans.pipeline_plan import WorkerPlan
 from autopar.stages.table import Array
 from cost_models.hardware import Hardware, Link
 
@@ -43,6 +46,24 @@ def passing(
     return (
         np.multiply.outer(np.array(forward, dtype=float), one),
         np.multiply.outer(np.array(back, dtype=float), one.T),
+    )
+
+
+def link_of(hardware: Hardware, one: WorkerPlan, two: WorkerPlan) -> Link:
+    """The slowest link between two workers, ranks being numbered host by host."""
+    hosts = {rank // hardware.devices_per_host for rank in (*one.ranks, *two.ranks)}
+    return hardware.intra_host if len(hosts) == 1 else hardware.inter_host
+
+
+def name_of(hardware: Hardware, one: WorkerPlan, two: WorkerPlan) -> str:
+    """What a profile calls that link."""
+    return "intra_host" if link_of(hardware, one, two) == hardware.intra_host else "inter_host"
+
+
+def tiles(form: Sharding, mesh: Mesh) -> int:
+    """Among how many ranks a form divides a tensor."""
+    return math.prod(
+        size for size, kind in zip(mesh.sizes, form, strict=True) if isinstance(kind, S)
     )
 
 

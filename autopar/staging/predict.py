@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autopar.capture.saved import Asked, saved
 from autopar.graph import Graph
-from autopar.mesh import Mesh
-from autopar.placement import S, Sharding
+from autopar.placement import Sharding
 from autopar.planning.posed import Settings, prices_of
 from autopar.plans.pipeline_plan import (
     Joined,
@@ -18,7 +16,6 @@ from autopar.plans.pipeline_plan import (
     Prediction,
     StageFigures,
     StagePlan,
-    WorkerPlan,
 )
 from autopar.plans.plan import Plan
 from autopar.pricing.spent import Spent, spent_by
@@ -27,10 +24,10 @@ from autopar.schedules.kept import most_in_flight, most_versions
 from autopar.schedules.lower import without_transfers
 from autopar.simulate import Costs, Link, Network, StageCost, Traffic, simulate
 from autopar.split import Crossing, Stages
-from autopar.staging.borders import Border, seconds
+from autopar.staging.borders import Border, link_of, name_of, seconds, tiles
+from autopar.staging.copied import copied
 from autopar.staging.staged import on_full_hosts
 from cost_models.hardware import Hardware
-from cost_models.hardware import Link as HardwareLink
 
 
 def predict(
@@ -52,6 +49,7 @@ def predict(
             Passed(t.source, t.target, t.nbytes, t.gradient_nbytes) for t in told.traffic or ()
         ),
         joined=tuple(_joined(plan, told, hardware)),
+        copied=copied(plan, stages, hardware),
     )
 
 
@@ -59,9 +57,8 @@ def _joined(plan: PipelinePlan, told: Costs, hardware: Hardware) -> Iterator[Joi
     """Each pair of workers that pass something on, once."""
     for one, two in told.network.routes:
         if one < two:
-            link = link_of(hardware, plan.workers[one], plan.workers[two])
-            name = "intra_host" if link == hardware.intra_host else "inter_host"
-            yield Joined(one, two, name, link.latency_s)
+            ends = plan.workers[one], plan.workers[two]
+            yield Joined(one, two, name_of(hardware, *ends), link_of(hardware, *ends).latency_s)
 
 
 def stages_spent(
@@ -71,7 +68,7 @@ def stages_spent(
     shared = on_full_hosts(hardware, plan.mesh)
     known: dict[object, Asked] = {}
     kept = [saved(graph, hardware.device.kind, known) for graph in stages.graphs]
-    return {
+    found = {
         (each.stage, each.worker): spent_by(
             each.plan,
             stages.graphs[each.stage],
@@ -80,6 +77,10 @@ def stages_spent(
         )
         for each in plan.stages
     }
+    for each in copied(plan, stages, hardware):
+        key = each.stage, each.worker
+        found[key] = replace(found[key], exposed_s=found[key].exposed_s + each.seconds)
+    return found
 
 
 def costs(
@@ -110,12 +111,6 @@ def costs(
 
 def _versions(each: StagePlan, plan: PipelinePlan) -> int:
     return most_versions([a for a in plan.schedule.workers[each.worker] if a.stage == each.stage])
-
-
-def link_of(hardware: Hardware, one: WorkerPlan, two: WorkerPlan) -> HardwareLink:
-    """The slowest link between two workers, ranks being numbered host by host."""
-    hosts = {rank // hardware.devices_per_host for rank in (*one.ranks, *two.ranks)}
-    return hardware.intra_host if len(hosts) == 1 else hardware.inter_host
 
 
 def _slowest(every: Sequence[Spent]) -> StageCost:
@@ -158,13 +153,6 @@ def _traffic(
 
 def _border(plan: Plan, form: Sharding) -> Border:
     return Border(plan.mesh.world_size, tiles(form, plan.mesh))
-
-
-def tiles(form: Sharding, mesh: Mesh) -> int:
-    """Among how many ranks a form divides a tensor."""
-    return math.prod(
-        size for size, kind in zip(mesh.sizes, form, strict=True) if isinstance(kind, S)
-    )
 
 
 def _figures(each: StagePlan, spent: Spent, schedule: Schedule) -> StageFigures:

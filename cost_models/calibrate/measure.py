@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -30,7 +30,6 @@ MOST_CALLS = 100
 """Limit of calls in one row of them."""
 
 Action = Callable[[], object]
-Key = TypeVar("Key")
 Pick = Callable[[Sequence[float]], float]
 
 
@@ -88,11 +87,16 @@ def measure(effort: Effort, apart: bool = False) -> Measured:
     `apart`: collectives are measured by themselves (`in_group`), between ranks of one's choice.
     Seconds lie between the passes over everything, so that what keeps the machine busy for a moment
     spoils one pass: the fastest counts.  Whether large tensors find their pages mapped is luck that
-    training has as well: the mean counts.
+    training has as well: the mean counts.  Operators one by one come last, as what they leave of pages
+    is no luck.
     """
-    return combined(
+    found = combined(
         [_measure_once(effort, apart) for _ in range(effort.passes)], min, statistics.fmean
     )
+    if dist.get_world_size() > 1 and not apart:
+        return found
+    passes = [_operator_seconds(effort) for _ in range(effort.passes)]
+    return replace(found, operators=_picked(passes))
 
 
 def _measure_once(effort: Effort, apart: bool) -> Measured:
@@ -102,7 +106,6 @@ def _measure_once(effort: Effort, apart: bool) -> Measured:
         matmul_s={dtype: _matmul_seconds(dtype, effort) for dtype in DTYPES},
         elementwise_s=_elementwise_seconds(effort),
         collectives={} if alone or apart else _all_collectives(effort),
-        operators=_operator_seconds(effort) if alone or apart else {},
         overlap=0.0 if alone else _overlap(effort),
     )
 
@@ -110,7 +113,7 @@ def _measure_once(effort: Effort, apart: bool) -> Measured:
 def combined(several: Sequence[Measured], pick: Pick, pick_elementwise: Pick) -> Measured:
     """One of several measurements of the same machine, figure by figure."""
 
-    def each(tables: Iterable[Mapping[Key, float]], pick: Pick = pick) -> dict[Key, float]:
+    def each(tables: Iterable[Mapping[int, float]], pick: Pick = pick) -> dict[int, float]:
         found = list(tables)
         return {size: pick([table[size] for table in found]) for size in found[0]}
 
@@ -120,9 +123,19 @@ def combined(several: Sequence[Measured], pick: Pick, pick_elementwise: Pick) ->
         matmul_s={d: each(one.matmul_s[d] for one in several) for d in first.matmul_s},
         elementwise_s=each((one.elementwise_s for one in several), pick_elementwise),
         collectives={k: each(one.collectives[k] for one in several) for k in first.collectives},
-        operators={k: each(one.operators[k] for one in several) for k in first.operators},
+        operators=_picked([one.operators for one in several], pick),
         overlap=statistics.median(one.overlap for one in several),
     )
+
+
+def _picked(
+    several: Sequence[Mapping[Amount, Mapping[Direction, float]]], pick: Pick = min
+) -> dict[Amount, dict[Direction, float]]:
+    """One of several measurements, pass by pass: the fastest, or what else is wanted."""
+    return {
+        amount: {way: pick([one[amount][way] for one in several]) for way in ways}
+        for amount, ways in several[0].items()
+    }
 
 
 def sustained_seconds(

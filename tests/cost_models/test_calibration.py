@@ -161,7 +161,7 @@ def test_more_ranks_never_have_more_of_the_device() -> None:
 
 def test_the_shipped_profile_states_its_errors() -> None:
     hardware = load("cpu")
-    assert "off by" in hardware.source and hardware.date == "2026-11-21"
+    assert "off by" in hardware.source and hardware.date == "2026-11-22"
     assert all(fit.error > 0 for fit in hardware.intra_host.fits)
     assert all(share.error > 0 for share in hardware.shared.values())
 

@@ -113,7 +113,8 @@ def test_messages_are_copied_by_way_of_memory() -> None:
 
 def test_adamw_goes_operator_by_operator_on_a_cpu_only() -> None:
     gpu = replace(PLAIN, kind="cuda")
-    assert adamw_seconds(0.0, PLAIN) == adamw_seconds(0.0, gpu) == pytest.approx(25e-6)
+    for device in (PLAIN, gpu):
+        assert adamw_seconds(0.0, device) == pytest.approx(25e-6)
     memory = 1e11 * 0.8
     assert adamw_seconds(1e9, PLAIN) == pytest.approx(20e9 / memory + 25e-6)
     assert adamw_seconds(1e9, gpu) == pytest.approx(7e9 / memory + 25e-6)

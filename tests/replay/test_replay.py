@@ -96,6 +96,8 @@ def test_a_pipelines_step_is_the_predicted_one() -> None:
 def test_the_flows_of_a_stage_are_within_its_figures() -> None:
     plan = staged()
     assert plan.prediction is not None
+    copying = {(c.stage, c.worker): c.seconds for c in plan.prediction.copied}
+    assert set(copying) == {(0, 0), (1, 1)}
     for figures in plan.prediction.stages:
         e = plan.of[figures.stage, figures.worker].estimate
         assert e.parts is not None
@@ -105,7 +107,8 @@ def test_the_flows_of_a_stage_are_within_its_figures() -> None:
         assert figures.forward_s == pytest.approx(e.parts.forward_s + sent, rel=1e-9)
         once = sum(f.seconds for f in e.flows if f.scope == "step")
         hidden = min(sum(s for _, s in e.parts.hideable), e.parts.covers_s)
-        assert figures.once_s == pytest.approx(once - hidden + e.parts.update_s, rel=1e-9)
+        copies = copying.get((figures.stage, figures.worker), 0.0)
+        assert figures.once_s == pytest.approx(once - hidden + e.parts.update_s + copies, rel=1e-9)
 
 
 def test_what_a_plan_on_a_slower_link_costs_is_what_planning_there_says() -> None:

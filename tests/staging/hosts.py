@@ -17,6 +17,7 @@ def slow_hosts(bytes_per_s: float = 3e5, latency_s: float = 1e-4, per_host: int 
         flops_per_s={"float32": 1e8},
         bytes_per_s=1e9,
         cache_bytes=0.0,
+        curves=(),
     )
     return replace(
         profile,

@@ -53,14 +53,15 @@ def test_a_slow_link_asks_for_stages(slow: Chosen) -> None:
 
 def test_a_microbatch_of_one_sample_may_be_another_graph() -> None:
     """BERT's token types are expanded over the batch, which for one sample is no operator."""
-    source = source_of(*compiler_of("bert", MESH, hosts(), layers=2))
-    found = choose(source, MESH, hosts(), Settings(), Wishes())
+    hardware = hosts(1e6)
+    source = source_of(*compiler_of("bert", MESH, hardware, layers=2))
+    found = choose(source, MESH, hardware, Settings(), Wishes())
     assert found.staged is not None
     plan = found.staged.plan
     plan.check(found.staged.stages)
     assert plan.microbatches < source.batch
     with pytest.raises(InputError, match="runs other operators than the batch"):
-        choose(source, MESH, hosts(), Settings(), Wishes(microbatches=source.batch))
+        choose(source, MESH, hardware, Settings(), Wishes(microbatches=source.batch))
 
 
 def test_the_prediction_is_of_the_plan(slow: Chosen) -> None:
