@@ -1,25 +1,35 @@
 """One graph on one mesh, planned for several numbers of microbatches in flight.
 
 Seconds do not depend on that number, only what fits does.  So the problem is posed once, one plan
-without a limit serves all that it fits, and what was found for more in flight may do for fewer.
+without a limit serves all that it fits, and a plan for more in flight fits fewer as well: where one for
+few is hardly faster than one for many, the latter serves all between.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autopar.blocks import FEWEST, MODES, blocks, no_blocks
-from autopar.errors import InputError
+from autopar.errors import InputError, OverLimitError
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
-from autopar.planning.limited import Known, within
+from autopar.planning.frugal import frugal
+from autopar.planning.limited import FAIR, Known, over, within
 from autopar.planning.posed import Posed, Settings, pose
 from autopar.plans.plan import Plan
 from autopar.solve.problem import Limit
 from cost_models.hardware import Hardware
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a search within the limit found."""
+
+    plan: Plan
+    known: Known
 
 
 class Flights:
@@ -38,7 +48,7 @@ class Flights:
         self._mesh, self._hardware, self._settings = mesh, hardware, settings
         self._saved = saved
         self._plans: dict[int, tuple[Posed, Plan]] = {}
-        self._tightest: Known | None = None
+        self._searched: dict[int, Searched] = {}
 
     def plan(self, in_flight: int) -> tuple[Posed, Plan]:
         """The best plan, and the problem that it answers.  Blocks may be recomputed where the limit
@@ -70,10 +80,58 @@ class Flights:
         if found is not None or limit is None:
             assert found is not None
             return found
-        richer = self._richer.flying(in_flight)
-        plain = self._plain.flying(in_flight)
-        plan, self._tightest = within(richer, plain, limit, self._tightest)
-        return richer, plan
+        return self._richer.flying(in_flight), self._limited(in_flight, limit)
+
+    def _limited(self, in_flight: int, limit: float) -> Plan:
+        """The best plan that is searched for; by halves, the next one for more in flight known."""
+        above = min((many for many in self._searched if many > in_flight), default=None)
+        if above is None or in_flight == 1 or in_flight in self._searched:
+            return self._search(in_flight, limit).plan
+        below = max((few for few in self._searched if few < in_flight), default=1)
+        while self._is_worth_more(self._search(below, limit).plan, self._searched[above].plan):
+            middle = (below + above) // 2
+            if middle in (below, in_flight):
+                return self._search(in_flight, limit).plan
+            below, above = (middle, above) if middle < in_flight else (below, middle)
+            self._search(middle, limit)
+        return _flying(self._searched[above].plan, in_flight, self._searched[below].plan)
+
+    @staticmethod
+    def _is_worth_more(fewer: Plan, more: Plan) -> bool:
+        """Whether a plan for fewer in flight may be so much faster that it is worth a search."""
+        return more.objective_s > (1.0 + FAIR) * fewer.bound_s
+
+    def _search(self, in_flight: int, limit: float) -> Searched:
+        if in_flight not in self._searched:
+            more = (
+                self._searched[many].known for many in sorted(self._searched) if many > in_flight
+            )
+            richer, plain = self._richer.flying(in_flight), self._plain.flying(in_flight)
+            try:
+                found = Searched(*within(richer, plain, limit, next(more, None)))
+            except OverLimitError as error:
+                found = self._frugal(richer, limit, error)
+            self._searched[in_flight] = found
+        return self._searched[in_flight]
+
+    def _frugal(self, posed: Posed, limit: float, error: OverLimitError) -> Searched:
+        """The fastest plan of those that take little memory by construction; the bound is that of all
+        plans without a limit."""
+        best: Searched | None = None
+        free, smallest = self._free, error.least_nbytes
+        for decisions in frugal(
+            self.graph, self._mesh, self._hardware, self._settings, self._saved
+        ):
+            answer = replace(posed.answer(decisions), bound_s=free.bound_s, proof=free.proof)
+            plan = posed.plan(answer)
+            smallest = min(smallest, plan.estimate.memory_nbytes)
+            if plan.estimate.memory_nbytes <= limit and (
+                best is None or plan.objective_s < best.plan.objective_s
+            ):
+                best = Searched(plan, Known(answer))
+        if best is None:
+            raise over(smallest, limit)
+        return best
 
     @cached_property
     def _plain(self) -> Posed:
@@ -90,6 +148,18 @@ class Flights:
         if self._settings.recompute is not None or not blocks(self.graph):
             return self._plain
         return pose(self.graph, self._mesh, self._hardware, self._settings, self._saved, MODES)
+
+
+def _flying(plan: Plan, in_flight: int, fewer: Plan) -> Plan:
+    """A plan for more in flight as one for `in_flight`; no plan for these is faster than what the bound
+    says of `fewer`."""
+    flying = plan.with_estimate(replace(plan.estimate, in_flight=in_flight))
+    return replace(
+        flying,
+        bound_s=min(fewer.bound_s, plan.objective_s),
+        proof=fewer.proof,
+        bound_nbytes=fewer.bound_nbytes,
+    )
 
 
 def _refuse_no_blocks(graph: Graph, settings: Settings) -> None:

@@ -67,11 +67,12 @@ def within(
     if search.best is None:
         search.try_hulls(either)
     if search.best is None:
-        raise _over(search.smallest, limit)
+        raise over(search.smallest, limit)
     return search.found
 
 
-def _over(smallest: float, limit: float) -> OverLimitError:
+def over(smallest: float, limit: float) -> OverLimitError:
+    """No plan fits; the least that would do is part of what is said."""
     return OverLimitError(
         f"No plan was found that fits {readable(limit)} per device: the smallest needs "
         f"{readable(smallest, up=True)}. Use more devices, a smaller batch, or a higher limit.",
@@ -123,11 +124,17 @@ class _Search:
             return False
         return self.best.objective_s <= (1.0 + gap) * self._bound.bound_s
 
-    def _solved(self, posed: Posed, nbytes: float | None) -> Assignment:
-        """The solver's answer, which may be asked for twice."""
-        key = id(posed), nbytes
+    def _solved(
+        self, posed: Posed, nbytes: float | None, branches: bool | None = None
+    ) -> Assignment:
+        """The solver's answer, which may be asked for twice.
+
+        It branches where its bound is the one of all plans; elsewhere answers alone count.
+        """
+        branches = nbytes == self._counted if branches is None else branches
+        key = id(posed), nbytes, branches
         if key not in self._answers:
-            self._answers[key] = posed.solve(nbytes)
+            self._answers[key] = posed.solve(nbytes, branches)
         return self._answers[key]
 
     def descend(self, posed: Posed) -> None:
@@ -149,6 +156,7 @@ class _Search:
                 too_much = middle
             else:
                 budget = middle
+        self._try(posed, self._solved(posed, budget, branches=True))
 
     def calm_down(self, posed: Posed) -> None:
         """Forbid what needs much besides, from much to little, and give the solver all the rest."""
@@ -157,10 +165,16 @@ class _Search:
             before, budget = self.best, self.limit - most
             calm = replace(posed, priced=posed.priced.calm(most))
             with suppress(InfeasibleError):
-                while (excess := self._try(calm, calm.solve(budget))) > 0:
+                answer = calm.solve(budget, branches=False)
+                while self._is_hopeful(answer) and (excess := self._try(calm, answer)) > 0:
                     budget -= excess
+                    answer = calm.solve(budget, branches=False)
             if self.best is not before:
                 self._helpful.append(most)
+
+    def _is_hopeful(self, answer: Assignment) -> bool:
+        """Whether something as small as that, or smaller, may be faster than what fits already."""
+        return self.best is None or answer.bound_s < self.best.objective_s
 
     def _levels(self, posed: Posed) -> Sequence[float]:
         """From the least that some operator needs beside what is kept to nearly the limit."""

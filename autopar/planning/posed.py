@@ -103,9 +103,10 @@ class Posed:
         asks = self.priced.candidates.recompute != ("none",)
         return {block.path: "none" for block in blocks(self.graph)} if asks else {}
 
-    def solve(self, nbytes: float | None = None) -> Assignment:
-        """The best answer within a limit on bytes, as the solver counts them."""
-        return self.ready.solve(None if nbytes is None else Limit(nbytes, self.settings.in_flight))
+    def solve(self, nbytes: float | None = None, branches: bool = True) -> Assignment:
+        """The best answer within a limit on bytes, as the solver counts them; see `Ready.solve`."""
+        limit = None if nbytes is None else Limit(nbytes, self.settings.in_flight)
+        return self.ready.solve(limit, branches)
 
     @cached_property
     def ready(self) -> Ready:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from unittest import mock
 
 import pytest
 
@@ -13,6 +14,8 @@ from autopar.errors import InfeasibleError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.planning.compile import compile_graph
+from autopar.planning.flights import Flights
+from autopar.planning.limited import FAIR, within
 from autopar.planning.posed import Settings
 from autopar.split import Stages, split
 from autopar.staging.nameless import nameless, renamed
@@ -99,3 +102,21 @@ def test_too_little_memory_is_refused() -> None:
     alike = Alike(HARDWARE, saved(whole()))
     with pytest.raises(InfeasibleError):
         alike.compiled(part, MESH, replace(SETTINGS, memory_limit=1e3))
+
+
+def test_what_lies_between_few_and_many_in_flight_is_not_searched_for() -> None:
+    """Of 64 numbers some are searched for; every plan fits, none is far from its own search's."""
+    kept, part = saved(whole()), stages().graphs[1]
+    free = compile_graph(part, MESH, HARDWARE, SETTINGS, kept).plan.estimate
+    limit = 0.97 * (free.memory_nbytes + 3 * free.activation_nbytes)
+    limited = replace(SETTINGS, memory_limit=limit)
+    flights = Flights(part, MESH, HARDWARE, limited, kept)
+    with mock.patch("autopar.planning.flights.within", wraps=within) as searches:
+        plans = {many: flights.plan(many)[1] for many in range(6, 0, -1)}
+    assert 0 < searches.call_count < 6
+    for many, plan in plans.items():
+        alone = Flights(part, MESH, HARDWARE, limited, kept).plan(many)[1]
+        assert plan.estimate.in_flight == many
+        assert plan.estimate.memory_nbytes <= limit
+        assert plan.bound_s <= alone.objective_s * (1 + 1e-9)
+        assert plan.objective_s <= (1 + 2 * FAIR) * alone.objective_s
