@@ -23,6 +23,11 @@ from autopar.plans.plan import Plan
 from autopar.solve.problem import Limit
 from cost_models.hardware import Hardware
 
+MANY = 8
+"""Searches of one graph, after which another one has to be worth more."""
+COARSE = 2e-2
+"""What it has to gain then.  In a deep pipeline one stage of many counts little."""
+
 
 @dataclass(frozen=True)
 class Searched:
@@ -96,10 +101,10 @@ class Flights:
             self._search(middle, limit)
         return _flying(self._searched[above].plan, in_flight, self._searched[below].plan)
 
-    @staticmethod
-    def _is_worth_more(fewer: Plan, more: Plan) -> bool:
+    def _is_worth_more(self, fewer: Plan, more: Plan) -> bool:
         """Whether a plan for fewer in flight may be so much faster that it is worth a search."""
-        return more.objective_s > (1.0 + FAIR) * fewer.bound_s
+        least_gain = FAIR if len(self._searched) < MANY else COARSE
+        return more.objective_s > (1.0 + least_gain) * fewer.bound_s
 
     def _search(self, in_flight: int, limit: float) -> Searched:
         if in_flight not in self._searched:
