@@ -157,6 +157,7 @@ def test_explain(plan_file: Path) -> None:
     assert "has no 'up.wieght'. Names look like up.weight" in close
 
 
+@pytest.mark.thorough
 def test_explain_by_the_end_of_a_name(tmp_path: Path) -> None:
     """Of equal layers the first is explained; ends that mean different things are refused."""
     config, path = tmp_path / "config.json", tmp_path / "plan.json"

@@ -39,6 +39,7 @@ def test_a_limit_is_of_the_microbatches_in_flight(tmp_path: Path) -> None:
     assert "proved again" in ok("verify", path, GPT)
 
 
+@pytest.mark.thorough
 def test_every_check_holds(plan_file: Path) -> None:
     result = run("verify", plan_file, GPT)
     assert result.exit_code == 0, result.output

@@ -49,6 +49,7 @@ def test_random_plans(pool: Pool) -> None:
     assert any(gathers)
 
 
+@pytest.mark.thorough
 def test_what_has_no_meaning_is_refused(pool: Pool) -> None:
     said = pool.run(2, refusals)[0]
     for name, words in {

@@ -73,6 +73,7 @@ def test_names_and_groups(pool: Pool) -> None:
     pool.run(2, jobs.names_and_groups, (2,))
 
 
+@pytest.mark.thorough
 def test_checkpoint_on_another_mesh_and_in_plain_pytorch(pool: Pool, tmp_path: Path) -> None:
     pool.run(4, jobs.checkpoint, str(tmp_path), True, (2, 2), "fsdp_megatron")
     pool.run(2, jobs.checkpoint, str(tmp_path), False, (2,), "zero2")

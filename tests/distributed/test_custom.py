@@ -12,6 +12,7 @@ from tests import parity
 from tests.pool import Pool
 
 
+@pytest.mark.thorough
 def test_step(pool: Pool) -> None:
     """The solver's plan, presets and random plans on two ranks."""
     works = [parity.preset_work("custom", (2,), preset) for preset in (None, "fsdp", "megatron")]

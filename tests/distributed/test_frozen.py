@@ -81,6 +81,7 @@ def test_no_gradient_and_no_state(pool: Pool, preset: str) -> None:
         assert graded == held and all(n.endswith((".up", ".down")) for n in held)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", daily(TRUNKS, ["probe", "pictures"]))
 def test_a_frozen_trunk_equals_one_process(pool: Pool, name: str) -> None:
     """Two ranks; partial values without gradient and statistics of a split batch among them."""
@@ -100,6 +101,7 @@ def test_a_frozen_trunk_on_four_ranks(pool: Pool, name: str, shape: tuple[int, .
     pool.run(4, parity.check_all, works)
 
 
+@pytest.mark.thorough
 def test_a_frozen_table_is_split_where_it_is_used(pool: Pool) -> None:
     """Rows over an axis: partial results without gradient, added up by a forward all-reduce alone."""
     work = parity.constrained_work("frozen_table", (2, 2), TABLES)

@@ -17,6 +17,7 @@ def test_chosen_stages_are_equal(pool: Pool, schedule: str | None) -> None:
     pool.run(4, check_lines, [line])
 
 
+@pytest.mark.thorough
 def test_one_stage_that_accumulates(pool: Pool) -> None:
     """Within one host with a fast link, microbatches are asked for."""
     line = Line("gpt2", (2,), "auto", "gpipe", 4, hardware=slow_hosts(1e12, 0.0))

@@ -77,6 +77,7 @@ def test_training(
         assert padded in said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", daily(["uneven_gpt2", "uneven_five"], ["uneven_five"]))
 def test_checkpoints_move(pool: Pool, tmp_path: Path, name: str) -> None:
     """From a padded plan to one without padding, and back, and into the plain model."""
@@ -84,6 +85,7 @@ def test_checkpoints_move(pool: Pool, tmp_path: Path, name: str) -> None:
     pool.run(4, jobs.moved, str(tmp_path), name, stages)
 
 
+@pytest.mark.thorough
 def test_checkpoints_of_heads_move(pool: Pool, tmp_path: Path) -> None:
     """The same where shards at rest are exchanged on their way into the step."""
     pool.run(2, jobs.moved, str(tmp_path), "uneven_gpt2", (((2,), "heads"), ((2,), None)))

@@ -71,10 +71,12 @@ def check(text: str, folder: Path, environment: Mapping[str, str]) -> None:
     Runner(folder, True, environment).run(blocks(text, "page.md"))
 
 
+@pytest.mark.thorough
 def test_a_good_page(page_folder: Path, forked: Mapping[str, str]) -> None:
     check(GOOD, page_folder, forked)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", WRONG)
 def test_a_wrong_page(fault: str, page_folder: Path, forked: Mapping[str, str]) -> None:
     old, new, message = WRONG[fault]

@@ -139,6 +139,7 @@ def test_a_modules_alternatives_are_the_presets_and_recomputation() -> None:
     assert recomputed.objective_s == pytest.approx(full.objective_s, rel=1e-3)
 
 
+@pytest.mark.thorough
 def test_a_block_is_changed_alone() -> None:
     """Of one of two blocks: what is recomputed or split otherwise is that one."""
     case = llama()
@@ -157,6 +158,7 @@ def test_a_block_is_changed_alone() -> None:
                 assert not entry.stored.is_split
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("share", [pytest.param(0.95, marks=pytest.mark.slow), 0.7])
 def test_within_a_memory_limit(share: float) -> None:
     case = gpt2()

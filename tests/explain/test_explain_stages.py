@@ -45,6 +45,7 @@ def test_a_block_within_a_stage(planned: tuple[PipelinePlan, Any, Any]) -> None:
     assert {"recompute selective", "recompute full"} <= ways
 
 
+@pytest.mark.thorough
 def test_what_stages_cannot_say(planned: tuple[PipelinePlan, Any, Any]) -> None:
     plan, model, inputs = planned
     for name, stage, said in (

@@ -98,6 +98,7 @@ def test_lines_of_the_plan_are_those_of_the_emitted_comments() -> None:
         assert node.is_leaf or not place or f"# {place}  " in made.source
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_every_action_of_a_pipeline_has_a_name(pool: Pool, schedule: str) -> None:
     for rank, (seen, actions) in enumerate(pool.run(2, jobs.names_of_stages, schedule)):
@@ -153,6 +154,7 @@ def check(found: Beside) -> None:
     assert "operator groups" in shown and "collectives of a step" in shown
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "preset"), [("gpt2", "fsdp"), ("mlp", "megatron")])
 def test_names_change_no_numbers(pool: Pool, name: str, preset: str) -> None:
     assert pool.run(2, jobs.same_with_names, name, (2,), preset) == [True, True]

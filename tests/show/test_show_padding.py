@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 import autopar
 from autopar.mesh import Mesh
 from autopar.pads import Pad
@@ -57,6 +59,7 @@ def test_emitted_code_says_it() -> None:
     assert "padded: 5 -> 6, as in transformer.h.0.attn.c_attn.weight" in work.source
 
 
+@pytest.mark.thorough
 def test_axes_of_a_real_plan() -> None:
     model, inputs, loss = parity.CASES["uneven_gpt2"]()
     made = autopar.compile_model(
