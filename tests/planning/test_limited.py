@@ -71,7 +71,7 @@ def test_what_is_said_to_be_enough_is(free: Plan) -> None:
         assert planned(None, preset=name).estimate.memory_nbytes >= enough
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_a_preset_needs_is_enough() -> None:
     small = planned(None, preset="fsdp", recompute="full")
     found = planned(small.estimate.memory_nbytes)
