@@ -8,6 +8,7 @@ again, are what people try then.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from autopar import presets
@@ -34,11 +35,7 @@ def frugal(
             constraints=(*settings.constraints, *preset_constraints(name, mesh)),
             regather=presets.regathers(name) if settings.regather is None else settings.regather,
         )
-        try:
+        # What was asked for may leave no room for this preset.
+        with suppress(ConstraintError, InfeasibleError):
             posed = pose(graph, mesh, hardware, asked, saved, (modes,))
             yield posed.priced.decisions(posed.solve())
-        except (
-            ConstraintError,
-            InfeasibleError,
-        ):  # what was asked for leaves no room for this preset
-            continue
