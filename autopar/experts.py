@@ -74,16 +74,14 @@ def _gradients(
     down: torch.Tensor,
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, weights, up and down; what lies between the products is computed again."""
+    """Gradients of x, weights, up and down; the first product is computed again."""
     of_x, of_weights, of_up, of_down = (torch.zeros_like(value) for value in (x, weights, up, down))
     flat, flat_gradient = weights.flatten(), of_weights.view(-1)
     for expert, token, choice in _routes(chosen, up.shape[0]):
         rows = _Rows(x[token].to(up.dtype), up[expert], down[expert], activation)
-        behind = gradient[token].to(up.dtype)
-        flat_gradient[choice] = (behind * rows.made).sum(1).to(of_weights.dtype)
-        of_rows, of_up[expert], of_down[expert] = rows.backward(
-            behind * flat[choice, None].to(up.dtype)
-        )
+        behind, factor = gradient[token].to(up.dtype), flat[choice, None].to(up.dtype)
+        of_rows, of_up[expert], of_down[expert], of_factor = rows.backward(behind, factor)
+        flat_gradient[choice] = of_factor.to(of_weights.dtype)
         of_x.index_add_(0, token, of_rows.to(x.dtype))
     return of_x, of_weights, of_up, of_down
 
@@ -131,17 +129,27 @@ class _Rows:
             self.gate, self.other = before.chunk(2, 1)
         inner = self.function(self.gate)
         self.inner = inner if self.other is None else inner * self.other
-        self.made = self.inner @ down.T
 
-    def backward(self, of_made: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Gradients of the rows and of both matrices."""
-        of_inner = of_made @ self.down
+    @property
+    def made(self) -> torch.Tensor:
+        """What comes out."""
+        return self.inner @ self.down.T
+
+    def backward(
+        self, behind: torch.Tensor, factor: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Gradients of the rows, of both matrices, and of the factors by which what came out was
+        multiplied; `behind` is the gradient of that product."""
+        of_one = behind @ self.down
+        of_factor = (of_one * self.inner).sum(1)
+        of_inner = of_one * factor
         if self.other is None:
             of_before = self.derivative(of_inner, self.gate)
         else:
             of_gate = self.derivative(of_inner * self.other, self.gate)
             of_before = torch.cat([of_gate, of_inner * self.function(self.gate)], 1)
-        return of_before @ self.up, of_before.T @ self.rows, of_made.T @ self.inner
+        of_down = behind.T @ (self.inner * factor)
+        return of_before @ self.up, of_before.T @ self.rows, of_down, of_factor
 
 
 def _routes(chosen: torch.Tensor, experts: int) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:

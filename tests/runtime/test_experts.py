@@ -9,13 +9,15 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.compiler.compiler import with_outputs
-from autopar.experts import routed_experts
+from autopar.experts import _gradients, routed_experts
 from autopar.mesh import Mesh
 from autopar.planning.compile import Compilation, Settings, compile_graph
+from autopar.rules import backward_flops, flops
 from cost_models.hardware import load
 from tests.architectures.experts import example_decoder, mixtral, mixtral_batched, mixtral_looped
 
@@ -54,6 +56,22 @@ def test_equals_the_library(way: str, activation: str) -> None:
     torch.testing.assert_close(ours, theirs)
     for got, want in zip(torch.autograd.grad(ours, trained, fed), wanted, strict=True):
         torch.testing.assert_close(got, want)
+
+
+def test_prices_count_what_is_done() -> None:
+    """Products forward and backward, against torch's own counter looking inside the operators."""
+    graph = capture(mixtral()[0], mixtral()[1])
+    node = next(n for n in graph.nodes if n.op == "autopar.routed_experts.default")
+    tensors = [graph.tensors[name] for name in node.operands]
+    x, _, weights, up, down = (torch.randn(t.shape) for t in tensors)
+    chosen = torch.randint(0, up.shape[0], tensors[1].shape)
+    with FlopCounterMode(display=False) as forward:
+        routed_experts._init_fn(x, chosen, weights, up, down, "silu")
+    assert forward.get_total_flops() == flops(node, graph)
+    behind = torch.randn(x.shape[0], down.shape[1])
+    with FlopCounterMode(display=False) as backward:
+        _gradients._init_fn(behind, x, chosen, weights, up, down, "silu")
+    assert backward.get_total_flops() == backward_flops(node, graph)
 
 
 def test_a_choice_of_nobody_adds_nothing() -> None:
