@@ -75,7 +75,7 @@ def test_a_renamed_plan_is_that_of_the_stage_itself(name: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("share", [2.0, pytest.param(0.95, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [2.0, 0.95])
 def test_stages_planned_together_are_as_good_as_alone(share: float) -> None:
     """Whatever is in flight; where memory is short the one with fewer in flight is no slower."""
     kept = saved(whole())
