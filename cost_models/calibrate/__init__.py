@@ -27,7 +27,7 @@ def calibrate(
     progress: Callable[[str], None] | None = None,
     runs: int = 1,
 ) -> Hardware:
-    """Measure this machine's cores and gloo among 1 and `ranks` local processes: half a minute.
+    """Measure this machine's cores and gloo among 1 and `ranks` local processes: a minute or more.
 
     The machine should be idle otherwise; `progress` hears of it where it is not, and the median of
     several `runs` then helps.
