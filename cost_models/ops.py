@@ -9,6 +9,9 @@ from cost_models.machine import Device
 ADAMW_CALLS = 25
 """What AdamW spends on one DTensor whatever its size, in operator calls: 0.24 ms on a CPU where a call
 takes 9.7 us."""
+SPLIT_CALLS = 4
+"""What it takes to put a product's weight gradient off, in operator calls: in the forward it passes
+through a mode and a function of Python's, whose backward is Python's, too."""
 
 
 def op_seconds(
@@ -54,6 +57,14 @@ def adamw_seconds(nbytes: float, device: Device) -> float:
     operators, tensors = (8, 20) if device.kind == "cpu" else (1, 7)
     launches = (ADAMW_CALLS - operators) * device.launch_s
     return operators * op_seconds(0.0, tensors / operators * nbytes, "float32", device) + launches
+
+
+def split_seconds(products: int, device: Device) -> float:
+    """Seconds that are lost where the weight gradients of so many products are put off.
+
+    The products themselves are the same, whenever they are made.
+    """
+    return products * SPLIT_CALLS * device.launch_s
 
 
 def _memory_seconds(nbytes: float, device: Device) -> float:

@@ -14,7 +14,7 @@ from autopar.mesh import Mesh
 from cost_models.collectives import axis_link, collective_seconds
 from cost_models.hardware import Device, Hardware, Link
 from cost_models.measured import Times, Work
-from cost_models.ops import adamw_seconds, message_copy_seconds, op_seconds
+from cost_models.ops import adamw_seconds, message_copy_seconds, op_seconds, split_seconds
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,10 @@ class Prices:
     def work(self, work: Work) -> float:
         """The same, of what a pass of an operator does."""
         return op_seconds(work.flops, work.nbytes, work.dtype, self.device, work.op, work.direction)
+
+    def split(self, products: int) -> float:
+        """Seconds for which so many products put their weights' gradients off."""
+        return split_seconds(products, self.device)
 
     @property
     def hidden_share(self) -> float:

@@ -37,6 +37,7 @@ class Spent:
     """Seconds and bytes of one stage on one rank.
 
     forward_s, input_grad_s, weight_grad_s   of one microbatch
+    split_s        more of the input gradient, where the weight gradient is computed apart
     exposed_s      once a step: parameters that are gathered, later reductions, updates
     hideable_s     once a step: the first reduction of gradients, beside the last backward
     covers_s       how much of it that backward can hide
@@ -54,10 +55,11 @@ class Spent:
     rest_nbytes: float
     kept_nbytes: float
     working_nbytes: float
+    split_s: float = 0.0
 
     @property
     def microbatch_s(self) -> float:
-        """Forward and backward."""
+        """Forward and whole backward."""
         return self.forward_s + self.input_grad_s + self.weight_grad_s
 
     @property
@@ -146,13 +148,16 @@ def spent(
     """What a graph under these decisions spends; `seconds_of` may remember what it was asked before."""
     of_weights = _made_of_weights(graph)
     forward = weights = compute = 0.0
+    products = 0
     for choice in choices:
         node = graph.node[choice.node]
         each = seconds_of(node, choice.sharding, graph, prices)
         backward = each.backward_s + (each.forward_s if node.name in run_again.computed else 0.0)
         forward += each.forward_s
         compute += backward
-        weights += each.backward_s * _put_off(node, graph, run_again, of_weights)
+        late = _put_off(node, graph, run_again, of_weights)
+        weights += each.backward_s * late
+        products += late > 0
     total = forward + compute
     for part, is_of_weight in of_microbatch.sent:
         seconds = prices.collective(part) + prices.copied(part)
@@ -171,6 +176,7 @@ def spent(
         rest_nbytes=of_step.rest_nbytes,
         kept_nbytes=of_microbatch.kept_nbytes,
         working_nbytes=of_microbatch.working_nbytes,
+        split_s=prices.split(products),
     )
 
 

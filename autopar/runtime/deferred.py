@@ -1,8 +1,9 @@
 """Weight gradients that wait: a backward in two halves (Qi et al. 2024, section 2).
 
 While `deferring`, a product with a weight hides the weight from autograd.  Its backward computes the
-operand's gradient and puts the rest off; `Deferred.run` computes the weights' gradients later, all
-together, so that weights that were gathered together are reduced together.
+operand's gradient and puts the rest off; `Deferred.run` computes the weights' gradients later: of
+parameters one by one, added to what is there while it is in the caches, of what conversions made of
+parameters all together, so that weights that were gathered together are reduced together.
 """
 
 from __future__ import annotations
@@ -21,6 +22,30 @@ MOST_NODES = 64
 """So many steps of autograd at most lie between a weight and its parameter."""
 
 
+@dataclass(frozen=True, eq=False)
+class Late:
+    """A weight's gradient, ``left.T @ right``, that is still to be computed."""
+
+    weight: torch.Tensor
+    left: torch.Tensor
+    right: torch.Tensor
+
+    def gradient(self) -> torch.Tensor:
+        """The product."""
+        return _rows(self.left).T @ _rows(self.right)
+
+    def add(self) -> None:
+        """To a leaf's gradient."""
+        if self.weight.grad is None:
+            self.weight.grad = self.gradient()
+        else:
+            self.weight.grad.addmm_(_rows(self.left).T, _rows(self.right))
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
 @dataclass(eq=False)
 class Deferred:
     """The weight gradients of one forward that are still to be computed.
@@ -29,15 +54,19 @@ class Deferred:
     """
 
     parameters: frozenset[int] = frozenset()
-    left: list[tuple[torch.Tensor, Callable[[], torch.Tensor]]] = field(default_factory=list)
+    left: list[Late] = field(default_factory=list)
 
     def run(self) -> None:
         """Compute them, and let them flow on to the parameters."""
         left, self.left = self.left, []
-        if left:
-            with torch.no_grad():
-                gradients = [compute() for _, compute in left]
-            torch.autograd.backward([weight for weight, _ in left], gradients)
+        converted = [late for late in left if not late.weight.is_leaf]
+        with torch.no_grad():
+            for late in left:
+                if late.weight.is_leaf:
+                    late.add()
+            gradients = [late.gradient() for late in converted]
+        if converted:
+            torch.autograd.backward([late.weight for late in converted], gradients)
 
     def waits(self, tensor: torch.Tensor) -> bool:
         """Whether gradients that arrive here reach parameters only, never an activation."""
@@ -131,12 +160,8 @@ class _Hidden:
 
     def put_off(self, x: torch.Tensor, gradient: torch.Tensor) -> None:
         """The weight's gradient will be computed from these."""
-
-        def compute() -> torch.Tensor:
-            rows, columns = x.reshape(-1, x.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
-            return columns.T @ rows if self.is_transposed else rows.T @ columns
-
-        self.deferred.left.append((self.weight, compute))
+        left, right = (gradient, x) if self.is_transposed else (x, gradient)
+        self.deferred.left.append(Late(self.weight, left, right))
 
 
 def _linear(x: Any, weight: Any, bias: Any = None) -> Any:

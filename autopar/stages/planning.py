@@ -205,10 +205,11 @@ def _plan(best: Candidate, step: float, bound: float, proof: str) -> StagePlan:
         way, at = priced.table.ways[number], (start, end)
         held = priced.in_flight(len(stages) - index)
         nbytes = way.rest_nbytes[at] + held * way.kept_nbytes[at] + way.working_nbytes[at]
+        split_s = way.splitting_s[at] if priced.family.splits else 0.0
         made.append(
             PlannedStage(
                 start, end, way.nodes, way.devices, way.name, float(way.forward_s[at]),
-                float(way.input_grad_s[at]), float(way.weight_grad_s[at]), held, float(nbytes),
+                float(way.input_grad_s[at] + split_s), float(way.weight_grad_s[at]), held, float(nbytes),
             )
         )  # fmt: skip
     return StagePlan(

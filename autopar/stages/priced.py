@@ -21,7 +21,7 @@ Picked = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """`stacks` do not depend on the family."""
+    """`stacks`: as the family runs backwards, in one piece or in two."""
 
     problem: StageProblem
     table: StageTable
@@ -244,7 +244,7 @@ class Fitting:
 def price(problem: StageProblem) -> list[Priced]:
     """Every table under every family."""
     return [
-        Priced(problem, table, family, stacks)
+        Priced(problem, table, family, tuple(s.split for s in stacks) if family.splits else stacks)
         for table in problem.tables
         for stacks in (stacks_of(problem, table),)
         for family in problem.families

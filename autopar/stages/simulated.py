@@ -23,8 +23,9 @@ def costs_of(table: StageTable, stages: Sequence[Picked]) -> Costs:
         made.append(
             StageCost(
                 forward=float(way.forward_s[at]),
-                input_gradient=float(way.input_grad_s[at]),
+                input_gradient=float(way.input_grad_s[at] + way.splitting_s[at]),
                 weight_gradient=float(way.weight_grad_s[at]),
+                backward=float(way.input_grad_s[at] + way.weight_grad_s[at]),
                 kept=float(way.kept_nbytes[at]),
                 kept_for_weights=float(way.late_nbytes[at]),
                 working=float(way.working_nbytes[at]),

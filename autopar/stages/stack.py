@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +32,7 @@ class Stack:
     once           seconds once a step that nothing hides
     hidden         seconds once a step that run beside compute
     flights        microbatches in flight that fit; -1 where not even one rests there
+    splitting      seconds more of the input gradient, where the weight gradient is apart from it
     """
 
     size: int
@@ -46,6 +47,16 @@ class Stack:
     once: Array
     hidden: Array
     flights: Array
+    splitting: Array
+
+    @cached_property
+    def split(self) -> Stack:
+        """The same where backwards are split."""
+        if not self.splitting.any():
+            return self
+        return replace(
+            self, inputs=self.inputs + self.splitting, splitting=np.zeros_like(self.splitting)
+        )
 
     @cached_property
     def apart(self) -> Array:
@@ -149,6 +160,7 @@ def _stack(
         cells(once_of(way) for way in ways),
         cells(way.hideable_s for way in ways),
         cells(flights),
+        cells(np.where(way.offered, way.splitting_s, 0.0) for way in ways),
     )  # fmt: skip
 
 
@@ -173,7 +185,7 @@ def _undominated(ways: Sequence[Way]) -> list[int]:
 def _figures(way: Way) -> list[Array]:
     return [
         way.forward_s, way.input_grad_s, way.weight_grad_s, way.rest_nbytes, way.kept_nbytes,
-        way.late_nbytes, way.working_nbytes, way.exposed_s, way.hideable_s,
+        way.late_nbytes, way.working_nbytes, way.exposed_s, way.hideable_s, way.splitting_s,
     ]  # fmt: skip
 
 

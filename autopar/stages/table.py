@@ -36,6 +36,8 @@ class Way:
     hideable_s               once a step, beside the last microbatch's backward (gradient reduction)
     entry, exit              in which layout (border) the stage reads and leaves what passes between
                              stages
+    split_s                  more seconds of the input gradient where the weight gradient is apart from
+                             it; None: none
     """
 
     name: str
@@ -52,6 +54,7 @@ class Way:
     kept_for_weights_nbytes: Array | None = None
     entry: int = 0
     exit: int = 0
+    split_s: Array | None = None
 
     @property
     def size(self) -> int:
@@ -67,6 +70,11 @@ class Way:
     def offered(self) -> NDArray[np.bool_]:
         """Which ranges there are."""
         return self.seconds < np.inf
+
+    @cached_property
+    def splitting_s(self) -> Array:
+        """What it takes to split a backward."""
+        return np.zeros_like(self.rest_nbytes) if self.split_s is None else self.split_s
 
     @property
     def late_nbytes(self) -> Array:

@@ -117,8 +117,9 @@ def _slowest(every: Sequence[Spent]) -> StageCost:
     """Of a stage's copies."""
     return StageCost(
         forward=max(s.forward_s for s in every),
-        input_gradient=max(s.input_grad_s for s in every),
+        input_gradient=max(s.input_grad_s + s.split_s for s in every),
         weight_gradient=max(s.weight_grad_s for s in every),
+        backward=max(s.input_grad_s + s.weight_grad_s for s in every),
         kept=max(s.kept_nbytes for s in every),
         kept_for_weights=max(s.kept_nbytes for s in every),
         working=max(s.working_nbytes for s in every),
@@ -158,8 +159,9 @@ def _border(plan: Plan, form: Sharding) -> Border:
 def _figures(each: StagePlan, spent: Spent, schedule: Schedule) -> StageFigures:
     own = [a for a in schedule.workers[each.worker] if a.stage == each.stage]
     held = most_in_flight(own)
+    split_s = spent.split_s if any(action.kind == "I" for action in own) else 0.0
     return StageFigures(
-        each.stage, each.worker, spent.forward_s, spent.input_grad_s, spent.weight_grad_s,
+        each.stage, each.worker, spent.forward_s, spent.input_grad_s + split_s, spent.weight_grad_s,
         spent.once_s, held, spent.rest_nbytes + held * spent.kept_nbytes + spent.working_nbytes,
         spent.hideable_s - spent.hidden_s,
     )  # fmt: skip

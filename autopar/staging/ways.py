@@ -75,6 +75,7 @@ def way(
         ),
         summed(lambda f: f.exposed_s) + hideable - hidden,
         hidden,
+        split_s=seconds(lambda f: f.split_s),
         entry=border,
         exit=border,
     )

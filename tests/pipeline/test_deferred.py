@@ -47,6 +47,32 @@ def test_equal_and_late(gathered: bool) -> None:
         assert torch.allclose(parameter.grad, gradient, atol=1e-12)
 
 
+@pytest.mark.parametrize("gathered", [False, True])
+def test_microbatches_add_up(gathered: bool) -> None:
+    """A second microbatch's gradients join the first one's, in the tensors that hold these."""
+    parameters = leaves()
+    total = [torch.zeros_like(parameter) for parameter in parameters]
+    deferred = Deferred(frozenset(map(id, parameters)))
+    first: list[torch.Tensor | None] = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        x = torch.randn(2, 3, 7, dtype=torch.float64, requires_grad=True)
+        weights = tuple(p * 1.0 for p in parameters) if gathered else parameters
+        for sum_, part in zip(
+            total, torch.autograd.grad(loss_of(x, *weights), parameters), strict=True
+        ):
+            sum_ += part
+        weights = tuple(p * 1.0 for p in parameters) if gathered else parameters
+        with deferring(deferred):
+            loss = loss_of(x, *weights)
+        loss.backward()
+        deferred.run()
+        first = first or [parameter.grad for parameter in parameters]
+    for parameter, want, held in zip(parameters, total, first, strict=True):
+        assert parameter.grad is not None and parameter.grad is held
+        assert torch.allclose(parameter.grad, want, atol=1e-12)
+
+
 def test_what_depends_on_the_input_does_not_wait() -> None:
     """A product with a matrix that an activation made: its gradient belongs to the input's."""
     (w, *_), x = leaves(), torch.randn(7, 7, dtype=torch.float64, requires_grad=True)

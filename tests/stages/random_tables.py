@@ -50,6 +50,7 @@ def _way(random: np.random.Generator, layers: int, size: int, borders: int, name
         name, 1, size, *seconds, figure(12), kept, figure(4, False), figure(4, False),
         figure(16, False), kept / 2 if random.random() < 0.5 else None,
         int(random.integers(borders)), int(random.integers(borders)),
+        np.where(offered, figure(3), np.inf) if random.random() < 0.5 else None,
     )  # fmt: skip
 
 
