@@ -15,14 +15,17 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autopar.errors import InfeasibleError
 from autopar.solve.network import Prices, Table
 from autopar.solve.order import Least, Order
 from autopar.solve.problem import Array
 
+Number = TypeVar("Number", bound=np.generic)
 AT_ONCE = 1 << 15
 """Entries of a joint table that is built: it stays in a processor's cache."""
 SECONDS: Prices = (1.0, 0.0, 0.0, 0.0)
@@ -94,7 +97,9 @@ def _least(least: Least, values: list[Array]) -> Array:
     return np.asarray(found)
 
 
-def aligned(table: Array, scope: tuple[int, ...], full: tuple[int, ...]) -> Array:
+def aligned(
+    table: NDArray[Number], scope: tuple[int, ...], full: tuple[int, ...]
+) -> NDArray[Number]:
     """The table as a view whose dims are those of `full`, of size one where it has none."""
     order = sorted(range(len(scope)), key=lambda place: full.index(scope[place]))
     shape = [table.shape[scope.index(index)] if index in scope else 1 for index in full]

@@ -8,14 +8,14 @@ that is known.
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.solve.elimination import Elimination
+from autopar.solve.elimination import Elimination, aligned
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network, Table
 from autopar.solve.problem import Array
@@ -23,6 +23,9 @@ from autopar.solve.rows import Goal
 
 MAX_COMBINATIONS = 1 << 17
 """Points that may be looked at; beyond that the caller keeps what it has, with its bound."""
+MOST_ENTRIES = 1 << 20
+"""Combinations of states that tables are added up for at a time."""
+Ints = NDArray[np.intp]
 
 
 class TooManyPoints(Exception):
@@ -31,21 +34,36 @@ class TooManyPoints(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """A Pareto set, and how each point came about: the variable's state and one point per message."""
+    """Points of several Pareto sets, one set behind the other.
 
+    place  which set each belongs to
+    sums   [points, 4]
+    state  of the variable that was eliminated last
+    picks  [points, messages]: the point of each message that was taken
+    """
+
+    place: Ints
     sums: Array
-    state: NDArray[np.intp]
-    picks: NDArray[np.intp]
+    state: Ints
+    picks: Ints
+
+    def at(self, chosen: Ints) -> Points:
+        """Some of them."""
+        return Points(self.place[chosen], self.sums[chosen], self.state[chosen], self.picks[chosen])
 
 
 @dataclass(frozen=True, eq=False)
 class _Sent:
-    """What one elimination leaves: a Pareto set per assignment of the variables in scope."""
+    """What one elimination leaves: a Pareto set per assignment of the variables in scope.
+
+    `begins`: where the points of each assignment do, and where the last ones end.
+    """
 
     variable: int
     scope: tuple[int, ...]
     sources: tuple[_Sent, ...]
-    points: dict[tuple[int, ...], Points]
+    points: Points
+    begins: Ints
 
 
 def cheapest(
@@ -82,122 +100,129 @@ class _Run:
         self._sent = [sent for sent in self._sent if variable not in sent.scope]
         scopes = [*(table.scope for table in tables), *(sent.scope for sent in sources)]
         scope = tuple(sorted({index for each in scopes for index in each} - {variable}))
-        made = _Sent(variable, scope, sources, {})
-        for states in itertools.product(*(range(self._sizes[index]) for index in scope)):
-            here = dict(zip(scope, states, strict=True))
-            points = self._points(variable, here, tables, sources)
-            kept = self._pruned(points, float(outside[states]) if scope else -math.inf)
-            if kept is not None:
-                made.points[states] = kept
+        points = self._points((*scope, variable), tables)
+        for source in sources:
+            points = self._joined(points, source, (*scope, variable))
+        sets = math.prod(self._sizes[index] for index in scope)
+        size = self._sizes[variable]
+        points = Points(points.place // size, points.sums, points.place % size, points.picks)
+        points = self._pruned(points, outside.reshape(-1) if scope else np.full(1, -math.inf))
+        made = _Sent(variable, scope, sources, points, _begins(points.place, sets))
         (self._sent if scope else self._roots).append(made)
 
-    def _points(
-        self, variable: int, here: dict[int, int], tables: list[Table], sources: tuple[_Sent, ...]
-    ) -> list[Points]:
-        found = []
-        for state in range(self._sizes[variable]):
-            at = {**here, variable: state}
-            sums = sum((_entry(table, at) for table in tables), np.zeros(4))
-            sets = [source.points.get(tuple(at[i] for i in source.scope)) for source in sources]
-            if math.isinf(sums[0]) or any(points is None for points in sets):
-                continue
-            found.append(self._combined(state, sums, [s for s in sets if s is not None]))
-        return found
+    def _points(self, scope: tuple[int, ...], tables: Sequence[Table]) -> Points:
+        """What tables add up to, for all that is allowed of all combinations of states."""
+        shape = tuple(self._sizes[index] for index in scope)
+        if math.prod(shape) > MOST_ENTRIES:
+            raise TooManyPoints
+        total = np.zeros((*shape, 4))
+        for table in tables:
+            for column, array in enumerate(table.arrays):
+                total[..., column] += aligned(array, table.scope, scope)
+        sums = total.reshape(-1, 4)
+        place = np.flatnonzero(np.isfinite(sums[:, 0]))
+        self._spend(len(place))
+        return Points(place, sums[place], place, np.zeros((len(place), 0), dtype=np.intp))
 
-    def _combined(self, state: int, sums: Array, sets: list[Points]) -> Points:
-        every = sums[None, :]
-        picks = np.zeros((1, 0), dtype=np.intp)
-        for points in sets:
-            count, more = len(every), len(points.sums)
-            self._spend(count * more)
-            every = (every[:, None, :] + points.sums[None, :, :]).reshape(-1, 4)
-            chosen = np.tile(np.arange(more), count)
-            picks = np.column_stack([np.repeat(picks, more, axis=0), chosen])
-        self._spend(1)
-        return Points(every, np.full(len(every), state), picks)
+    def _joined(self, points: Points, source: _Sent, scope: tuple[int, ...]) -> Points:
+        """Each point with each of the source's that agrees on the states of both."""
+        sizes = tuple(self._sizes[index] for index in source.scope)
+        numbers = np.arange(math.prod(sizes)).reshape(sizes)
+        shape = tuple(self._sizes[index] for index in scope)
+        at = np.broadcast_to(aligned(numbers, source.scope, scope), shape).reshape(-1)
+        first, last = source.begins[at[points.place]], source.begins[at[points.place] + 1]
+        count = last - first
+        self._spend(int(count.sum()))
+        mine = np.repeat(np.arange(len(count)), count)
+        theirs = np.arange(len(mine)) + np.repeat(first - (count.cumsum() - count), count)
+        met = points.at(mine)
+        picks = np.column_stack([met.picks, theirs])
+        return Points(met.place, met.sums + source.points.sums[theirs], met.state, picks)
 
     def _spend(self, points: int) -> None:
         self._left -= points
         if self._left < 0:
             raise TooManyPoints
 
-    def _pruned(self, found: list[Points], rest: float) -> Points | None:
-        if not found:
-            return None
-        sums = np.concatenate([points.sums for points in found])
-        loads = [sums[:, 1:] @ row.weights for row in self._goal.rows]
-        hopeful = np.ones(len(sums), dtype=bool)
+    def _pruned(self, points: Points, rest: Array) -> Points:
+        """What neither exceeds a limit, nor costs too much with the least that the rest costs, nor is
+        beaten."""
+        loads = [points.sums[:, 1:] @ row.weights for row in self._goal.rows]
+        hopeful = points.sums @ self._prices + rest[points.place] <= self._cutoff
         for row, load in zip(self._goal.rows, loads, strict=True):
             # What is still to come adds no negative bytes.
             hopeful &= (load <= row.at_most) if row.is_limit else True
-        if math.isfinite(rest):
-            hopeful &= sums @ self._prices + rest <= self._cutoff
-        if not hopeful.any():
-            return None
-        cost = sums @ self._goal.prices
+        cost = points.sums @ self._goal.prices
         criteria = [
             load if row.is_limit else cost + row.dearest * load
             for row, load in zip(self._goal.rows, loads, strict=True)
         ]
         where = np.flatnonzero(hopeful)
-        chosen = where[_unbeaten(np.column_stack([cost, *criteria])[where])]
-        state = np.concatenate([points.state for points in found])
-        picks = np.concatenate([points.picks for points in found])
-        return Points(sums[chosen], state[chosen], picks[chosen])
+        kept = _unbeaten(points.place[where], np.column_stack([cost, *criteria])[where])
+        return points.at(where[kept])
 
     def read_back(self, best: float) -> tuple[int, ...] | None:
         """The cheapest combination of the roots' points."""
-        total = self._combined(0, sum((_entry(t, {}) for t in self._tables), np.zeros(4)), [])
+        total = self._points((), self._tables)
         for root in self._roots:
-            points = root.points.get(())
-            if points is None:
-                return None
-            joined = self._combined(0, np.zeros(4), [total, points])
-            picks = np.column_stack([total.picks[joined.picks[:, 0]], joined.picks[:, 1]])
-            kept = self._pruned([Points(joined.sums, joined.state, picks)], -math.inf)
-            if kept is None:
-                return None
-            total = kept
+            total = self._pruned(self._joined(total, root, ()), np.full(1, -math.inf))
         costs = [self._goal.cost(sums) for sums in total.sums]
-        winner = int(np.argmin(costs))
-        if costs[winner] >= best:
+        if not costs or min(costs) >= best:
             return None
         states = [0] * len(self._sizes)
-        for root, pick in zip(self._roots, total.picks[winner], strict=True):
+        for root, pick in zip(self._roots, total.picks[int(np.argmin(costs))], strict=True):
             _follow(root, int(pick), states)
         return tuple(states)
 
 
-def _entry(table: Table, at: dict[int, int]) -> Array:
-    place = tuple(at[index] for index in table.scope)
-    return np.array([array[place] for array in table.arrays])
+def _begins(places: Ints, sets: int) -> Ints:
+    """Where each set's points begin, and where the last ones end."""
+    found = np.zeros(sets + 1, dtype=np.intp)
+    np.cumsum(np.bincount(places, minlength=sets), out=found[1:])
+    return found
 
 
-def _unbeaten(criteria: Array) -> NDArray[np.intp]:
-    """Rows that no other row equals or undercuts in every column; of equal ones the first."""
-    order = np.lexsort(criteria.T[::-1])
-    left = criteria[order]
-    if criteria.shape[1] == 2:
-        least = np.minimum.accumulate(left[:, 1])
-        kept = np.flatnonzero(np.concatenate([[True], left[1:, 1] < least[:-1]])).tolist()
-        return np.asarray(order[kept])
-    kept = []
+def _unbeaten(places: Ints, criteria: Array) -> Ints:
+    """Rows that no other row of their set equals or undercuts in every column; of equal ones the first.
+
+    Sets come out in order."""
+    order = np.lexsort((*criteria.T[::-1], places))
+    place, left = places[order], criteria[order]
+    # Ranks that fall from set to set: the first row of each is below all rows before it.
+    ranks = np.unique(left[:, 1], return_inverse=True)[1] - place * (len(left) + 1)
+    before = np.minimum.accumulate(ranks)
+    kept = np.concatenate([ranks[:1] == ranks[:1], ranks[1:] < before[:-1]])
+    if criteria.shape[1] > 2:
+        kept = _unbeaten_in_all(place, left, kept)
+    return order[np.flatnonzero(kept)]
+
+
+def _unbeaten_in_all(place: Ints, left: Array, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The same for more than two columns; what is kept by the first two is unbeaten."""
+    kept = kept.copy()
+    ends = [*np.flatnonzero(np.diff(place)) + 1, len(place)]
+    for first, last in zip([0, *ends[:-1]], ends, strict=True):
+        if not kept[first:last].all():
+            kept[first:last] = _alive(left[first:last])
+    return kept
+
+
+def _alive(left: Array) -> NDArray[np.bool_]:
+    """Of rows in order, those that no row before beats."""
+    kept = np.zeros(len(left), dtype=bool)
     alive = np.ones(len(left), dtype=bool)
-    for place in range(len(left)):
-        if alive[place]:
-            kept.append(place)
-            alive &= (left < left[place]).any(axis=1)
-    return np.asarray(order[kept])
+    for row in range(len(left)):
+        if alive[row]:
+            kept[row] = True
+            alive &= (left < left[row]).any(axis=1)
+    return kept
 
 
 def _follow(root: _Sent, pick: int, states: list[int]) -> None:
-    """Write the states that led to one point; sources stand on variables that are known by then."""
+    """Write the states that led to one point."""
     waiting = [(root, pick)]
     while waiting:
         sent, chosen = waiting.pop()
-        points = sent.points[tuple(states[index] for index in sent.scope)]
-        states[sent.variable] = int(points.state[chosen])
-        waiting += [
-            (source, int(point))
-            for source, point in zip(sent.sources, points.picks[chosen], strict=True)
-        ]
+        states[sent.variable] = int(sent.points.state[chosen])
+        picks = sent.points.picks[chosen].tolist()
+        waiting += zip(sent.sources, picks, strict=True)
