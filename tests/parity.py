@@ -26,7 +26,7 @@ from autopar import presets, rules
 from autopar.blocks import Recompute
 from autopar.cache import write
 from autopar.capture import capture
-from autopar.capture.saved import saved
+from autopar.capture.saved import Asked, saved
 from autopar.compiler.compiler import with_outputs
 from autopar.emit import emit
 from autopar.graph import Graph, Saved
@@ -361,9 +361,12 @@ def check_weights(parallel: Parallel, case: Reference) -> float:
     return worst
 
 
+_KNOWN: dict[object, Asked] = {}
+
+
 def check_traffic(parallel: Parallel, plan: Plan, counted: CountTraffic, steps: int = 1) -> None:
     """Bytes by axis, kind and direction equal the prediction, in every step the same."""
-    predicted = traffic(plan, parallel.graph, saved(parallel.graph))
+    predicted = traffic(plan, parallel.graph, saved(parallel.graph, known=_KNOWN))
     want: Counter[tuple[str, str, str]] = Counter()
     for (axis, kind, direction), nbytes in total(predicted.microbatch).items():
         want[plan.mesh.names[axis], kind, direction] += nbytes * steps
