@@ -1,14 +1,14 @@
 """Weight gradients that wait: a backward in two halves (Qi et al. 2024, section 2).
 
 While `deferring`, a product with a weight hides the weight from autograd.  Its backward computes the
-operand's gradient and puts the rest off; `Deferred.run` computes the weights' gradients later: of
+operand's gradient; a hook puts the rest off; `Deferred.run` computes the weights' gradients later: of
 parameters one by one, added to what is there while it is in the caches, of what conversions made of
 parameters all together, so that weights that were gathered together are reduced together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -17,6 +17,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
+
+from autopar.runtime.regather import packed, unpacked
 
 MOST_NODES = 64
 """So many steps of autograd at most lie between a weight and its parameter."""
@@ -115,68 +117,57 @@ class _Products(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        deferred = _CURRENT.get()
         read = _PRODUCTS.get(func)
-        if deferred is None or read is None or kwargs or not torch.is_grad_enabled():
+        if read is None or kwargs or not torch.is_grad_enabled():
             return func(*args, **(kwargs or {}))
-        x, weight, bias, is_transposed = read(*args)
-        if not (weight.dim() == 2 and x.dim() > 1 and x.requires_grad and deferred.waits(weight)):
+        deferred, product = _CURRENT.get(), read(*args)
+        x, weight = product.x, product.weight
+        if deferred is None or not (weight.dim() == 2 and x.dim() > 1 and x.requires_grad):
             return func(*args)
-        hidden = _Hidden(weight, is_transposed, deferred)
-        return _Product.apply(x, weight.detach(), bias, hidden)
+        return product.hidden(func, args, deferred) if deferred.waits(weight) else func(*args)
 
 
-class _Product(torch.autograd.Function):
-    """``x @ w``, or ``x @ w.T`` where the weight is transposed, as a linear layer's is; plus a bias,
-    whose gradient does not wait."""
+@dataclass(frozen=True, eq=False, slots=True)
+class _Product:
+    """``x @ w``, or ``x @ w.T`` where the weight is transposed, as a linear layer's is.
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None, hidden: _Hidden
-    ) -> torch.Tensor:
-        ctx.save_for_backward(x, values)
-        ctx.hidden, ctx.bias = hidden, None if bias is None else bias.shape
-        if hidden.is_transposed:
-            return F.linear(x, values, bias)
-        return x @ values if bias is None else torch.addmm(bias, x, values)
+    `place`: the weight's among the arguments.
+    """
 
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        x, values = ctx.saved_tensors
-        hidden: _Hidden = ctx.hidden
-        hidden.put_off(x, gradient)
-        of_bias = gradient.sum_to_size(ctx.bias) if ctx.needs_input_grad[2] else None
-        return gradient @ (values if hidden.is_transposed else values.T), None, of_bias, None
-
-
-@dataclass(frozen=True, eq=False)
-class _Hidden:
-    """The weight of a product, with its way to the parameter: autograd must not see it as an argument,
-    or it would run that way without a gradient."""
-
+    x: torch.Tensor
     weight: torch.Tensor
+    place: int
     is_transposed: bool
-    deferred: Deferred
 
-    def put_off(self, x: torch.Tensor, gradient: torch.Tensor) -> None:
-        """The weight's gradient will be computed from these."""
-        left, right = (gradient, x) if self.is_transposed else (x, gradient)
-        self.deferred.left.append(Late(self.weight, left, right))
+    def hidden(self, func: Any, args: Sequence[Any], deferred: Deferred) -> Any:
+        """The product of a weight that autograd does not see; a bias is seen, its gradient does not
+        wait."""
+        seen = list(args)
+        seen[self.place] = self.weight.detach()
+        made, kept = func(*seen), packed(self.x)
 
+        def put_off(gradient: torch.Tensor) -> None:
+            x = unpacked(kept)
+            left, right = (gradient, x) if self.is_transposed else (x, gradient)
+            deferred.left.append(Late(self.weight, left, right))
 
-def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    return x, weight, bias, True
-
-
-def _addmm(bias: Any, x: Any, weight: Any) -> Any:
-    return x, weight, bias, False
-
-
-def _matmul(x: Any, weight: Any) -> Any:
-    return x, weight, None, False
+        made.register_hook(put_off)
+        return made
 
 
-_PRODUCTS: dict[Any, Callable[..., Any]] = {
+def _linear(x: Any, weight: Any, bias: Any = None) -> _Product:
+    return _Product(x, weight, 1, True)
+
+
+def _addmm(bias: Any, x: Any, weight: Any) -> _Product:
+    return _Product(x, weight, 2, False)
+
+
+def _matmul(x: Any, weight: Any) -> _Product:
+    return _Product(x, weight, 1, False)
+
+
+_PRODUCTS: dict[Any, Callable[..., _Product]] = {
     F.linear: _linear,
     torch.addmm: _addmm,
     torch.matmul: _matmul,

@@ -88,21 +88,25 @@ class _Forward:
 _FORWARD: ContextVar[_Forward | None] = ContextVar("forward", default=None)
 
 
+def packed(tensor: torch.Tensor) -> Any:
+    """What is kept of a tensor for the backward."""
+    forward = _FORWARD.get()
+    entry = None if forward is None else forward.find(tensor)
+    return tensor if entry is None else entry.ticket(tensor)
+
+
+def unpacked(kept: Any) -> torch.Tensor:
+    """The tensor."""
+    return kept.redeem() if isinstance(kept, Ticket) else kept
+
+
 @contextmanager
 def regathering() -> Iterator[None]:
     """The forward of a module with regathered tensors."""
     forward = _Forward()
     token = _FORWARD.set(forward)
-
-    def pack(tensor: torch.Tensor) -> Any:
-        entry = forward.find(tensor)
-        return tensor if entry is None else entry.ticket(tensor)
-
-    def unpack(packed: Any) -> torch.Tensor:
-        return packed.redeem() if isinstance(packed, Ticket) else packed
-
     try:
-        with torch.autograd.graph.saved_tensors_hooks(pack, unpack), scope():
+        with torch.autograd.graph.saved_tensors_hooks(packed, unpacked), scope():
             yield
     finally:
         _FORWARD.reset(token)
