@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+
+from shares import limited, share_of
 
 PORT = 29511
 
@@ -49,19 +52,31 @@ def two_hosts(rate: str) -> Iterator[tuple[Host, Host]]:
 
 
 def launch(hosts: Sequence[Host], per_host: int, script: Sequence[str], limit_s: float) -> None:
-    """``torchrun`` on every host; raise where one fails or takes too long."""
-    running = [_start(hosts, place, per_host, script) for place in range(len(hosts))]
-    try:
-        codes = [process.wait(timeout=limit_s) for process in running]
-    finally:
-        for process in running:
-            process.kill()
+    """``torchrun`` on every host; raise where one fails or takes too long.
+
+    Where ranks outnumber cores each host has its share of these, also while others wait.
+    """
+    cores = share_of(len(hosts), per_host)
+    with ExitStack() as stack:
+        groups = [
+            None if cores is None else stack.enter_context(limited(host.name, cores))
+            for host in hosts
+        ]
+        running = [
+            _start(hosts, place, per_host, script, group) for place, group in enumerate(groups)
+        ]
+        try:
+            codes = [process.wait(timeout=limit_s) for process in running]
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
     if any(codes):
         raise SystemExit(f"torchrun ended with {codes}; what the ranks said stands above.")
 
 
 def _start(
-    hosts: Sequence[Host], place: int, per_host: int, script: Sequence[str]
+    hosts: Sequence[Host], place: int, per_host: int, script: Sequence[str], group: Path | None
 ) -> subprocess.Popen[bytes]:
     host = hosts[place]
     environment = {
@@ -74,6 +89,8 @@ def _start(
         "--node-rank", str(place), "--nproc-per-node", str(per_host),
         "--master-addr", hosts[0].address, "--master-port", str(PORT), *script,
     ]  # fmt: skip
+    if group is not None:
+        command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group), *command]
     return subprocess.Popen(command, env=environment)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from autopar.conversion import Traffic
-from autopar.graph import Graph, Node, Saved, short
+from autopar.graph import Graph, Node, Ref, Saved, short
 from autopar.plans.plan import Choice, OpSharding, ParameterPlan, Plan
 from autopar.pricing.estimate import (
     flows_of,
@@ -28,8 +29,9 @@ from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import Again, again
 
 SecondsOf = Callable[[Node, OpSharding, Graph, Prices], OperatorSeconds]
-_PUT_OFF = frozenset(["linear", "addmm", "matmul", "mm"])
-"""Products whose weight's gradient the runtime computes apart, where schedules ask for it."""
+_PUT_OFF = MappingProxyType({"linear": (0, 1), "addmm": (1, 2), "matmul": (0, 1), "mm": (0, 1)})
+"""Products whose weight's gradient the runtime computes apart, where schedules ask for it: places of
+what is multiplied, and of the weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +187,18 @@ def _is_of_weight(name: str, graph: Graph) -> bool:
 
 
 def _put_off(node: Node, graph: Graph, run_again: Again, of_weights: Set[str]) -> float:
-    """The share of an operator's backward that computes weights' gradients, and may be put off.
+    """The share of an operator's backward that computes a weight's gradient, and may be put off.
 
-    A block that is recomputed puts nothing off.
+    It is one of two products of equal size; a bias is summed at once.  A block that is recomputed puts
+    nothing off.
     """
-    if short(node.op) not in _PUT_OFF or node.name in run_again.node_names:
+    places = _PUT_OFF.get(short(node.op), ())
+    read = [node.args[place] for place in places]
+    if not read or node.name in run_again.node_names:
         return 0.0
-    flows = [graph.tensors[name] for name in node.operands if graph.tensors[name].differentiable]
-    late = [t for t in flows if len(t.shape) == 2 and t.name in of_weights]
-    return len(late) / len(flows) if late and len(late) < len(flows) else 0.0
+    x, weight = (graph.tensors[each.name] for each in read if isinstance(each, Ref))
+    flow = x.differentiable and weight.differentiable
+    return 0.5 if flow and len(weight.shape) == 2 and weight.name in of_weights else 0.0
 
 
 def _made_of_weights(graph: Graph) -> Set[str]:

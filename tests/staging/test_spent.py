@@ -62,16 +62,18 @@ def _whole(name: str, mesh: Mesh, **config: int) -> Graph:
     return captured_graph(model, batch, loss=loss)
 
 
-def test_weight_gradients_are_those_of_products() -> None:
-    """On one device nothing is sent: a linear layer's backward is half for its weight."""
-    graph, hardware, mesh = source("llama", Mesh.of(1), layers=2).whole, load("a100"), Mesh.of(1)
+@pytest.mark.parametrize(("name", "products"), [("llama", "aten.linear"), ("gpt2", "aten.addmm")])
+def test_weight_gradients_are_those_of_products(name: str, products: str) -> None:
+    """On one device nothing is sent: a linear layer's backward is half for its weight, be there a bias,
+    or the first block's input made of parameters alone."""
+    graph, hardware, mesh = source(name, Mesh.of(1), layers=2).whole, load("a100"), Mesh.of(1)
     kept = saved(graph)
     made = compile_graph(graph, mesh, hardware, Settings(), kept)
     prices = prices_of(mesh, hardware, Settings())
     want = sum(
         operator_seconds(node, made.plan.choice[node.name], graph, prices).backward_s / 2
         for node in graph.nodes
-        if node.op.startswith("aten.linear")
+        if node.op.startswith((products, "aten.linear"))
     )
     assert spent_by(made.plan, graph, prices, kept).weight_grad_s == pytest.approx(want)
 
