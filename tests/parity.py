@@ -36,7 +36,7 @@ from autopar.planning.compile import compile_graph
 from autopar.planning.posed import Settings, pose
 from autopar.plans.plan import ParameterPlan, Plan, total
 from autopar.plans.record import Padding
-from autopar.pricing.estimate import traffic
+from autopar.pricing.issued import traffic
 from autopar.request.batch import Batch
 from autopar.request.constraints import from_user
 from autopar.runtime.counting import CountTraffic

@@ -21,10 +21,10 @@ from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.planning.posed import Settings
 from autopar.plans.plan import Plan, total
-from autopar.pricing.estimate import traffic
+from autopar.pricing.issued import traffic
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.pipeline.module import Pipelined
-from autopar.staging.staged import Alike
+from autopar.staging.staged import StageCompiler
 from cost_models.hardware import Hardware
 from tests.parity import CASES, Reference, check_weights, close, reference, sgd
 from tests.random_plans import random_plan
@@ -100,11 +100,13 @@ def random_stages(seed: int | None) -> Iterator[None]:
         yield
         return
 
-    def compiled(self: Alike, part: Graph, mesh: Mesh, settings: Settings) -> tuple[Plan, str]:
+    def compiled(
+        self: StageCompiler, part: Graph, mesh: Mesh, settings: Settings
+    ) -> tuple[Plan, str]:
         plan = random_plan(part, mesh, seed, self.kept, settings=settings)
         return plan, emit(plan, part, rules.localize, self.kept)
 
-    with mock.patch.object(Alike, "compiled", compiled):
+    with mock.patch.object(StageCompiler, "compiled", compiled):
         yield
 
 

@@ -16,12 +16,11 @@ from autopar.plans.plan import Choice, OpSharding, ParameterPlan, Plan
 from autopar.pricing.estimate import (
     flows_of,
     hideable_seconds,
-    per_microbatch,
-    per_step,
     storage_bytes,
     update_seconds,
     working,
 )
+from autopar.pricing.issued import LaidOut, per_step
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.moments import Moments
 from autopar.pricing.operators import OperatorSeconds, operator_seconds
@@ -130,9 +129,9 @@ def issued(
     graph: Graph, choices: tuple[Choice, ...], keeps: Keeps, prices: Prices, precision: str
 ) -> Issued:
     """What a microbatch sends and keeps."""
-    parts = per_microbatch(graph, choices, keeps.conversions, prices.mesh, precision, keeps.again)
+    laid = LaidOut(graph, choices, keeps.conversions, prices.mesh, precision, keeps.again)
     return Issued(
-        tuple((part, _is_of_weight(name, graph)) for name, part in parts),
+        tuple((part, _is_of_weight(name, graph)) for name, part in laid.per_microbatch()),
         keeps.nbytes(),
         working(Moments(keeps)),
     )

@@ -252,13 +252,13 @@ def compile_stages(
     rests = dict(storage or {})
     known_hardware, hardware = hardware, on_full_hosts(hardware, mesh)
     kept = saved(graph, hardware.device.kind)
-    alike = Alike(hardware, kept)
+    compiler = StageCompiler(hardware, kept)
     plans: list[StagePlan] = []
     sources: dict[tuple[int, int], str] = {}
     for stage, part in enumerate(stages.graphs):
         for worker in schedule.holders[stage]:
             own = _settings(settings, part, stage, worker, schedule, rests)
-            plan, sources[stage, worker] = alike.compiled(part, workers[worker].mesh, own)
+            plan, sources[stage, worker] = compiler.compiled(part, workers[worker].mesh, own)
             plans.append(StagePlan(stage, worker, plan))
             for p in plan.parameters:
                 rests.setdefault((worker, p.name), Storage(p.stored, p.leaf, p.regather))
@@ -272,7 +272,7 @@ def compile_stages(
     return Staged(plan_, stages, sources)
 
 
-class Alike:
+class StageCompiler:
     """Stages' plans and sources; what differs in names and in microbatches in flight is posed once."""
 
     def __init__(self, hardware: Hardware, kept: Mapping[str, Saved]) -> None:

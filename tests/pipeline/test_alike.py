@@ -19,7 +19,7 @@ from autopar.planning.limited import FAIR, within
 from autopar.planning.posed import Settings
 from autopar.split import Stages, split
 from autopar.staging.nameless import nameless, renamed
-from autopar.staging.staged import Alike
+from autopar.staging.staged import StageCompiler
 from cost_models.hardware import load
 from tests import models
 
@@ -81,7 +81,7 @@ def test_stages_planned_together_are_as_good_as_alone(share: float) -> None:
     kept = saved(whole())
     free = compile_graph(stages().graphs[1], MESH, HARDWARE, SETTINGS, kept).plan.estimate
     limit = share * (free.memory_nbytes + 2 * free.activation_nbytes)
-    alike = Alike(HARDWARE, kept)
+    alike = StageCompiler(HARDWARE, kept)
     slowest = None
     for part, in_flight in zip(stages().graphs[1:3], (3, 2), strict=True):
         settings = replace(SETTINGS, memory_limit=limit, in_flight=in_flight)
@@ -99,7 +99,7 @@ def test_stages_planned_together_are_as_good_as_alone(share: float) -> None:
 
 def test_too_little_memory_is_refused() -> None:
     part = stages().graphs[1]
-    alike = Alike(HARDWARE, saved(whole()))
+    alike = StageCompiler(HARDWARE, saved(whole()))
     with pytest.raises(InfeasibleError):
         alike.compiled(part, MESH, replace(SETTINGS, memory_limit=1e3))
 

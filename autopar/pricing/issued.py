@@ -1,0 +1,163 @@
+"""Which collectives a plan issues, once a step and in every microbatch: what is counted at run time."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from autopar.conversion import Traffic
+from autopar.graph import ITEMSIZE, Graph, Saved
+from autopar.grouping import groups
+from autopar.mesh import Mesh
+from autopar.placement import Sharding
+from autopar.plans.plan import Choice, Conversion, ParameterPlan, Plan, reduction_dtype
+from autopar.pricing.parameters import exchanges
+from autopar.pricing.prices import regathered
+from autopar.pricing.recomputed import Again, again
+from autopar.rules import variant_traffic
+
+
+@dataclass(frozen=True)
+class TrafficOf:
+    """All collectives of a training step: once per step, and once per microbatch."""
+
+    step: tuple[Traffic, ...]
+    microbatch: tuple[Traffic, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class LaidOut:
+    """A graph on a mesh: how operators are split, what is converted for them, what is computed again."""
+
+    graph: Graph
+    choices: tuple[Choice, ...]
+    conversions: tuple[Conversion, ...]
+    mesh: Mesh
+    precision: str
+    again: Again
+
+    def per_microbatch(self) -> list[tuple[str, Traffic]]:
+        """Every collective, with a tensor or the operator for which it is issued."""
+        graph, sent = self.graph, self._of_conversions()
+        reached = graph.reached
+        for choice in self.choices:
+            node = graph.node[choice.node]
+            issued = variant_traffic(
+                choice.sharding.variant, node, choice.sharding, graph, self.mesh
+            )
+            goes_back = any(tensor.name in reached for tensor in node.outputs)
+            sent += [(choice.node, p) for p in issued if goes_back or p.direction == "forward"]
+            if choice.node in self.again.computed:
+                sent += [(choice.node, part) for part in _once_more(issued)]
+        return sent
+
+    def _of_conversions(self) -> list[tuple[str, Traffic]]:
+        """By tensor; weights of one block share theirs."""
+        backward = self._in_backward()
+        found = groups(self.graph, self.conversions, self.mesh, self.precision)
+        group_of = {(m.tensor, g.hop): i for i, g in enumerate(found) for m in g.members}
+        hops: Counter[str] = Counter()
+        calls: defaultdict[object, list[tuple[str, Traffic]]] = defaultdict(list)
+        for place, conversion in enumerate(self.conversions):
+            name = conversion.tensor
+            alone = ("alone", place)
+            traveller = group_of.get((name, hops[name]), alone)
+            hops[name] += 1
+            for part in collectives(conversion, self.graph, self.mesh, self.precision):
+                if part.direction == "forward" or (name, conversion.target) in backward:
+                    calls[traveller, part.direction, part.collective].append((name, part))
+                if place in self.again.conversions:
+                    for more in _once_more([part]):
+                        calls[traveller, "again", part.collective].append((name, more))
+        return [
+            (parts[0][0], replace(parts[0][1], nbytes=sum(part.nbytes for _, part in parts)))
+            for parts in calls.values()
+        ]
+
+    def _in_backward(self) -> set[tuple[str, Sharding]]:
+        """The forms that get a gradient: read by an operator that gets one, or a result."""
+        graph = self.graph
+        reached = graph.reached
+        forms = {
+            (name, form)
+            for choice in self.choices
+            for node in [graph.node[choice.node]]
+            if any(tensor.name in reached for tensor in node.outputs)
+            for name, form in zip(node.operands, choice.sharding.inputs, strict=True)
+        }
+        results = {name for name in graph.results if graph.tensors[name].differentiable}
+        for conversion in reversed(self.conversions):
+            is_read = (conversion.tensor, conversion.target) in forms
+            if is_read or conversion.tensor in results:
+                forms |= {
+                    (conversion.tensor, conversion.target),
+                    (conversion.tensor, conversion.source),
+                }
+        return forms
+
+
+def traffic(plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> TrafficOf:
+    """Every collective that the plan will issue."""
+    shardings = {choice.node: choice.sharding for choice in plan.choices}
+    run_again = again(
+        graph, shardings, plan.conversions, plan.recompute_of, saved, plan.mesh, plan.precision
+    )
+    laid = LaidOut(graph, plan.choices, plan.conversions, plan.mesh, plan.precision, run_again)
+    return traffic_of(laid, plan.parameters)
+
+
+def traffic_of(laid: LaidOut, parameters: tuple[ParameterPlan, ...]) -> TrafficOf:
+    """Of a microbatch, and of its parameters once a step."""
+    step = per_step(laid.graph, parameters, laid.mesh, laid.precision)
+    return TrafficOf(step, tuple(part for _, part in laid.per_microbatch()))
+
+
+def per_step(
+    graph: Graph, parameters: tuple[ParameterPlan, ...], mesh: Mesh, precision: str
+) -> tuple[Traffic, ...]:
+    """Every collective of parameters that are gathered, and gradients that are reduced, once a step."""
+    issued = [
+        part
+        for parameter in parameters
+        for c in parameter.steps
+        for part in collectives(c, graph, mesh, precision)
+    ]
+    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
+    for parameter in parameters:
+        tensor = leaf[parameter.name]
+        wide = reduction_dtype(tensor.name, graph, precision)
+        itemsize = 0 if wide is None else ITEMSIZE[wide]
+        issued += exchanges(tensor, parameter.stored, mesh, itemsize)
+    return tuple(issued)
+
+
+def first_reduction(
+    parameter: ParameterPlan, graph: Graph, mesh: Mesh, precision: str
+) -> list[Traffic]:
+    """The first collectives that a gradient takes on its way to what rests."""
+    for conversion in reversed(parameter.steps):
+        issued = collectives(conversion, graph, mesh, precision)
+        if backward := [part for part in issued if part.direction == "backward"]:
+            return backward
+    return []
+
+
+def collectives(
+    conversion: Conversion, graph: Graph, mesh: Mesh, precision: str
+) -> Iterator[Traffic]:
+    """What one conversion sends, forward and backward."""
+    tensor = graph.tensors[conversion.tensor]
+    step = conversion.step
+    wide = reduction_dtype(conversion.tensor, graph, precision)
+    factor = 1 if wide is None else ITEMSIZE[wide] // tensor.itemsize
+    for part in step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable):
+        summed = part.direction == "backward" and part.collective != "all_gather"
+        yield replace(part, nbytes=part.nbytes * factor) if summed else part
+    if conversion.regather:
+        yield from regathered(step, tensor, mesh)
+
+
+def _once_more(issued: Iterable[Traffic]) -> list[Traffic]:
+    """What a recomputation sends: the forward's collectives, in the backward."""
+    return [replace(p, direction="backward") for p in issued if p.direction == "forward"]
