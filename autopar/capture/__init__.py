@@ -38,7 +38,7 @@ def capture(
     graph = lower(recorded, type(model).__name__)
     for clean in PASSES:
         graph = clean(graph)
-    graph = replace(name_tensors(graph), aliases=aliases(model), returns=recorded.returns)
+    graph = replace(name_tensors(graph), aliases=aliases(model), returns=recorded.results.returns)
     graph.check()
     return graph
 

@@ -67,10 +67,10 @@ class _Lowering:
             else:
                 raise _refused(node, f"an fx node of kind {node.op!r}")
         results = [self._name(node) for node in end.args[0]]
-        loss = results.pop(0) if self.trace.has_loss else None
-        count = len(self.trace.outputs)
-        outputs = tuple(zip(self.trace.outputs, results[:count], strict=True))
-        self.mutations.update(zip(self.trace.assigned, results[count:], strict=True))
+        loss = results.pop(0) if self.trace.results.has_loss else None
+        count = len(self.trace.results.outputs)
+        outputs = tuple(zip(self.trace.results.outputs, results[:count], strict=True))
+        self.mutations.update(zip(self.trace.results.assigned, results[count:], strict=True))
         self._check_mutations()
         mutations = tuple(self.mutations.items())
         return Graph(name, tuple(self.builder.nodes), loss, outputs, mutations=mutations)

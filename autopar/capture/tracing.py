@@ -27,6 +27,22 @@ from autopar.capture.told import transformers_told
 from autopar.capture.where import Whereabouts
 from autopar.graph import LeafKind
 
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What the results of a run stand for."""
+
+    has_loss: bool
+    """Whether the first result is the loss; then come `outputs`, then `assigned`."""
+    outputs: tuple[str, ...]
+    """Paths of the tensors that the model returned."""
+    assigned: tuple[str, ...]
+    """Buffers that forward replaced by assignment."""
+    returns: str
+    """``module:class`` of what the model returned."""
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -35,18 +51,11 @@ class Trace:
     module: fx.GraphModule
     leaves: tuple[tuple[LeafKind, str], ...]
     """Kind and target of each placeholder, in order."""
-    has_loss: bool
-    """Whether the first result is the loss; then come `outputs`, then `assigned`."""
-    outputs: tuple[str, ...]
-    """Paths of the tensors that the model returned."""
-    assigned: tuple[str, ...]
-    """Buffers that forward replaced by assignment."""
+    results: Ended
     trainable: frozenset[str]
     """Parameters that get a gradient; none without `train`."""
     train: bool
     device: str
-    returns: str
-    """``module:class`` of what the model returned."""
 
 
 def trace(
@@ -59,69 +68,72 @@ def trace(
     """Record the model, and the loss behind it, on tensors without storage."""
     parameters = dict(model.named_parameters())
     buffers = dict(model.named_buffers())
-    inputs = call.tensors
-    mode = KnownValues()
+    trainable = frozenset(key for key, p in parameters.items() if train and p.requires_grad)
     device = _device(parameters.values(), autocast)
+    mode = KnownValues()
     with mode, torch.device(device):
-        fake_parameters = {
-            key: _fake(p, train and p.requires_grad) for key, p in parameters.items()
-        }
-        fake_buffers = {key: _fake(buffer) for key, buffer in buffers.items()}
-        fake_inputs = {key: _fake(tensor) for key, tensor in inputs.items()}
-    ends: dict[str, Any] = {}
-    where = Whereabouts(model, watchers())
-    assigned = AssignedBuffers(model)
-
-    def run(
-        parameters: dict[str, torch.Tensor],
-        buffers: dict[str, torch.Tensor],
-        inputs: dict[str, torch.Tensor],
-    ) -> list[torch.Tensor]:
-        here = call.with_tensors(inputs)
-        region = torch.autocast(device, autocast, enabled=autocast is not None)
-        with where, assigned.watched(), torch.set_grad_enabled(train), region:
-            weights = {**parameters, **buffers}
-            output = functional_call(model, weights, here.args, dict(here.kwargs), tie_weights=True)
-            found = find_loss(model, output, loss, here.targets)
-            if found is None and train:
-                raise no_loss(model, output, tuple(inputs))
-            named = dict(output_tensors(output))
-        ends.update(
-            returns=f"{type(output).__module__}:{type(output).__qualname__}",
-            has_loss=found is not None,
-            outputs=tuple(named),
-            assigned=tuple(assigned.found),
+        fakes = (
+            {key: _fake(p, key in trainable) for key, p in parameters.items()},
+            {key: _fake(buffer) for key, buffer in buffers.items()},
+            {key: _fake(tensor) for key, tensor in call.tensors.items()},
         )
-        return [*([] if found is None else [found]), *named.values(), *assigned.found.values()]
-
+    where = Whereabouts(model, watchers())
+    run = _Run(
+        model, call, loss, train, torch.autocast(device, autocast, autocast is not None), where
+    )
     refuse_parameter_hooks(model)
     with (
         _modes(model, train),
         clean_attributes(model),
         forgotten(model),
-        explained(model, where, inputs),
+        explained(model, where, call.tensors),
         refuse_custom_backward(where),
         transformers_told(),
         mode,
     ):
-        module = _torch.trace(run, fake_parameters, fake_buffers, fake_inputs)
+        # Of a bound method torch would count `self` among the arguments.
+        module = _torch.trace(lambda *tensors: run.on(*tensors), *fakes)
+    assert run.ended is not None
     leaves: list[tuple[LeafKind, str]] = [
         *(("parameter", key) for key in parameters),
         *(("buffer", key) for key in buffers),
-        *(("input", key) for key in inputs),
+        *(("input", key) for key in call.tensors),
     ]
-    trainable = frozenset(key for key, p in parameters.items() if train and p.requires_grad)
-    return Trace(
-        module,
-        tuple(leaves),
-        ends["has_loss"],
-        ends["outputs"],
-        ends["assigned"],
-        trainable,
-        train,
-        device,
-        ends["returns"],
-    )
+    return Trace(module, tuple(leaves), run.ended, trainable, train, device)
+
+
+@dataclass
+class _Run:
+    """The model's call as a function of tensors alone; `ended`: what came out of it."""
+
+    model: nn.Module
+    call: Call
+    loss: Callable[..., Any] | None
+    train: bool
+    region: torch.autocast
+    where: Whereabouts
+    ended: Ended | None = None
+
+    def on(self, parameters: Tensors, buffers: Tensors, inputs: Tensors) -> list[torch.Tensor]:
+        """The loss, if there is one, outputs, and buffers that were assigned."""
+        here, assigned = self.call.with_tensors(inputs), AssignedBuffers(self.model)
+        with (
+            self.where,
+            assigned.watched(),
+            torch.set_grad_enabled(self.train),
+            self.region,
+        ):
+            weights = {**parameters, **buffers}
+            output = functional_call(
+                self.model, weights, here.args, dict(here.kwargs), tie_weights=True
+            )
+            found = find_loss(self.model, output, self.loss, here.targets)
+            if found is None and self.train:
+                raise no_loss(self.model, output, tuple(inputs))
+            named = dict(output_tensors(output))
+        returns = f"{type(output).__module__}:{type(output).__qualname__}"
+        self.ended = Ended(found is not None, tuple(named), tuple(assigned.found), returns)
+        return [*([] if found is None else [found]), *named.values(), *assigned.found.values()]
 
 
 def aliases(model: nn.Module) -> tuple[tuple[str, str], ...]:
