@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from contextlib import suppress
 from typing import Any, Literal
 
 import torch
@@ -16,6 +16,7 @@ from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.request.batch import Batch, leaves_of, mapped
 from autopar.runtime import agreement
 from autopar.staging.choose import Chosen, Source, Wishes, choose
+from autopar.staging.sizes import NotLinear, graph_between
 from autopar.staging.staged import Shape, Staged, Wanted
 
 StagesLike = int | Sequence[Shape] | Literal["auto"]
@@ -91,15 +92,25 @@ def _source(compiler: Compiler, batch: Mapping[str, Any], whole: Graph) -> Sourc
             "batch, or loss=, and leave outputs= out."
         )
     size = samples_of(batch)
+    captured = {size: whole}
 
-    @cache
     def capture(samples: int) -> Graph:
-        return whole if samples == size else compiler.graph(of_samples(batch, samples))
+        if samples not in captured:
+            captured[samples] = compiler.graph(of_samples(batch, samples))
+        return captured[samples]
+
+    def of_size(samples: int) -> Graph:
+        """On the line through what is captured already, where there is one."""
+        for other, graph in captured.items():
+            if samples not in captured and other != size:
+                with suppress(NotLinear):
+                    return graph_between((size, whole), (other, graph), samples)
+        return capture(samples)
 
     def parted(pieces: int) -> Graph:
         if pieces == 1:
             return whole
-        return part(whole, capture(size // pieces), pieces).microbatch
+        return part(whole, of_size(size // pieces), pieces).microbatch
 
     return Source(size, whole, capture, parted, _is_separable(whole))
 

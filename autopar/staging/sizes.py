@@ -31,11 +31,8 @@ def between(one: Sized, two: Sized, samples: int) -> Sized:
 
     The first is the one that is more like it.
     """
-    if len(one.graph.nodes) != len(two.graph.nodes) or one.samples == two.samples:
-        raise NotLinear
     line = _Line(one.samples, two.samples, samples)
-    pairs = zip(one.graph.nodes, two.graph.nodes, strict=True)
-    graph = replace(one.graph, nodes=tuple(line.node(a, b) for a, b in pairs))
+    graph = line.graph(one.graph, two.graph)
     if one.saved.keys() != two.saved.keys():
         raise NotLinear
     kept = {name: line.saved(found, two.saved[name]) for name, found in one.saved.items()}
@@ -47,6 +44,8 @@ class _Line:
     low: int
     high: int
     at: int
+    exact: bool = False
+    """Numbers with a fraction may not differ either: where only costs count, they may."""
 
     def number(self, one: int, two: int) -> int:
         """On the line, a whole number."""
@@ -58,6 +57,13 @@ class _Line:
     def about(self, one: int, two: int) -> int:
         """Near the line: what is not kept need not lie on it."""
         return max(0, round(one + (two - one) * (self.at - self.low) / (self.high - self.low)))
+
+    def graph(self, one: Graph, two: Graph) -> Graph:
+        """Node by node."""
+        if len(one.nodes) != len(two.nodes) or self.low == self.high:
+            raise NotLinear
+        pairs = zip(one.nodes, two.nodes, strict=True)
+        return replace(one, nodes=tuple(self.node(a, b) for a, b in pairs))
 
     def node(self, one: Node, two: Node) -> Node:
         if (one.name, one.op, one.target, len(one.outputs)) != (
@@ -91,7 +97,8 @@ class _Line:
             return tuple(self.args(one, two))
         if type(one) is int and type(two) is int:
             return self.number(one, two)
-        if one != two and not (isinstance(one, float) and isinstance(two, float)):
+        are_floats = isinstance(one, float) and isinstance(two, float) and not self.exact
+        if one != two and not are_floats:
             raise NotLinear
         return one
 
@@ -112,6 +119,11 @@ class _Line:
             forward_nbytes=self.about(one.forward_nbytes, two.forward_nbytes),
             backward_nbytes=self.about(one.backward_nbytes, two.backward_nbytes),
         )
+
+
+def graph_between(one: tuple[int, Graph], two: tuple[int, Graph], samples: int) -> Graph:
+    """The very graph that a capture would give, of two with their numbers of samples."""
+    return _Line(one[0], two[0], samples, exact=True).graph(one[1], two[1])
 
 
 def _kept(saved: Saved) -> tuple[object, ...]:

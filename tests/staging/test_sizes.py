@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autopar.graph import Graph
 from autopar.mesh import Mesh
+from autopar.staging.sizes import NotLinear, graph_between
 from autopar.staging.tabled import Sizes
 from tests.staging.cases import source
 
@@ -51,3 +54,23 @@ def test_a_source_captures_each_size_once() -> None:
     found = source("gpt2", Mesh.of(2), layers=3)
     assert found.capture(found.batch) is found.whole
     assert found.capture(1) is found.capture(1)
+
+
+def test_a_microbatch_lies_between_what_is_captured() -> None:
+    """No third capture: the graph is the one that it would give."""
+    found = source("gpt2", Mesh.of(2), layers=3)
+    ends = [(samples, found.capture(samples)) for samples in (found.batch, 1)]
+    assert graph_between(ends[0], ends[1], 2).digest == found.capture(2).digest
+    with pytest.raises(NotLinear):
+        graph_between(ends[0], ends[0], 2)
+
+
+def test_a_factor_that_depends_on_the_batch_is_captured() -> None:
+    """Costs do not depend on it, but what is computed does."""
+    found = source("gpt2", Mesh.of(2), layers=3)
+    whole, single = found.whole, found.capture(1)
+    scaled = next(n for n in single.nodes if any(isinstance(arg, float) for arg in n.args))
+    args = tuple(arg + 1.0 if isinstance(arg, float) else arg for arg in scaled.args)
+    nodes = tuple(replace(n, args=args) if n is scaled else n for n in single.nodes)
+    with pytest.raises(NotLinear):
+        graph_between((found.batch, whole), (1, replace(single, nodes=nodes)), 2)
