@@ -248,6 +248,22 @@ def test_a_window_by_hand() -> None:
     assert simulated_step(priced, ((0, 1, 0), (1, 2, 0))) >= 50.83
 
 
+@pytest.mark.parametrize(("split_s", "schedule"), [(0.0, "zb-h1"), (0.1, "zb-h1"), (1.0, "1f1b")])
+def test_a_split_backward_has_its_price(split_s: float, schedule: str) -> None:
+    """Four stages: ZB-H1 saves them two weight gradients each, unless it takes as much to split."""
+    nothing = np.zeros((5, 5))
+    unit = ranges(5, lambda a, b: float(b - a) if b == a + 1 else np.inf, np.inf)
+    way = Way(
+        "only", 1, 1, unit, unit, unit, *[nothing] * 5, split_s=ranges(5, lambda a, b: split_s)
+    )
+    table = StageTable(8, (way,), no_transfers(5), no_transfers(5))
+    families = (ONE_F_ONE_B, FAMILIES["zb-h1"])
+    plan = plan_stages(StageProblem(5, 4, 1.0, (table,), families))
+    assert plan.schedule == schedule
+    apart = split_s if schedule == "zb-h1" else 0.0
+    assert [stage.input_grad_s for stage in plan.stages] == [1.0 + apart] * 4
+
+
 def test_a_fast_way_that_needs_too_much_room_to_work_beats_nothing() -> None:
     nothing = np.zeros((2, 2))
     ways = tuple(
