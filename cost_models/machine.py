@@ -94,6 +94,8 @@ class Link:
     fits: tuple[Fit, ...] = ()
     kind: str = ""
     """What it is called: NVLink 4, PCIe 4, InfiniBand NDR, Ethernet."""
+    alone_bytes_per_s: float = 0.0
+    """Of one rank while no other of its host sends, where that is more than its share; 0: it is not."""
     levels: tuple[Level, ...] = field(default=(), metadata={"derived": True})
     """Of a mesh axis, where algorithms besides the ring may be taken; no profile writes this."""
     algorithms: tuple[str, ...] = field(default=(), metadata={"derived": True})
@@ -103,6 +105,7 @@ class Link:
         """Key and value of every figure, and the range that it must be in."""
         yield f"{name}.bytes_per_s", self.bytes_per_s, "positive"
         yield f"{name}.latency_s", self.latency_s, "zero or more"
+        yield f"{name}.alone_bytes_per_s", self.alone_bytes_per_s, "zero or more"
         for fit in self.fits:
             yield f"{name}.fits.bytes_per_s", fit.bytes_per_s, "positive"
             yield f"{name}.fits.latency_s", fit.latency_s, "zero or more"
@@ -115,6 +118,13 @@ class Link:
                 yield f"{name}.fits.curve: the rise to {point}", rises, "zero or more"
                 yield f"{name}.fits.curve: the bytes to {point}", point[0] - before[0], "positive"
                 before = point
+
+    def among(self, ranks: int) -> float:
+        """Bytes per second of each of so many ranks of a host, or of a rack, that send at the same time.
+
+        What joins hosts may be shared, such as the uplink of a rack: few ranks have more of it each.
+        """
+        return max(self.bytes_per_s, self.alone_bytes_per_s / ranks)
 
     def shared_by(self, ranks: int) -> Link:
         """The link while `ranks` ranks use the host: only the fits measured nearest to that."""

@@ -182,6 +182,8 @@ def _lines(hardware: Hardware) -> Iterator[str]:
         yield _line("bytes_per_s", link.bytes_per_s)
         yield _line("latency_s", link.latency_s)
         yield _line("kind", link.kind)
+        if link.alone_bytes_per_s:
+            yield _line("alone_bytes_per_s", link.alone_bytes_per_s)
         for fit in link.fits:
             yield f"\n[[{name}.fits]]"
             yield from (_line(key, v) for key, v in asdict(fit).items() if v != ())

@@ -33,7 +33,7 @@ def seconds(nbytes: float, source: Border, target: Border, link: Link) -> float:
     """One microbatch's transfer, without its latency."""
     taken = nbytes / target.tiles
     given = taken * target.devices / source.devices
-    return max(taken, given) / link.bytes_per_s
+    return max(taken / link.among(target.devices), given / link.among(source.devices))
 
 
 def passing(

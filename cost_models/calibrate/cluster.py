@@ -116,7 +116,7 @@ def _inside(cluster: Cluster, effort: Effort) -> Link | None:
     times = _collectives(cluster, hosts, effort)
     place = cluster.rank % size
     peer = cluster.rank ^ 1 if place ^ 1 < size else None
-    return with_sends(times, sends(peer, effort))
+    return with_sends(link_of(times), sends(peer, effort))
 
 
 def _across(cluster: Cluster, effort: Effort) -> Link | None:
@@ -128,9 +128,10 @@ def _across(cluster: Cluster, effort: Effort) -> Link | None:
     times = _collectives(cluster, places, effort)
     if size > 1:
         times += _collectives(cluster, [list(range(cluster.world))], effort)
-    host = cluster.rank // size
+    host, place = divmod(cluster.rank, size)
     peer = cluster.rank + size * (1 - 2 * (host % 2)) if host ^ 1 < hosts else None
-    return with_sends(times, sends(peer, effort))
+    link = with_sends(link_of(times), sends(peer, effort))
+    return with_alone(link, sends(None if place else peer, effort)) if size > 1 else link
 
 
 def _collectives(cluster: Cluster, groups: list[list[int]], effort: Effort) -> list[Times]:
@@ -141,12 +142,16 @@ def _collectives(cluster: Cluster, groups: list[list[int]], effort: Effort) -> l
     return [Times(kind, ranks, cluster.world, seconds) for (kind, ranks), seconds in found.items()]
 
 
-def with_sends(times: list[Times], seconds: dict[int, float]) -> Link:
+def with_sends(link: Link, seconds: dict[int, float]) -> Link:
     """Collectives by their own lines; a message, and what was not measured, by that of messages."""
     line = fit_line(list(seconds), list(seconds.values()))
-    return replace(
-        link_of(times), bytes_per_s=rounded(line.per_s), latency_s=rounded(line.latency_s)
-    )
+    return replace(link, bytes_per_s=rounded(line.per_s), latency_s=rounded(line.latency_s))
+
+
+def with_alone(link: Link, seconds: dict[int, float]) -> Link:
+    """What one rank of each host finds, by the messages that it alone sends."""
+    alone = rounded(fit_line(list(seconds), list(seconds.values())).per_s)
+    return replace(link, alone_bytes_per_s=alone) if alone > link.bytes_per_s else link
 
 
 def _source(cluster: Cluster, errors: str) -> str:

@@ -307,18 +307,24 @@ def in_group(group: Any, ranks: int, effort: Effort) -> dict[tuple[str, int], di
 
 
 def sends(peer: int | None, effort: Effort) -> dict[int, float]:
-    """Seconds of one message to the peer, by bytes; without a peer this rank waits for the others."""
+    """Seconds of one message to the peer and one from it at the same time, by bytes of each.
 
-    def there_and_back(nbytes: int) -> Action:
-        message = torch.rand(nbytes // 4)
-        if peer is None:
-            return lambda: None
-        if dist.get_rank() < peer:
-            return lambda: (dist.send(message, peer), dist.recv(message, peer))
-        return lambda: (dist.recv(message, peer), dist.send(message, peer))
+    Without a peer this rank waits for the others.  (There and then back, pairs that share a link would
+    take turns in its two directions, and each would find it free.)
+    """
 
-    calls = {nbytes: there_and_back(nbytes) for nbytes in effort.message_nbytes}
-    return {n: s / 2 for n, s in sustained_seconds(calls, effort, of_rows="median").items()}
+    def exchange(nbytes: int) -> Action:
+        message, place = torch.rand(nbytes // 4), torch.empty(nbytes // 4)
+
+        def both_ways() -> None:
+            for work in (dist.isend(message, peer), dist.irecv(place, peer)):
+                assert work is not None
+                work.wait()
+
+        return (lambda: None) if peer is None else both_ways
+
+    calls = {nbytes: exchange(nbytes) for nbytes in effort.message_nbytes}
+    return sustained_seconds(calls, effort, of_rows="median")
 
 
 def _collective(kind: str, whole: torch.Tensor, ranks: int, group: Any) -> Action:

@@ -7,14 +7,17 @@ import platform
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cost_models.calibrate.cluster import Cluster, with_sends
-from cost_models.calibrate.profile import Times
+from autopar.staging.borders import Border, seconds
+from cost_models.calibrate.cluster import Cluster, with_alone, with_sends
+from cost_models.calibrate.profile import Times, link_of
 from cost_models.errors import CostModelError
-from cost_models.hardware import load
+from cost_models.hardware import Link, load
+from cost_models.profile_text import parse, to_text
 
 
 def test_hosts_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,10 +42,25 @@ def test_messages_have_a_line_of_their_own() -> None:
     sizes = (1000, 10**6)
     seconds = {n: 1e-3 + n / 1e7 for n in sizes}
     times = [Times(kind, 2, 4, seconds) for kind in ("all_reduce", "all_gather")]
-    link = with_sends(times, {n: 2e-4 + n / 5e7 for n in sizes})
+    link = with_sends(link_of(times), {n: 2e-4 + n / 5e7 for n in sizes})
     assert link.bytes_per_s == pytest.approx(5e7) and link.latency_s == pytest.approx(2e-4)
     fit = link.fits[0]
     assert fit.bytes_per_s == pytest.approx(1e7) and fit.host_ranks == 4
+
+
+def test_one_rank_alone_may_have_more_of_a_shared_link() -> None:
+    """Racks of two hosts behind one uplink: each has half of it, one alone the whole."""
+    link = with_alone(Link(1e7, 1e-4), {n: 1e-4 + n / 2e7 for n in (1000, 10**6)})
+    assert link.among(1) == pytest.approx(2e7) and link.among(2) == pytest.approx(1e7)
+    assert link.among(4) == pytest.approx(1e7)
+    assert seconds(1e7, Border(1, 1), Border(1, 1), link) == pytest.approx(0.5)
+    assert seconds(1e7, Border(2, 2), Border(2, 2), link) == pytest.approx(0.5)
+    assert seconds(1e7, Border(2, 1), Border(2, 1), link) == pytest.approx(1.0)
+    adapters = with_alone(Link(1e7, 1e-4), {n: 1e-4 + n / 1e7 for n in (1000, 10**6)})
+    assert adapters.among(1) == adapters.among(8) == 1e7
+    hardware = replace(load("h100"), inter_host=link)
+    assert parse(to_text(hardware), "here").inter_host == link
+    assert "alone" not in to_text(load("h100"))
 
 
 @pytest.mark.slow
