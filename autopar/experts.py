@@ -75,14 +75,19 @@ def _gradients(
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of x, weights, up and down; the first product is computed again."""
-    of_x, of_weights, of_up, of_down = (torch.zeros_like(value) for value in (x, weights, up, down))
+    of_x, of_weights = torch.zeros_like(x), torch.zeros_like(weights)
+    of_up, of_down = torch.empty_like(up), torch.empty_like(down)
     flat, flat_gradient = weights.flatten(), of_weights.view(-1)
+    idle = set(range(up.shape[0]))
     for expert, token, choice in _routes(chosen, up.shape[0]):
+        idle.remove(expert)
         rows = _Rows(x[token].to(up.dtype), up[expert], down[expert], activation)
         behind, factor = gradient[token].to(up.dtype), flat[choice, None].to(up.dtype)
-        of_rows, of_up[expert], of_down[expert], of_factor = rows.backward(behind, factor)
+        of_rows, of_factor = rows.backward(behind, factor, of_up[expert], of_down[expert])
         flat_gradient[choice] = of_factor.to(of_weights.dtype)
         of_x.index_add_(0, token, of_rows.to(x.dtype))
+    for expert in idle:
+        of_up[expert], of_down[expert] = 0, 0
     return of_x, of_weights, of_up, of_down
 
 
@@ -136,20 +141,25 @@ class _Rows:
         return self.inner @ self.down.T
 
     def backward(
-        self, behind: torch.Tensor, factor: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Gradients of the rows, of both matrices, and of the factors by which what came out was
-        multiplied; `behind` is the gradient of that product."""
+        self,
+        behind: torch.Tensor,
+        factor: torch.Tensor,
+        of_up: torch.Tensor,
+        of_down: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Gradients of the rows, and of the factors by which what came out was multiplied; `behind` is
+        the gradient of that product.  Those of both matrices are written where they belong."""
         of_one = behind @ self.down
         of_factor = (of_one * self.inner).sum(1)
-        of_inner = of_one * factor
+        of_inner = of_one.mul_(factor)
         if self.other is None:
             of_before = self.derivative(of_inner, self.gate)
         else:
             of_gate = self.derivative(of_inner * self.other, self.gate)
             of_before = torch.cat([of_gate, of_inner * self.function(self.gate)], 1)
-        of_down = behind.T @ (self.inner * factor)
-        return of_before @ self.up, of_before.T @ self.rows, of_down, of_factor
+        torch.mm(behind.T, self.inner.mul_(factor), out=of_down)
+        torch.mm(of_before.T, self.rows, out=of_up)
+        return of_before @ self.up, of_factor
 
 
 def _routes(chosen: torch.Tensor, experts: int) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
