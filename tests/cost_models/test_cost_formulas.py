@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from cost_models.collectives import axis_link, collective_seconds
 from cost_models.errors import CostModelError
 from cost_models.hardware import Device, Fit, Hardware, Link, Tier, load, names
-from cost_models.ops import adamw_seconds, message_copy_seconds, op_seconds
+from cost_models.ops import (
+    SPLIT_CALLS,
+    adamw_seconds,
+    message_copy_seconds,
+    op_seconds,
+    split_seconds,
+)
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 LINK = Link(bytes_per_s=1e9, latency_s=1e-5)
@@ -203,3 +209,10 @@ def test_impossible_amounts_are_refused() -> None:
         collective_seconds("all_reduce", 1, 0, LINK)
     with pytest.raises(CostModelError, match=r"'gossip'; known are all_reduce, "):
         collective_seconds("gossip", 1, 2, LINK)
+
+
+def test_a_cpu_pays_for_gradients_that_wait() -> None:
+    """Python's part is hidden where kernels are queued."""
+    cpu, gpu = load("cpu").device, load("h100").device
+    assert split_seconds(3, cpu) == pytest.approx(3 * SPLIT_CALLS * cpu.launch_s) and cpu.launch_s
+    assert split_seconds(3, gpu) == 0.0 and gpu.launch_s
