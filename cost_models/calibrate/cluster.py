@@ -131,7 +131,7 @@ def _across(cluster: Cluster, effort: Effort) -> Link | None:
     host, place = divmod(cluster.rank, size)
     peer = cluster.rank + size * (1 - 2 * (host % 2)) if host ^ 1 < hosts else None
     link = with_sends(link_of(times), sends(peer, effort))
-    return with_alone(link, sends(None if place else peer, effort)) if size > 1 else link
+    return with_alone(link, sends(None if place else peer, effort), size) if size > 1 else link
 
 
 def _collectives(cluster: Cluster, groups: list[list[int]], effort: Effort) -> list[Times]:
@@ -148,9 +148,14 @@ def with_sends(link: Link, seconds: dict[int, float]) -> Link:
     return replace(link, bytes_per_s=rounded(line.per_s), latency_s=rounded(line.latency_s))
 
 
-def with_alone(link: Link, seconds: dict[int, float]) -> Link:
-    """What one rank of each host finds, by the messages that it alone sends."""
-    alone = rounded(fit_line(list(seconds), list(seconds.values())).per_s)
+def with_alone(link: Link, seconds: dict[int, float], ranks: int) -> Link:
+    """What one rank of each host finds, by the messages that it alone sends.
+
+    Of `ranks` that share a link each has at least so small a part of it: more than all of their shares
+    is luck, as what limits a link may let the first bytes through.
+    """
+    line = fit_line(list(seconds), list(seconds.values()))
+    alone = rounded(min(line.per_s, ranks * link.bytes_per_s))
     return replace(link, alone_bytes_per_s=alone) if alone > link.bytes_per_s else link
 
 

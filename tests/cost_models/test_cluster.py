@@ -50,14 +50,16 @@ def test_messages_have_a_line_of_their_own() -> None:
 
 def test_one_rank_alone_may_have_more_of_a_shared_link() -> None:
     """Racks of two hosts behind one uplink: each has half of it, one alone the whole."""
-    link = with_alone(Link(1e7, 1e-4), {n: 1e-4 + n / 2e7 for n in (1000, 10**6)})
+    link = with_alone(Link(1e7, 1e-4), {n: 1e-4 + n / 2e7 for n in (1000, 10**6)}, 2)
     assert link.among(1) == pytest.approx(2e7) and link.among(2) == pytest.approx(1e7)
     assert link.among(4) == pytest.approx(1e7)
     assert seconds(1e7, Border(1, 1), Border(1, 1), link) == pytest.approx(0.5)
     assert seconds(1e7, Border(2, 2), Border(2, 2), link) == pytest.approx(0.5)
     assert seconds(1e7, Border(2, 1), Border(2, 1), link) == pytest.approx(1.0)
-    adapters = with_alone(Link(1e7, 1e-4), {n: 1e-4 + n / 1e7 for n in (1000, 10**6)})
+    adapters = with_alone(Link(1e7, 1e-4), {n: 1e-4 + n / 1e7 for n in (1000, 10**6)}, 2)
     assert adapters.among(1) == adapters.among(8) == 1e7
+    lucky = with_alone(Link(1e7, 1e-4), {n: 1e-4 + n / 5e8 for n in (1000, 10**6)}, 2)
+    assert lucky.among(1) == 2e7
     hardware = replace(load("h100"), inter_host=link)
     assert parse(to_text(hardware), "here").inter_host == link
     assert "alone" not in to_text(load("h100"))
