@@ -190,8 +190,8 @@ def _unbeaten(places: Ints, criteria: Array) -> Ints:
     place, left = places[order], criteria[order]
     # Ranks that fall from set to set: the first row of each is below all rows before it.
     ranks = np.unique(left[:, 1], return_inverse=True)[1] - place * (len(left) + 1)
-    before = np.minimum.accumulate(ranks)
-    kept = np.concatenate([ranks[:1] == ranks[:1], ranks[1:] < before[:-1]])
+    kept = np.ones(len(ranks), dtype=bool)
+    kept[1:] = ranks[1:] < np.minimum.accumulate(ranks)[:-1]
     if criteria.shape[1] > 2:
         kept = _unbeaten_in_all(place, left, kept)
     return order[np.flatnonzero(kept)]

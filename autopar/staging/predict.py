@@ -92,7 +92,7 @@ def costs(
     """For the simulator: one byte is one second, so that a transfer occupies its link for as long."""
     holders = plan.schedule.holders
     made = tuple(
-        _slowest([spent[stage, worker] for worker in workers])
+        _slowest([_as_run(spent[stage, worker], plan.schedule) for worker in workers])
         for stage, workers in enumerate(holders)
     )
     pairs = sorted({(c.source, c.target) for c in stages.crossings})
@@ -113,13 +113,20 @@ def _versions(each: StagePlan, plan: PipelinePlan) -> int:
     return most_versions([a for a in plan.schedule.workers[each.worker] if a.stage == each.stage])
 
 
+def _as_run(spent: Spent, schedule: Schedule) -> Spent:
+    """Under a schedule that splits backwards every forward puts gradients off, also of those that are
+    not split."""
+    if not schedule.splits_backward:
+        return spent
+    return replace(spent, input_grad_s=spent.input_grad_s + spent.split_s)
+
+
 def _slowest(every: Sequence[Spent]) -> StageCost:
     """Of a stage's copies."""
     return StageCost(
         forward=max(s.forward_s for s in every),
-        input_gradient=max(s.input_grad_s + s.split_s for s in every),
+        input_gradient=max(s.input_grad_s for s in every),
         weight_gradient=max(s.weight_grad_s for s in every),
-        backward=max(s.input_grad_s + s.weight_grad_s for s in every),
         kept=max(s.kept_nbytes for s in every),
         kept_for_weights=max(s.kept_nbytes for s in every),
         working=max(s.working_nbytes for s in every),
@@ -157,11 +164,11 @@ def _border(plan: Plan, form: Sharding) -> Border:
 
 
 def _figures(each: StagePlan, spent: Spent, schedule: Schedule) -> StageFigures:
+    spent = _as_run(spent, schedule)
     own = [a for a in schedule.workers[each.worker] if a.stage == each.stage]
     held = most_in_flight(own)
-    split_s = spent.split_s if any(action.kind == "I" for action in own) else 0.0
     return StageFigures(
-        each.stage, each.worker, spent.forward_s, spent.input_grad_s + split_s, spent.weight_grad_s,
+        each.stage, each.worker, spent.forward_s, spent.input_grad_s, spent.weight_grad_s,
         spent.once_s, held, spent.rest_nbytes + held * spent.kept_nbytes + spent.working_nbytes,
         spent.hideable_s - spent.hidden_s,
     )  # fmt: skip
