@@ -3,11 +3,15 @@
 Every token goes to the experts that it chose, as many as come; between its two products an expert's
 rows pass through an activation.  As several operators that would need all rows of a sum that ranks
 hold in parts; as one, each rank does the rows of its own experts, and the results add up.
+
+Autograd keeps the operands and the rows behind the first product, expert after expert.  How many rows
+come is known when they have come: where experts are split, fake tensors stand for all choices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -28,7 +32,13 @@ ACTIVATIONS: dict[str, tuple[Activation, Derivative]] = {
 """By name: the function, and its gradient given the one behind it and what it read."""
 
 
-@torch.library.custom_op("autopar::routed_experts", mutates_args=())
+_library = torch.library.Library("autopar", "FRAGMENT")
+_library.define(
+    "routed_experts(Tensor x, Tensor chosen, Tensor weights, Tensor up, Tensor down, str activation)"
+    " -> Tensor"
+)
+
+
 def routed_experts(
     x: torch.Tensor,
     chosen: torch.Tensor,
@@ -42,17 +52,32 @@ def routed_experts(
     x [tokens, in], chosen and weights [tokens, choices], down [experts, out, inner], and up
     [experts, inner, in], or [experts, 2 * inner, in] with the gates in front.
     """
-    out = x.new_zeros(
-        x.shape[0], down.shape[1], dtype=torch.promote_types(down.dtype, weights.dtype)
-    )
-    flat = weights.flatten()
-    for expert, token, choice in _routes(chosen, up.shape[0]):
-        made = _Rows(x[token].to(up.dtype), up[expert], down[expert], activation).made
+    made: torch.Tensor = torch.ops.autopar.routed_experts(x, chosen, weights, up, down, activation)
+    return made
+
+
+@torch.library.custom_op("autopar::routed_experts_forward", mutates_args=())
+def _mixture(
+    x: torch.Tensor,
+    chosen: torch.Tensor,
+    weights: torch.Tensor,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    activation: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sums, and the rows [rows, up's rows] behind the first product, expert after expert."""
+    dtype = torch.promote_types(down.dtype, weights.dtype)
+    out = x.new_zeros(x.shape[0], down.shape[1], dtype=dtype)
+    routes, flat = _Routes(chosen, up.shape[0]), weights.flatten()
+    before = up.new_empty(routes.count, up.shape[1])
+    for expert, here, token, choice in routes:
+        torch.mm(x[token].to(up.dtype), up[expert].T, out=before[here])
+        made = _Inner(before[here], down.shape[2], activation).rows @ down[expert].T
         out.index_add_(0, token, (made * flat[choice, None]).to(out.dtype))
-    return out.to(x.dtype)
+    return out.to(x.dtype), before
 
 
-@routed_experts.register_fake
+@_mixture.register_fake
 def _(
     x: torch.Tensor,
     chosen: torch.Tensor,
@@ -60,8 +85,9 @@ def _(
     up: torch.Tensor,
     down: torch.Tensor,
     activation: str,
-) -> torch.Tensor:
-    return x.new_empty(x.shape[0], down.shape[1])
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out = x.new_empty(x.shape[0], down.shape[1])
+    return out, up.new_empty(chosen.shape[0] * chosen.shape[1], up.shape[1])
 
 
 @torch.library.custom_op("autopar::routed_experts_backward", mutates_args=())
@@ -72,20 +98,24 @@ def _gradients(
     weights: torch.Tensor,
     up: torch.Tensor,
     down: torch.Tensor,
+    before: torch.Tensor,
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, weights, up and down; the first product is computed again."""
+    """Gradients of x, weights, up and down; those of matrices are written where they belong."""
     of_x, of_weights = torch.zeros_like(x), torch.zeros_like(weights)
     of_up, of_down = torch.empty_like(up), torch.empty_like(down)
     flat, flat_gradient = weights.flatten(), of_weights.view(-1)
     idle = set(range(up.shape[0]))
-    for expert, token, choice in _routes(chosen, up.shape[0]):
+    for expert, here, token, choice in _Routes(chosen, up.shape[0]):
         idle.remove(expert)
-        rows = _Rows(x[token].to(up.dtype), up[expert], down[expert], activation)
+        inner = _Inner(before[here], down.shape[2], activation)
         behind, factor = gradient[token].to(up.dtype), flat[choice, None].to(up.dtype)
-        of_rows, of_factor = rows.backward(behind, factor, of_up[expert], of_down[expert])
-        flat_gradient[choice] = of_factor.to(of_weights.dtype)
-        of_x.index_add_(0, token, of_rows.to(x.dtype))
+        of_one = behind @ down[expert]
+        flat_gradient[choice] = (of_one * inner.rows).sum(1).to(of_weights.dtype)
+        of_before = inner.backward(of_one.mul_(factor))
+        torch.mm(behind.T, inner.rows.mul_(factor), out=of_down[expert])
+        torch.mm(of_before.T, x[token].to(up.dtype), out=of_up[expert])
+        of_x.index_add_(0, token, (of_before @ up[expert]).to(x.dtype))
     for expert in idle:
         of_up[expert], of_down[expert] = 0, 0
     return of_x, of_weights, of_up, of_down
@@ -99,77 +129,79 @@ def _(
     weights: torch.Tensor,
     up: torch.Tensor,
     down: torch.Tensor,
+    before: torch.Tensor,
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     of_x, of_weights, of_up, of_down = (torch.empty_like(value) for value in (x, weights, up, down))
     return of_x, of_weights, of_up, of_down
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    *tensors, ctx.activation = inputs
-    ctx.save_for_backward(*tensors)
+class _Experts(torch.autograd.Function):
+    """Keeps what the operator's results do not show."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        made: torch.Tensor
+        made, before = _mixture(*inputs)
+        *tensors, ctx.activation = inputs
+        ctx.save_for_backward(*tensors, before)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        of_x, of_weights, of_up, of_down = _gradients(gradient, *ctx.saved_tensors, ctx.activation)
+        return of_x, None, of_weights, of_up, of_down, None
 
 
-def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    of_x, of_weights, of_up, of_down = _gradients(gradient, *ctx.saved_tensors, ctx.activation)
-    return of_x, None, of_weights, of_up, of_down, None
+_library.impl("routed_experts", lambda *inputs: _mixture(*inputs)[0], "CompositeExplicitAutograd")
+_library.impl("routed_experts", _Experts.apply, "Autograd")
+torch.library.register_fake(
+    "autopar::routed_experts",
+    lambda x, chosen, weights, up, down, _: x.new_empty(x.shape[0], down.shape[1]),
+    lib=_library,
+)
 
 
-routed_experts.register_autograd(_backward, setup_context=_keep)
+class _Inner:
+    """What one expert's activation makes of the rows behind its first product."""
 
-
-class _Rows:
-    """The rows of one expert on their way through its network."""
-
-    def __init__(
-        self, rows: torch.Tensor, up: torch.Tensor, down: torch.Tensor, activation: str
-    ) -> None:
-        self.rows, self.up, self.down = rows, up, down
-        self.other: torch.Tensor | None
-        self.function, self.derivative = ACTIVATIONS[activation]
-        before = rows @ up.T
-        gated = up.shape[0] != down.shape[1]
+    def __init__(self, before: torch.Tensor, width: int, activation: str) -> None:
         self.gate, self.other = before, None
-        if gated:
+        self.function, self.derivative = ACTIVATIONS[activation]
+        if before.shape[1] != width:
             self.gate, self.other = before.chunk(2, 1)
-        inner = self.function(self.gate)
-        self.inner = inner if self.other is None else inner * self.other
+        self.rows = self.function(self.gate)
+        if self.other is not None:
+            self.rows = self.rows * self.other
+
+    def backward(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient of the rows behind the first product."""
+        if self.other is None:
+            return self.derivative(gradient, self.gate)
+        of_gate = self.derivative(gradient * self.other, self.gate)
+        return torch.cat([of_gate, gradient * self.function(self.gate)], 1)
+
+
+class _Routes:
+    """Choices in the order of their experts."""
+
+    def __init__(self, chosen: torch.Tensor, experts: int) -> None:
+        flat = chosen.flatten()
+        self.choices = chosen.shape[1]
+        self.order = flat.argsort(stable=True)
+        ends = torch.arange(experts + 1, device=flat.device)
+        # One wait for the device, where a loop over `nonzero` would be one per expert.
+        self.bounds: list[int] = torch.searchsorted(flat[self.order], ends).tolist()
 
     @property
-    def made(self) -> torch.Tensor:
-        """What comes out."""
-        return self.inner @ self.down.T
+    def count(self) -> int:
+        """How many choices are an expert's number."""
+        return self.bounds[-1] - self.bounds[0]
 
-    def backward(
-        self,
-        behind: torch.Tensor,
-        factor: torch.Tensor,
-        of_up: torch.Tensor,
-        of_down: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gradients of the rows, and of the factors by which what came out was multiplied; `behind` is
-        the gradient of that product.  Those of both matrices are written where they belong."""
-        of_one = behind @ self.down
-        of_factor = (of_one * self.inner).sum(1)
-        of_inner = of_one.mul_(factor)
-        if self.other is None:
-            of_before = self.derivative(of_inner, self.gate)
-        else:
-            of_gate = self.derivative(of_inner * self.other, self.gate)
-            of_before = torch.cat([of_gate, of_inner * self.function(self.gate)], 1)
-        torch.mm(behind.T, self.inner.mul_(factor), out=of_down)
-        torch.mm(of_before.T, self.rows, out=of_up)
-        return of_before @ self.up, of_factor
-
-
-def _routes(chosen: torch.Tensor, experts: int) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """Per expert that anybody chose: its number, its tokens, and the places of their choices."""
-    flat = chosen.flatten()
-    order = flat.argsort(stable=True)
-    ends = torch.arange(experts + 1, device=flat.device)
-    # One wait for the device, where a loop over `nonzero` would be one per expert.
-    bounds = torch.searchsorted(flat[order], ends).tolist()
-    for expert in range(experts):
-        choice = order[bounds[expert] : bounds[expert + 1]]
-        if len(choice):
-            yield expert, choice // chosen.shape[1], choice
+    def __iter__(self) -> Iterator[tuple[int, slice, torch.Tensor, torch.Tensor]]:
+        """Per expert that anybody chose: its number, its rows among all, their tokens and choices."""
+        for expert, (first, end) in enumerate(pairwise(self.bounds)):
+            choice = self.order[first:end]
+            if len(choice):
+                here = slice(first - self.bounds[0], end - self.bounds[0])
+                yield expert, here, choice // self.choices, choice

@@ -14,8 +14,8 @@ from autopar.capture import _torch
 from autopar.capture.where import Watcher, Whereabouts, located, origin_at, spoken, users_frame
 from autopar.errors import AutoparError, CaptureError
 
-HARMLESS = {"torch.utils.checkpoint._NoopSaveInputs"}
-"""Functions of torch's own whose backward is that of the operations they wrap."""
+HARMLESS = {"torch.utils.checkpoint._NoopSaveInputs", "autopar.experts._Experts"}
+"""Functions whose backward is that of the operations they wrap, or of the operator they stand behind."""
 REENTRANT = "torch.utils.checkpoint.CheckpointFunction"
 LOST: dict[Any, str] = {
     torch.Tensor.register_hook: "its hook on the gradient would be lost. Make the effect an"

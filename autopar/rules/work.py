@@ -31,7 +31,7 @@ def backward_flops(node: Node, graph: Graph) -> float:
 
     Of a product, each factor's gradient is as much work as the product; what is added to it (a bias)
     only gets a sum.  Attention's four gradients of products are twice the forward, and a fused kernel
-    makes the scores again; experts make their first product again.
+    makes the scores again.
     """
     if not any(tensor.differentiable for tensor in node.outputs):
         return 0.0
@@ -40,7 +40,7 @@ def backward_flops(node: Node, graph: Graph) -> float:
     if name == "scaled_dot_product_attention":
         return 2.5 * forward * any(wanting[:3])
     if name == "routed_experts":
-        return float(2 * forward + _first_products(node, graph))
+        return 2.0 * forward
     if len(wanting) > 2 and name in _ADDED and wanting[_ADDED[name]]:
         return float(forward * (sum(wanting) - 1) + _made(node))
     return float(forward * sum(wanting))
@@ -157,11 +157,6 @@ def _grouped(node: Node, operands: tuple[Tensor, ...]) -> int:
 def _experts(node: Node, operands: tuple[Tensor, ...]) -> int:
     """Every choice of every token passes through one expert's matrices."""
     return sum(_through(operands[1], matrices) for matrices in operands[3:5])
-
-
-def _first_products(node: Node, graph: Graph) -> int:
-    """Of experts: every choice through the first of its expert's matrices."""
-    return _through(graph.tensors[node.operands[1]], graph.tensors[node.operands[3]])
 
 
 def _through(chosen: Tensor, matrices: Tensor) -> int:

@@ -23,7 +23,10 @@ from autopar.runtime.slots import Slot
 
 @dataclass(eq=False)
 class Bucket:
-    """Slots with equal hops and dtypes; `dtype` is that of the reduction."""
+    """Slots with equal hops and dtypes; `dtype` is that of the reduction.
+
+    `waiting` and `unused` are numbers of slots: gradients that have not arrived, and that never will.
+    """
 
     slots: Sequence[Slot]
     axes: Axes
@@ -31,6 +34,7 @@ class Bucket:
     waiting: set[int] = field(default_factory=set)
     unused: set[int] = field(default_factory=set)
     _buffer: torch.Tensor | None = None
+    _places: Sequence[torch.Tensor] = ()
 
     def __post_init__(self) -> None:
         self.hops: tuple[Hop, ...] = self.slots[0].hops
@@ -42,27 +46,30 @@ class Bucket:
 
     def reset(self) -> None:
         """No gradient has arrived yet."""
-        self.waiting = {id(slot) for slot in self.slots}
+        self.waiting = set(range(len(self.slots)))
         self.unused = set()
 
-    def put(self, slot: Slot) -> None:
-        """Copy the leaf's gradient to its place; zeros where the parameter was not used.
+    def put(self, number: int) -> None:
+        """Copy a leaf's gradient to its place; zeros where the parameter was not used.
 
         All ranks run the same program, so a parameter is unused on all of them or on none.
         """
-        place = self._place(self._sums(), slot)
+        if self._is_empty():
+            self._renew()
+        slot, place = self.slots[number], self._places[number]
         gradient = slot.leaf.grad
         if gradient is None:
             place.zero_()
-            self.unused.add(id(slot))
+            self.unused.add(number)
         else:
             place.copy_(slot.pieces.view(gradient.contiguous()))
             slot.leaf.grad = None
-        self.waiting.discard(id(slot))
+        self.waiting.discard(number)
 
     def launch(self) -> None:
         """Start the first collective, past hops that only slice; the others follow in `finish`."""
-        self._current = self._sums()
+        assert self._buffer is not None and not self.waiting
+        self._current = self._buffer
         self._left = list(reversed(self.hops))
         self._work: dist.Work | None = None
         while self._left and self._work is None:
@@ -84,9 +91,9 @@ class Bucket:
                 self.slots, self._entries, self.offsets, self.offsets[1:], strict=False
             )
         ]
-        for slot, mine in zip(self.slots, leave(self._entries, parts, self.axes), strict=True):
-            if id(slot) not in self.unused:
-                slot.settle(mine)
+        for number, mine in enumerate(leave(self._entries, parts, self.axes)):
+            if number not in self.unused:
+                self.slots[number].settle(mine)
         self.reset()
         del self._current
 
@@ -108,20 +115,22 @@ class Bucket:
         else:
             self._work = dist.all_reduce(current, group=axis.group, async_op=True)
 
-    def _sums(self) -> torch.Tensor:
-        """The buffer that gradients are laid out in; a new one where somebody holds the last."""
-        if self._buffer is None or (self._is_full() and _torch.users(self._buffer) > 1):
-            shape = (*self._leading, self.offsets[-1])
-            self._buffer = torch.empty(shape, dtype=self.dtype, device=self.slots[0].local.device)
-        return self._buffer
-
-    def _is_full(self) -> bool:
+    def _is_empty(self) -> bool:
         return len(self.waiting) == len(self.slots)
 
-    def _place(self, buffer: torch.Tensor, slot: Slot) -> torch.Tensor:
-        index = next(i for i, other in enumerate(self.slots) if other is slot)
-        part = buffer[..., self.offsets[index] : self.offsets[index + 1]]
-        return part.view((*self._leading, *slot.pieces.shape[len(self._leading) :]))
+    def _renew(self) -> None:
+        """The buffer that gradients are laid out in; a new one where somebody holds the last."""
+        if self._buffer is None or _torch.users(self._buffer) > 1 + len(self._places):
+            shape = (*self._leading, self.offsets[-1])
+            self._buffer = torch.empty(shape, dtype=self.dtype, device=self.slots[0].local.device)
+            self._places = self._laid_out(self._buffer)
+
+    def _laid_out(self, buffer: torch.Tensor) -> list[torch.Tensor]:
+        """Every slot's part, in the shape of its pieces."""
+        return [
+            buffer[..., start:end].view((*self._leading, *slot.pieces.shape[len(self._leading) :]))
+            for slot, start, end in zip(self.slots, self.offsets, self.offsets[1:], strict=False)
+        ]
 
     @torch.no_grad()
     def gather(self) -> None:
@@ -137,6 +146,6 @@ class Bucket:
                 with named(label("parameters", "", "all_gather", hop.axis)):
                     _torch.all_gather_single(made.view(-1), whole.view(-1), group=group)
                 whole = made
-        for slot in self.slots:
-            slot.pieces.view(slot.leaf.detach()).copy_(self._place(whole, slot))
+        for slot, part in zip(self.slots, self._laid_out(whole), strict=True):
+            slot.pieces.view(slot.leaf.detach()).copy_(part)
             slot.gathered_version = slot.local._version

@@ -35,7 +35,11 @@ class Reducer:
             key=lambda group: backward[id(group[-1])],
         )
         self.buckets = [Bucket(g, axes, g[0].local.dtype) for g in groups]
-        self._bucket_of = {id(slot): b for b in self.buckets for slot in b.slots}
+        self._where = {
+            id(slot): (bucket, number)
+            for bucket in self.buckets
+            for number, slot in enumerate(bucket.slots)
+        }
         self.synchronises = True
         self._in_backward = False
         self._launched = 0
@@ -68,10 +72,12 @@ class Reducer:
             self._in_backward = True
             self._launched = 0
             _torch.after_backward(self._finish)
-        bucket = self._bucket_of.get(id(slot))
-        if self.synchronises and bucket is not None:
-            bucket.put(slot)
-            self._launch_full()
+        where = self._where.get(id(slot))
+        if self.synchronises and where is not None:
+            bucket, number = where
+            bucket.put(number)
+            if not bucket.waiting:
+                self._launch_full()
 
     def _launch_full(self) -> None:
         while self._launched < len(self.buckets) and not self.buckets[self._launched].waiting:
@@ -85,9 +91,8 @@ class Reducer:
                 self._show(slot)
             return
         for bucket in self.buckets[self._launched :]:
-            for slot in bucket.slots:
-                if id(slot) in bucket.waiting:
-                    bucket.put(slot)
+            for number in sorted(bucket.waiting):
+                bucket.put(number)
         self._launch_full()
         for bucket in self.buckets:
             bucket.finish()

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.compiler.compiler import with_outputs
-from autopar.experts import _gradients, routed_experts
+from autopar.experts import _gradients, _mixture, routed_experts
 from autopar.mesh import Mesh
 from autopar.planning.compile import Compilation, Settings, compile_graph
 from autopar.rules import backward_flops, flops
@@ -66,11 +66,11 @@ def test_prices_count_what_is_done() -> None:
     x, _, weights, up, down = (torch.randn(t.shape) for t in tensors)
     chosen = torch.randint(0, up.shape[0], tensors[1].shape)
     with FlopCounterMode(display=False) as forward:
-        routed_experts._init_fn(x, chosen, weights, up, down, "silu")
+        _, before = _mixture._init_fn(x, chosen, weights, up, down, "silu")
     assert forward.get_total_flops() == flops(node, graph)
     behind = torch.randn(x.shape[0], down.shape[1])
     with FlopCounterMode(display=False) as backward:
-        _gradients._init_fn(behind, x, chosen, weights, up, down, "silu")
+        _gradients._init_fn(behind, x, chosen, weights, up, down, before, "silu")
     assert backward.get_total_flops() == backward_flops(node, graph)
 
 

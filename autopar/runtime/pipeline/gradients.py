@@ -32,8 +32,8 @@ class Gradients:
     def reduce(self, stage: int) -> None:
         """Start the sums of what is complete with this stage."""
         for bucket in self._buckets.get(stage, ()):
-            for slot in bucket.slots:
-                bucket.put(slot)
+            for number in range(len(bucket.slots)):
+                bucket.put(number)
             bucket.launch()
             self._launched.append(bucket)
 
