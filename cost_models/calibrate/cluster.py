@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 
-from cost_models.calibrate.fit import fit_line
+from cost_models.calibrate.fit import fit_sustained
 from cost_models.calibrate.measure import QUICK, Effort, in_group, measure, sends
 from cost_models.calibrate.profile import (
     NOMINAL_ETHERNET,
@@ -144,7 +144,7 @@ def _collectives(cluster: Cluster, groups: list[list[int]], effort: Effort) -> l
 
 def with_sends(link: Link, seconds: dict[int, float]) -> Link:
     """Collectives by their own lines; a message, and what was not measured, by that of messages."""
-    line = fit_line(list(seconds), list(seconds.values()))
+    line = fit_sustained(list(seconds), list(seconds.values()))
     return replace(link, bytes_per_s=rounded(line.per_s), latency_s=rounded(line.latency_s))
 
 
@@ -154,7 +154,7 @@ def with_alone(link: Link, seconds: dict[int, float], ranks: int) -> Link:
     Of `ranks` that share a link each has at least so small a part of it: more than all of their shares
     is luck, as what limits a link may let the first bytes through.
     """
-    line = fit_line(list(seconds), list(seconds.values()))
+    line = fit_sustained(list(seconds), list(seconds.values()))
     alone = rounded(min(line.per_s, ranks * link.bytes_per_s))
     return replace(link, alone_bytes_per_s=alone) if alone > link.bytes_per_s else link
 

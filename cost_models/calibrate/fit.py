@@ -40,9 +40,30 @@ class Line:
 def fit_line(amounts: Sequence[float], seconds: Sequence[float]) -> Line:
     """Latency and rate (bytes or operations per second) through measured times."""
     latency_s, per_s = fit_rates([[1.0] * len(amounts), amounts], seconds)
-    line = Line(max(1 / latency_s, SMALLEST_S), per_s, 0.0)
+    return _line(max(1 / latency_s, SMALLEST_S), per_s, amounts, seconds)
+
+
+def _line(
+    latency_s: float, per_s: float, amounts: Sequence[float], seconds: Sequence[float]
+) -> Line:
+    line = Line(latency_s, per_s, 0.0)
     errors = relative_errors([line.seconds(amount) for amount in amounts], seconds)
-    return Line(line.latency_s, line.per_s, max(errors))
+    return Line(latency_s, per_s, max(errors))
+
+
+def fit_sustained(amounts: Sequence[float], seconds: Sequence[float]) -> Line:
+    """Latency and rate of messages on a link that may let a first burst through at once.
+
+    Small messages do not feel such a limit (a token bucket), so relative errors would follow them: the
+    rate is that of what the largest message has more than the second, the latency what fits the rest.
+    """
+    *_, (size, before_s), (largest, last_s) = sorted(zip(amounts, seconds, strict=True))
+    if last_s <= before_s:
+        return fit_line(amounts, seconds)
+    slope = (last_s - before_s) / (largest - size)
+    left = [(1 - slope * n / s, 1 / s) for n, s in zip(amounts, seconds, strict=True)]
+    latency_s = sum(of * weight for of, weight in left) / sum(weight**2 for _, weight in left)
+    return _line(max(latency_s, SMALLEST_S), 1 / slope, amounts, seconds)
 
 
 def fit_rates(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:

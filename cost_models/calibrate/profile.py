@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from cost_models.calibrate.fit import fit_line, fit_rates, relative_errors, rising
+from cost_models.calibrate.fit import fit_line, fit_rates, fit_sustained, relative_errors, rising
 from cost_models.calibrate.measure import Measured
 from cost_models.calibrate.operators import ITEMSIZE
 from cost_models.collectives import ring_terms
@@ -38,7 +38,7 @@ class Times:
     def fit(self) -> Fit:
         """Alpha and beta, and what was measured: more bytes never take less."""
         sizes, seconds = zip(*sorted(self.seconds.items()), strict=True)
-        line = fit_line(sizes, seconds)
+        line = fit_sustained(sizes, seconds)
         return Fit(
             self.collective,
             self.ranks,

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.calibrate import calibrate
-from cost_models.calibrate.fit import fit_line, fit_rates, rising
+from cost_models.calibrate.fit import fit_line, fit_rates, fit_sustained, rising
 from cost_models.calibrate.measure import KINDS, QUICK, Effort, Measured, combined, measure
 from cost_models.calibrate.operators import Amount, samples
 from cost_models.calibrate.processes import run
@@ -54,6 +54,37 @@ def test_the_line_survives_noise_and_says_so(seed: int) -> None:
     assert line.latency_s == pytest.approx(1e-3, rel=0.1)
     assert line.per_s == pytest.approx(1e9, rel=0.15)
     assert 0.01 < line.error < 0.25
+
+
+BURST_NBYTES, LIMITED_PER_S = 2**18, 25e6
+
+
+def test_a_burst_does_not_hide_the_limit() -> None:
+    """A token bucket lets the first 256 kB through at the host's speed."""
+
+    def seconds(nbytes: int) -> float:
+        return 1e-4 + max(nbytes / 5e8, (nbytes - BURST_NBYTES) / LIMITED_PER_S)
+
+    limited = [seconds(nbytes) for nbytes in SIZES]
+    assert fit_line(SIZES, limited).per_s > 5 * LIMITED_PER_S
+    line = fit_sustained(SIZES, limited)
+    assert line.per_s == pytest.approx(LIMITED_PER_S, rel=0.01)
+    assert line.latency_s < 2e-4
+
+
+@given(
+    latency_s=st.floats(min_value=1e-6, max_value=1e-2),
+    bytes_per_s=st.floats(min_value=1e8, max_value=1e11),
+)
+def test_without_a_burst_it_is_the_line(latency_s: float, bytes_per_s: float) -> None:
+    times = [latency_s + nbytes / bytes_per_s for nbytes in SIZES]
+    line = fit_sustained(SIZES, times)
+    assert line.latency_s == pytest.approx(latency_s, rel=1e-3)
+    assert line.per_s == pytest.approx(bytes_per_s, rel=1e-3)
+
+
+def test_noise_that_falls_leaves_the_line() -> None:
+    assert fit_sustained([1e3, 1e6], [2e-3, 1e-3]) == fit_line([1e3, 1e6], [2e-3, 1e-3])
 
 
 def test_a_line_never_falls_and_never_starts_below_zero() -> None:
