@@ -97,7 +97,7 @@ def estimate(
 def hideable_seconds(
     graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, precision: str
 ) -> float:
-    """Of what is sent once a step, seconds of gradients' first collectives, but for the last bucket."""
+    """Of what is sent once a step, seconds of gradients' first collectives that can hide."""
     return sum(hideable_by_axis(graph, parameters, prices, precision).values())
 
 
@@ -113,7 +113,8 @@ def hideable_by_axis(
     for (axis, _), parts in issued.items():
         early = in_buckets(parts)[:-1]
         if early:
-            found[prices.mesh.names[axis]] += sum(map(prices.collective, early))
+            early_s = sum(map(prices.collective, early))
+            found[prices.mesh.names[axis]] += prices.hidden_share * early_s
     return dict(found)
 
 

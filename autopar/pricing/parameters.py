@@ -126,8 +126,8 @@ def storage_seconds(
 ) -> StorageSeconds:
     """Gathering the weight, reducing its gradient with those of so many others, and updating it.
 
-    The gradient's first collective runs beside the backward, as far as buckets are full `early`; those
-    after it wait for its end.
+    The gradient's first collective runs beside the backward, as far as buckets are full `early`, and
+    hides there but for what they take from each other; those after it wait for its end.
     """
     mesh = prices.mesh
     update = 0.0
@@ -141,7 +141,7 @@ def storage_seconds(
     every_s, hideable_s = (
         sum(prices.shared(part, together) for part in parts) for parts in (issued, hideable)
     )
-    hideable_s *= early
+    hideable_s *= early * prices.hidden_share
     return StorageSeconds(update + every_s - hideable_s, hideable_s)
 
 

@@ -82,7 +82,11 @@ class Prices:
 
     @property
     def hidden_share(self) -> float:
-        """How much of the gradients' reduction can hide, as a share of the backward's compute time."""
+        """Of the gradients' reduction beside as much compute, the share that costs nothing.
+
+        The rest is what they take from each other: a CPU's cores, a GPU's memory bandwidth.  So of
+        communication this share hides, under this share of the backward at most.
+        """
         return self.device.overlap
 
     def update(self, nbytes: float) -> float:

@@ -78,7 +78,7 @@ class Measured:
     operators: Mapping[Amount, Mapping[Direction, float]] = field(default_factory=dict)
     """Of each pass by itself."""
     overlap: float = 0.0
-    """Share of compute time under which an all-reduce hides, both being about equally long."""
+    """Share of an all-reduce beside as much compute that costs nothing."""
 
 
 def measure(effort: Effort, apart: bool = False) -> Measured:

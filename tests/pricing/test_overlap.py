@@ -1,0 +1,60 @@
+"""Reductions of gradients beside the backward: what hides, and what it costs all the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import autopar
+from autopar.plans.estimate import Estimate
+from cost_models.hardware import load
+
+LAYERS, WIDTH, ROWS = 12, 512, 4096
+
+
+class Deep(nn.Module):
+    """Gradients of a megabyte each, behind products long enough to hide them all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        return x.square().mean()
+
+
+def under(overlap: float) -> Estimate:
+    """Data parallelism on two H100 that overlap so well."""
+    hardware = load("h100")
+    hardware = replace(hardware, device=replace(hardware.device, overlap=overlap))
+    plan = autopar.plan(
+        Deep(), (2,), {"x": torch.zeros(ROWS, WIDTH)}, hardware=hardware, preset="ddp"
+    )
+    return plan.estimate
+
+
+@pytest.fixture(scope="module")
+def whole() -> Estimate:
+    """Nothing is lost."""
+    return under(1.0)
+
+
+def test_the_last_bucket_hides_nowhere(whole: Estimate) -> None:
+    (reduction,) = (f for f in whole.flows if f.collective == "all_reduce" and f.calls > 1)
+    assert reduction.calls > 2
+    assert 0 < whole.hidden_s < reduction.seconds
+    assert whole.hidden_s == pytest.approx(whole.parts.hideable[0][1])
+
+
+@pytest.mark.parametrize("overlap", [0.25, 0.5, 0.0])
+def test_what_hides_costs_what_it_takes_from_compute(whole: Estimate, overlap: float) -> None:
+    """Compute covers all of it either way: what is lost is a share of the communication."""
+    partly = under(overlap)
+    assert partly.hidden_s == pytest.approx(overlap * whole.hidden_s)
+    lost = (1 - overlap) * whole.hidden_s
+    assert partly.step_s == pytest.approx(whole.step_s + lost)
