@@ -20,9 +20,9 @@ class Device:
 
     `flops_per_s` is the peak by dtype name; the efficiencies are the share of the peak that large
     operators reach.  `launch_s` is spent on every operator call; `overlap` is the share of
-    communication beside as much compute that costs nothing.  The first `cache_bytes` that an operator moves go at
-    `cache_bytes_per_s`, the rest at `bytes_per_s`; without a cache all of them do.  `curves` say how
-    much of this roofline's speed the operators reach that were timed.
+    communication beside as much compute that costs nothing.  The first `cache_bytes` that an
+    operator moves go at `cache_bytes_per_s`, the rest at `bytes_per_s`; without a cache all of them
+    do.  `curves` say how much of this roofline's speed the operators reach that were timed.
     """
 
     name: str
