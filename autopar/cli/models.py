@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -34,7 +35,15 @@ class Loaded:
 
 
 def load(text: str, batch: int | None, sequence: int | None) -> Loaded:
-    """Build the model; Hugging Face configurations need --batch and --sequence."""
+    """Build the model; Hugging Face configurations need --batch and --sequence.
+
+    What the user's code prints goes to standard error: commands print results alone.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        return _loaded(text, batch, sequence)
+
+
+def _loaded(text: str, batch: int | None, sequence: int | None) -> Loaded:
     if text.startswith("hf:"):
         return Loaded(*from_config(Path(text.removeprefix("hf:")), batch, sequence))
     if batch is not None or sequence is not None:

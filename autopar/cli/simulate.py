@@ -16,7 +16,7 @@ from autopar.cli.values import print_json
 from autopar.compiler.given import as_hardware
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.replay import Conditions, play, trace_of
+from autopar.replay import Conditions, play, refuse_other, trace_of
 from autopar.show import show_played
 from cost_models.hardware import Hardware, names
 
@@ -59,7 +59,9 @@ def command(
 
 
 def profile_of(plan: Plan | PipelinePlan, given: str | None) -> Hardware | None:
-    """The profile that is named, or the plan's where autopar has it; None: it is nowhere."""
+    """The profile that is named, which must be the plan's, or that where autopar has it; or None."""
     if given is not None:
-        return as_hardware(given)
+        named = as_hardware(given)
+        refuse_other(named, plan.hardware, plan.hardware_digest)
+        return named
     return as_hardware(plan.hardware) if plan.hardware in names() else None

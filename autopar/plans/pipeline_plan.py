@@ -18,6 +18,7 @@ from autopar.plans.changes import Difference, Outline, Outlined, difference
 from autopar.plans.html import Shown
 from autopar.plans.pipeline_changes import pipeline_outline
 from autopar.plans.plan import Plan
+from autopar.plans.sound import check_sound
 from autopar.plans.texts import MeshText
 from autopar.plans.timing import Timing, summed_up
 from autopar.reading import first_fault, text_of
@@ -238,6 +239,8 @@ class PipelinePlan(Shown):
             raise PlanError(
                 f"{source} has pipeline schema {plan.schema}; this autopar reads {PIPELINE_SCHEMA}."
             )
+        for each in plan.stages:
+            check_sound(each.plan, f"{source}: stage {each.stage} on worker {each.worker}")
         return plan
 
     @classmethod

@@ -26,6 +26,7 @@ from autopar.plans.estimate import Estimate, Flow, Parts
 from autopar.plans.html import Shown
 from autopar.plans.record import Asked, Padded, Padding, Search, Share, View
 from autopar.plans.schema import check_schema
+from autopar.plans.sound import check_sound
 from autopar.plans.texts import MeshText, ShardingText
 from autopar.plans.timing import OpTime, Timing, summed_up
 from autopar.reading import first_fault, text_of
@@ -200,6 +201,7 @@ class Plan(Shown):
                 f"{source} is not an autopar plan: {first_fault(error)}. "
                 "Make a new one with `autopar plan`."
             ) from None
+        check_sound(plan, source)
         return plan
 
     @classmethod

@@ -11,10 +11,12 @@ def check_schema(text: str, source: str, wanted: int) -> None:
     """Refuse the plan of a pipeline, and a plan of another schema."""
     try:
         content = json.loads(text)
-        schema, is_pipeline = content["schema"], "actions" in content
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, RecursionError):
         return  # what it is instead of a plan is said by whoever reads its fields
-    if is_pipeline:
+    if not isinstance(content, dict) or "model" not in content:
+        return
+    schema = content.get("schema")
+    if "actions" in content:
         raise PlanError(
             f"{source} is the plan of a pipeline, and this asks for one without stages. Make one with "
             "`autopar plan --stages 1`; `autopar show`, `autopar emit` and `autopar verify` take either."

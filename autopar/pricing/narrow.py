@@ -32,6 +32,7 @@ def narrow(
     rest = dict(storages)
     for place, constraint in enumerate(constraints):
         earlier = constraints[:place]
+        _refuse_dims_of_nobody(constraint, graph, active)
         if _is_about_parameters(constraint):
             for name, options in rest.items():
                 node = graph.node[name]
@@ -116,9 +117,32 @@ def _refuse_clash(
     )
 
 
+def _refuse_dims_of_nobody(constraint: Constraint, graph: Graph, active: frozenset[str]) -> None:
+    """What is forbidden may be a dim that some of the names lack, but not all of them."""
+    if constraint.kind != "forbid":
+        return
+    spoken: list[tuple[str, Tensor]] = []
+    for node in graph.nodes:
+        if node.op == "parameter" and _is_about_parameters(constraint):
+            found = node.outputs if constraint.matches(node.target) else ()
+            spoken += [(node.target, tensor) for tensor in found]
+        elif not node.is_leaf:
+            names = [*node.operands, *(tensor.name for tensor in node.outputs)]
+            indices = _spoken_of(constraint, node, graph, active)
+            spoken += [(node.path, graph.tensors[names[i]]) for i in indices]
+    if spoken:
+        name, most = max(spoken, key=lambda pair: len(pair[1].shape))
+        _refuse_missing(constraint, name, most)
+
+
 def _refuse_dims(constraint: Constraint, name: str, tensors: Iterable[Tensor]) -> None:
-    """Refuse what no tensor that is spoken of has, unless an alternative asks for something else."""
-    most = max(tensors, key=lambda tensor: len(tensor.shape))
+    """What is asked for must be a dim of some tensor behind the name."""
+    if constraint.kind != "forbid":
+        _refuse_missing(constraint, name, max(tensors, key=lambda tensor: len(tensor.shape)))
+
+
+def _refuse_missing(constraint: Constraint, name: str, most: Tensor) -> None:
+    """Refuse what this tensor has not, unless an alternative asks for something else."""
     tokens = {token for alternative in constraint.allowed for token in alternative}
     types = [None if token == "S" else parse_type(token) for token in sorted(tokens)]
     dims = [kind.dim for kind in types if isinstance(kind, S)]

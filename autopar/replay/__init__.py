@@ -9,13 +9,14 @@ from __future__ import annotations
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.replay.conditions import AS_PLANNED, Conditions
+from autopar.replay.flows import refuse_other
 from autopar.replay.played import Played, Row, Span
 from autopar.replay.staged import play_stages
 from autopar.replay.trace import trace_of
 from autopar.replay.whole import play_whole
 from cost_models.hardware import Hardware
 
-__all__ = ["AS_PLANNED", "Conditions", "Played", "Row", "Span", "play", "trace_of"]
+__all__ = ["AS_PLANNED", "Conditions", "Played", "Row", "Span", "play", "refuse_other", "trace_of"]
 
 
 def play(

@@ -80,9 +80,14 @@ def checked(
             f"Another bandwidth is worked out from the links of {named}, a profile that does not come "
             "with autopar: pass its file with --hardware."
         )
+    refuse_other(hardware, named, figures)
+    return hardware
+
+
+def refuse_other(hardware: Hardware, named: str, figures: str) -> None:
+    """`InputError` unless the profile has the figures that a plan was priced by."""
     if figures and digest(hardware) != figures:
         raise InputError(
             f"The plan was priced for {named} ({figures}), not for {hardware.device.name} "
             f"({digest(hardware)}): pass that profile with --hardware, or plan again."
         )
-    return hardware

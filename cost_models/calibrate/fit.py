@@ -55,13 +55,15 @@ def fit_sustained(amounts: Sequence[float], seconds: Sequence[float]) -> Line:
     """Latency and rate of messages on a link that may let a first burst through at once.
 
     Small messages do not feel such a limit (a token bucket), so relative errors would follow them: the
-    rate is that of what the largest message has more than the second, the latency what fits the rest.
+    rate is the slope through the larger half, the latency what then fits all.
     """
-    *_, (size, before_s), (largest, last_s) = sorted(zip(amounts, seconds, strict=True))
-    if last_s <= before_s:
+    points = sorted(zip(amounts, seconds, strict=True))
+    large = np.asarray(points[-max(2, len(points) // 2) :], dtype=float)
+    terms = np.stack([np.ones(len(large)), large[:, 0]], axis=1) / large[:, 1:]
+    slope = float(np.linalg.lstsq(terms, np.ones(len(large)), rcond=None)[0][1])
+    if slope <= 0:
         return fit_line(amounts, seconds)
-    slope = (last_s - before_s) / (largest - size)
-    left = [(1 - slope * n / s, 1 / s) for n, s in zip(amounts, seconds, strict=True)]
+    left = [(1 - slope * n / s, 1 / s) for n, s in points]
     latency_s = sum(of * weight for of, weight in left) / sum(weight**2 for _, weight in left)
     return _line(max(latency_s, SMALLEST_S), 1 / slope, amounts, seconds)
 
