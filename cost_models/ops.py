@@ -13,6 +13,10 @@ SPLIT_CALLS = 5
 """What it takes a CPU to put a product's weight gradient off, in operator calls: all operators of the
 forward pass through a mode of Python's, its gradient through a hook.  46 us where a call takes 9.7."""
 
+MESSAGE_CALLS = 15
+"""What a CPU spends on a message between stages, whatever its size, in operator calls: to start it, on
+the backend's thread, to wait.  130 to 170 us of a send or a receive where a call takes 10.2."""
+
 
 def op_seconds(
     flops: float,
@@ -66,6 +70,14 @@ def split_seconds(products: int, device: Device) -> float:
     where kernels are queued: on all devices but CPUs.
     """
     return products * SPLIT_CALLS * device.launch_s if device.kind == "cpu" else 0.0
+
+
+def messages_seconds(count: int, device: Device) -> float:
+    """Seconds that a rank spends on so many sends or receives, beside what the link takes for them.
+
+    Devices that have kernels for it spend none of their own time.
+    """
+    return count * MESSAGE_CALLS * device.launch_s if device.kind == "cpu" else 0.0
 
 
 def _memory_seconds(nbytes: float, device: Device) -> float:

@@ -17,12 +17,12 @@ def check_sound(plan: Plan, source: str) -> None:
     """Raise `PlanError`, naming `source`, unless types have an axis each and figures are figures."""
     fault = next(_faults(plan), None)
     if fault:
-        raise PlanError(f"{source} is not an autopar plan: {fault}. Make a new one with `autopar plan`.")
+        raise PlanError(
+            f"{source} is not an autopar plan: {fault}. Make a new one with `autopar plan`."
+        )
 
 
 def _faults(plan: Plan) -> Iterator[str]:
-    if not plan.choices:
-        yield "it chooses nothing"
     axes, mesh = len(plan.mesh.sizes), plan.mesh
     for where, sharding in _shardings(plan):
         if len(sharding.types) != axes:

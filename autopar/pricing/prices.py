@@ -14,7 +14,13 @@ from autopar.mesh import Mesh
 from cost_models.collectives import axis_link, collective_seconds
 from cost_models.hardware import Device, Hardware, Link
 from cost_models.measured import Times, Work
-from cost_models.ops import adamw_seconds, message_copy_seconds, op_seconds, split_seconds
+from cost_models.ops import (
+    adamw_seconds,
+    message_copy_seconds,
+    messages_seconds,
+    op_seconds,
+    split_seconds,
+)
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,10 @@ class Prices:
     def split(self, products: int) -> float:
         """Seconds for which so many products put their weights' gradients off."""
         return split_seconds(products, self.device)
+
+    def messages(self, count: int) -> float:
+        """Seconds that one rank spends on so many sends to other stages, or receives from them."""
+        return messages_seconds(count, self.device)
 
     @property
     def hidden_share(self) -> float:

@@ -28,6 +28,7 @@ from autopar.staging.borders import Border, link_of, name_of, seconds, tiles
 from autopar.staging.copied import copied
 from autopar.staging.staged import on_full_hosts
 from cost_models.hardware import Hardware
+from cost_models.ops import messages_seconds
 
 
 def predict(
@@ -77,10 +78,30 @@ def stages_spent(
         )
         for each in plan.stages
     }
+    device = prices_of(plan.mesh, shared, settings).device
+    for (stage, worker), spent in found.items():
+        forward, back = _messages(plan, stages, stage, worker)
+        found[stage, worker] = replace(
+            spent,
+            forward_s=spent.forward_s + messages_seconds(forward, device),
+            input_grad_s=spent.input_grad_s + messages_seconds(back, device),
+        )
     for each in copied(plan, stages, hardware):
         key = each.stage, each.worker
         found[key] = replace(found[key], exposed_s=found[key].exposed_s + each.seconds)
     return found
+
+
+def _messages(plan: PipelinePlan, stages: Stages, stage: int, worker: int) -> tuple[int, int]:
+    """Tensors of a microbatch that a stage there exchanges with other workers', and their gradients."""
+    held = plan.schedule.held[worker]
+    crossing = [
+        stages.graphs[c.source].tensors[c.tensor]
+        for c in stages.crossings
+        for here, there in ((c.source, c.target), (c.target, c.source))
+        if here == stage and there not in held
+    ]
+    return len(crossing), sum(tensor.differentiable for tensor in crossing)
 
 
 def costs(

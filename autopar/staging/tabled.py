@@ -13,15 +13,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from autopar.blocks import MODES, Recompute, blocks
 from autopar.capture.saved import saved
-from autopar.graph import Graph
+from autopar.graph import Graph, Tensor
 from autopar.mesh import Mesh
 from autopar.placement import S
 from autopar.planning.posed import Settings, prices_of
 from autopar.pricing.estimate import storage_bytes
 from autopar.split import computing, crossing, shared, split
 from autopar.stages import Family, StageProblem, StageTable
+from autopar.stages.table import Array
 from autopar.staging.borders import Border, link_between, passing, tiles_of
 from autopar.staging.decided import Decided, decide, of_pieces
 from autopar.staging.figures import Cut, Piece, Pieces, Remembered
@@ -220,6 +223,7 @@ class Sweep:
         read = [_border(each.decided, sized.graph, across) for each in offers]
         borders = sorted(set(read))
         cut = self.cut(sized)
+        crossed = [(), *across, ()]
         seconds: defaultdict[Mesh, Remembered] = defaultdict(Remembered)
         ways = [
             way(
@@ -230,13 +234,21 @@ class Sweep:
                 [p.spent(cut, mode, seconds[each.decided.mesh]) for p in each.pieces],
                 each.ties,
                 borders.index(border),
+                self._handled(crossed, each.decided.mesh),
             )
             for each, border in zip(offers, read, strict=True)
             for mode, name in each.name.items()
         ]
         link = link_between(self.hardware, self.mesh.world_size)
-        send, back = passing([(), *across, ()], borders, link)
+        send, back = passing(crossed, borders, link)
         return StageTable(count, tuple(ways), send, back, link.latency_s)
+
+    def _handled(self, crossed: Sequence[Sequence[Tensor]], mesh: Mesh) -> tuple[Array, Array]:
+        """[position] of one rank's own seconds for what crosses there, and for its gradients."""
+        prices = prices_of(mesh, self.hardware, self.settings)
+        forward = [prices.messages(len(tensors)) for tensors in crossed]
+        back = [prices.messages(sum(t.differentiable for t in tensors)) for tensors in crossed]
+        return np.array(forward), np.array(back)
 
     def cut(self, sized: Sized) -> Cut:
         """In pieces; the same object, however often it is asked for."""

@@ -43,8 +43,12 @@ def way(
     figures: Sequence[Spent],
     ties: Sequence[Tie],
     border: int,
+    handled: tuple[Array, Array],
 ) -> Way:
-    """Figures of pieces of the folded graph -> figures of all ranges of the whole one."""
+    """Figures of pieces of the folded graph -> figures of all ranges of the whole one.
+
+    `handled`: what sending or receiving all that crosses there takes, at every position; gradients.
+    """
     size = len(chain.positions)
     behind = np.triu(np.ones((size, size), dtype=bool), 1)
 
@@ -56,15 +60,17 @@ def way(
     hideable, covers = summed(lambda f: f.hideable_s), summed(lambda f: f.covers_s)
     hidden = np.minimum(hideable, covers)
 
-    def seconds(of: Callable[[Spent], float]) -> Array:
-        return np.where(behind, summed(of), np.inf)
+    def seconds(of: Callable[[Spent], float], at_ends: Array | float = 0.0) -> Array:
+        return np.where(behind, summed(of) + at_ends, np.inf)
+
+    forward, back = (each[:, None] + each[None, :] for each in handled)
 
     return Way(
         name,
         hosts,
         mesh.world_size // hosts,
-        seconds(lambda f: f.forward_s),
-        seconds(lambda f: f.input_grad_s),
+        seconds(lambda f: f.forward_s, forward),
+        seconds(lambda f: f.input_grad_s, back),
         seconds(lambda f: f.weight_grad_s),
         _without_twice(summed(lambda f: f.rest_nbytes), ties, chain.positions),
         summed(lambda f: f.kept_nbytes),

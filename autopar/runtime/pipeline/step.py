@@ -6,6 +6,7 @@ Transfers never block: receives are posted some computations ahead, sends are wa
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal
@@ -48,7 +49,7 @@ class Step:
         self._seed, self._scale, self._update = seed, scale, update
         self._arriving: dict[Arrival, dict[str, Arriving]] = {}
         self._made: dict[Arrival, Tensors] = {}
-        self._sends: list[Work] = []
+        self._sends: deque[Work] = deque()
         self.losses: dict[int, torch.Tensor] = {}
 
     @property
@@ -68,10 +69,15 @@ class Step:
             posted = self._post_ahead(actions, place, posted)
             with named(f"stage {action.stage}: {action}"):
                 self._do(action)
-            self._sends = [send for send in self._sends if not send[0].is_completed()]
+            self._let_go()
         with named("wait for what was sent"):
             for work, _ in self._sends:
                 work.wait()
+
+    def _let_go(self) -> None:
+        """Of the buffers of the oldest sends that are done."""
+        while self._sends and self._sends[0][0].is_completed():
+            self._sends.popleft()
 
     def _post_ahead(self, actions: Sequence[Action], place: int, posted: int) -> int:
         computations = sum(action.kind in COMPUTE for action in actions[place:posted])
