@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
@@ -21,7 +22,7 @@ from autopar.placement import Sharding
 from autopar.plans.record import Padding
 from autopar.request.batch import Batch
 from tests import models, parity
-from tests.architectures import ARCHITECTURES
+from tests.architectures import ARCHITECTURES, WORKAROUNDS
 from tests.capture.interpret import interpret
 from tests.uneven import UNEVEN
 from tests.wide import Wide
@@ -67,7 +68,7 @@ def loss_and_gradients(
         for key, value in Batch.of((), case.inputs).tensors.items()
     }
     buffers = {key: b.clone() for key, b in case.model.named_buffers()}
-    with Wide():
+    with Wide() if is_double(case) else nullcontext():
         values = interpret(graph, entering, buffers, inputs)
     assert graph.loss is not None
     loss = values[graph.loss]
@@ -75,17 +76,23 @@ def loss_and_gradients(
     return loss.detach(), {key: p.grad for key, p in parameters.items()}
 
 
+def is_double(case: parity.Reference) -> bool:
+    """Some models have operators that know single precision alone."""
+    return next(case.model.parameters()).dtype == torch.float64
+
+
 def check(case: parity.Reference, padding: tuple[Padding, ...]) -> None:
     """Loss and gradients are those without padding."""
     graph = padded(case.graph, padding)
     assert {(p.leaf, p.pad) for p in padding_of(graph)} >= {(p.leaf, p.pad) for p in padding}
     loss, gradients = loss_and_gradients(case, graph)
-    assert torch.allclose(loss, case.losses[0], rtol=1e-10, atol=0), padding[0]
+    near = (1e-10, 1e-9) if is_double(case) else (case.tolerance, case.tolerance)
+    assert torch.allclose(loss, case.losses[0], rtol=near[0], atol=0), padding[0]
     scale = max(float(g.abs().max()) for g in case.gradients.values() if g is not None)
     for key, want in case.gradients.items():
         got = gradients[key]
         if want is not None and got is not None:
-            assert float((got - want).abs().max()) <= 1e-9 * scale, (padding[0], key)
+            assert float((got - want).abs().max()) <= near[1] * scale, (padding[0], key)
         else:
             assert got is None or not got.any(), key
 
@@ -116,7 +123,7 @@ def test_everyday_models(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [n for n in (*models.ALL, *(f"architectures.{a}" for a in ARCHITECTURES))]
+    "name", [*models.ALL, *(f"architectures.{a}" for a in ARCHITECTURES if a not in WORKAROUNDS)]
 )
 def test_every_architecture(name: str) -> None:
     """Whatever is proposed is right, for axes that divide nothing."""
