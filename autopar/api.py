@@ -93,7 +93,8 @@ def parallelize(
     - `loss`: called as ``loss(output, **targets)``.
     - `optimizer`: the kind that you will use, for the memory of its state.
     - `precision`: None (as the model is), ``"bfloat16"``, ``"float16"``, or a ``torch.autocast``.
-    - `memory_limit`: per device, in bytes or as ``"40GiB"``.
+    - `memory_limit`: per device, in bytes or as ``"40GiB"``; None is the device's own, where the best
+      plan would need more, and ``"none"`` permits a plan without stages to do so, as a preset may.
     - `hardware`: a profile's name or file; None is this machine.
     - `preset`, `constraints`: a known parallelism; patterns over names and their types, or tables of
       them below ``"pin"``, ``"forbid"`` and ``"prefer"`` (`autopar.request.constraints.from_user`), or

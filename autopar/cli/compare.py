@@ -25,6 +25,7 @@ from autopar.cli.output import console, known, watched
 from autopar.cli.stages import load_plan
 from autopar.cli.values import print_json
 from autopar.compare import Contender, compare
+from autopar.compiler.compiler import memory_of
 from autopar.compiler.given import as_hardware
 from autopar.errors import InputError
 from autopar.mesh import Mesh
@@ -58,9 +59,11 @@ def command(
         "optimizer": optimizer, "precision": precision, "memory_limit": memory,
         "database": database,
     }  # fmt: skip
-    limit = Options.of(**asked).memory_limit
     chosen = tuple(known("preset", name, presets.names()) for name in preset or presets.names())
     devices, profile = Mesh.parse(mesh), as_hardware(hardware or None)
+    limit = Options.of(**asked).memory_limit
+    if limit is None:
+        limit = memory_of(devices, profile)
     given = {str(path): load_plan(path) for path in plan or ()}
     if len(given) < len(plan or ()):
         raise InputError("The same --plan is given twice.")

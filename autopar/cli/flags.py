@@ -32,7 +32,10 @@ OPTIMIZER = Annotated[str, typer.Option(help="Class name in torch.optim.")]
 PRECISION = Annotated[
     str | None, typer.Option(help="float32, bfloat16 or float16; none: as the model.")
 ]
-MEMORY = Annotated[str | None, typer.Option(help="Limit per device, e.g. 40GiB.")]
+MEMORY = Annotated[
+    str | None,
+    typer.Option(help="Limit per device, e.g. 40GiB, or none; not given: what it has."),
+]
 
 STAGES = Annotated[
     str | None,

@@ -33,16 +33,20 @@ from autopar.cli.models import Loaded, load
 from autopar.cli.output import console, known, save, working
 from autopar.cli.stages import Forced, Shape, read_stages
 from autopar.cli.values import outlined, print_json
+from autopar.compiler.compiler import memory_of
 from autopar.compiler.given import as_hardware
 from autopar.errors import ConstraintError, InputError, MeshError
 from autopar.mesh import Mesh
 from autopar.planning.posed import Compilation
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.request.constraint_file import from_file
 from autopar.request.constraints import from_user
 from autopar.request.options import Constraints, Options
 from autopar.request.views import views
 from autopar.rules import coverage, discovered
 from autopar.show import coverage_line, show_pipeline, show_plan
+from autopar.show.units import nbytes
 from autopar.solve.problem_text import to_json
 from autopar.staging.staged import Staged
 from cost_models.hardware import Hardware
@@ -115,6 +119,17 @@ def command(
         print_json(outlined(made.plan) | {"written": output})
     else:
         _print(made, output)
+    _warn(made.plan, profile)
+
+
+def _warn(plan: Plan | PipelinePlan, profile: Hardware) -> None:
+    """A preset, or no limit asked for, may need more than there is."""
+    needed = plan.outline.figures.get(("memory", "peak"), 0.0)
+    own = memory_of(plan.mesh, profile)
+    if needed > own:
+        console(stderr=True).print(
+            f"warning: a step needs {nbytes(needed)}, a device of {plan.hardware} has {nbytes(own)}."
+        )
 
 
 def _print(made: Staged | Compilation, output: Path) -> None:

@@ -50,6 +50,8 @@ def command(
 
     Repeated blocks are folded; what your constraints speak of is marked.
     """
+    if model is None and (batch is not None or sequence is not None):
+        raise InputError("--batch and --sequence are of a MODEL: pass it behind the plan.")
     decided = load_plan(plan)
     graph: Graph | None = None
     if isinstance(decided, PipelinePlan):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -24,7 +25,7 @@ from autopar.padding import padded
 from autopar.placement import Sharding
 from autopar.planning.asked import preset_constraints, storage_of
 from autopar.planning.compile import arriving, batch_form, compile_graph, frontier
-from autopar.planning.posed import Compilation, Settings
+from autopar.planning.posed import Compilation, Settings, prices_of
 from autopar.plans.plan import Plan
 from autopar.plans.record import Padding
 from autopar.pricing.timed import times_for
@@ -38,6 +39,11 @@ from autopar.runtime.program import Program, load
 from autopar.watch import Watch, unwatched
 from cost_models.hardware import Hardware
 from cost_models.measured import Times
+
+
+def memory_of(mesh: Mesh, hardware: Hardware) -> float:
+    """Bytes that one of these devices has."""
+    return prices_of(mesh, hardware, Settings()).device.memory_bytes
 
 
 def captured(
@@ -88,9 +94,15 @@ class Compiler:
         )
 
     def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
-        return compile_graph(
-            graph, self.mesh, self.hardware, self.settings(batch), self._saved(graph)
-        )
+        """Within what was asked for; where nothing was, within the device, if the best would not be."""
+        settings, kept = self.settings(batch), self._saved(graph)
+        made = compile_graph(graph, self.mesh, self.hardware, settings, kept)
+        own = memory_of(self.mesh, self.hardware)
+        is_free = self.options.memory_limit is None and self.options.preset is None
+        if is_free and self._first is None and made.plan.estimate.memory_nbytes > own:
+            settings = replace(settings, memory_limit=own)
+            return compile_graph(graph, self.mesh, self.hardware, settings, kept)
+        return made
 
     def _saved(self, graph: Graph) -> Mapping[str, Saved]:
         return saved(graph, self.hardware.device.kind)
@@ -109,7 +121,7 @@ class Compiler:
         return Settings(
             optimizer=options.optimizer,
             states=options.states,
-            memory_limit=options.memory_limit,
+            memory_limit=None if options.memory_limit == math.inf else options.memory_limit,
             preset=options.preset or "",
             constraints=chosen,
             regather=presets.regathers(options.preset) if options.preset else None,

@@ -20,6 +20,7 @@ from autopar.graph import Node
 from autopar.planning.posed import Posed
 from autopar.plans.explanation import Alternative, Explanation, Kind
 from autopar.plans.plan import Plan
+from autopar.show.pins import pinned_names, pins
 from autopar.show.spoken import spoken
 from autopar.show.words import words
 from autopar.solve import best_with_each_state
@@ -54,9 +55,10 @@ def explain(
     total, made = of.alternatives()
     every = tuple(watch(made, total))
     ordered = sorted(every, key=_place)
-    return Explanation(
-        of.name, meant.path, of.kind, sentence(of.name, ordered), tuple(ordered)
-    )  # fmt: skip
+    pinned = pins(plan) | pinned_names(plan, (meant.path,))
+    asked = pinned.get(of.name) or pinned.get(meant.path, "")
+    said = sentence(of.name, ordered, asked)
+    return Explanation(of.name, meant.path, of.kind, said, tuple(ordered))
 
 
 def _place(alternative: Alternative) -> tuple[int, float]:

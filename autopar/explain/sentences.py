@@ -13,22 +13,27 @@ SAME = 1e-9
 REASONS = 2
 
 
-def sentence(name: str, alternatives: Iterable[Alternative]) -> str:
-    """``q_proj is split by heads on axis gpu; if it were ..., a step would take 3.1 ms more, ...``"""
+def sentence(name: str, alternatives: Iterable[Alternative], asked: str = "") -> str:
+    """``q_proj is split by heads on axis gpu; if it were ..., a step would take 3.1 ms more, ...``
+
+    `asked`: what constraints say of it.
+    """
     every = tuple(alternatives)
     chosen = next(each for each in every if each.is_chosen)
     made = [each for each in every if each.difference is not None and not each.is_chosen]
     if not made:
-        return f"{name} is {chosen.words}: {_nothing_else(every)}."
+        return f"{name} is {chosen.words}: {_nothing_else(every, asked)}."
     others = [each for each in made if each.words != chosen.words]
-    other = next((each for each in others if (each.more_s or 0.0) > 0.0), next(iter(others), None))
+    other = min(others, key=lambda each: each.more_s or 0.0, default=None)
     if other is None:
         costs = _costs(chosen, made[0])
         return f"{name} is {chosen.words}, like all alternatives that were tried: {costs}."
     return f"{name} is {chosen.words}; if it were {other.words}, {_costs(chosen, other)}."
 
 
-def _nothing_else(every: tuple[Alternative, ...]) -> str:
+def _nothing_else(every: tuple[Alternative, ...], asked: str) -> str:
+    if asked:
+        return f"the constraints on it ({asked}) leave nothing else"
     why = next((each.why for each in every if each.why and not each.is_chosen), "")
     return f"nothing else is possible ({why})" if why else "there is nothing else to choose"
 

@@ -142,7 +142,8 @@ def storage_seconds(
         sum(prices.shared(part, together) for part in parts) for parts in (issued, hideable)
     )
     hideable_s *= early * prices.hidden_share
-    return StorageSeconds(update + every_s - hideable_s, hideable_s)
+    copies = sum(map(prices.copied, issued))
+    return StorageSeconds(update + copies + every_s - hideable_s, hideable_s)
 
 
 def exchanges(

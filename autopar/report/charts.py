@@ -20,7 +20,7 @@ BLUE, ORANGE, GREEN, SKY, RED, PINK, YELLOW, GREY = (
 )  # fmt: skip
 COMPUTE = {"forward": (BLUE, ""), "backward": (ORANGE, ""), "input gradient": (RED, ""),
            "weight gradient": (PINK, "/"), "update": (GREY, "x")}  # fmt: skip
-SENT = ((GREEN, "/"), (SKY, "\\"), (YELLOW, "x"), (PINK, "-"), (RED, "|"), (BLUE, "+"))
+SENT = ((GREEN, "/"), (SKY, "\\"), (YELLOW, "x"), (PINK, "-"), (RED, "|"))
 DASHES = ("solid", "dot", "dash", "longdash", "dashdot")
 MOST_SPANS = 20_000
 FEWEST = 1e-2
@@ -72,14 +72,17 @@ def _kind(span: Span) -> str:
 
 def _looks(kinds: Iterable[str]) -> dict[str, tuple[str, str]]:
     """A colour and a pattern per kind."""
-    rest = [kind for kind in kinds if kind not in COMPUTE]
-    return {**COMPUTE, **{kind: _sent(place) for place, kind in enumerate(rest)}}
+    every = tuple(kinds)
+    taken = {COMPUTE[kind][0] for kind in every if kind in COMPUTE}
+    free = [look for look in SENT if look[0] not in taken]
+    rest = [kind for kind in every if kind not in COMPUTE]
+    return {**COMPUTE, **{kind: _sent(free, place) for place, kind in enumerate(rest)}}
 
 
-def _sent(place: int) -> tuple[str, str]:
+def _sent(looks: Sequence[tuple[str, str]], place: int) -> tuple[str, str]:
     """Colours come again, but with another pattern."""
-    turn, at = divmod(place, len(SENT))
-    return SENT[at][0], SENT[(at + turn) % len(SENT)][1]
+    turn, at = divmod(place, len(looks))
+    return looks[at][0], looks[(at + turn) % len(looks)][1]
 
 
 def _marker(color: str, pattern: str) -> dict[str, Any]:
@@ -98,7 +101,7 @@ def memory(played: Played, limit: float | None) -> Figure:
             "x": [_ms(second) for second, _ in row.memory] + [_ms(played.step_s)],
             "y": [held / factor for _, held in row.memory] + [row.memory[-1][1] / factor],
             "line": {"shape": "hv", "width": 2, "dash": DASHES[place % len(DASHES)],
-                     "color": (BLUE, ORANGE, GREEN, PINK, SKY, RED)[place % 6]},
+                     "color": (BLUE, ORANGE, GREEN, PINK, SKY)[place % 5]},
             "hovertemplate": f"%{{y:.4~g}} {unit} at %{{x:.4~g}} ms",
         }
         for place, row in enumerate(played.rows)

@@ -162,7 +162,7 @@ class _Page:
             if found is not None:
                 facts["idle"] = f"{sum(found.bubbles) / len(found.bubbles):.1%}"
                 if found.bound_s is not None:
-                    facts["no plan is below"] = seconds(found.bound_s)
+                    facts["no plan of its table is below"] = seconds(found.bound_s)
         cards = "".join(_card(name, escape(value)) for name, value in facts.items())
         return f'<div class="cards">{cards}</div>'
 

@@ -156,7 +156,7 @@ def _stage(
         cells = [seconds(s) for s in (f.forward_s, f.input_grad_s, f.weight_grad_s, f.once_s)]
         cells += [nbytes(f.nbytes), str(f.in_flight)]
     return (str(stage), f"{ranks[0]}-{ranks[-1]}", escape(str(own.mesh)), *cells,
-            f"<code>{escape(ends)}</code>")  # fmt: skip
+            f'<code class="path">{escape(ends)}</code>')  # fmt: skip
 
 
 def recomputed(plan: Plan) -> Iterator[str]:
@@ -166,4 +166,5 @@ def recomputed(plan: Plan) -> Iterator[str]:
         found.setdefault(block.recompute, []).append(block.path)
     for mode, paths in found.items():
         folded_paths = ", ".join(each.name for each in fold((path + ".", 0) for path in paths))
-        yield f"{len(paths)} blocks are computed again ({escape(mode)}): {escape(folded_paths)}"
+        count = "1 block is" if len(paths) == 1 else f"{len(paths)} blocks are"
+        yield f"{count} computed again ({escape(mode)}): {escape(folded_paths)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -148,12 +149,16 @@ def states_of(optimizer: type[torch.optim.Optimizer] | str) -> float:
 
 
 def nbytes(limit: float | str | None) -> float | None:
-    """Bytes of ``40e9``, ``"40GiB"`` or ``"512 MB"``; None is no limit."""
+    """Bytes of ``40e9``, ``"40GiB"`` or ``"512 MB"``; ``"none"`` is infinity, None nothing asked for."""
     if limit is None:
         return None
+    if limit in ("none", math.inf):
+        return math.inf
     match = re.fullmatch(
         r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][0-9]{1,2})?)\s*([A-Za-z]*)\s*", str(limit)
     )
     if match is None or match[2].upper() not in _UNITS or float(match[1]) <= 0:
-        raise InputError(f"Cannot read the memory limit {limit!r}: write 40e9, '40GiB' or '512MB'.")
+        raise InputError(
+            f"Cannot read the memory limit {limit!r}: write 40e9, '40GiB', '512MB' or 'none'."
+        )
     return float(match[1]) * _UNITS[match[2].upper()]

@@ -47,7 +47,11 @@ def _costs(found: Difference) -> str:
     if step is None or step.more is None:
         return "one of the plans has no prediction;"
     speed = _compared(step, seconds, "slower", "faster", "as fast")
-    size = "" if peak is None else _compared(peak, nbytes, "more memory", "less memory", "as large")
+    size = (
+        ""
+        if peak is None
+        else _compared(peak, nbytes, "more memory", "less memory", "as much memory")
+    )
     return f"a step of the second plan is {speed}" + (f", with {size};" if size else ";")
 
 
@@ -71,6 +75,8 @@ def _tables(found: Difference) -> Iterator[RenderableType]:
     if facts:
         yield ""
         made = table("decided or asked otherwise", "what", "before", "after")
+        for column in made.columns[1:]:
+            column.no_wrap = False  # constraints are sentences
         for fact in facts:
             row(made, fact.name, joined(fact.before.split(", ")), joined(fact.after.split(", ")))
         yield made

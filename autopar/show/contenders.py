@@ -38,7 +38,9 @@ def contenders(found: Sequence[Named], limit: float | None = None) -> Renderable
         else:
             line(made, name, 1, *_cells(plan, axes, fastest))
     remarks = [Text(f"{name}: {_short(why)}") for name, _, why in found if why]
-    limited = [] if limit is None else [Text(f"the limit is {nbytes(limit)} per device")]
+    limited = (
+        [] if limit in (None, math.inf) else [Text(f"the limit is {nbytes(limit)} per device")]
+    )
     times = dict.fromkeys(str(p.times) for _, p, _ in found if p is not None and p.times)
     timed = [Text(f"operators: {each}, where they were") for each in times]
     return Group(made, "", *limited, *timed, Text(_sentence(fits)), *remarks)

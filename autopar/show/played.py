@@ -85,7 +85,10 @@ def _legend(played: Played) -> str:
     axes = sorted({what.rpartition(" on ")[2] for what in sent if " on " in what})
     said = ["F forward", "B backward", "U update"]
     said += [f"{axis[0]} on axis {axis}" for axis in axes]
-    return ", ".join([*said, f"{HIDDEN} beside compute", f"{IDLE} nothing"])
+    said += [f"{HIDDEN} beside compute", f"{IDLE} nothing"]
+    return (
+        f"{', '.join(said)}; a column is {seconds(played.step_s / COLUMNS)}, what took most of it"
+    )
 
 
 def _memory(played: Played) -> Iterator[Text]:
@@ -109,7 +112,7 @@ def _levels(each: Row, step_s: float, top: float) -> str:
 
 
 def _table(played: Played) -> RenderableType:
-    columns = ("busy", "idle", "peak", "of the limit")
+    columns = ("computes", "does not", "peak", "of the limit")
     made = table("on one rank", "", *columns, right=columns)
     for each in played.rows:
         idle = 1 - each.busy_s / played.step_s if played.step_s else 0.0

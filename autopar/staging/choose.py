@@ -40,6 +40,9 @@ BEHIND = 1.25
 NEAR = 1.05
 """Times the best step known: where no plan of the table can be faster than that, none is sought.  Stages
 that are solved by themselves may be a little better than their table."""
+WORTH = 1.05
+"""Stages must be predicted so many times as fast as none: a step of theirs takes 1.0 to 1.2 times what is
+predicted where other programs run beside it, one without 0.95 to 1.1 (docs/race.md)."""
 HOPELESS = 1.5
 """Times the limit: where the sweep's smallest plan is larger, none without stages is sought."""
 DEFAULT = ("1f1b", "gpipe", "zb-h1")
@@ -184,7 +187,7 @@ class _Rivals:
         compared, plain = tuple(self.compared), self._plain
         if self._best is None and plain is None:
             raise self._refused[0]
-        if self._best is None or (plain and plain.plan.estimate.step_s <= _step(self._best)):
+        if self._best is None or (plain and _is_as_good(plain, self._best)):
             assert plain is not None
             views = tuple(View(each.what, each.step_s) for each in compared[:-1])
             return Chosen(None, replace(plain, plan=replace(plain.plan, views=views)), compared)
@@ -291,6 +294,12 @@ def _workers(meshes: Sequence[Mesh]) -> tuple[WorkerPlan, ...]:
         found.append(WorkerPlan(tuple(range(first, first + mesh.world_size)), mesh))
         first += mesh.world_size
     return tuple(found)
+
+
+def _is_as_good(plain: Compilation, staged: Staged) -> bool:
+    """Stages have to be worth it: with every message a rank waits for whatever keeps another."""
+    worth = WORTH if staged.plan.schedule.stages > 1 else 1.0
+    return plain.plan.estimate.step_s <= worth * _step(staged)
 
 
 def _step(staged: Staged) -> float:
