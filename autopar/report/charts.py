@@ -129,7 +129,7 @@ def communication(groups: Sequence[tuple[str, Sequence[Flow]]]) -> Figure:
             "type": "bar", "name": kind, "x": list(of), "y": [_ms(s) for s in of.values()],
             "customdata": [sent[kind, where] / 2**20 for where in of],
             "hovertemplate": "%{y:.4~g} ms, %{customdata:.4~g} MiB<extra>" + kind + " on %{x}</extra>",
-            "marker": _marker(*_sent(place)),
+            "marker": _marker(*_sent(SENT, place)),
         }
         for place, (kind, of) in enumerate(sums.items())
     ]  # fmt: skip

@@ -41,8 +41,8 @@ NEAR = 1.05
 """Times the best step known: where no plan of the table can be faster than that, none is sought.  Stages
 that are solved by themselves may be a little better than their table."""
 WORTH = 1.05
-"""Stages must be predicted so many times as fast as none: a step of theirs takes 1.0 to 1.2 times what is
-predicted where other programs run beside it, one without 0.95 to 1.1 (docs/race.md)."""
+"""Stages must be predicted so many times as fast as none: a step of theirs takes 1.0 to 1.2 times what
+is predicted where other programs run beside it, one without 0.95 to 1.1 (docs/race.md)."""
 HOPELESS = 1.5
 """Times the limit: where the sweep's smallest plan is larger, none without stages is sought."""
 DEFAULT = ("1f1b", "gpipe", "zb-h1")
