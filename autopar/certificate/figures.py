@@ -50,6 +50,7 @@ def _of_estimate(estimate: Estimate) -> Figures:
     if estimate.parts is not None:
         named |= {f"parts.{key}": getattr(estimate.parts, key) for key in PARTS}
         named |= {f"parts.hideable on {axis}": s for axis, s in estimate.parts.hideable}
+    named["operators"] = tuple(each.node for each in estimate.operators)
     for each in estimate.operators:
         keys = ("forward_s", "backward_s", "source", "forward_nbytes", "backward_nbytes")
         named |= {f"operator {each.node} {key}": getattr(each, key) for key in keys}

@@ -199,7 +199,8 @@ class _Search:
         mine = self._here(posed, answer)
         if self._bound is None:
             self._bound = mine
-        proven = replace(mine, bound_s=self._bound.bound_s, proof=self._bound.proof)
+        bound = self._bound
+        proven = replace(mine, bound_s=bound.bound_s, proof=bound.proof, left=bound.left)
         made = self.posed.plan(proven, self._counted)
         nbytes = made.estimate.memory_nbytes
         self.smallest = min(self.smallest, nbytes)

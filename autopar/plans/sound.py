@@ -36,7 +36,7 @@ def _faults(plan: Plan) -> Iterator[str]:
             yield f"{parameter.name}: {fault}"
     estimate = plan.estimate
     figures = {
-        "objective_s": plan.objective_s, "bound_s": plan.bound_s, "compute_s": estimate.compute_s,
+        "compute_s": estimate.compute_s,
         "exposed_s": estimate.exposed_s, "hidden_s": estimate.hidden_s,
         "memory": float(estimate.memory_nbytes),
     }  # fmt: skip
