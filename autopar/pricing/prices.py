@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -109,16 +109,16 @@ class Prices:
         if mesh.sizes[step.axis] == 1:
             return 0.0
         traffic = step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
-        return self._copies(step, tensor) + sum(self.collective(part) for part in traffic)
+        return self._copies(step, tensor, traffic) + sum(self.collective(part) for part in traffic)
 
     def weight_step(self, step: Step, tensor: Tensor, together: float) -> float:
         """`step` of a weight at its use, where so many weights of its block travel together."""
         mesh = self.mesh
         if mesh.sizes[step.axis] == 1:
             return 0.0
-        return self._copies(step, tensor) + sum(
-            self.shared(part, together) for part in self.reduced(step, tensor)
-        )
+        parts = tuple(self.reduced(step, tensor))
+        sent = sum(self.shared(part, together) for part in parts)
+        return self._copies(step, tensor, parts) + sent
 
     def reduced(self, step: Step, tensor: Tensor) -> Iterator[Traffic]:
         """The collectives of a parameter's step; gradients are summed in the master's precision."""
@@ -150,14 +150,19 @@ class Prices:
             return 0.0
         return message_copy_seconds(part.nbytes, self.device)
 
-    def _copies(self, step: Step, tensor: Tensor) -> float:
-        """Seconds of the local copies that a step makes, forward and backward."""
+    def _copies(self, step: Step, tensor: Tensor, traffic: Sequence[Traffic]) -> float:
+        """Seconds of the local copies that a step makes, forward and backward.
+
+        What is sent is laid out for it; where nothing is, the step cuts, or fills with zeros.
+        """
         mesh = self.mesh
         copied = max(
             math.prod(form.local_shape(tensor.shape, mesh)) for form in (step.source, step.target)
         )
-        passes = 2 if tensor.differentiable else 1
-        return passes * self.operator(0.0, 2.0 * copied * tensor.itemsize, tensor.dtype)
+        sent = {part.direction for part in traffic}
+        silent = {"forward", "backward"} - sent if tensor.differentiable else {"forward"} - sent
+        alone = self.operator(0.0, 2.0 * copied * tensor.itemsize, tensor.dtype)
+        return len(silent) * alone + sum(map(self.copied, traffic))
 
 
 def regathered(step: Step, tensor: Tensor, mesh: Mesh) -> tuple[Traffic, ...]:
