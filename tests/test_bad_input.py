@@ -88,6 +88,13 @@ def test_a_constraint_on_a_dim_that_is_not_there(place: str) -> None:
     assert plan(constraints={place: "[S(5) | R | I, *]"})
 
 
+def test_what_is_forbidden_may_be_missing_in_some_but_not_everywhere() -> None:
+    """A pattern speaks of vectors and matrices; a dim that none of them has is a slip."""
+    assert plan(constraints={"forbid": {"leaf:*": {"y": "S(1)"}}})
+    with pytest.raises(ConstraintError, match=r"has no dim 2.*shape is \["):
+        plan(constraints={"forbid": {"leaf:*": {"y": "S(2)"}}})
+
+
 def test_a_model_that_is_no_module() -> None:
     for model, what in ((lambda x: x, "a function"), (nn.Linear, "the class Linear")):
         with pytest.raises(InputError, match=f"nn.Module, not {what}.*pass an instance"):

@@ -21,6 +21,12 @@ def small() -> tuple[Any, ...]:
     return model, {key: value[:4] for key, value in inputs.items()}, loss
 
 
+def chatty() -> tuple[Any, ...]:
+    """It talks."""
+    print("building the model")
+    return small()
+
+
 def bare() -> nn.Module:
     """A model that brings no example inputs."""
     return MLP()

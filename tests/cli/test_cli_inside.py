@@ -55,6 +55,36 @@ def test_diff_refuses(files: dict[str, Path], tmp_path: Path) -> None:
     assert "plans of two models" in fails("diff", files["one"], files["pipe"])
 
 
+@pytest.mark.parametrize("command", ["show", "simulate", "report", "diff"])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"mesh": "x=8"}, "but the mesh (x=8) has 1 axes"),
+        ({"schema": None}, "has plan schema None"),
+    ],
+)
+def test_plans_that_contradict_themselves(
+    command: str, wrong: dict[str, object], said: str, files: dict[str, Path], tmp_path: Path
+) -> None:
+    edited = tmp_path / "edited.json"
+    edited.write_text(json.dumps(json.loads(files["one"].read_text()) | wrong))
+    more = {"report": ("-o", tmp_path / "r.html"), "diff": (files["other"],)}.get(command, ())
+    assert said in fails(command, edited, *more)
+
+
+def test_flags_that_would_say_nothing(files: dict[str, Path], tmp_path: Path) -> None:
+    assert "pass it behind the plan" in fails("show", files["one"], "--batch", 3)
+    priced = tmp_path / "priced.json"
+    content = json.loads(files["one"].read_text()) | {"hardware_digest": "0" * 12}
+    priced.write_text(json.dumps(content))
+    assert "The plan was priced for" in fails("simulate", priced, "--hardware", "a100")
+
+
+def test_what_a_factory_prints_is_no_result(tmp_path: Path) -> None:
+    made = run("plan", f"{FACTORIES}:chatty", "--mesh", 2, "-o", tmp_path / "p.json", "--json")
+    assert json.loads(made.stdout) and "building the model" in made.stderr
+
+
 def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
     missing = tmp_path / "none.json"
     for words in (("--debug", "show", missing), ("show", missing, "--debug")):

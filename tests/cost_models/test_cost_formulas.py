@@ -12,9 +12,11 @@ from cost_models.collectives import axis_link, collective_seconds
 from cost_models.errors import CostModelError
 from cost_models.hardware import Device, Fit, Hardware, Link, Tier, load, names
 from cost_models.ops import (
+    MESSAGE_CALLS,
     SPLIT_CALLS,
     adamw_seconds,
     message_copy_seconds,
+    messages_seconds,
     op_seconds,
     split_seconds,
 )
@@ -216,3 +218,9 @@ def test_a_cpu_pays_for_gradients_that_wait() -> None:
     cpu, gpu = load("cpu").device, load("h100").device
     assert split_seconds(3, cpu) == pytest.approx(3 * SPLIT_CALLS * cpu.launch_s) and cpu.launch_s
     assert split_seconds(3, gpu) == 0.0 and gpu.launch_s
+
+
+def test_a_cpu_pays_for_messages_between_stages() -> None:
+    cpu, gpu = load("cpu").device, load("h100").device
+    assert messages_seconds(4, cpu) == pytest.approx(4 * MESSAGE_CALLS * cpu.launch_s)
+    assert messages_seconds(4, gpu) == 0.0

@@ -120,6 +120,7 @@ def test_golden_of_a_stage(golden: Callable[[str, str], None]) -> None:
 def test_sentences() -> None:
     made = hand_made_explanation().alternatives
     plan = hand_made.other()
+    assert "(stored I on x) leave nothing else" in sentence("up", made[:1], "stored I on x")
     alone = sentence("up", made[:1])
     assert alone.startswith("up is kept split") and "nothing else to choose" in alone
     assert "nothing else is possible (No plan was found" in sentence("up", (made[0], made[2]))

@@ -76,6 +76,16 @@ def test_the_prediction_is_of_the_plan(slow: Chosen) -> None:
 
 
 @pytest.mark.thorough
+def test_stages_have_to_be_worth_it(slow: Chosen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan without stages wins where it is predicted to take little longer."""
+    plain = next(each for each in slow.compared if each.what.startswith("no stages"))
+    assert slow.staged is not None and slow.staged.plan.prediction is not None
+    assert plain.step_s is not None and plain.step_s > 1.05 * slow.staged.plan.prediction.step_s
+    monkeypatch.setattr("autopar.staging.choose.WORTH", 1e3)
+    assert chosen(hosts()).staged is None
+
+
+@pytest.mark.thorough
 def test_fast_links_ask_for_none() -> None:
     """Where sending costs nothing, a pipeline has nothing but bubbles."""
     free = chosen(slow_hosts(1e13, 0.0, per_host=4))
