@@ -77,17 +77,12 @@ def _mixture(
     return out.to(x.dtype), before
 
 
-@_mixture.register_fake
-def _(
-    x: torch.Tensor,
-    chosen: torch.Tensor,
-    weights: torch.Tensor,
-    up: torch.Tensor,
-    down: torch.Tensor,
-    activation: str,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    out = x.new_empty(x.shape[0], down.shape[1])
-    return out, up.new_empty(chosen.shape[0] * chosen.shape[1], up.shape[1])
+_mixture.register_fake(
+    lambda x, chosen, weights, up, down, _: (
+        x.new_empty(x.shape[0], down.shape[1]),
+        up.new_empty(chosen.numel(), up.shape[1]),
+    )
+)
 
 
 @torch.library.custom_op("autopar::routed_experts_backward", mutates_args=())
@@ -121,19 +116,11 @@ def _gradients(
     return of_x, of_weights, of_up, of_down
 
 
-@_gradients.register_fake
-def _(
-    gradient: torch.Tensor,
-    x: torch.Tensor,
-    chosen: torch.Tensor,
-    weights: torch.Tensor,
-    up: torch.Tensor,
-    down: torch.Tensor,
-    before: torch.Tensor,
-    activation: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    of_x, of_weights, of_up, of_down = (torch.empty_like(value) for value in (x, weights, up, down))
-    return of_x, of_weights, of_up, of_down
+_gradients.register_fake(
+    lambda gradient, x, chosen, weights, up, down, before, _: tuple(
+        torch.empty_like(value) for value in (x, weights, up, down)
+    )
+)
 
 
 class _Experts(torch.autograd.Function):

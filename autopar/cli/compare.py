@@ -25,10 +25,10 @@ from autopar.cli.output import console, known, watched
 from autopar.cli.stages import load_plan
 from autopar.cli.values import print_json
 from autopar.compare import Contender, compare
-from autopar.compiler.compiler import memory_of
 from autopar.compiler.given import as_hardware
 from autopar.errors import InputError
 from autopar.mesh import Mesh
+from autopar.planning.posed import device_memory
 from autopar.request.options import Options
 from autopar.show import contenders
 
@@ -63,7 +63,7 @@ def command(
     devices, profile = Mesh.parse(mesh), as_hardware(hardware or None)
     limit = Options.of(**asked).memory_limit
     if limit is None:
-        limit = memory_of(devices, profile)
+        limit = device_memory(devices, profile)
     given = {str(path): load_plan(path) for path in plan or ()}
     if len(given) < len(plan or ()):
         raise InputError("The same --plan is given twice.")

@@ -33,11 +33,10 @@ from autopar.cli.models import Loaded, load
 from autopar.cli.output import console, known, save, working
 from autopar.cli.stages import Forced, Shape, read_stages
 from autopar.cli.values import outlined, print_json
-from autopar.compiler.compiler import memory_of
 from autopar.compiler.given import as_hardware
 from autopar.errors import ConstraintError, InputError, MeshError
 from autopar.mesh import Mesh
-from autopar.planning.posed import Compilation
+from autopar.planning.posed import Compilation, device_memory
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.request.constraint_file import from_file
@@ -46,6 +45,7 @@ from autopar.request.options import Constraints, Options
 from autopar.request.views import views
 from autopar.rules import coverage, discovered
 from autopar.show import coverage_line, show_pipeline, show_plan
+from autopar.show.contenders import memory_of
 from autopar.show.units import nbytes
 from autopar.solve.problem_text import to_json
 from autopar.staging.staged import Staged
@@ -124,8 +124,7 @@ def command(
 
 def _warn(plan: Plan | PipelinePlan, profile: Hardware) -> None:
     """A preset, or no limit asked for, may need more than there is."""
-    needed = plan.outline.figures.get(("memory", "peak"), 0.0)
-    own = memory_of(plan.mesh, profile)
+    needed, own = memory_of(plan), device_memory(plan.mesh, profile)
     if needed > own:
         console(stderr=True).print(
             f"warning: a step needs {nbytes(needed)}, a device of {plan.hardware} has {nbytes(own)}."

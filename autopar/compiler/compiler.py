@@ -25,7 +25,7 @@ from autopar.padding import padded
 from autopar.placement import Sharding
 from autopar.planning.asked import preset_constraints, storage_of
 from autopar.planning.compile import arriving, batch_form, compile_graph, frontier
-from autopar.planning.posed import Compilation, Settings, prices_of
+from autopar.planning.posed import Compilation, Settings, device_memory
 from autopar.plans.plan import Plan
 from autopar.plans.record import Padding
 from autopar.pricing.timed import times_for
@@ -39,11 +39,6 @@ from autopar.runtime.program import Program, load
 from autopar.watch import Watch, unwatched
 from cost_models.hardware import Hardware
 from cost_models.measured import Times
-
-
-def memory_of(mesh: Mesh, hardware: Hardware) -> float:
-    """Bytes that one of these devices has."""
-    return prices_of(mesh, hardware, Settings()).device.memory_bytes
 
 
 def captured(
@@ -97,7 +92,7 @@ class Compiler:
         """Within what was asked for; where nothing was, within the device, if the best would not be."""
         settings, kept = self.settings(batch), self._saved(graph)
         made = compile_graph(graph, self.mesh, self.hardware, settings, kept)
-        own = memory_of(self.mesh, self.hardware)
+        own = device_memory(self.mesh, self.hardware)
         is_free = self.options.memory_limit is None and self.options.preset is None
         if is_free and self._first is None and made.plan.estimate.memory_nbytes > own:
             settings = replace(settings, memory_limit=own)

@@ -200,6 +200,11 @@ def prices_of(mesh: Mesh, hardware: Hardware, settings: Settings) -> Prices:
     )  # fmt: skip
 
 
+def device_memory(mesh: Mesh, hardware: Hardware) -> float:
+    """Bytes that one of these devices has."""
+    return prices_of(mesh, hardware, Settings()).device.memory_bytes
+
+
 def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:
     """Everything that may be chosen, after the constraints have spoken."""
     every = dict(rules.candidates(graph, mesh, local_inputs=settings.batch is not None))

@@ -28,7 +28,6 @@ from autopar.staging.borders import Border, link_of, name_of, seconds, tiles
 from autopar.staging.copied import copied
 from autopar.staging.staged import on_full_hosts
 from cost_models.hardware import Hardware
-from cost_models.ops import messages_seconds
 
 
 def predict(
@@ -78,13 +77,13 @@ def stages_spent(
         )
         for each in plan.stages
     }
-    device = prices_of(plan.mesh, shared, settings).device
+    prices = prices_of(plan.mesh, shared, settings)
     for (stage, worker), spent in found.items():
         forward, back = _messages(plan, stages, stage, worker)
         found[stage, worker] = replace(
             spent,
-            forward_s=spent.forward_s + messages_seconds(forward, device),
-            input_grad_s=spent.input_grad_s + messages_seconds(back, device),
+            forward_s=spent.forward_s + prices.messages(forward),
+            input_grad_s=spent.input_grad_s + prices.messages(back),
         )
     for each in copied(plan, stages, hardware):
         key = each.stage, each.worker

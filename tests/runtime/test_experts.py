@@ -82,6 +82,28 @@ def test_a_choice_of_nobody_adds_nothing() -> None:
     assert not made[2].any() and made[:2].any()
 
 
+def test_gradients_are_those_of_ones_own_choices() -> None:
+    """As if other ranks' experts were there and made nothing; their choices come first and last."""
+    chosen = torch.tensor([[-1, 0], [2, 1], [7, -3], [1, 0]])
+    whole = torch.where((chosen >= 0) & (chosen < 2), chosen + 1, 3)
+    inputs = [
+        torch.randn(shape, dtype=torch.float64) for shape in ((4, 4), (4, 2), (2, 6, 4), (2, 5, 3))
+    ]
+    x, weights, up, down = (value.requires_grad_() for value in inputs)
+    behind = torch.randn(4, 5, dtype=torch.float64)
+
+    def beside(own: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.zeros_like(own[:1]), own, torch.zeros_like(own)])
+
+    mine = routed_experts(x, chosen, weights, up, down, "silu")
+    all_of_them = routed_experts(x, whole, weights, beside(up), beside(down), "silu")
+    torch.testing.assert_close(mine, all_of_them)
+    trained = [x, weights, up, down]
+    wanted = torch.autograd.grad(all_of_them, trained, behind)
+    for got, want in zip(torch.autograd.grad(mine, trained, behind), wanted, strict=True):
+        torch.testing.assert_close(got, want)
+
+
 def test_every_way_of_the_library_is_one_graph() -> None:
     """A loop over experts that anybody chose, look-ups of weights, and sorted tokens."""
     digests = {_captured(make) for make in (mixtral, mixtral_batched, mixtral_looped)}
