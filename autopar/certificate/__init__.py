@@ -23,11 +23,14 @@ from autopar.plans.plan import Plan
 __all__ = ["Check", "certify"]
 
 
-def certify(plan: Plan, posed: Posed, bound: bool = True) -> tuple[Check, ...]:
+def certify(
+    plan: Plan, posed: Posed, bound: bool = True, is_stage: bool = False
+) -> tuple[Check, ...]:
     """All checks of a plan, up to the step in which one fails.
 
     `posed` is the problem that the plan answers.  Without `bound` nothing is solved: then the bound
-    is only compared with the objective.
+    is only compared with the objective.  That of a stage may be lower than what can be proved: it served
+    several, and was not sought for longer than a stage is worth.
     """
     again = Again(plan, posed)
     checks: list[Check] = []
@@ -35,4 +38,4 @@ def certify(plan: Plan, posed: Posed, bound: bool = True) -> tuple[Check, ...]:
         checks += step(again)
         if not all(check.ok for check in checks):
             return tuple(checks)
-    return (*checks, *bounds(again, bound))
+    return (*checks, *bounds(again, bound, is_stage))

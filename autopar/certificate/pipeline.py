@@ -52,7 +52,7 @@ def certify_pipeline(
         return tuple(checks)
     for problem in stage_problems(plan, stages, hardware, times):
         each = problem.stage
-        own = certify(each.plan, problem.posed(), bound)
+        own = certify(each.plan, problem.posed(), bound, is_stage=True)
         checks += [replace(check, name=f"{_name(plan, each)}: {check.name}") for check in own]
     if all(check.ok for check in checks) and plan.prediction is not None:
         checks += _predicted(plan, plan.prediction, stages, hardware, times)

@@ -25,6 +25,7 @@ from autopar.padding import padded
 from autopar.placement import Sharding
 from autopar.planning.asked import preset_constraints, storage_of
 from autopar.planning.compile import arriving, batch_form, compile_graph, frontier
+from autopar.planning.flights import Flights
 from autopar.planning.posed import Compilation, Settings, device_memory
 from autopar.plans.plan import Plan
 from autopar.plans.record import Padding
@@ -91,12 +92,14 @@ class Compiler:
     def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
         """Within what was asked for; where nothing was, within the device, if the best would not be."""
         settings, kept = self.settings(batch), self._saved(graph)
-        made = compile_graph(graph, self.mesh, self.hardware, settings, kept)
+        flights = Flights(graph, self.mesh, self.hardware, settings, kept)
+        made = compile_graph(graph, self.mesh, self.hardware, settings, kept, known=flights)
         own = device_memory(self.mesh, self.hardware)
         is_free = self.options.memory_limit is None and self.options.preset is None
         if is_free and self._first is None and made.plan.estimate.memory_nbytes > own:
             settings = replace(settings, memory_limit=own)
-            return compile_graph(graph, self.mesh, self.hardware, settings, kept)
+            known = flights.limited(own)
+            return compile_graph(graph, self.mesh, self.hardware, settings, kept, known=known)
         return made
 
     def _saved(self, graph: Graph) -> Mapping[str, Saved]:

@@ -17,9 +17,10 @@ from autopar.errors import InputError, OverLimitError
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
 from autopar.planning.frugal import frugal
-from autopar.planning.limited import FAIR, Known, over, within
+from autopar.planning.limited import Known, over, within
 from autopar.planning.posed import Posed, Settings, pose
 from autopar.plans.plan import Plan
+from autopar.solve.care import FAIR
 from autopar.solve.problem import Limit
 from cost_models.hardware import Hardware
 
@@ -54,6 +55,14 @@ class Flights:
         self._saved = saved
         self._plans: dict[int, tuple[Posed, Plan]] = {}
         self._searched: dict[int, Searched] = {}
+
+    def limited(self, nbytes: float) -> Flights:
+        """Within another limit; the problem and the plan without a limit serve both."""
+        settings = replace(self._settings, memory_limit=nbytes)
+        made = Flights(self.graph, self._mesh, self._hardware, settings, self._saved)
+        plain = self._plain.asking(settings)
+        vars(made).update(_plain=plain, _free=replace(self._free, asked=plain.asked))
+        return made
 
     def plan(self, in_flight: int) -> tuple[Posed, Plan]:
         """The best plan, and the problem that it answers.  Blocks may be recomputed where the limit
@@ -103,7 +112,7 @@ class Flights:
 
     def _is_worth_more(self, fewer: Plan, more: Plan) -> bool:
         """Whether a plan for fewer in flight may be so much faster that it is worth a search."""
-        least_gain = FAIR if len(self._searched) < MANY else COARSE
+        least_gain = FAIR.wide if len(self._searched) < MANY else COARSE
         return more.objective_s > (1.0 + least_gain) * fewer.bound_s
 
     def _search(self, in_flight: int, limit: float) -> Searched:

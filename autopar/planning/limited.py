@@ -20,14 +20,10 @@ from autopar.errors import InfeasibleError, OverLimitError
 from autopar.planning.posed import Posed
 from autopar.plans.plan import Plan
 from autopar.solve import hull, readable
+from autopar.solve.care import FAIR
 from autopar.solve.problem import Assignment
 
 BISECTIONS = 4
-NEAR = 2e-3
-"""A gap, relative to the bound, that is not worth another search."""
-FAIR = 5e-3
-"""What is not worth a search where a stage like this one has such a plan already, with more microbatches
-in flight: the pipeline keeps pace with that one."""
 FAR = 2e-2
 """A gap that is worth solving other problems."""
 LEVELS = 6
@@ -59,7 +55,7 @@ def within(
     if known is not None and search.is_ended_by(known.answer):
         return search.found
     for each in either:
-        if not search.is_within(NEAR):
+        if not search.is_near:
             search.descend(each)
     for each in either:
         if not search.is_within(FAR):
@@ -116,7 +112,12 @@ class _Search:
             self.calm = None
         if self.best is None or self._bound is None:
             return False
-        return self.is_within(FAIR) or self._bound.bound_s * (1.0 + FAIR) >= known.bound_s
+        return self.is_within(FAIR.wide) or self._bound.bound_s * (1.0 + FAIR.wide) >= known.bound_s
+
+    @property
+    def is_near(self) -> bool:
+        """Whether what was found is so good that another search is not worth while."""
+        return self.is_within(self.posed.settings.care.wide)
 
     def is_within(self, gap: float) -> bool:
         """Whether what was found is, relative to the bound, as good as that."""
@@ -149,7 +150,7 @@ class _Search:
             if budget > too_much or self._try(posed, self._solved(posed, budget)) > 0:
                 return
         for _ in range(BISECTIONS):
-            if self.is_within(NEAR) or budget == too_much:
+            if self.is_near or budget == too_much:
                 return
             middle = (budget + too_much) / 2
             if self._try(posed, self._solved(posed, middle)) > 0:

@@ -25,6 +25,7 @@ from autopar.pricing.routes import Routes
 from autopar.pricing.space import Candidates, Decisions, Priced
 from autopar.request.constraints import Constraint
 from autopar.solve import Ready, completed
+from autopar.solve.care import THOROUGH, Care
 from autopar.solve.problem import Assignment, Limit
 from cost_models.hardware import Hardware
 from cost_models.measured import Times
@@ -73,6 +74,8 @@ class Settings:
     """Whether constraints that speak of nothing in this graph are mistakes."""
     times: Times | None = None
     """Operators that were timed; None: all are priced by the roofline."""
+    care: Care = THOROUGH
+    """What gaps are worth closing where a memory limit binds."""
 
     @property
     def asked(self) -> Asked:
@@ -106,7 +109,7 @@ class Posed:
     def solve(self, nbytes: float | None = None, branches: bool = True) -> Assignment:
         """The best answer within a limit on bytes, as the solver counts them; see `Ready.solve`."""
         limit = None if nbytes is None else Limit(nbytes, self.settings.in_flight)
-        return self.ready.solve(limit, branches)
+        return self.ready.solve(limit, branches, self.settings.care)
 
     @cached_property
     def ready(self) -> Ready:
@@ -114,8 +117,12 @@ class Posed:
         return Ready.of(self.priced.problem)
 
     def flying(self, in_flight: int) -> Posed:
-        """The same problem with so many microbatches in flight; what is prepared serves both."""
-        made = replace(self, settings=replace(self.settings, in_flight=in_flight))
+        """The same problem with so many microbatches in flight."""
+        return self.asking(replace(self.settings, in_flight=in_flight))
+
+    def asking(self, settings: Settings) -> Posed:
+        """The same problem under settings that differ in limits only; what is prepared serves both."""
+        made = replace(self, settings=settings)
         vars(made)["ready"] = self.ready
         return made
 

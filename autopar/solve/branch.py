@@ -17,18 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.errors import InfeasibleError
+from autopar.solve.care import THOROUGH, Care
 from autopar.solve.crossover import pieces
-from autopar.solve.dual import CLOSE, Found, best_within
+from autopar.solve.dual import Found, best_within
 from autopar.solve.order import ordered
 from autopar.solve.rows import Goal
 
-WIDE = 2e-3
-"""A gap, relative to the cost, that is worth branching for."""
 MOST_BRANCHES = 4
 """Decisions that are parted."""
 
 
-def branched(goal: Goal, found: Found) -> Found:
+def branched(goal: Goal, found: Found, care: Care = THOROUGH) -> Found:
     """With the better assignment and the higher bound of a few branches; `found` has some gap."""
     count = itertools.count()
     open_ = [(found.bound, next(count), found)]
@@ -37,7 +36,7 @@ def branched(goal: Goal, found: Found) -> Found:
         bound, _, here = heapq.heappop(open_)
         best = replace(best, bound=min(bound, best.cost))
         split = _largest_difference(goal, here)
-        if best.gap <= CLOSE or split is None:
+        if best.gap <= care.close or split is None:
             heapq.heappush(open_, (bound, next(count), here))
             break
         for half in _halves(goal, here, *split):

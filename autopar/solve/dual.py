@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.errors import InfeasibleError, OverLimitError
+from autopar.solve.care import THOROUGH
 from autopar.solve.crossover import improved
 from autopar.solve.elimination import Elimination, eliminate
 from autopar.solve.network import Prices
@@ -26,8 +27,6 @@ from autopar.solve.problem import Array
 from autopar.solve.program import highest
 from autopar.solve.rows import Goal, Row
 
-CLOSE = 5e-4
-"""A gap, relative to the cost, that is reported and not closed."""
 MOST_STEPS = 60
 PARTS = float(2**30)
 """Several limits are compared in so many parts of each; a single one is counted in bytes."""
@@ -158,7 +157,7 @@ class _Search:
             top = self._highest(points)
             if top is None or top[0] <= self._bound + self._slack or not self.at(top[1]):
                 break
-            if self.is_done(CLOSE):
+            if self.is_done(THOROUGH.close):
                 return
         self._mix()
 

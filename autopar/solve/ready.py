@@ -17,9 +17,10 @@ from typing import NoReturn
 import numpy as np
 
 from autopar.errors import InfeasibleError, PlanError
-from autopar.solve.branch import WIDE, branched
+from autopar.solve.branch import branched
+from autopar.solve.care import THOROUGH, Care
 from autopar.solve.dominance import Reduced, States, reduced
-from autopar.solve.dual import CLOSE, Found, Point, best_within
+from autopar.solve.dual import Found, Point, best_within
 from autopar.solve.elimination import eliminate
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network
@@ -60,18 +61,20 @@ class Ready:
         """In which variables are eliminated, whatever bytes cost."""
         return ordered(self.left.network)
 
-    def solve(self, limits: Limits = None, branches: bool = True) -> Assignment:
+    def solve(
+        self, limits: Limits = None, branches: bool = True, care: Care = THOROUGH
+    ) -> Assignment:
         """See `solve`; without `branches`, sooner, and where a limit binds perhaps less good."""
         goal = Goal.of(self.left.network, limits_of(limits))
         found = best_within(self.order, goal)
         if not self.order.is_exact:
             return self._helped(found, limits)
         proof: Proof = "elimination" if _is_plain(goal, found) else "lagrange"
-        if found.best is None or found.gap > CLOSE:
-            found = _closed(goal, found)
+        if found.best is None or found.gap > care.close:
+            found = _closed(goal, found, care)
             proof = "pareto" if found.gap == 0.0 else proof
-        if found.best is None or (branches and found.gap > WIDE):
-            found = branched(goal, found)
+        if found.best is None or (branches and found.gap > care.wide):
+            found = branched(goal, found, care)
         return self._answer(found, proof)
 
     def bound_s(self, limits: Limits = None) -> float:
@@ -133,7 +136,7 @@ def _is_plain(goal: Goal, found: Found) -> bool:
     return at_ends and found.cost - found.bound <= len(found.elimination.order.network.tables)
 
 
-def _closed(goal: Goal, found: Found) -> Found:
+def _closed(goal: Goal, found: Found, care: Care) -> Found:
     """With the bound, and perhaps the better answer, that Pareto sets give where they stay small.
 
     First only ticks and bytes are followed: what hides is paid at its multiplier.  That is a relaxation,
@@ -143,7 +146,7 @@ def _closed(goal: Goal, found: Found) -> Found:
     if sum(len(states) for states in hopeful if len(states) > 1) > MOST_HOPEFUL:
         return found
     for followed in dict.fromkeys((goal.without_cover(found.multipliers), goal)):
-        if followed.rows and (found.best is None or found.gap > CLOSE):
+        if followed.rows and (found.best is None or found.gap > care.close):
             found = _followed(followed, goal, found, hopeful)
     return found
 

@@ -143,22 +143,23 @@ class _Rivals:
         self._entered: set[object] = set()
         self.compared: list[Compared] = []
 
-    @property
-    def _least_s(self) -> float:
-        """The best step known."""
+    def _to_beat(self, stages: int | None) -> float:
+        """The step that a plan of so many stages at most (None: any number) has to undercut."""
         plain = math.inf if self._plain is None else self._plain.plan.estimate.step_s
+        plain /= 1.0 if stages == 1 else WORTH
         return plain if self._best is None else min(plain, _step(self._best))
 
     def enter(self, tabled: Tabled, problem: StageProblem) -> None:
         """Compile the planner's answer, unless its table leaves it no hope."""
         try:
-            near = NEAR * self._least_s
+            to_beat = self._to_beat(problem.most_stages)
+            near = NEAR * to_beat
             planner = Planner(problem)
             if near < math.inf and planner.is_hopeless(near):
                 self.compared.append(Compared(_bounded(problem), near))
                 return
             plan = planner.plan()
-            if plan.step_s > BEHIND * self._least_s:
+            if plan.step_s > BEHIND * to_beat:
                 self.compared.append(Compared(_planned(tabled, plan), plan.step_s))
                 return
             if (same := (plan.schedule, plan.microbatches, plan.stages)) in self._entered:
@@ -176,7 +177,7 @@ class _Rivals:
         """Seek the plan without stages after all, unless its bound leaves it no hope."""
         name = f"no stages on {mesh}"
         if self._plain is None and self._alone is not None:
-            self._plain = self._alone.after_all(NEAR * self._least_s)
+            self._plain = self._alone.after_all(WORTH * self._to_beat(1))
             if self._plain is None and self._best is not None:
                 name += ", near the best"
         step = None if self._plain is None else self._plain.plan.estimate.step_s

@@ -22,6 +22,7 @@ from autopar.pricing.parameters import Storage
 from autopar.schedules import SCHEDULES, Schedule, build, lower
 from autopar.schedules.kept import most_in_flight, most_versions
 from autopar.schedules.stream import typical
+from autopar.solve.care import FAIR
 from autopar.split import Stages, split
 from autopar.staging.cuts import balanced
 from autopar.staging.nameless import nameless, renamed
@@ -357,4 +358,5 @@ def _settings(
         recompute=settings.recompute if blocks(part) else None,
         padding=(),
         pads_batch=False,
+        care=FAIR,
     )

@@ -383,6 +383,18 @@ def test_the_bound(limited: Made, by: float) -> None:
     assert ("above objective_s" in failed.what) == (by > 1)
 
 
+def test_the_bound_of_a_stage_may_be_lower(limited: Made) -> None:
+    """It served others too; above what can be proved it is refused as ever."""
+    proved, best = limited.plan.bound_s, limited.plan.objective_s
+    assert proved < best
+    found = {
+        bound_s: certify(replace(limited.plan, bound_s=bound_s), limited.posed, is_stage=True)
+        for bound_s in (0.5 * proved, proved, (proved + best) / 2)
+    }
+    wrong = [[check.name for check in checks if not check.ok] for checks in found.values()]
+    assert wrong == [[], [], ["bound"]]
+
+
 def test_a_bound_that_is_not_proved_again(limited: Made) -> None:
     below = limited.after(scale("bound_s", by=0.5), bound=False)["bound"]
     assert below.ok and "not proved again" in below.what

@@ -15,8 +15,9 @@ from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.planning.compile import compile_graph
 from autopar.planning.flights import Flights
-from autopar.planning.limited import FAIR, within
+from autopar.planning.limited import within
 from autopar.planning.posed import Settings
+from autopar.solve.care import FAIR
 from autopar.split import Stages, split
 from autopar.staging.nameless import nameless, renamed
 from autopar.staging.staged import StageCompiler
@@ -122,4 +123,4 @@ def test_what_lies_between_few_and_many_in_flight_is_not_searched_for() -> None:
             continue
         alone = Flights(part, MESH, HARDWARE, limited, kept).plan(many)[1]
         assert plan.bound_s <= alone.objective_s * (1 + 1e-9)
-        assert plan.objective_s <= (1 + 2 * FAIR) * alone.objective_s
+        assert plan.objective_s <= (1 + 2 * FAIR.wide) * alone.objective_s

@@ -47,6 +47,7 @@ def test_what_does_not_fit_is_made_to(free: Plan) -> None:
     assert small.asked.memory_limit == own
     assert small.estimate.memory_nbytes <= own
     assert small.estimate.step_s > free.estimate.step_s
+    assert small == planned(with_memory(own), memory_limit=own)
 
 
 def test_none_and_presets_may_need_more(free: Plan) -> None:

@@ -18,8 +18,9 @@ from autopar.mesh import Mesh
 from autopar.planning.posed import Settings, pose
 from autopar.solve import best_with_each_state, completed, hull, solve
 from autopar.solve.branch import branched
+from autopar.solve.care import THOROUGH
 from autopar.solve.dominance import reduced
-from autopar.solve.dual import CLOSE, best_within
+from autopar.solve.dual import best_within
 from autopar.solve.elimination import eliminate
 from autopar.solve.ilp import solve_ilp
 from autopar.solve.marginals import marginals
@@ -116,7 +117,7 @@ def check_equal(problem: Problem, limit: float | None) -> Assignment | None:
     found = solve(problem, limit)
     assert found.proof in ("elimination", "lagrange", "pareto")
     assert found.proof == "elimination" or limit is not None or hides(problem)
-    slack = 1.0 + (1e-9 if found.proof == "elimination" else CLOSE)
+    slack = 1.0 + (1e-9 if found.proof == "elimination" else THOROUGH.close)
     assert expected.seconds - 1e-9 <= found.seconds <= slack * expected.seconds + 1e-9
     assert expected.seconds / slack - 1e-9 <= found.bound_s <= expected.seconds + 1e-9
     assert found.seconds == problem.seconds(found.states)
@@ -155,8 +156,8 @@ def test_with_two_limits(problem: Problem, less: float, more: float, in_flight: 
     for limit in limits:
         assert problem.nbytes(found.states, limit.in_flight) <= limit.nbytes
     assert found.bound_s <= expected.seconds + 1e-9 <= found.seconds + 2e-9
-    assert found.seconds <= expected.seconds * (1 + CLOSE) + 1e-9
-    assert found.bound_s >= expected.seconds * (1 - CLOSE) - 1e-9
+    assert found.seconds <= expected.seconds * (1 + THOROUGH.close) + 1e-9
+    assert found.bound_s >= expected.seconds * (1 - THOROUGH.close) - 1e-9
 
 
 @pytest.mark.slow
@@ -425,8 +426,8 @@ def test_real_graphs(
     assert within.nbytes <= limit
     referee = solve_ilp(problem, limit).seconds
     assert within.bound_s <= referee * (1 + 1e-6)
-    assert within.seconds <= referee * (1 + CLOSE)
-    assert within.bound_s == pytest.approx(within.seconds, rel=CLOSE)
+    assert within.seconds <= referee * (1 + THOROUGH.close)
+    assert within.bound_s == pytest.approx(within.seconds, rel=THOROUGH.close)
 
 
 @settings(max_examples=60)
@@ -464,7 +465,7 @@ def test_one_large_piece_among_small_ones_is_decided_either_way(
     # Both halves are looked at, whatever is known already.
     closer = branched(goal, replace(found, best=None, cost=np.inf))
     assert closer.cost * network.tick_s == pytest.approx(optimum)
-    assert (1 - CLOSE) * optimum <= closer.bound * network.tick_s <= optimum + 1e-9
+    assert (1 - THOROUGH.close) * optimum <= closer.bound * network.tick_s <= optimum + 1e-9
 
 
 def test_a_problem_without_variables_costs_nothing() -> None:
