@@ -21,10 +21,10 @@ from autopar.planning.limited import Known, over, within
 from autopar.planning.posed import Posed, Settings, pose
 from autopar.plans.plan import Plan
 from autopar.solve.care import FAIR
-from autopar.solve.problem import Limit
+from autopar.solve.problem import Assignment, Limit
 from cost_models.hardware import Hardware
 
-MANY = 8
+MANY = 3
 """Searches of one graph, after which another one has to be worth more."""
 COARSE = 2e-2
 """What it has to gain then.  In a deep pipeline one stage of many counts little."""
@@ -61,7 +61,8 @@ class Flights:
         settings = replace(self._settings, memory_limit=nbytes)
         made = Flights(self.graph, self._mesh, self._hardware, settings, self._saved)
         plain = self._plain.asking(settings)
-        vars(made).update(_plain=plain, _free=replace(self._free, asked=plain.asked))
+        free = replace(self._free, asked=plain.asked)
+        vars(made).update(_plain=plain, _fastest=self._fastest, _free=free)
         return made
 
     def plan(self, in_flight: int) -> tuple[Posed, Plan]:
@@ -79,12 +80,14 @@ class Flights:
         return (self._plain.flying(in_flight), free) if fits else None
 
     def may_take_less(self, seconds: float, in_flight: int) -> bool:
-        """Whether the solver's bound leaves room below so many seconds; where a search is short, yes."""
+        """Whether the solver's bound leaves room below so many seconds; where there is no limit, yes."""
         limit = self._settings.memory_limit
-        if seconds == math.inf or limit is None or self.unlimited(in_flight) is not None:
+        if seconds == math.inf or limit is None:
             return True
-        if self._free.bound_s >= seconds:
+        if self._fastest.bound_s >= seconds:
             return False
+        if self.unlimited(in_flight) is not None:
+            return True
         richer = self._richer.flying(in_flight)
         counted = Limit(limit - richer.priced.least_working, in_flight)
         return richer.ready.bound_s(counted) < seconds
@@ -154,7 +157,12 @@ class Flights:
     @cached_property
     def _free(self) -> Plan:
         """The best plan without a limit."""
-        return self._plain.plan(self._plain.solve())
+        return self._plain.plan(self._fastest)
+
+    @cached_property
+    def _fastest(self) -> Assignment:
+        """What that plan answers."""
+        return self._plain.solve()
 
     @cached_property
     def _richer(self) -> Posed:
