@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from autopar.plans.changes import Difference
 from autopar.plans.explanation import Alternative
@@ -10,7 +10,10 @@ from autopar.show.units import seconds
 
 SAME = 1e-9
 """Relative to the step: only rounding."""
-REASONS = 2
+REASONS = 4
+NEARLY = 0.2
+"""Of a difference: so much of it may stay unexplained."""
+HIDDEN = "communication, hidden"
 
 
 def sentence(name: str, alternatives: Iterable[Alternative], asked: str = "") -> str:
@@ -60,15 +63,29 @@ def _counted(chosen: Alternative, other: Alternative) -> str:
 
 
 def _because(difference: Difference) -> str:
-    """The largest increments of time, two at most."""
-    grown = [
-        (figure.more, figure.name)
-        for figure in difference.figures
-        if (figure.kind == "communication" or figure.name == "compute")
-        and figure.more is not None
-        and figure.more > SAME * (difference.figure("step").before or 0.0)
-    ]
-    if not grown:
-        return "less of the communication hides behind compute"
-    words = [f"{name} takes {seconds(more)} more" for more, name in sorted(grown, reverse=True)]
-    return " and ".join(words[:REASONS])
+    """The largest parts of the difference, as many as nearly add up to it."""
+    more = difference.figure("step").more or 0.0
+    told: list[str] = []
+    left = more
+    for part, name in sorted(_parts(difference), key=lambda each: (-abs(each[0]), -each[0])):
+        if len(told) == REASONS or (told and abs(left) <= NEARLY * abs(more)):
+            break
+        told.append(_said(part, name))
+        left -= part
+    return ", ".join(told[:-1]) + " and " * (len(told) > 1) + told[-1]
+
+
+def _parts(difference: Difference) -> Iterator[tuple[float, str]]:
+    """What adds up to how much longer a step takes."""
+    least = SAME * (difference.figure("step").before or 0.0)
+    for figure in difference.figures:
+        sign = -1.0 if figure.name == HIDDEN else 1.0
+        counts = figure.kind == "communication" or figure.name in ("compute", HIDDEN)
+        if counts and abs(figure.more or 0.0) > least:
+            yield sign * (figure.more or 0.0), figure.name
+
+
+def _said(part: float, name: str) -> str:
+    if name == HIDDEN:
+        return f"{seconds(abs(part))} {'less' if part > 0 else 'more'} hides behind compute"
+    return f"{name} takes {seconds(abs(part))} {'more' if part > 0 else 'less'}"

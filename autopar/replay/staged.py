@@ -168,10 +168,9 @@ def _rows(plan: PipelinePlan, simulated: Simulated) -> Iterator[Row]:
             if number in r.workers and r.end > r.start
         ]
         held = simulated.schedule.held[number]
-        update = sum(simulated.costs.stages[stage].update for stage in held)
-        if update and not simulated.schedule.asynchronous:
-            end = simulated.finished[number]
-            spans.append(Span("compute", "update", end - update, end))
+        begin, end = simulated.updates[number]
+        if end > begin:
+            spans.append(Span("compute", "update", begin, end))
         yield Row(
             f"worker {number} ({_ranks(worker)})", worker.ranks, tuple(spans),
             ((0.0, sum(simulated.costs.stages[stage].static for stage in held)),

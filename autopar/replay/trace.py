@@ -15,8 +15,10 @@ LANES = ("compute", "communication", "hidden")
 def trace_of(played: Played) -> dict[str, Any]:
     """What `json.dump` writes: the simulator's own trace, or a process per group of equal ranks."""
     if played.simulated is not None:
-        return trace(played.simulated)
-    return {"traceEvents": list(_events(played)), "displayTimeUnit": "ms"}
+        made = trace(played.simulated)
+    else:
+        made = {"traceEvents": list(_events(played)), "displayTimeUnit": "ms"}
+    return {**made, "otherData": {"notes": "\n".join(played.notes)}}
 
 
 def _events(played: Played) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ All ranks do the same and wait for each other at every collective, so one slow r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from autopar.errors import PlanError
@@ -106,12 +106,12 @@ class _Step:
         self.memory: list[tuple[float, float]] = [(0.0, float(rest))]
         once = [flow for flow in e.flows if flow.scope == "step"]
         each = [flow for flow in e.flows if flow.scope == "microbatch"]
-        yield from self._sent([f for f in once if f.direction == "forward"], 1)
+        yield from self._sent(f for f in once if f.direction == "forward")
         begun = self.now
         for number in range(self.slices):
             self._evenly(rest + (number + 1) * kept + e.working_nbytes)
             yield from self._computed("forward", parts.forward_s / self.slices)
-            yield from self._sent([f for f in each if f.direction == "forward"], self.slices)
+            yield from self._part([f for f in each if f.direction == "forward"], number)
         self._moments(begun, [(op.forward_s, op.forward_nbytes) for op in e.operators], rest)
         reduced = [f for f in once if f.direction == "backward"]
         hidden = self._hidden(reduced) / self.slices
@@ -122,13 +122,13 @@ class _Step:
             yield from self._computed("backward", parts.backward_s / self.slices)
             if hidden:
                 yield Span("communication", "reduce gradients", begun, begun + hidden, True)
-            yield from self._sent([f for f in each if f.direction == "backward"], self.slices)
+            yield from self._part([f for f in each if f.direction == "backward"], number)
         in_turn = reversed(e.operators)
         self._moments(back, [(op.backward_s, op.backward_nbytes) for op in in_turn], rest)
         self.memory.append((self.now, float(rest)))
         whole = sum(map(self.flows.seconds, reduced))
         share = 1 - hidden * self.slices / whole if whole else 0.0
-        yield from self._sent([replace(f, seconds=f.seconds * share) for f in reduced], 1)
+        yield from self._sent(replace(f, seconds=f.seconds * share) for f in reduced)
         yield from self._computed("update", parts.update_s)
         self.memory.append((self.now, float(rest)))
 
@@ -166,9 +166,17 @@ class _Step:
             yield Span("compute", what, self.now, self.now + seconds * self.pace)
             self.now += seconds * self.slow
 
-    def _sent(self, flows: list[Flow], slices: int) -> Iterator[Span]:
+    def _part(self, flows: list[Flow], number: int) -> Iterator[Span]:
+        """What one slice sends: of few calls the last slices, where the loss is, one each."""
         for flow in flows:
-            seconds = self.flows.seconds(flow) / slices
+            count = min(flow.calls, self.slices)
+            if number >= self.slices - count:
+                yield from self._sent([flow], count)
+
+    def _sent(self, flows: Iterable[Flow], parts: int = 1) -> Iterator[Span]:
+        """One part of so many."""
+        for flow in flows:
+            seconds = self.flows.seconds(flow) / parts
             if seconds:
                 what = f"{flow.collective} on {flow.axis}"
                 yield Span("communication", what, self.now, self.now + seconds)

@@ -25,7 +25,7 @@ def header(plan: Plan) -> Table:
         "compared with": _others(plan),
         "hardware": plan.hardware,
         "operator times": plan.sources,
-        "memory limit": "none" if limit is None else nbytes(limit),
+        "memory limit": "none asked for" if limit is None else nbytes(limit),
         "preset": plan.preset or "none, the solver chose",
         "constraints": "\n".join(map(str, plan.asked.constraints)) or "none",
         "padding": compared(plan),

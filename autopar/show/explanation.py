@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -17,7 +17,7 @@ from autopar.show.units import nbytes, seconds
 SAME = 1e-9
 """Relative to the step, or to the memory: only rounding."""
 PARTS = 2
-"""Kinds of communication that are told of each alternative."""
+"""Kinds of communication that are told one by one; the others as a sum."""
 COSTS = ("a step", "compute", "communication", "memory", "with it")
 RIGHT = ("a step", "compute", "memory")
 
@@ -77,7 +77,10 @@ def notes(found: Explanation) -> Iterator[str]:
     bounds = [bound for bound in left if bound is not None and math.isfinite(bound)]
     if bounds and found.chosen.plan is not None:
         more = max(0.0, min(bounds) - found.chosen.plan.objective_s)
-        yield f"{_others(len(bounds))} at least {seconds(more)} more each (--rows shows more)."
+        yield (
+            f"{_others(len(bounds))} at least {seconds(more)} more each by the sum that the solver "
+            "minimised (--rows shows more)."
+        )
     if len(bounds) < len(left):
         yield f"Impossible beside what must be: {len(left) - len(bounds)} more."
     if any((each.more_s or 0.0) < 0.0 for each in found.alternatives):
@@ -94,10 +97,16 @@ def _others(count: int) -> str:
 def _absolute(of: Difference) -> tuple[str, ...]:
     """The figures of the plan as it is."""
     sent = [f for f in of.figures if f.kind == "communication"]
+    sent.sort(key=lambda f: -(f.after or 0.0))
+    parts = [f"{f.name} {seconds(f.after or 0.0)}" for f in sent[:PARTS]]
+    if rest := sum(f.after or 0.0 for f in sent[PARTS:]):
+        parts.append(f"others {seconds(rest)}")
+    if hidden := of.figure("communication, hidden").after:
+        parts.append(f"hidden {seconds(hidden)}")
     return (
         seconds(of.figure("step").after or 0.0),
         seconds(of.figure("compute").after or 0.0),
-        _lines(f"{f.name} {seconds(f.after or 0.0)}" for f in _largest(sent, lambda f: f.after)),
+        _lines(parts),
         nbytes(of.figure("peak").after or 0.0),
         "",
     )
@@ -107,18 +116,17 @@ def _more(of: Difference, found: Explanation) -> tuple[str, ...]:
     """What is more, or less, than in the plan as it is."""
     scale = SAME * (of.figure("step").before or 0.0)
     sent = [f for f in of.figures if f.kind == "communication" and abs(f.more or 0.0) > scale]
+    sent.sort(key=lambda f: -abs(f.more or 0.0))
+    parts = [f"{f.name} {_signed(f)}" for f in sent[:PARTS]]
+    if abs(rest := sum(f.more or 0.0 for f in sent[PARTS:])) > scale:
+        parts.append(f"others {'+' if rest > 0 else '-'}{seconds(abs(rest))}")
     hidden = of.figure("communication, hidden")
-    parts = [f"{f.name} {_signed(f)}" for f in _largest(sent, lambda f: f.more)]
     if abs(hidden.more or 0.0) > scale:
         parts.append(f"hidden {_signed(hidden)}")
     return (
         _signed(of.figure("step")), _signed(of.figure("compute")), _lines(parts),
         _signed(of.figure("peak")), _lines(_counts(of.changes, found)),
     )  # fmt: skip
-
-
-def _largest(figures: list[Figure], value: Callable[[Figure], float | None]) -> list[Figure]:
-    return sorted(figures, key=lambda figure: -abs(value(figure) or 0.0))[:PARTS]
 
 
 def _lines(parts: Iterable[str]) -> str:

@@ -44,7 +44,7 @@ def _timeline(played: Played) -> Iterator[RenderableType]:
         width = max(map(len, text.splitlines()))
         if width <= COLUMNS + 28:
             yield Text(text)
-            yield Text("F forward, B backward, I and W its halves; · waits", style="dim")
+            yield Text("F forward, B backward, I and W its halves; U update; · waits", style="dim")
             return
     for each in played.rows:
         yield Text(each.name)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from autopar.graph import Graph, Node, Tensor, short
 from autopar.mesh import Mesh
 from autopar.placement import P, S, Type
-from autopar.plans.plan import OpSharding, Plan
+from autopar.plans.plan import OpSharding, ParameterPlan, Plan
 from autopar.show.words import is_used_split, weights_of
 
 WHOLE = "whole"
@@ -87,7 +87,7 @@ def _stored(plan: Plan, graph: Graph, node: Node, axis: int) -> str:
     """How a parameter rests on an axis, and comes to its operators."""
     entry, tensor = plan.parameter[node.target], node.outputs[0]
     if is_used_split(plan, graph, tensor, axis):
-        return _used(plan, graph, tensor, axis)
+        return _used(plan, graph, tensor, axis) + _rest(entry, axis)
     if isinstance(entry.leaf[axis], S):
         again = {c.tensor for c in plan.conversions if c.regather and c.axis == axis}
         more = ", once more for the backward," if tensor.name in again else ""
@@ -95,6 +95,13 @@ def _stored(plan: Plan, graph: Graph, node: Node, axis: int) -> str:
     if isinstance(entry.stored[axis], S):
         return "kept split and gathered once a step"
     return "kept whole"
+
+
+def _rest(entry: ParameterPlan, axis: int) -> str:
+    """Where a parameter of which parts are used rests otherwise: how."""
+    if not isinstance(entry.stored[axis], S):
+        return " (kept whole at rest)"
+    return "" if isinstance(entry.leaf[axis], S) else " (kept split, gathered once a step)"
 
 
 def _used(plan: Plan, graph: Graph, tensor: Tensor, axis: int) -> str:

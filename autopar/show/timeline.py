@@ -1,8 +1,9 @@
 """A simulated schedule as text: a row per worker, time to the right.
 
-    worker 0  F0 F1 F2 F3 ·········B0--- F4 B1--- ...
+    worker 0  F0 F1 F2 F3 ·········B0--- F4 B1--- ... U--
 
-``F3`` begins where it starts and is drawn out with ``-`` to where it ends; ``·`` is a wait.  On workers
+``F3`` begins where it starts and is drawn out with ``-`` to where it ends; ``U`` is the update after the
+list, ``·`` a wait.  On workers
 with several stages a letter says which: a for the first.  Weights of an older version are not shown.
 """
 
@@ -31,6 +32,8 @@ def timeline(simulated: Simulated, per_second: float | None = None) -> str:
         for run, text in zip(row, texts, strict=True):
             first, last = round(run.start * scale), round(run.end * scale)
             cells[first:last] = _drawn(text, last - first)
+        first, last = (round(when * scale) for when in simulated.updates[worker])
+        cells[first:last] = _drawn("U", last - first)
         lines.append(f"worker {worker:<{len(str(len(labels)))}} {''.join(cells)}".rstrip())
     return "\n".join(lines) + "\n"
 

@@ -72,20 +72,25 @@ class Simulated:
         return tuple(sorted(made, key=lambda transfer: transfer.start))
 
     @cached_property
-    def finished(self) -> tuple[float, ...]:
-        """When each worker is through with compute, collectives and updates."""
+    def updates(self) -> tuple[tuple[float, float], ...]:
+        """When each worker begins to update its stages, and is through; the same where lists do it."""
         graph, ends = self.program.graph, self.times[1]
         done = [ends[end - 1] if end else 0.0 for end in graph.first[1:]]
         for reduction in self.reductions:
             for worker in reduction.workers:
                 done[worker] = max(done[worker], reduction.end)
+        return tuple((begin, begin + self._update(worker)) for worker, begin in enumerate(done))
+
+    def _update(self, worker: int) -> float:
+        """Seconds, after the list."""
         if self.schedule.asynchronous:
-            return tuple(done)
-        update = [stage.update for stage in self.costs.stages]
-        return tuple(
-            end + sum(update[stage] for stage in self.schedule.held[worker])
-            for worker, end in enumerate(done)
-        )
+            return 0.0
+        return sum(self.costs.stages[stage].update for stage in self.schedule.held[worker])
+
+    @property
+    def finished(self) -> tuple[float, ...]:
+        """When each worker is through with compute, collectives and updates."""
+        return tuple(end for _, end in self.updates)
 
     @property
     def step(self) -> float:
@@ -96,9 +101,7 @@ class Simulated:
     def busy(self) -> tuple[float, ...]:
         """Seconds of work of each worker: its actions, and its updates."""
         return tuple(
-            sum(run.end - run.start for run in row)
-            + (not self.schedule.asynchronous)
-            * sum(self.costs.stages[stage].update for stage in self.schedule.held[worker])
+            sum(run.end - run.start for run in row) + self._update(worker)
             for worker, row in enumerate(self.ran)
         )
 

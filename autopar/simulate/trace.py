@@ -22,6 +22,7 @@ def trace(simulated: Simulated) -> dict[str, Any]:
     events = [
         *_names(simulated),
         *_actions(simulated),
+        *_updates(simulated),
         *_memory(simulated),
         *_transfers(simulated),
         *_reductions(simulated),
@@ -41,13 +42,15 @@ def _names(simulated: Simulated) -> Iterator[Event]:
 
     yield name("process_name", WORKERS, 0, simulated.schedule.name)
     yield name("process_name", TRANSFERS, 0, "transfers")
-    yield name("process_name", REDUCTIONS, 0, "sums of gradients")
     for worker, held in enumerate(simulated.schedule.held):
         stages = ", ".join(map(str, held))
         yield name("thread_name", WORKERS, worker, f"worker {worker}, stages {stages}")
-        yield name("thread_name", REDUCTIONS, worker, f"worker {worker}")
     for (sender, receiver), row in _rows(simulated).items():
         yield name("thread_name", TRANSFERS, row, f"{sender} to {receiver}")
+    if simulated.reductions:
+        yield name("process_name", REDUCTIONS, 0, "sums of gradients")
+    for worker in sorted({worker for each in simulated.reductions for worker in each.workers}):
+        yield name("thread_name", REDUCTIONS, worker, f"worker {worker}")
 
 
 def _actions(simulated: Simulated) -> Iterator[Event]:
@@ -59,6 +62,15 @@ def _actions(simulated: Simulated) -> Iterator[Event]:
                 "tid": run.worker, "ts": run.start * MICROSECONDS,
                 "dur": (run.end - run.start) * MICROSECONDS,
                 "args": {"stage": action.stage, "microbatch": action.microbatch},
+            }  # fmt: skip
+
+
+def _updates(simulated: Simulated) -> Iterator[Event]:
+    for worker, (begin, end) in enumerate(simulated.updates):
+        if end > begin:
+            yield {
+                "name": "update", "cat": "U", "ph": "X", "pid": WORKERS, "tid": worker,
+                "ts": begin * MICROSECONDS, "dur": (end - begin) * MICROSECONDS,
             }  # fmt: skip
 
 

@@ -190,7 +190,7 @@ class _Rivals:
             raise self._refused[0]
         if self._best is None or (plain and _is_as_good(plain, self._best)):
             assert plain is not None
-            views = tuple(View(each.what, each.step_s) for each in compared[:-1])
+            views = tuple(View(_passed_over(each, plain), each.step_s) for each in compared[:-1])
             return Chosen(None, replace(plain, plan=replace(plain.plan, views=views)), compared)
         assert self._best.plan.prediction is not None
         prediction = replace(self._best.plan.prediction, compared=compared)
@@ -303,6 +303,13 @@ def _is_as_good(plain: Compilation, staged: Staged) -> bool:
     return plain.plan.estimate.step_s <= worth * _step(staged)
 
 
+def _passed_over(other: Compared, plain: Compilation) -> str:
+    """What was compared; where it is faster than the plan without, why it lost."""
+    if other.step_s is None or other.step_s >= plain.plan.estimate.step_s:
+        return other.what
+    return f"{other.what} (stages have to be {WORTH} times as fast as none)"
+
+
 def _step(staged: Staged) -> float:
     assert staged.plan.prediction is not None
     return staged.plan.prediction.step_s
@@ -313,7 +320,7 @@ def _named(plan: PipelinePlan) -> str:
 
 
 def _bounded(problem: StageProblem) -> str:
-    stages = "one stage" if problem.most_stages == 1 else "stages"
+    stages = "one stage in microbatches" if problem.most_stages == 1 else "stages"
     return f"{stages}, at least (by the bound of all plans of the table)"
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from transformers.utils import logging
 from typer.testing import CliRunner, Result
 
 from autopar.cli import app
+
+# What is told once a process would be in one transcript, and not in the others.
+logging.set_verbosity_error()
 
 
 def run(*words: object) -> Result:

@@ -14,6 +14,7 @@ from autopar.errors import InputError, PlanError
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.replay import Conditions, Played, play, trace_of
+from autopar.replay.whole import blocks_of
 from autopar.show import show_played, to_text
 from cost_models.hardware import load
 from tests.models import CASES
@@ -178,6 +179,23 @@ def test_old_files_and_wrong_names_are_refused() -> None:
         play(plan, Conditions.of(["x=2x"]))
     with pytest.raises(InputError, match="pass that profile"):
         play(plan, Conditions.of(["x=2x"]), load("a100"))
+
+
+def test_few_calls_are_drawn_once_each() -> None:
+    """The loss is summed once, at the end of the forward; every layer sums twice."""
+    plan = hand_made.plan()
+    (row,) = play(plan, Conditions.of(), H100).rows
+    drawn = [span for span in row.spans if span.what == "all_reduce on y"]
+    flow = next(f for f in plan.estimate.flows if f.collective == "all_reduce")
+    assert len(drawn) == min(flow.calls, blocks_of(plan))
+    few = tuple(replace(f, calls=1) if f is flow else f for f in plan.estimate.flows)
+    once = replace(plan, estimate=replace(plan.estimate, flows=few))
+    (row,) = play(once, Conditions.of(), H100).rows
+    (span,) = (span for span in row.spans if span.what == "all_reduce on y")
+    assert span.end - span.start == pytest.approx(flow.seconds)
+    last = max(s.end for s in row.spans if s.what == "forward")
+    assert span.start >= last
+    assert "known, not when" in trace_of(play(plan))["otherData"]["notes"]
 
 
 @pytest.mark.parametrize("made", [whole, staged])

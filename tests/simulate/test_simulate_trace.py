@@ -86,4 +86,20 @@ def test_contents() -> None:
     most = max(e["args"]["bytes"] for e in events if e["ph"] == "C")
     assert most == max(simulated.peaks) == 3 + 3 + 8 + 8
     names = {e["args"]["name"] for e in events if e["ph"] == "M"}
-    assert {"chimera", "worker 1, stages 0, 1", "0 to 1", "1 to 0"} <= names
+    assert {"chimera", "worker 1, stages 0, 1", "0 to 1", "1 to 0", "sums of gradients"} <= names
+
+
+def test_updates_end_the_step_and_empty_lanes_have_no_name() -> None:
+    schedule = build("1f1b", 2, 4)
+    costs = Costs(
+        (StageCost(1, 1, 1, update=3), StageCost(1, 1, 1, update=2)),
+        (Traffic(0, 1, 2.0, 2.0),),
+        own_links(2, Link(0.5, 4.0)),
+    )
+    simulated = simulate(schedule, costs)
+    events = trace(simulated)["traceEvents"]
+    updates = {e["tid"]: e for e in events if e.get("name") == "update"}
+    assert [updates[worker]["dur"] for worker in (0, 1)] == [3e6, 2e6]
+    ends = [each["ts"] + each["dur"] for each in updates.values()]
+    assert max(ends) == simulated.step * 1e6
+    assert "sums of gradients" not in {e["args"]["name"] for e in events if e["ph"] == "M"}
