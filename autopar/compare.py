@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rich.console import RenderableType
 from torch import nn
 
 from autopar import presets
@@ -27,6 +28,7 @@ from autopar.request.meta import without_weights
 from autopar.request.options import Options, Precision
 from autopar.show import contenders, differences
 from autopar.show.html import as_html
+from autopar.show.table import to_text
 from cost_models.hardware import Hardware, digest
 from cost_models.measured import Times
 
@@ -42,8 +44,15 @@ class Contender:
     plan: Plan | PipelinePlan | None
     why: str = ""
 
+    def __str__(self) -> str:
+        return to_text(self._drawn).rstrip("\n")
+
     def _repr_html_(self) -> str:
-        return as_html(contenders([(self.name, self.plan, self.why)]))
+        return as_html(self._drawn)
+
+    @property
+    def _drawn(self) -> RenderableType:
+        return contenders([(self.name, self.plan, self.why)])
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Values that a notebook shows as tables; `autopar.show.html` draws them."""
+"""Values that `print` and a notebook show as tables; `autopar.show.html` draws them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from importlib import import_module
 
 
 class Shown:
-    """A value with a drawing: what the command line would print of it, as HTML."""
+    """A value with a drawing: what the command line would print of it, as text and as HTML."""
+
+    def __str__(self) -> str:
+        return self._drawn("text")
 
     def _repr_html_(self) -> str:
-        # Values lie below what draws them, so that is looked up when a notebook asks.
-        text: str = import_module("autopar.show.html").html(self)
+        return self._drawn("html")
+
+    def _drawn(self, how: str) -> str:
+        # Values lie below what draws them, so that is looked up when somebody asks.
+        text: str = getattr(import_module("autopar.show.html"), how)(self)
         return text

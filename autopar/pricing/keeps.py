@@ -22,6 +22,8 @@ SURE_VIEWS = VIEWS - {"view", "reshape", "flatten"}
 """Operators that never copy; a reshape copies where strides ask for it, so nothing is promised of it."""
 IN_ORDER = frozenset({"squeeze", "unsqueeze"})
 """Views that leave a tensor in row-major order."""
+REORDERED = frozenset({"t", "transpose", "permute", "movedim"})
+"""Views that leave it in another."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,19 @@ class Keeps:
         for node in self._keeping:
             saved, sharding = self.saved.get(node.name, Saved()), self.shardings[node.name]
             for place in {*saved.operands, *saved.copied}:
+                if self._may_be_copied(node, place):
+                    continue
                 where = in_order if place in saved.copied else storage
                 found.add(where[node.operands[place], sharding.inputs[place]])
             for place in saved.outputs:
                 found.add(storage[node.outputs[place].name, sharding.outputs[place]])
         return found
+
+    def _may_be_copied(self, node: Node, place: int) -> bool:
+        """Whether a contraction may lay out anew what it is given: a gather leaves other strides than
+        the view in another order that it stands for."""
+        maker = self.graph.producer.get(node.operands[place])
+        return short(node.op) == "einsum" and maker is not None and short(maker.op) in REORDERED
 
     @cached_property
     def saved_storages(self) -> frozenset[Form]:

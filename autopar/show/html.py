@@ -1,4 +1,4 @@
-"""What the command line prints, as HTML for a notebook.
+"""What the command line prints, as text, and as HTML for a notebook.
 
 No colour is set where the command line sets none, so tables are dark on light and light on dark.
 """
@@ -18,7 +18,7 @@ from autopar.show.changes import show_difference
 from autopar.show.explanation import explanation
 from autopar.show.pipeline import show_pipeline
 from autopar.show.plan import show_plan
-from autopar.show.table import WIDTH
+from autopar.show.table import WIDTH, to_text
 
 CODE = '<pre style="line-height: normal; overflow-x: auto; white-space: pre">{code}</pre>'
 
@@ -40,6 +40,11 @@ drawn.register(Plan)(show_plan)
 drawn.register(PipelinePlan)(show_pipeline)
 drawn.register(Difference)(show_difference)
 drawn.register(Explanation)(explanation)
+
+
+def text(value: object) -> str:
+    """A value as `print` shows it."""
+    return to_text(drawn(value)).rstrip("\n")
 
 
 def html(value: object) -> str:

@@ -44,7 +44,8 @@ def test_html_is_what_is_printed(value: object, drawn: object) -> None:
     assert "background" not in made, "a notebook may be dark"
     text = html.unescape(re.sub(r"<[^>]+>", "", made))
     lines = "\n".join(line.rstrip() for line in text.splitlines())
-    assert lines == to_text(drawn).rstrip("\n")  # type: ignore[arg-type]
+    assert lines == str(value) == to_text(drawn).rstrip("\n")  # type: ignore[arg-type]
+    assert repr(value).startswith(type(value).__name__)
 
 
 def test_titles_are_bold() -> None:
