@@ -8,5 +8,6 @@ from __future__ import annotations
 from autopar.report.page import report
 from autopar.report.roofline import Dot, Roofline, roofline
 from autopar.report.values import Extras
+from autopar.report.written import written
 
-__all__ = ["Dot", "Extras", "Roofline", "report", "roofline"]
+__all__ = ["Dot", "Extras", "Roofline", "report", "roofline", "written"]

@@ -242,8 +242,9 @@ class _Page:
                 f"<pre>{escape(cut)}</pre></div></div>"
             )
 
-        both = (*self.extras.written, *self.extras.emitted)
-        return f'<div class="beside">{"".join(shown(*each) for each in both)}</div>'
+        first, others = self.extras.written[:1], self.extras.written[1:]
+        every = (*first, *self.extras.emitted, *others)
+        return f'<div class="beside">{"".join(shown(*each) for each in every)}</div>'
 
     def _made_by(self) -> str:
         plan = self.plan
