@@ -10,6 +10,7 @@ from typing import Any
 from autopar.plans.plan import Flow, Plan
 from autopar.replay import Played, Span
 from autopar.report.roofline import Roofline
+from autopar.show.units import nbytes
 
 Figure = dict[str, Any]
 AXIS = {"automargin": True, "tickformat": ",~g"}
@@ -18,14 +19,19 @@ AXIS = {"automargin": True, "tickformat": ",~g"}
 BLUE, ORANGE, GREEN, SKY, RED, PINK, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#888888",
 )  # fmt: skip
+# Those are too few for collectives by axis: as far from them, and from both themes' ground, as can be.
+VIOLET, BROWN, INDIGO, SAND = "#B66DFF", "#802000", "#2020E0", "#E0E0A0"
 COMPUTE = {"forward": (BLUE, ""), "backward": (ORANGE, ""), "input gradient": (RED, ""),
            "weight gradient": (PINK, "/"), "update": (GREY, "x")}  # fmt: skip
-SENT = ((GREEN, "/"), (SKY, "\\"), (YELLOW, "x"), (PINK, "-"), (RED, "|"))
+SENT = (
+    (GREEN, "/"), (SKY, "\\"), (YELLOW, "x"), (PINK, "-"), (RED, "|"), (VIOLET, "+"), (BROWN, "."),
+    (INDIGO, "/"), (SAND, "x"),
+)  # fmt: skip
 DASHES = ("solid", "dot", "dash", "longdash", "dashdot")
 MOST_SPANS = 20_000
 FEWEST = 1e-2
 """FLOP per byte, below which an operator only moves."""
-FAR = 20
+FAR = 3
 """A limit that is so many times what is used would squeeze the curve into a line: it is only told."""
 
 
@@ -33,10 +39,11 @@ def timeline(played: Played) -> Figure:
     """A bar per span, a trace per kind, two lanes per row of ranks."""
     by_kind: defaultdict[str, list[tuple[str, Span]]] = defaultdict(list)
     count = 0
+    beside = _beside(played)
     for row in played.rows:
         name = row.name.split(" (")[0]
         for span in row.spans:
-            lane = name if span.lane == "compute" else f"{name}, sends"
+            lane = name if span.lane == "compute" else f"{name}{beside}"
             if count < MOST_SPANS:
                 by_kind[_kind(span)].append((lane, span))
                 count += 1
@@ -53,7 +60,7 @@ def timeline(played: Played) -> Figure:
         }
         for kind, spans in by_kind.items()
     ]  # fmt: skip
-    lanes = [f"{row.name.split(' (')[0]}{more}" for row in played.rows for more in ("", ", sends")]
+    lanes = [f"{row.name.split(' (')[0]}{more}" for row in played.rows for more in ("", beside)]
     used = {lane for spans in by_kind.values() for lane, _ in spans}
     lanes = [lane for lane in lanes if lane in used]
     order = {"categoryorder": "array", "categoryarray": lanes[::-1], "fixedrange": True}
@@ -61,6 +68,12 @@ def timeline(played: Played) -> Figure:
     return _figure(
         data, "milliseconds", "", high, barmode="overlay", bargap=0.15, yaxis=order
     )  # fmt: skip
+
+
+def _beside(played: Played) -> str:
+    """What the lane beside compute holds: of stages also messages, of others collectives alone."""
+    every = (span for row in played.rows for span in row.spans)
+    return ", sends" if any(span.what.startswith("send") for span in every) else ", collectives"
 
 
 def _kind(span: Span) -> str:
@@ -106,12 +119,8 @@ def memory(played: Played, limit: float | None) -> Figure:
         }
         for place, row in enumerate(played.rows)
     ]  # fmt: skip
-    if limit and limit < FAR * most:
-        data.append({
-            "type": "scatter", "mode": "lines", "name": "limit", "x": [0, _ms(played.step_s)],
-            "y": [limit / factor] * 2, "line": {"color": RED, "dash": "dash", "width": 2},
-            "hovertemplate": f"limit %{{y:.4~g}} {unit}",
-        })  # fmt: skip
+    if limit and limit != math.inf:
+        data.append(_limit(limit, most, ([0, _ms(played.step_s)], [limit / factor] * 2)))
     return _figure(data, "milliseconds", f"{unit} on one rank", 320, yaxis={"rangemode": "tozero"})
 
 
@@ -153,12 +162,24 @@ def frontier(plans: Sequence[Plan], here: tuple[float, float], limit: float | No
          "y": [_ms(here[0])], "marker": {"symbol": "star", "size": 15, "color": ORANGE},
          "hovertemplate": f"%{{x:.4~g}} {unit}, %{{y:.4~g}} ms<extra>this plan</extra>"},
     ]  # fmt: skip
-    made = _figure(data, f"{unit} on one rank", "milliseconds a step", 320)
-    if limit and limit < FAR * most:
-        line = {"color": RED, "dash": "dash"}
-        ends = {"x0": limit / factor, "x1": limit / factor, "y0": 0, "y1": 1, "yref": "paper"}
-        made["layout"]["shapes"] = [{"type": "line", "line": line, **ends}]
-    return made
+    if limit and limit != math.inf:
+        steps = [_ms(here[0]), *(y for _, y, _ in found)]
+        data.append(
+            _limit(limit, most, ([limit / factor] * 2, [0.98 * min(steps), 1.02 * max(steps)]))
+        )
+    return _figure(data, f"{unit} on one rank", "milliseconds a step", 320)
+
+
+def _limit(limit: float, most: float, ends: tuple[list[float], list[float]]) -> dict[str, Any]:
+    """The limit's line; one that is far from what is used has its place in the legend only."""
+    is_far = limit > FAR * most
+    said = f"limit, {nbytes(limit)}"
+    xs, ys = ([None], [None]) if is_far else ends
+    return {
+        "type": "scatter", "mode": "lines", "x": xs, "y": ys,
+        "name": f"{said}: {limit / most:.0f} times the peak, not drawn" if is_far else said,
+        "line": {"color": RED, "dash": "dash", "width": 2}, "hovertemplate": f"{said}<extra></extra>",
+    }  # fmt: skip
 
 
 def roofline(found: Roofline) -> Figure:
@@ -218,6 +239,7 @@ def _figure(data: list[dict[str, Any]], x: str, y: str, height: int, **layout: A
     }
     look = {
         "height": height, "margin": {"l": 8, "r": 8, "t": 8, "b": 8}, "hovermode": "closest",
+        "showlegend": True,  # of a single trace as well: it says what the bars are
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
     }  # fmt: skip
