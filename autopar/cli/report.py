@@ -25,7 +25,7 @@ from autopar.plans.beside import Beside
 from autopar.plans.explanation import Explanation
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.report import Extras, report, roofline, written
+from autopar.report import Extras, report, roofline, roofline_of_stages, written
 
 
 def command(
@@ -97,16 +97,17 @@ class _Model:
             self.graph = graph_of(plan, name, batch, sequence)
 
     def added(self, extras: Extras) -> Extras:
-        """Sources, and of a plan without stages the roofline."""
+        """Sources and the roofline."""
         extras = replace(extras, written=written(self.graph))
+        profile = hardware_of(self.plan, self.hardware)
         if isinstance(self.plan, PipelinePlan):
             made = staged(self.plan, self.graph)
+            drawn = roofline_of_stages(self.plan, made.stages, profile)
             emitted = tuple(
                 (f"emitted, stage {stage} on worker {worker}", text)
                 for (stage, worker), text in sorted(made.sources.items())
             )
-            return replace(extras, emitted=emitted)
-        profile = hardware_of(self.plan, self.hardware)
+            return replace(extras, roofline=drawn, emitted=emitted)
         drawn = roofline(self.plan, self.graph, profile)
         kept = saved(self.graph, profile.device.kind)
         source = emit(self.plan, self.graph, rules.localize, kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from autopar.plans.plan import Flow, Plan
@@ -27,6 +27,9 @@ SENT = (
     (GREEN, "/"), (SKY, "\\"), (YELLOW, "x"), (PINK, "-"), (RED, "|"), (VIOLET, "+"), (BROWN, "."),
     (INDIGO, "/"), (SAND, "x"),
 )  # fmt: skip
+ROWS = (BLUE, ORANGE, GREEN, PINK, SKY)
+"""Workers and stages."""
+SYMBOLS = ("circle", "square", "diamond", "triangle-up")
 DASHES = ("solid", "dot", "dash", "longdash", "dashdot")
 MOST_SPANS = 20_000
 FEWEST = 1e-2
@@ -114,7 +117,7 @@ def memory(played: Played, limit: float | None) -> Figure:
             "x": [_ms(second) for second, _ in row.memory] + [_ms(played.step_s)],
             "y": [held / factor for _, held in row.memory] + [row.memory[-1][1] / factor],
             "line": {"shape": "hv", "width": 2, "dash": DASHES[place % len(DASHES)],
-                     "color": (BLUE, ORANGE, GREEN, PINK, SKY)[place % 5]},
+                     "color": ROWS[place % len(ROWS)]},
             "hovertemplate": f"%{{y:.4~g}} {unit} at %{{x:.4~g}} ms",
         }
         for place, row in enumerate(played.rows)
@@ -186,34 +189,51 @@ def roofline(found: Roofline) -> Figure:
     """Dots below roofs, both axes logarithmic."""
     at = [dot.flops / dot.nbytes for dot in found.dots]
     low, high = min(at, default=0.1) / 3, max(at, default=100.0) * 3
-    data: list[dict[str, Any]] = []
-    for place, (dtype, peak) in enumerate(found.peaks.items()):
-        ridge = peak / found.bytes_per_s
-        xs = sorted({low, max(low, min(ridge, high)), high})
-        data.append({
-            "type": "scatter", "mode": "lines", "name": f"roof, {dtype}", "x": xs,
-            "y": [min(peak, x * found.bytes_per_s) / 1e12 for x in xs],
-            "line": {"color": GREY, "dash": DASHES[place % len(DASHES)]}, "hoverinfo": "name",
-        })  # fmt: skip
-    total = sum(dot.calls * dot.seconds for dot in found.dots) or 1.0
-    data.append({
-        "type": "scatter", "mode": "markers", "name": "operators, forward", "x": at,
-        "y": [dot.flops / dot.seconds / 1e12 for dot in found.dots],
-        "text": [f"{dot.name} x{dot.calls}<br>{dot.calls * dot.seconds / total:.1%} of the forward"
-                 for dot in found.dots],
-        "hovertemplate": "%{text}<br>%{x:.4~g} FLOP per byte, %{y:.4~g} TFLOP/s<extra></extra>",
-        "marker": {"color": BLUE, "opacity": 0.75, "line": {"width": 1, "color": "white"},
-                   "size": [7 + 26 * (dot.calls * dot.seconds / total) ** 0.5 for dot in found.dots]},
-    })  # fmt: skip
+    data = [*_roofs(found, low, high), *_operators(found)]
     # What computes next to nothing would squeeze all else into a corner: it is there when one zooms out.
     seen = [(x, dot.flops / dot.seconds / 1e12) for x, dot in zip(at, found.dots, strict=True)
             if x >= FEWEST] or [(FEWEST, 1.0)]  # fmt: skip
-    peak = max((*found.peaks.values(), 1e12)) / 1e12
+    peak = max(found.peaks.values(), default=1e12) / 1e12
     across = _decades(min(x for x, _ in seen), max(x for x, _ in seen))
     up = _decades(min(y for _, y in seen), peak)
     powers = {"type": "log", "tickformat": "", "exponentformat": "power"}
     axes = {"xaxis": {**powers, "range": across}, "yaxis": {**powers, "range": up}}
     return _figure(data, "FLOP per byte", "TFLOP/s on one rank", 360, **axes)
+
+
+def _roofs(found: Roofline, low: float, high: float) -> Iterator[dict[str, Any]]:
+    """By dtype: what memory and arithmetic allow, and where there is a cache, what that allows."""
+    speeds = {
+        "roof": (found.bytes_per_s, GREY),
+        "roof in the cache": (found.cache_bytes_per_s, RED),
+    }
+    for name, (speed, color) in speeds.items():
+        for place, (dtype, peak) in enumerate(found.peaks.items() if speed else ()):
+            xs = sorted({low, max(low, min(peak / speed, high)), high})
+            yield {
+                "type": "scatter", "mode": "lines", "name": f"{name}, {dtype}", "x": xs,
+                "y": [min(peak, x * speed) / 1e12 for x in xs], "hoverinfo": "name",
+                "line": {"color": color, "dash": DASHES[place % len(DASHES)]},
+            }  # fmt: skip
+
+
+def _operators(found: Roofline) -> Iterator[dict[str, Any]]:
+    """Dots as large as their share of the forward, of each stage in a colour of its own."""
+    for place, where in enumerate(dict.fromkeys(dot.where for dot in found.dots)):
+        dots = [dot for dot in found.dots if dot.where == where]
+        total = sum(dot.calls * dot.seconds for dot in dots) or 1.0
+        shares = [dot.calls * dot.seconds / total for dot in dots]
+        yield {
+            "type": "scatter", "mode": "markers", "name": f"{where or 'operators'}, forward",
+            "x": [dot.flops / dot.nbytes for dot in dots],
+            "y": [dot.flops / dot.seconds / 1e12 for dot in dots],
+            "text": [f"{dot.name} x{dot.calls}<br>{share:.1%} of the forward"
+                     for dot, share in zip(dots, shares, strict=True)],
+            "hovertemplate": "%{text}<br>%{x:.4~g} FLOP per byte, %{y:.4~g} TFLOP/s<extra></extra>",
+            "marker": {"color": ROWS[place % len(ROWS)], "symbol": SYMBOLS[place % len(SYMBOLS)],
+                       "opacity": 0.75, "line": {"width": 1, "color": "white"},
+                       "size": [7 + 26 * share**0.5 for share in shares]},
+        }  # fmt: skip
 
 
 def _decades(low: float, high: float) -> list[float]:
