@@ -159,6 +159,18 @@ def _stage(
             f'<code class="path">{escape(ends)}</code>')  # fmt: skip
 
 
+def compared(plan: Plan | PipelinePlan) -> str:
+    """What else was thought of for these devices: other meshes, stages or none; nothing: ''."""
+    if isinstance(plan, Plan):
+        found = [(view.mesh, view.objective_s) for view in plan.views]
+        if found and str(plan.mesh) not in (name for name, _ in found):
+            found.insert(0, (f"this plan, no stages on {plan.mesh}", plan.estimate.step_s))
+    else:
+        found = [(c.what, c.step_s) for c in plan.prediction.compared] if plan.prediction else []
+    rows = [(escape(what), "does not fit" if s is None else seconds(s)) for what, s in found]
+    return table(("compared", "step"), rows, (1,)) if rows else ""
+
+
 def recomputed(plan: Plan) -> Iterator[str]:
     """Which blocks run again in the backward."""
     found: dict[str, list[str]] = {}
