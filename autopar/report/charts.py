@@ -29,7 +29,8 @@ SENT = (
 )  # fmt: skip
 ROWS = (BLUE, ORANGE, GREEN, PINK, SKY)
 """Workers and stages."""
-SYMBOLS = ("circle", "square", "diamond", "triangle-up")
+SYMBOLS = ("circle", "square-open", "diamond-open", "triangle-up-open")
+"""Equal stages lie above each other, and all are seen."""
 DASHES = ("solid", "dot", "dash", "longdash", "dashdot")
 MOST_SPANS = 20_000
 FEWEST = 1e-2
@@ -51,6 +52,7 @@ def timeline(played: Played) -> Figure:
                 by_kind[_kind(span)].append((lane, span))
                 count += 1
     looks = _looks(by_kind)
+    in_order = sorted(by_kind.items(), key=lambda kind: kind[0] not in COMPUTE)
     data = [
         {
             "type": "bar", "orientation": "h", "name": kind,
@@ -61,7 +63,7 @@ def timeline(played: Played) -> Figure:
             "hovertemplate": "%{customdata}<br>%{base:.4~g} ms, %{x:.4~g} ms long<extra>%{y}</extra>",
             "marker": _marker(*looks[kind]),
         }
-        for kind, spans in by_kind.items()
+        for kind, spans in in_order
     ]  # fmt: skip
     lanes = [f"{row.name.split(' (')[0]}{more}" for row in played.rows for more in ("", beside)]
     used = {lane for spans in by_kind.values() for lane, _ in spans}
@@ -196,7 +198,7 @@ def roofline(found: Roofline) -> Figure:
     peak = max(found.peaks.values(), default=1e12) / 1e12
     across = _decades(min(x for x, _ in seen), max(x for x, _ in seen))
     up = _decades(min(y for _, y in seen), peak)
-    powers = {"type": "log", "tickformat": "", "exponentformat": "power"}
+    powers = {"type": "log", "tickformat": "", "exponentformat": "power", "dtick": 1}
     axes = {"xaxis": {**powers, "range": across}, "yaxis": {**powers, "range": up}}
     return _figure(data, "FLOP per byte", "TFLOP/s on one rank", 360, **axes)
 
@@ -231,7 +233,7 @@ def _operators(found: Roofline) -> Iterator[dict[str, Any]]:
                      for dot, share in zip(dots, shares, strict=True)],
             "hovertemplate": "%{text}<br>%{x:.4~g} FLOP per byte, %{y:.4~g} TFLOP/s<extra></extra>",
             "marker": {"color": ROWS[place % len(ROWS)], "symbol": SYMBOLS[place % len(SYMBOLS)],
-                       "opacity": 0.75, "line": {"width": 1, "color": "white"},
+                       "opacity": 0.75, "line": {"width": 2 if place else 1, "color": "white"},
                        "size": [7 + 26 * share**0.5 for share in shares]},
         }  # fmt: skip
 

@@ -220,7 +220,7 @@ class _Page:
         if found is not None and isinstance(self.plan, Plan):
             return tables_of(found, self.plan)
         if self.stages:
-            return "<p>Steps are measured of plans without stages.</p>"
+            return "<p>No step can be measured: <code>autopar profile</code> runs no pipelines.</p>"
         return _hint(
             "No step was measured. <code>autopar profile MODEL --mesh ... --run --json &gt; "
             "step.json</code> trains a few; pass the file:",
