@@ -249,8 +249,11 @@ class _Page:
             )
 
         first, others = self.extras.written[:1], self.extras.written[1:]
-        every = (*first, *self.extras.emitted, *others)
-        return f'<div class="beside">{"".join(shown(*each) for each in every)}</div>'
+        both = "".join(shown(*each) for each in (*first, *self.extras.emitted))
+        more = "".join(shown(*each) for each in others)
+        said = "other files that its comments speak of"
+        folded = f'<details><summary>{said}</summary><div class="beside">{more}</div></details>'
+        return f'<div class="beside">{both}</div>' + (folded if others else "")
 
     def _made_by(self) -> str:
         plan = self.plan

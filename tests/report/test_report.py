@@ -118,6 +118,17 @@ def test_a_pipelines_communication_is_of_all_microbatches() -> None:
         assert height == pytest.approx(expected * 1e3, rel=1e-4)
 
 
+def test_the_file_with_most_operators_is_beside_emitted_code_and_others_fold_away() -> None:
+    files = (("model.py", "here"), ("loss.py", "there"))
+    text = report(hand_made.plan(), Extras(emitted=(("emitted", "code"),), written=files))
+    places = [text.index(f"<p>{name}</p>") for name in ("model.py", "emitted", "loss.py")]
+    fold = text.index("<summary>other files that its comments speak of</summary>")
+    assert places[0] < places[1] < fold < places[2]
+    parsed(text)
+    alone = report(hand_made.plan(), Extras(emitted=(("emitted", "code"),), written=files[:1]))
+    assert "other files" not in alone
+
+
 def test_names_are_text_and_never_markup() -> None:
     evil = "</script><script>alert(1)</script>"
     plan = replace(hand_made.plan(), model=evil)
