@@ -26,13 +26,14 @@ def table(
 ) -> str:
     """Cells are HTML already; those of the columns in `numbers` stand to the right.
 
-    On a phone the rows of a wide table become cards, whose parts say which column they were.
+    On a phone the rows of a wide table become cards, whose parts say which column they were; the first
+    is a name, that says so by itself, unless it is a number.
     """
 
     def cells(tag: str, row: Cells) -> str:
         marked = (' class="n"' if place in numbers else "" for place in range(len(row)))
         named = (
-            f' data-is="{head}"' if is_wide and tag == "td" and head and place else ""
+            f' data-is="{head}"' if is_wide and tag == "td" and head and (place or 0 in numbers) else ""
             for place, head in enumerate(heads)
         )  # fmt: skip
         every = zip(marked, named, row, strict=True)

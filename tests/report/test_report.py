@@ -183,6 +183,7 @@ def test_a_pipelines_page_says_only_what_can_be_followed() -> None:
     assert (
         "stage 1 on worker 1: filled is what rank 4 holds" in said and "rank 0 holds, " not in said
     )
+    assert '<td class="n" data-is="stage">1</td>' in report(pipe), "a phone says what the number is"
     assert pipe.prediction
     forced = replace(pipe, prediction=replace(pipe.prediction, bound_s=None))
     assert "how sure no bound is known" in " ".join(parsed(report(forced)).text)
