@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,6 @@ from autopar.capture.saved import saved
 from autopar.cli.explain import explained_of
 from autopar.cli.flags import AS_JSON, BATCH, DATABASE, MODEL_HELP, OWN_PROFILE, PLAN, SEQUENCE
 from autopar.cli.match import graph_of
-from autopar.cli.models import load
 from autopar.cli.output import console, save, working
 from autopar.cli.simulate import profile_of
 from autopar.cli.stages import load_plan, microbatch_of, staged
@@ -27,10 +25,7 @@ from autopar.plans.beside import Beside
 from autopar.plans.explanation import Explanation
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.reading import text_of
-from autopar.report import Extras, report, roofline
-
-Sources = tuple[tuple[str, str], ...]
+from autopar.report import Extras, report, roofline, roofline_of_stages, written
 
 
 def command(
@@ -94,8 +89,7 @@ class _Model:
         batch: int | None,
         sequence: int | None,
     ) -> None:
-        self.name, self.plan, self.hardware, self.database = name, plan, hardware, database
-        self.sizes = batch, sequence
+        self.plan, self.hardware, self.database = plan, hardware, database
         self.graph: Graph
         if isinstance(plan, PipelinePlan):
             self.graph = microbatch_of(plan, name, batch, sequence)
@@ -103,16 +97,17 @@ class _Model:
             self.graph = graph_of(plan, name, batch, sequence)
 
     def added(self, extras: Extras) -> Extras:
-        """Sources, and of a plan without stages the roofline."""
-        extras = replace(extras, written=self._written())
+        """Sources and the roofline."""
+        extras = replace(extras, written=written(self.graph))
+        profile = hardware_of(self.plan, self.hardware)
         if isinstance(self.plan, PipelinePlan):
             made = staged(self.plan, self.graph)
+            drawn = roofline_of_stages(self.plan, made.stages, profile)
             emitted = tuple(
                 (f"emitted, stage {stage} on worker {worker}", text)
                 for (stage, worker), text in sorted(made.sources.items())
             )
-            return replace(extras, emitted=emitted)
-        profile = hardware_of(self.plan, self.hardware)
+            return replace(extras, roofline=drawn, emitted=emitted)
         drawn = roofline(self.plan, self.graph, profile)
         kept = saved(self.graph, profile.device.kind)
         source = emit(self.plan, self.graph, rules.localize, kept)
@@ -121,15 +116,6 @@ class _Model:
     def explained(self, target: str) -> Explanation:
         """As `autopar explain` does."""
         return explained_of(self.plan, self.graph, target, self.hardware, self.database)
-
-    def _written(self) -> Sources:
-        """The file that the user wrote: of a configuration, that of the model's class."""
-        found = self.name.rpartition(":")[0]
-        if found.endswith(".py"):
-            path = Path(found)
-        else:
-            path = Path(inspect.getfile(type(load(self.name, *self.sizes).model)))
-        return ((path.name, text_of(path, "the model's source", InputError)),)
 
 
 def _measured(path: Path, plan: Plan | PipelinePlan) -> Beside:

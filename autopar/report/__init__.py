@@ -6,7 +6,8 @@ Works from a plan alone; with the model's graph it draws the roofline, with sour
 from __future__ import annotations
 
 from autopar.report.page import report
-from autopar.report.roofline import Dot, Roofline, roofline
+from autopar.report.roofline import Dot, Roofline, roofline, roofline_of_stages
 from autopar.report.values import Extras
+from autopar.report.written import written
 
-__all__ = ["Dot", "Extras", "Roofline", "report", "roofline"]
+__all__ = ["Dot", "Extras", "Roofline", "report", "roofline", "roofline_of_stages", "written"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from autopar.plans.plan import Flow, Plan
 from autopar.replay import Played, Span
 from autopar.report.roofline import Roofline
+from autopar.show.units import nbytes
 
 Figure = dict[str, Any]
 AXIS = {"automargin": True, "tickformat": ",~g"}
@@ -18,14 +19,23 @@ AXIS = {"automargin": True, "tickformat": ",~g"}
 BLUE, ORANGE, GREEN, SKY, RED, PINK, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#888888",
 )  # fmt: skip
+# Those are too few for collectives by axis: as far from them, and from both themes' ground, as can be.
+VIOLET, BROWN, INDIGO, SAND = "#B66DFF", "#802000", "#2020E0", "#E0E0A0"
 COMPUTE = {"forward": (BLUE, ""), "backward": (ORANGE, ""), "input gradient": (RED, ""),
            "weight gradient": (PINK, "/"), "update": (GREY, "x")}  # fmt: skip
-SENT = ((GREEN, "/"), (SKY, "\\"), (YELLOW, "x"), (PINK, "-"), (RED, "|"))
+SENT = (
+    (GREEN, "/"), (SKY, "\\"), (YELLOW, "x"), (PINK, "-"), (RED, "|"), (VIOLET, "+"), (BROWN, "."),
+    (INDIGO, "/"), (SAND, "x"),
+)  # fmt: skip
+ROWS = (BLUE, ORANGE, GREEN, PINK, SKY)
+"""Workers and stages."""
+SYMBOLS = ("circle", "square-open", "diamond-open", "triangle-up-open")
+"""Equal stages lie above each other, and all are seen."""
 DASHES = ("solid", "dot", "dash", "longdash", "dashdot")
 MOST_SPANS = 20_000
 FEWEST = 1e-2
 """FLOP per byte, below which an operator only moves."""
-FAR = 20
+FAR = 3
 """A limit that is so many times what is used would squeeze the curve into a line: it is only told."""
 
 
@@ -33,14 +43,16 @@ def timeline(played: Played) -> Figure:
     """A bar per span, a trace per kind, two lanes per row of ranks."""
     by_kind: defaultdict[str, list[tuple[str, Span]]] = defaultdict(list)
     count = 0
+    beside = _beside(played)
     for row in played.rows:
         name = row.name.split(" (")[0]
         for span in row.spans:
-            lane = name if span.lane == "compute" else f"{name}, sends"
+            lane = name if span.lane == "compute" else f"{name}{beside}"
             if count < MOST_SPANS:
                 by_kind[_kind(span)].append((lane, span))
                 count += 1
     looks = _looks(by_kind)
+    in_order = sorted(by_kind.items(), key=lambda kind: kind[0] not in COMPUTE)
     data = [
         {
             "type": "bar", "orientation": "h", "name": kind,
@@ -51,9 +63,9 @@ def timeline(played: Played) -> Figure:
             "hovertemplate": "%{customdata}<br>%{base:.4~g} ms, %{x:.4~g} ms long<extra>%{y}</extra>",
             "marker": _marker(*looks[kind]),
         }
-        for kind, spans in by_kind.items()
+        for kind, spans in in_order
     ]  # fmt: skip
-    lanes = [f"{row.name.split(' (')[0]}{more}" for row in played.rows for more in ("", ", sends")]
+    lanes = [f"{row.name.split(' (')[0]}{more}" for row in played.rows for more in ("", beside)]
     used = {lane for spans in by_kind.values() for lane, _ in spans}
     lanes = [lane for lane in lanes if lane in used]
     order = {"categoryorder": "array", "categoryarray": lanes[::-1], "fixedrange": True}
@@ -61,6 +73,12 @@ def timeline(played: Played) -> Figure:
     return _figure(
         data, "milliseconds", "", high, barmode="overlay", bargap=0.15, yaxis=order
     )  # fmt: skip
+
+
+def _beside(played: Played) -> str:
+    """What the lane beside compute holds: of stages also messages, of others collectives alone."""
+    every = (span for row in played.rows for span in row.spans)
+    return ", sends" if any(span.what.startswith("send") for span in every) else ", collectives"
 
 
 def _kind(span: Span) -> str:
@@ -101,17 +119,13 @@ def memory(played: Played, limit: float | None) -> Figure:
             "x": [_ms(second) for second, _ in row.memory] + [_ms(played.step_s)],
             "y": [held / factor for _, held in row.memory] + [row.memory[-1][1] / factor],
             "line": {"shape": "hv", "width": 2, "dash": DASHES[place % len(DASHES)],
-                     "color": (BLUE, ORANGE, GREEN, PINK, SKY)[place % 5]},
+                     "color": ROWS[place % len(ROWS)]},
             "hovertemplate": f"%{{y:.4~g}} {unit} at %{{x:.4~g}} ms",
         }
         for place, row in enumerate(played.rows)
     ]  # fmt: skip
-    if limit and limit < FAR * most:
-        data.append({
-            "type": "scatter", "mode": "lines", "name": "limit", "x": [0, _ms(played.step_s)],
-            "y": [limit / factor] * 2, "line": {"color": RED, "dash": "dash", "width": 2},
-            "hovertemplate": f"limit %{{y:.4~g}} {unit}",
-        })  # fmt: skip
+    if limit and limit != math.inf:
+        data.append(_limit(limit, most, ([0, _ms(played.step_s)], [limit / factor] * 2)))
     return _figure(data, "milliseconds", f"{unit} on one rank", 320, yaxis={"rangemode": "tozero"})
 
 
@@ -153,46 +167,75 @@ def frontier(plans: Sequence[Plan], here: tuple[float, float], limit: float | No
          "y": [_ms(here[0])], "marker": {"symbol": "star", "size": 15, "color": ORANGE},
          "hovertemplate": f"%{{x:.4~g}} {unit}, %{{y:.4~g}} ms<extra>this plan</extra>"},
     ]  # fmt: skip
-    made = _figure(data, f"{unit} on one rank", "milliseconds a step", 320)
-    if limit and limit < FAR * most:
-        line = {"color": RED, "dash": "dash"}
-        ends = {"x0": limit / factor, "x1": limit / factor, "y0": 0, "y1": 1, "yref": "paper"}
-        made["layout"]["shapes"] = [{"type": "line", "line": line, **ends}]
-    return made
+    if limit and limit != math.inf:
+        steps = [_ms(here[0]), *(y for _, y, _ in found)]
+        data.append(
+            _limit(limit, most, ([limit / factor] * 2, [0.98 * min(steps), 1.02 * max(steps)]))
+        )
+    return _figure(data, f"{unit} on one rank", "milliseconds a step", 320)
+
+
+def _limit(limit: float, most: float, ends: tuple[list[float], list[float]]) -> dict[str, Any]:
+    """The limit's line; one that is far from what is used has its place in the legend only."""
+    is_far = limit > FAR * most
+    said = f"limit, {nbytes(limit)}"
+    xs, ys = ([None], [None]) if is_far else ends
+    return {
+        "type": "scatter", "mode": "lines", "x": xs, "y": ys,
+        "name": f"{said}: {limit / most:.0f} times the peak, not drawn" if is_far else said,
+        "line": {"color": RED, "dash": "dash", "width": 2}, "hovertemplate": f"{said}<extra></extra>",
+    }  # fmt: skip
 
 
 def roofline(found: Roofline) -> Figure:
     """Dots below roofs, both axes logarithmic."""
     at = [dot.flops / dot.nbytes for dot in found.dots]
     low, high = min(at, default=0.1) / 3, max(at, default=100.0) * 3
-    data: list[dict[str, Any]] = []
-    for place, (dtype, peak) in enumerate(found.peaks.items()):
-        ridge = peak / found.bytes_per_s
-        xs = sorted({low, max(low, min(ridge, high)), high})
-        data.append({
-            "type": "scatter", "mode": "lines", "name": f"roof, {dtype}", "x": xs,
-            "y": [min(peak, x * found.bytes_per_s) / 1e12 for x in xs],
-            "line": {"color": GREY, "dash": DASHES[place % len(DASHES)]}, "hoverinfo": "name",
-        })  # fmt: skip
-    total = sum(dot.calls * dot.seconds for dot in found.dots) or 1.0
-    data.append({
-        "type": "scatter", "mode": "markers", "name": "operators, forward", "x": at,
-        "y": [dot.flops / dot.seconds / 1e12 for dot in found.dots],
-        "text": [f"{dot.name} x{dot.calls}<br>{dot.calls * dot.seconds / total:.1%} of the forward"
-                 for dot in found.dots],
-        "hovertemplate": "%{text}<br>%{x:.4~g} FLOP per byte, %{y:.4~g} TFLOP/s<extra></extra>",
-        "marker": {"color": BLUE, "opacity": 0.75, "line": {"width": 1, "color": "white"},
-                   "size": [7 + 26 * (dot.calls * dot.seconds / total) ** 0.5 for dot in found.dots]},
-    })  # fmt: skip
+    data = [*_roofs(found, low, high), *_operators(found)]
     # What computes next to nothing would squeeze all else into a corner: it is there when one zooms out.
     seen = [(x, dot.flops / dot.seconds / 1e12) for x, dot in zip(at, found.dots, strict=True)
             if x >= FEWEST] or [(FEWEST, 1.0)]  # fmt: skip
-    peak = max((*found.peaks.values(), 1e12)) / 1e12
+    peak = max(found.peaks.values(), default=1e12) / 1e12
     across = _decades(min(x for x, _ in seen), max(x for x, _ in seen))
     up = _decades(min(y for _, y in seen), peak)
-    powers = {"type": "log", "tickformat": "", "exponentformat": "power"}
+    powers = {"type": "log", "tickformat": "", "exponentformat": "power", "dtick": 1}
     axes = {"xaxis": {**powers, "range": across}, "yaxis": {**powers, "range": up}}
     return _figure(data, "FLOP per byte", "TFLOP/s on one rank", 360, **axes)
+
+
+def _roofs(found: Roofline, low: float, high: float) -> Iterator[dict[str, Any]]:
+    """By dtype: what memory and arithmetic allow, and where there is a cache, what that allows."""
+    speeds = {
+        "roof": (found.bytes_per_s, GREY),
+        "roof in the cache": (found.cache_bytes_per_s, RED),
+    }
+    for name, (speed, color) in speeds.items():
+        for place, (dtype, peak) in enumerate(found.peaks.items() if speed else ()):
+            xs = sorted({low, max(low, min(peak / speed, high)), high})
+            yield {
+                "type": "scatter", "mode": "lines", "name": f"{name}, {dtype}", "x": xs,
+                "y": [min(peak, x * speed) / 1e12 for x in xs], "hoverinfo": "name",
+                "line": {"color": color, "dash": DASHES[place % len(DASHES)]},
+            }  # fmt: skip
+
+
+def _operators(found: Roofline) -> Iterator[dict[str, Any]]:
+    """Dots as large as their share of the forward, of each stage in a colour of its own."""
+    for place, where in enumerate(dict.fromkeys(dot.where for dot in found.dots)):
+        dots = [dot for dot in found.dots if dot.where == where]
+        total = sum(dot.calls * dot.seconds for dot in dots) or 1.0
+        shares = [dot.calls * dot.seconds / total for dot in dots]
+        yield {
+            "type": "scatter", "mode": "markers", "name": f"{where or 'operators'}, forward",
+            "x": [dot.flops / dot.nbytes for dot in dots],
+            "y": [dot.flops / dot.seconds / 1e12 for dot in dots],
+            "text": [f"{dot.name} x{dot.calls}<br>{share:.1%} of the forward"
+                     for dot, share in zip(dots, shares, strict=True)],
+            "hovertemplate": "%{text}<br>%{x:.4~g} FLOP per byte, %{y:.4~g} TFLOP/s<extra></extra>",
+            "marker": {"color": ROWS[place % len(ROWS)], "symbol": SYMBOLS[place % len(SYMBOLS)],
+                       "opacity": 0.75, "line": {"width": 2 if place else 1, "color": "white"},
+                       "size": [7 + 26 * share**0.5 for share in shares]},
+        }  # fmt: skip
 
 
 def _decades(low: float, high: float) -> list[float]:
@@ -218,6 +261,7 @@ def _figure(data: list[dict[str, Any]], x: str, y: str, height: int, **layout: A
     }
     look = {
         "height": height, "margin": {"l": 8, "r": 8, "t": 8, "b": 8}, "hovermode": "closest",
+        "showlegend": True,  # of a single trace as well: it says what the bars are
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
     }  # fmt: skip

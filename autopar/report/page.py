@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
@@ -19,7 +20,7 @@ from autopar.report import charts, tables
 from autopar.report.measured import tables_of
 from autopar.report.values import Extras
 from autopar.report.why import why
-from autopar.show.proof import proof
+from autopar.show.proof import of_table, proof
 from autopar.show.units import nbytes, seconds
 
 LONGEST = 300_000
@@ -51,8 +52,10 @@ class _Page:
             self.played = play(plan)
         except PlanError as error:  # an old file: the page says what it lacks
             self.silent = str(error)
-        own = self.played.limit_nbytes if self.played else None
-        self.limit = own or extras.limit_nbytes
+        self.first = plan.stages[0].plan if isinstance(plan, PipelinePlan) else plan
+        asked = self.played.limit_nbytes if self.played else self.first.asked.memory_limit
+        self.asked_limit = asked
+        self.limit = extras.limit_nbytes if asked in (None, math.inf) else asked
 
     def text(self) -> str:
         """Head, sections, scripts."""
@@ -83,7 +86,9 @@ class _Page:
         workers = plan.workers if isinstance(plan, PipelinePlan) else ()
         self._add("mesh", "Mesh", tables.mesh_picture(plan.mesh, workers) + self._asked())
         if isinstance(plan, PipelinePlan):
-            self._add("stages", "Stages", self._of_stages(plan))
+            self._add("stages", "Stages", tables.stages(plan))
+        if other := tables.compared(plan):
+            self._add("compared", "Compared with", other)
         self._add("tensors", "Blocks and tensors", "".join(self._tensors()))
         self._add("why", "Why it is so", self._why())
         self._add_played()
@@ -140,7 +145,8 @@ class _Page:
         over = max(row.peak for row in self.played.rows)
         said = "" if not self.limit else f"<p>{over / self.limit:.1%} of {nbytes(self.limit)}.</p>"
         if self.limit and over > self.limit:
-            said = f'<p class="warn">Needs {nbytes(over)}, the limit is {nbytes(self.limit)}.</p>'
+            has = "the limit is" if self.limit == self.asked_limit else "the device has"
+            said = f'<p class="warn">Needs {nbytes(over)}, {has} {nbytes(self.limit)}.</p>'
         drawn = self._chart("memory-chart", charts.memory(self.played, self.limit))
         self._add("memory", "Memory over time", said + drawn)
 
@@ -161,39 +167,37 @@ class _Page:
             found = plan.prediction
             if found is not None:
                 facts["idle"] = f"{sum(found.bubbles) / len(found.bubbles):.1%}"
-                if found.bound_s is not None:
-                    facts["no plan of its table is below"] = seconds(found.bound_s)
+            facts["how sure"] = of_table(None if found is None else found.bound_s)
         cards = "".join(_card(name, escape(value)) for name, value in facts.items())
         return f'<div class="cards">{cards}</div>'
 
     def _asked(self) -> str:
-        first = self.plan if isinstance(self.plan, Plan) else self.plan.stages[0].plan
-        asked = first.asked
-        limit = "none" if asked.memory_limit is None else nbytes(asked.memory_limit)
+        first = self.first
         facts = {"preset": first.preset or "none, the solver chose", "precision": first.precision,
-                 "optimizer": first.optimizer, "memory limit": limit,
-                 "constraints": "; ".join(map(str, asked.constraints)) or "none",
+                 "optimizer": first.optimizer, "memory limit": self._limited(),
+                 "constraints": "; ".join(map(str, first.asked.constraints)) or "none",
                  "operator times": self.plan.sources or "modelled"}  # fmt: skip
         return tables.table(("asked", ""), [(k, escape(v)) for k, v in facts.items()])
 
-    def _of_stages(self, plan: PipelinePlan) -> str:
-        found = plan.prediction.compared if plan.prediction else ()
-        rows = [
-            (escape(c.what), "does not fit" if c.step_s is None else seconds(c.step_s))
-            for c in found
-        ]
-        return tables.stages(plan) + (
-            tables.table(("compared", "step"), rows, (1,)) if rows else ""
-        )
+    def _limited(self) -> str:
+        """What was asked for, or what there is."""
+        if self.asked_limit == math.inf:
+            return "none: plans may be larger than the device"
+        if self.asked_limit is not None:
+            return nbytes(self.asked_limit)
+        has = f"; the device has {nbytes(self.limit)}" if self.limit else ""
+        return f"none asked{has}"
 
     def _tensors(self) -> Iterator[str]:
+        whose = "a stage's first rank" if self.stages else "rank 0"
         yield (
-            '<p class="soft">A box is the whole tensor; filled is what rank 0 holds, lines are cuts: '
+            f'<p class="soft">A box is the whole tensor; filled is what {whose} holds, lines are cuts: '
             "solid by the outermost axis, dashed by the next. <code>S(d)</code> split along dim d, "
             "<code>R</code> replicated, <code>I</code> invariant, <code>P</code> to be summed.</p>"
         )
         parts = [("", self.plan)] if isinstance(self.plan, Plan) else [
-            (f"stage {e.stage} on worker {e.worker}", e.plan) for e in self.stages
+            (f"stage {e.stage} on worker {e.worker}: filled is what rank "
+             f"{self.plan.workers[e.worker].ranks[0]} holds", e.plan) for e in self.stages
         ]  # fmt: skip
         for title, plan in parts:
             drawn = tables.parameters(plan)
@@ -215,6 +219,8 @@ class _Page:
         found = self.extras.measured
         if found is not None and isinstance(self.plan, Plan):
             return tables_of(found, self.plan)
+        if self.stages:
+            return "<p>No step can be measured: <code>autopar profile</code> runs no pipelines.</p>"
         return _hint(
             "No step was measured. <code>autopar profile MODEL --mesh ... --run --json &gt; "
             "step.json</code> trains a few; pass the file:",
@@ -242,8 +248,12 @@ class _Page:
                 f"<pre>{escape(cut)}</pre></div></div>"
             )
 
-        both = (*self.extras.written, *self.extras.emitted)
-        return f'<div class="beside">{"".join(shown(*each) for each in both)}</div>'
+        first, others = self.extras.written[:1], self.extras.written[1:]
+        both = "".join(shown(*each) for each in (*first, *self.extras.emitted))
+        more = "".join(shown(*each) for each in others)
+        said = "other files that its comments speak of"
+        folded = f'<details><summary>{said}</summary><div class="beside">{more}</div></details>'
+        return f'<div class="beside">{both}</div>' + (folded if others else "")
 
     def _made_by(self) -> str:
         plan = self.plan

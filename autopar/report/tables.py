@@ -14,6 +14,7 @@ from autopar.show.fold import fold, lines
 from autopar.show.operators import folded
 from autopar.show.pins import pins
 from autopar.show.units import nbytes, seconds, shape
+from autopar.staging.choose import WORTH
 
 MOST_DRAWN = 512
 CELL, GAP = 26, 4
@@ -25,13 +26,14 @@ def table(
 ) -> str:
     """Cells are HTML already; those of the columns in `numbers` stand to the right.
 
-    On a phone the rows of a wide table become cards, whose parts say which column they were.
+    On a phone the rows of a wide table become cards, whose parts say which column they were; the first
+    is a name, that says so by itself, unless it is a number.
     """
 
     def cells(tag: str, row: Cells) -> str:
         marked = (' class="n"' if place in numbers else "" for place in range(len(row)))
         named = (
-            f' data-is="{head}"' if is_wide and tag == "td" and head and place else ""
+            f' data-is="{head}"' if is_wide and tag == "td" and head and (place or 0 in numbers) else ""
             for place, head in enumerate(heads)
         )  # fmt: skip
         every = zip(marked, named, row, strict=True)
@@ -157,6 +159,30 @@ def _stage(
         cells += [nbytes(f.nbytes), str(f.in_flight)]
     return (str(stage), f"{ranks[0]}-{ranks[-1]}", escape(str(own.mesh)), *cells,
             f'<code class="path">{escape(ends)}</code>')  # fmt: skip
+
+
+def compared(plan: Plan | PipelinePlan) -> str:
+    """What else was thought of for these devices: other meshes, stages or none; nothing: ''."""
+    if isinstance(plan, PipelinePlan):
+        found = plan.prediction.compared if plan.prediction else ()
+        return _ways((other.what, other.step_s) for other in found)
+    others = [(view.mesh, view.objective_s) for view in plan.views]
+    if not others or str(plan.mesh) in (name for name, _ in others):
+        return _ways(others)
+    own = plan.estimate.step_s
+    is_near = any(step is not None and step < own for _, step in others)
+    said = (
+        f'<p class="soft">Stages are taken where a step would be {WORTH - 1:.0%} faster than without: '
+        "with every message a rank waits for whatever keeps another.</p>"
+    )
+    return _ways([(f"this plan, no stages on {plan.mesh}", own), *others]) + (
+        said if is_near else ""
+    )
+
+
+def _ways(found: Iterable[tuple[str, float | None]]) -> str:
+    rows = [(escape(what), "does not fit" if s is None else seconds(s)) for what, s in found]
+    return table(("way", "step"), rows, (1,)) if rows else ""
 
 
 def recomputed(plan: Plan) -> Iterator[str]:

@@ -26,13 +26,13 @@ def why(found: Explanation) -> str:
 
 def _way(label: str, each: Alternative) -> str:
     """In words, as types, and why it is impossible where it is."""
-    types = "" if each.types == label else f"<code>{escape(each.types)}</code>"
+    types = "" if each.types == label else f'<code class="path">{escape(each.types)}</code>'
     return "<br>".join(filter(None, (escape(each.words), types, escape(each.why))))
 
 
 def _costs(found: Explanation, each: Alternative) -> tuple[str, ...]:
-    """Each part on a line that is not broken."""
+    """Each part on a line that is not broken; of what was not solved for, nothing."""
     return tuple(
-        "<br>".join(f'<span class="line">{escape(part)}</span>' for part in cell.split("\n"))
+        "<br>".join(f'<span class="line">{escape(p)}</span>' for p in cell.split("\n") if p)
         for cell in costs_of(found, each)
     )

@@ -12,6 +12,7 @@ from rich.text import Text
 from autopar.plans.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
 from autopar.schedules.kept import most_versions
 from autopar.schedules.lower import without_transfers
+from autopar.show.proof import of_table
 from autopar.show.schedules import equal_parts
 from autopar.show.timeline import timeline
 from autopar.show.units import nbytes, seconds
@@ -42,9 +43,7 @@ def _lines(plan: PipelinePlan) -> Iterator[Text]:
     bubble = sum(found.bubbles) / len(found.bubbles)
     yield Text(f"step {seconds(found.step_s)} predicted, bubble {bubble:.1%} on average")
     if found.bound_s is not None:
-        yield Text(
-            f"no plan of the planner's table takes less than {seconds(found.bound_s)} (relaxation)"
-        )
+        yield Text(of_table(found.bound_s))
 
 
 def stages(plan: PipelinePlan) -> Table:

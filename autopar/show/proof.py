@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autopar.show.units import seconds
 from autopar.solve.problem import Proof
 
 WORDS: dict[Proof, str] = {
@@ -30,6 +31,13 @@ def proof(cost_s: float, bound_s: float, by: Proof) -> str:
     if cost_s == 0:
         return f"within {gap:g} s of optimal ({WORDS[by]})"
     return f"within {max(gap / abs(cost_s), 1e-4):.2%} of optimal ({WORDS[by]})"
+
+
+def of_table(bound_s: float | None) -> str:
+    """What the planner of stages proved; where a person chose them it has no table, and no bound."""
+    if bound_s is None:
+        return "no bound is known"
+    return f"no plan of the planner's table takes less than {seconds(bound_s)} (relaxation)"
 
 
 def gap(cost_s: float, bound_s: float, by: Proof) -> str:

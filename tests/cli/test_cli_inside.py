@@ -141,7 +141,10 @@ def test_report(files: dict[str, Path], tmp_path: Path) -> None:
     ok("report", mine, "-o", page, "--model", f"{FACTORIES}:good", "--explain", "up.weight",
        "--explain", "head/linear", "--measured", step)  # fmt: skip
     text = page.read_text()
-    assert "roofline-chart" in text and "factories.py" in text and "Module):" in text
+    assert "roofline-chart" in text and "Module):" in text
+    assert "class MLP(nn.Module):" in text and "def chatty()" not in text, (
+        "the model's, not the factory's"
+    )
     assert "<summary>up.weight is " in text and "The step took 1.0 s" in text
 
 

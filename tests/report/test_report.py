@@ -21,8 +21,9 @@ from autopar.mesh import Mesh
 from autopar.placement import R, S, Sharding
 from autopar.plans.beside import Beside, FlowLine, Line
 from autopar.plans.explanation import Alternative, Explanation
-from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.pipeline_plan import Compared, PipelinePlan
 from autopar.plans.plan import Plan
+from autopar.plans.record import View
 from autopar.report import Extras, report, roofline
 from autopar.report.boxes import HIGH, LEAST, LOW, WIDE, box
 from cost_models.hardware import load
@@ -102,7 +103,7 @@ def test_what_the_charts_hold_is_the_plans() -> None:
     assert max(ends) == pytest.approx(plan.estimate.step_s * 1e3, rel=1e-4)
     held, limit = found["memory-chart"]["data"]
     assert max(held["y"]) * 2**30 == pytest.approx(plan.estimate.memory_nbytes)
-    assert limit["y"] == [40.0, 40.0]
+    assert limit["name"].startswith("limit, 40.0 GiB")
     sent = sum(sum(trace["y"]) for trace in found["communication-chart"]["data"])
     assert sent == pytest.approx(sum(f.seconds for f in plan.estimate.flows) * 1e3, rel=1e-4)
 
@@ -117,6 +118,17 @@ def test_a_pipelines_communication_is_of_all_microbatches() -> None:
         assert height == pytest.approx(expected * 1e3, rel=1e-4)
 
 
+def test_the_file_with_most_operators_is_beside_emitted_code_and_others_fold_away() -> None:
+    files = (("model.py", "here"), ("loss.py", "there"))
+    text = report(hand_made.plan(), Extras(emitted=(("emitted", "code"),), written=files))
+    places = [text.index(f"<p>{name}</p>") for name in ("model.py", "emitted", "loss.py")]
+    fold = text.index("<summary>other files that its comments speak of</summary>")
+    assert places[0] < places[1] < fold < places[2]
+    parsed(text)
+    alone = report(hand_made.plan(), Extras(emitted=(("emitted", "code"),), written=files[:1]))
+    assert "other files" not in alone
+
+
 def test_names_are_text_and_never_markup() -> None:
     evil = "</script><script>alert(1)</script>"
     plan = replace(hand_made.plan(), model=evil)
@@ -129,6 +141,52 @@ def test_over_the_limit_is_said() -> None:
     small = replace(hand_made.plan(), asked=replace(hand_made.plan().asked, memory_limit=2**20))
     assert "Needs 3.0 GiB, the limit is 1.0 MiB" in " ".join(parsed(report(small)).text)
     assert "Needs" not in " ".join(parsed(report(hand_made.plan())).text)
+
+
+def test_a_limit_that_nobody_asked_for_is_the_devices() -> None:
+    def said(limit: float | None, device: float | None = 8 * 2**30) -> str:
+        plan = hand_made.plan()
+        plan = replace(plan, asked=replace(plan.asked, memory_limit=limit))
+        return " ".join(parsed(report(plan, Extras(limit_nbytes=device))).text)
+
+    assert "none asked; the device has 8.0 GiB" in said(None)
+    assert "none asked" in said(None, None) and "the device has" not in said(None, None)
+    assert "memory limit 6.0 GiB" in said(6 * 2**30)
+    assert "none: plans may be larger" in said(math.inf) and "inf" not in said(math.inf).split()
+    assert "Needs 3.0 GiB, the device has 1.0 GiB" in said(None, 2**30)
+
+
+def test_what_a_plan_was_compared_with_is_on_the_page() -> None:
+    views = (View("zb-h1 of 8 microbatches on 1+1", 0.05), View("1f1b on 2+2", None))
+    flat = " ".join(parsed(report(replace(hand_made.plan(), views=views))).text)
+    assert "zb-h1 of 8 microbatches on 1+1 50.0 ms 1f1b on 2+2 does not fit" in flat
+    assert "this plan, no stages on x=2, y=4 1.3 s" in flat and "5% faster than without" in flat
+    slower = replace(hand_made.plan(), views=(View("1f1b on 2+2", 1.5),))
+    assert "faster than without" not in " ".join(parsed(report(slower)).text)
+    meshes = (View("x=8", 1.5), View("x=2, y=4", 1.25))
+    chosen = parsed(report(replace(hand_made.plan(), views=meshes)))
+    assert "this plan" not in " ".join(chosen.text) and "compared" in chosen.ids
+    pipe = hand_made.pipeline()
+    assert pipe.prediction
+    found = replace(pipe.prediction, compared=(Compared("no stages on x=8", 0.3),))
+    assert "no stages on x=8 300.0 ms" in " ".join(
+        parsed(report(replace(pipe, prediction=found))).text
+    )
+    assert "compared" not in parsed(report(pipe)).ids
+
+
+def test_a_pipelines_page_says_only_what_can_be_followed() -> None:
+    pipe = hand_made.pipeline()
+    said = " ".join(parsed(report(pipe)).text)
+    assert "--measured" not in said
+    assert "how sure no plan of the planner's table takes less than 150.0 ms (relaxation)" in said
+    assert (
+        "stage 1 on worker 1: filled is what rank 4 holds" in said and "rank 0 holds, " not in said
+    )
+    assert '<td class="n" data-is="stage">1</td>' in report(pipe), "a phone says what the number is"
+    assert pipe.prediction
+    forced = replace(pipe, prediction=replace(pipe.prediction, bound_s=None))
+    assert "how sure no bound is known" in " ".join(parsed(report(forced)).text)
 
 
 def test_an_old_plan_file_has_a_page() -> None:
@@ -161,7 +219,10 @@ def test_why_is_on_the_page() -> None:
     found = Explanation(
         "up", "model.up", "operator", "up is split by rows; if ...", ways, "of a part"
     )
-    page = parsed(report(before, Extras(explained=(found,))))
+    text = report(before, Extras(explained=(found,)))
+    page = parsed(text)
+    assert '<span class="line"></span>' not in text, "a phone would label it"
+    assert '<code class="path">[R, R]</code>' in text, "it wraps"
     said = " ".join(page.text)
     for words in ("up is split by rows; if ...", "split by rows", "kept whole", "[R, R]", "+2.0 GiB",
                   "impossible beside <what> must be", "Figures are of a part."):  # fmt: skip
@@ -184,16 +245,6 @@ def test_what_was_measured_is_beside_what_was_predicted() -> None:
     said = " ".join(parsed(report(plan, Extras(measured=other))).text)
     assert "20.0% too much" in said and "not the plan of this page" in said
     assert "--measured step.json" in " ".join(parsed(report(plan)).text)
-
-
-def test_a_limit_far_away_is_told_not_drawn() -> None:
-    plan = hand_made.plan()
-    drawn = figures(report(plan, Extras()))["memory-chart"]
-    assert [trace["name"] for trace in drawn["data"]][-1] == "limit"
-    small = replace(plan, asked=replace(plan.asked, memory_limit=100 * 3 * 2**30))
-    text = report(small)
-    assert all(trace["name"] != "limit" for trace in figures(text)["memory-chart"]["data"])
-    assert "of 300.0 GiB" in " ".join(parsed(text).text)
 
 
 def test_fine_cuts_are_no_grey_patch() -> None:
