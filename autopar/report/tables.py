@@ -14,7 +14,6 @@ from autopar.show.fold import fold, lines
 from autopar.show.operators import folded
 from autopar.show.pins import pins
 from autopar.show.units import nbytes, seconds, shape
-from autopar.staging.choose import WORTH
 
 MOST_DRAWN = 512
 CELL, GAP = 26, 4
@@ -169,15 +168,7 @@ def compared(plan: Plan | PipelinePlan) -> str:
     others = [(view.mesh, view.objective_s) for view in plan.views]
     if not others or str(plan.mesh) in (name for name, _ in others):
         return _ways(others)
-    own = plan.estimate.step_s
-    is_near = any(step is not None and step < own for _, step in others)
-    said = (
-        f'<p class="soft">Stages are taken where a step would be {WORTH - 1:.0%} faster than without: '
-        "with every message a rank waits for whatever keeps another.</p>"
-    )
-    return _ways([(f"this plan, no stages on {plan.mesh}", own), *others]) + (
-        said if is_near else ""
-    )
+    return _ways([(f"this plan, no stages on {plan.mesh}", plan.estimate.step_s), *others])
 
 
 def _ways(found: Iterable[tuple[str, float | None]]) -> str:

@@ -50,6 +50,7 @@ def test_what_does_not_fit_is_made_to(free: Plan) -> None:
     assert small == planned(with_memory(own), memory_limit=own)
 
 
+@pytest.mark.thorough
 def test_none_and_presets_may_need_more(free: Plan) -> None:
     little = with_memory(0.1 * free.estimate.memory_nbytes)
     with pytest.raises(OverLimitError, match="No plan was found that fits"):

@@ -160,9 +160,7 @@ def test_what_a_plan_was_compared_with_is_on_the_page() -> None:
     views = (View("zb-h1 of 8 microbatches on 1+1", 0.05), View("1f1b on 2+2", None))
     flat = " ".join(parsed(report(replace(hand_made.plan(), views=views))).text)
     assert "zb-h1 of 8 microbatches on 1+1 50.0 ms 1f1b on 2+2 does not fit" in flat
-    assert "this plan, no stages on x=2, y=4 1.3 s" in flat and "5% faster than without" in flat
-    slower = replace(hand_made.plan(), views=(View("1f1b on 2+2", 1.5),))
-    assert "faster than without" not in " ".join(parsed(report(slower)).text)
+    assert "this plan, no stages on x=2, y=4 1.3 s" in flat
     meshes = (View("x=8", 1.5), View("x=2, y=4", 1.25))
     chosen = parsed(report(replace(hand_made.plan(), views=meshes)))
     assert "this plan" not in " ".join(chosen.text) and "compared" in chosen.ids

@@ -82,7 +82,10 @@ def test_stages_have_to_be_worth_it(slow: Chosen, monkeypatch: pytest.MonkeyPatc
     assert slow.staged is not None and slow.staged.plan.prediction is not None
     assert plain.step_s is not None and plain.step_s > 1.05 * slow.staged.plan.prediction.step_s
     monkeypatch.setattr("autopar.staging.choose.WORTH", 1e3)
-    assert chosen(hosts()).staged is None
+    kept = chosen(hosts())
+    assert kept.staged is None and kept.plain is not None
+    said = [view.mesh for view in kept.plain.plan.views if "stages have to be" in view.mesh]
+    assert len(said) == 1 and "1000.0 times as fast as none" in said[0] and "stages" in said[0]
 
 
 @pytest.mark.thorough
