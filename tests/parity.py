@@ -55,7 +55,10 @@ from tests.wide import Wide
 
 STEPS = 3
 """Of the optimizer; losses of all, gradients of the last and weights after it are compared."""
-RATE, MOMENTUM = 0.1, 0.9
+RATES, MOMENTUM = (0.1, 1e-3), 0.9
+"""Of learning; the second one for models that the first one blows up."""
+DIVERGED = 1e3
+"""Times the first loss."""
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 SINGLE = frozenset({"architectures.mixtral"})
 """What is compared in float32: a kernel of its library's knows no float64."""
@@ -89,6 +92,8 @@ class Reference:
     weights: dict[str, torch.Tensor]
     buffers: dict[str, torch.Tensor]
     tolerance: float
+    rate: float
+    """Of learning."""
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -102,16 +107,19 @@ def reference(name: str, steps: int = STEPS) -> Reference:
     single = name in SINGLE
     model, inputs, loss = case_of(name) if single else models.double(case_of(name))
     batches = tuple(batch_of(inputs, step) for step in range(steps))
-    eager, losses = copy.deepcopy(model), []
-    optimizer = sgd(eager)
     with nullcontext() if single else Wide():
         graph = with_outputs(capture(model, inputs, loss=loss), ())
-        for batch in batches:
-            optimizer.zero_grad()
-            value = eager_loss(eager, batch, loss)
-            value.backward()
-            optimizer.step()
-            losses.append(value.detach())
+        for rate in RATES:
+            eager, losses = copy.deepcopy(model), []
+            optimizer = sgd(eager, rate)
+            for batch in batches:
+                optimizer.zero_grad()
+                value = eager_loss(eager, batch, loss)
+                value.backward()
+                optimizer.step()
+                losses.append(value.detach())
+            if abs(losses[-1]) <= DIVERGED * abs(losses[0]):
+                break
     return Reference(
         model,
         batches,
@@ -122,12 +130,13 @@ def reference(name: str, steps: int = STEPS) -> Reference:
         {key: p.detach() for key, p in eager.named_parameters()},
         {key: b.detach() for key, b in eager.named_buffers()},
         TOLERANCE[torch.float32 if single else torch.float64],
+        rate,
     )
 
 
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
+def sgd(model: nn.Module, rate: float) -> torch.optim.Optimizer:
     """The optimizer of both sides; one with a state, and none that blows up rounding errors."""
-    return torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    return torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
 
 
 def batch_of(inputs: dict[str, Any], step: int) -> dict[str, Any]:
@@ -276,7 +285,7 @@ def check_plan(work: Work) -> float:
     parallel = parallel_of(work)
     plan = parallel.plan
     check_local_sizes(parallel, plan)
-    optimizer, worst = sgd(parallel), 0.0
+    optimizer, worst = sgd(parallel, case.rate), 0.0
     with CountTraffic(parallel.device_mesh) as counted:
         for batch, want in zip(case.batches, case.losses, strict=True):
             optimizer.zero_grad()

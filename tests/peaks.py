@@ -67,7 +67,7 @@ def peaks(work: parity.Work) -> Peaks:
     parallel = parity.parallel_of(work)
     inputs = parity.reference(work.name).inputs
     given = [value for value in inputs.values() if isinstance(value, torch.Tensor)]
-    optimizer = parity.sgd(parallel)
+    optimizer = parity.sgd(parallel, parity.reference(work.name).rate)
     gc.collect()
     gc.disable()
     try:

@@ -65,7 +65,7 @@ def check_line(line: Line) -> None:
     parallel = pipelined(line, case)
     assert len(parallel.plan.workers) >= line.least_workers
     check_local_sizes(parallel)
-    optimizer = sgd(parallel)
+    optimizer = sgd(parallel, case.rate)
     with CountTraffic(parallel.device_mesh) as counted:
         for batch, want in zip(case.batches, case.losses, strict=True):
             optimizer.zero_grad()

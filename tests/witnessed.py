@@ -49,7 +49,7 @@ def compare(parallel: Pipelined, line: Line) -> None:
         if parameter.grad is not None:
             close(local(parameter.grad), ours.pop(name), f"gradient of {name}", scale)
     assert not ours
-    sgd(parallel).step()
+    sgd(parallel, case.rate).step()
     check_weights(parallel, case)  # type: ignore[arg-type]
 
 
