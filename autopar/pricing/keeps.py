@@ -22,8 +22,11 @@ SURE_VIEWS = VIEWS - {"view", "reshape", "flatten"}
 """Operators that never copy; a reshape copies where strides ask for it, so nothing is promised of it."""
 IN_ORDER = frozenset({"squeeze", "unsqueeze"})
 """Views that leave a tensor in row-major order."""
-REORDERED = frozenset({"t", "transpose", "permute", "movedim"})
-"""Views that leave it in another."""
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+REORDERED = frozenset({"t", "transpose", "permute", "movedim"}) | RECURRENT
+"""What is made in another; by recurrent operators, where the batch comes first."""
+LAYS_OUT = RECURRENT | {"einsum"}
+"""Operators that lay out anew what they are given, as its strides ask for it, and keep the copy."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,9 @@ class Keeps:
         return found
 
     def _may_be_copied(self, node: Node, place: int) -> bool:
-        """Whether a contraction may lay out anew what it is given: a gather leaves other strides than
-        the view in another order that it stands for."""
-        maker = self.graph.producer.get(node.operands[place])
-        return short(node.op) == "einsum" and maker is not None and short(maker.op) in REORDERED
+        """Whether what is kept may be a copy: a gather leaves other strides than what it stands for."""
+        maker = self.graph.producer[node.operands[place]]
+        return short(node.op) in LAYS_OUT and short(maker.op) in REORDERED
 
     @cached_property
     def saved_storages(self) -> frozenset[Form]:
