@@ -88,8 +88,9 @@ def command(
     database (by default among autopar's cached files), which `plan --database` reads.
 
     With --run nothing is timed by itself: the model trains some steps, in as many gloo processes as the
-    mesh has devices or under torchrun, and a step's trace is set beside what the plan predicts, line by
-    line; with --database the prediction is that of its times.
+    mesh has devices or under torchrun (`torchrun ... -m -- autopar profile ... --run`), and a step's
+    trace is set beside what the plan predicts, line by line; with --database the prediction is that of
+    its times.
     """
     forced = Forced(read_stages(stages), schedule, microbatches, tuple(cut or ()))
     forced.check()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
+from torch.distributed.run import get_args_parser
 
 from cost_models.calibrate import processes
 from cost_models.errors import CostModelError
 from tests.cli.commands import fails
 
 FACTORIES = "tests/cli/factories.py"
+ROOT = Path(__file__).parents[2]
 GOOD = f"{FACTORIES}:good"
 
 
@@ -39,6 +43,18 @@ def unstarted(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_wrong_before_any_process_starts(words: tuple[str, ...], expected: str) -> None:
     assert expected in fails("profile", *words, "--run")
+
+
+@pytest.mark.parametrize("page", ["docs/profile.md", "docs/cli.md", "docs/hardware.md"])
+def test_torchrun_takes_the_documented_line(page: str) -> None:
+    """It takes abbreviations of its own options wherever they stand, so ``--run`` for one of them."""
+    found = re.findall(r"torchrun ((?:-|\.\.\.).*? autopar \w+[^`\n]*)", (ROOT / page).read_text())
+    assert found, f"{page} says nothing of torchrun"
+    for line in found:
+        words = [word for word in line.split() if word != "..."]
+        read = get_args_parser().parse_args(words)
+        assert read.module and read.training_script == "autopar", line
+        assert [read.training_script, *read.training_script_args] == words[words.index("autopar") :]
 
 
 def test_a_process_that_dies_is_heard_at_once() -> None:
