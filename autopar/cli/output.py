@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import track
@@ -18,9 +18,17 @@ from autopar.show.table import WIDTH
 T = TypeVar("T")
 
 
+class Uncropped(Console):
+    """What is wider than the terminal is printed all the same."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """As rich does, with nothing cut off."""
+        super().print(*objects, **({"crop": False} | how))
+
+
 def console(stderr: bool = False) -> Console:
     """As wide as the terminal; a pipe gets the width that tables are made for."""
-    made = Console(stderr=stderr, highlight=False)
+    made = Uncropped(stderr=stderr, highlight=False)
     if not made.is_terminal:
         made.width = max(made.width, WIDTH)
     return made
