@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,8 +56,23 @@ def working(what: str) -> Iterator[None]:
 
 def save(text: str, path: Path) -> Path:
     """Write a file whole or not at all."""
-    try:
+    with _explained(path):
         return write(text, path)
+
+
+def writable(*paths: Path | None) -> None:
+    """Raise before the work what `save` would raise behind it, as far as the folders tell."""
+    for path in filter(None, paths):
+        with _explained(path):
+            if path.is_file() or not path.exists():
+                folder = next(each for each in path.absolute().parents if each.exists())
+                tempfile.TemporaryFile(dir=folder).close()
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (FileExistsError, NotADirectoryError):
         raise InputError(f"Cannot write {path}: {path.parent} is no folder.") from None
     except OSError as error:

@@ -26,7 +26,7 @@ from autopar.cli.flags import (
     SEQUENCE,
 )
 from autopar.cli.models import Loaded, load
-from autopar.cli.output import console, save
+from autopar.cli.output import console, save, writable
 from autopar.cli.stages import Forced, read_stages
 from autopar.cli.traced import refuse_flags, run
 from autopar.cli.values import outlined, print_json
@@ -40,6 +40,7 @@ from autopar.profile import Timing, Wanted, profile, profile_stages
 from autopar.request.options import Options
 from autopar.show import show_pipeline, show_plan, timings
 from autopar.staging.staged import Staged
+from cost_models.measured import Database
 
 
 def command(
@@ -104,10 +105,12 @@ def command(
         run(model, (batch, sequence), Mesh.parse(mesh), options, steps, as_json)
         return
     refuse_flags({"--steps": steps}, "is of --run")
+    database = database or default_database()
+    _check_files(output, database)
     devices, known = Mesh.parse(mesh), as_hardware(hardware or None)
     loaded = load(model, batch, sequence)
     timing = Timing(
-        database or default_database(), setting_here(known, devices, threads or 1), again,
+        database, setting_here(known, devices, threads or 1), again,
         imports=_imports(model), tell=lambda text: print(text, file=sys.stderr),
     )  # fmt: skip
     if forced.stages in (None, 1):
@@ -124,6 +127,13 @@ def command(
         found = profile_stages(partial(_staged, loaded, devices, forced, options), timing)
         prices = Prices(devices, known)
     _told(found, prices, timing.database, output, as_json)
+
+
+def _check_files(output: Path | None, database: Path) -> None:
+    """Raise before minutes of measuring what writing would raise behind them."""
+    writable(output, database)
+    if database.is_file():
+        Database(database).settings()
 
 
 def _told(
