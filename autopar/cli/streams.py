@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import sys
 from io import TextIOWrapper
 
@@ -15,7 +16,9 @@ def lenient() -> None:
     codecs.register_error("autopar", _like)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="autopar")
+            # Python asks where it stands, which a pipe that took a file's place cannot say.
+            with contextlib.suppress(OSError):
+                stream.reconfigure(errors="autopar")
 
 
 def _like(error: UnicodeError) -> tuple[str, int]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from autopar.cli import main
+from autopar.cli.streams import lenient
 from tests.show import hand_made
 
 
@@ -40,3 +42,16 @@ def test_what_has_no_likeness_is_a_question_mark(monkeypatch: pytest.MonkeyPatch
     main()
     assert raw.getvalue().decode("ascii").startswith("error: ")
     assert "??.json" in raw.getvalue().decode("ascii")
+
+
+def test_a_pipe_in_a_files_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was forked for a command has another file behind the same stream."""
+    with (tmp_path / "file").open("w", encoding="ascii") as stream:
+        reading, writing = os.pipe()
+        os.dup2(writing, stream.fileno())
+        os.close(writing)
+        monkeypatch.setattr(sys, "stdout", stream)
+        lenient()
+        print("█", flush=True)
+    assert os.read(reading, 9) == b"8\n"
+    os.close(reading)
