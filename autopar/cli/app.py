@@ -35,6 +35,7 @@ from autopar.cli import (
 )
 from autopar.cli.examples import ending
 from autopar.cli.output import console
+from autopar.cli.streams import lenient
 from autopar.errors import AutoparError
 from autopar.garbage import uncollected
 from cost_models.errors import CostModelError
@@ -115,6 +116,7 @@ def main() -> None:
 
     It ends at once: taking all objects apart, which the system does better, takes a second.
     """
+    lenient()
     try:
         with uncollected():
             app(prog_name="autopar")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from autopar.cli.flags import AS_JSON
-from autopar.cli.output import save
+from autopar.cli.output import save, writable
 from autopar.cli.values import print_json
 from cost_models.hardware import to_text
 
@@ -37,6 +37,7 @@ def command(
     from cost_models.calibrate import calibrate
     from cost_models.calibrate.cluster import calibrate_cluster, is_launched
 
+    writable(output)
     if is_launched():
         measured = calibrate_cluster(quick, group)
         if os.environ["RANK"] != "0":

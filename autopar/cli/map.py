@@ -18,7 +18,7 @@ from autopar.cli.flags import (
     SEQUENCE,
 )
 from autopar.cli.models import load
-from autopar.cli.output import console, save
+from autopar.cli.output import console, save, writable
 from autopar.cli.values import outlined, print_json
 from autopar.compiler.given import as_hardware
 from autopar.compiler.sweep import plan_landscape
@@ -57,6 +57,7 @@ def command(
     sizes, limits = _batches(batches), _memories(memories)
     Options.of(optimizer=optimizer, precision=precision)
     page = _page(output) if output else ""
+    writable(output)
     devices, profile = Mesh.parse(mesh), as_hardware(hardware or None)
     loaded = load(model, sizes[0] if model.startswith("hf:") else None, sequence)
     points: list[Point] = []

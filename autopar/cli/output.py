@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import track
@@ -18,9 +19,17 @@ from autopar.show.table import WIDTH
 T = TypeVar("T")
 
 
+class Uncropped(Console):
+    """What is wider than the terminal is printed all the same."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """As rich does, with nothing cut off."""
+        super().print(*objects, **({"crop": False} | how))
+
+
 def console(stderr: bool = False) -> Console:
     """As wide as the terminal; a pipe gets the width that tables are made for."""
-    made = Console(stderr=stderr, highlight=False)
+    made = Uncropped(stderr=stderr, highlight=False)
     if not made.is_terminal:
         made.width = max(made.width, WIDTH)
     return made
@@ -47,8 +56,23 @@ def working(what: str) -> Iterator[None]:
 
 def save(text: str, path: Path) -> Path:
     """Write a file whole or not at all."""
-    try:
+    with _explained(path):
         return write(text, path)
+
+
+def writable(*paths: Path | None) -> None:
+    """Raise before the work what `save` would raise behind it, as far as the folders tell."""
+    for path in filter(None, paths):
+        with _explained(path):
+            if path.is_file() or not path.exists():
+                folder = next(each for each in path.absolute().parents if each.exists())
+                tempfile.TemporaryFile(dir=folder).close()
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (FileExistsError, NotADirectoryError):
         raise InputError(f"Cannot write {path}: {path.parent} is no folder.") from None
     except OSError as error:

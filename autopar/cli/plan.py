@@ -30,7 +30,7 @@ from autopar.cli.flags import (
     STAGES,
 )
 from autopar.cli.models import Loaded, load
-from autopar.cli.output import console, known, save, working
+from autopar.cli.output import console, known, save, working, writable
 from autopar.cli.stages import Forced, Shape, read_stages
 from autopar.cli.values import outlined, print_json
 from autopar.compiler.given import as_hardware
@@ -108,6 +108,7 @@ def command(
     )
     if problem is not None and problem.resolve() == output.resolve():
         raise InputError(f"--output and --problem are both {output}: pass two files.")
+    writable(output, problem)
     shape, profile = _shape(mesh, devices, axes), as_hardware(hardware or None)
     forced = Forced(read_stages(stages), schedule, microbatches, tuple(cut or ()), asynchronous)
     with working("planning"):

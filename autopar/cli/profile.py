@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -27,8 +26,9 @@ from autopar.cli.flags import (
     SEQUENCE,
 )
 from autopar.cli.models import Loaded, load
-from autopar.cli.output import console, save
+from autopar.cli.output import console, save, writable
 from autopar.cli.stages import Forced, read_stages
+from autopar.cli.traced import refuse_flags, run
 from autopar.cli.values import outlined, print_json
 from autopar.compiler.given import as_hardware
 from autopar.errors import InputError
@@ -36,14 +36,11 @@ from autopar.mesh import Mesh
 from autopar.planning.posed import Compilation, prices_of
 from autopar.pricing.prices import Prices
 from autopar.pricing.timed import default_database, setting_here
-from autopar.profile import Run, Timing, Wanted, profile, profile_stages
+from autopar.profile import Timing, Wanted, profile, profile_stages
 from autopar.request.options import Options
-from autopar.show import show_pipeline, show_plan, step_beside, timings
+from autopar.show import show_pipeline, show_plan, timings
 from autopar.staging.staged import Staged
-from cost_models.calibrate import processes
-from cost_models.calibrate.cluster import is_launched
-
-RUN_LIMIT_S = 1800.0
+from cost_models.measured import Database
 
 
 def command(
@@ -66,18 +63,22 @@ def command(
     precision: PRECISION = None,
     memory: MEMORY = None,
     database: DATABASE = None,
-    threads: Annotated[int, typer.Option(min=1, help="Of each rank, on a CPU.")] = 1,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Of each rank, on a CPU; none: 1.")
+    ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Time what any candidate would run, not plans alone.")
     ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="Time what the database knows as well.")
     ] = False,
-    run: Annotated[
+    running: Annotated[
         bool,
         typer.Option("--run", help="Set a traced step beside the prediction, on local processes."),
     ] = False,
-    steps: Annotated[int, typer.Option(min=1, help="Steps to trace, with --run.")] = 5,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps to trace, with --run; none: 5.")
+    ] = None,
     as_json: AS_JSON = False,
     batch: BATCH = None,
     sequence: SEQUENCE = None,
@@ -88,22 +89,28 @@ def command(
     database (by default among autopar's cached files), which `plan --database` reads.
 
     With --run nothing is timed by itself: the model trains some steps, in as many gloo processes as the
-    mesh has devices or under torchrun, and a step's trace is set beside what the plan predicts, line by
-    line; with --database the prediction is that of its times.
+    mesh has devices or under torchrun (`torchrun ... -m -- autopar profile ... --run`), and a step's
+    trace is set beside what the plan predicts, line by line; with --database the prediction is that of
+    its times.
     """
     forced = Forced(read_stages(stages), schedule, microbatches, tuple(cut or ()))
     forced.check()
     options: dict[str, Any] = {"hardware": hardware, "preset": preset, "precision": precision,
                                "memory_limit": memory}  # fmt: skip
-    if run:
+    if running:
         _refuse_stages(forced, "--run")
-        loading = partial(_loaded, model, batch, sequence)
-        _run(Run(loading, Mesh.parse(mesh), options | {"database": database}, steps), as_json)
+        refuse_flags({"--output": output, "--threads": threads, "--all": every, "--again": again},
+                     "is of timing operators, and --run times none")  # fmt: skip
+        options |= {"database": database}
+        run(model, (batch, sequence), Mesh.parse(mesh), options, steps, as_json)
         return
+    refuse_flags({"--steps": steps}, "is of --run")
+    database = database or default_database()
+    _check_files(output, database)
     devices, known = Mesh.parse(mesh), as_hardware(hardware or None)
     loaded = load(model, batch, sequence)
     timing = Timing(
-        database or default_database(), setting_here(known, devices, threads), again,
+        database, setting_here(known, devices, threads or 1), again,
         imports=_imports(model), tell=lambda text: print(text, file=sys.stderr),
     )  # fmt: skip
     if forced.stages in (None, 1):
@@ -120,6 +127,13 @@ def command(
         found = profile_stages(partial(_staged, loaded, devices, forced, options), timing)
         prices = Prices(devices, known)
     _told(found, prices, timing.database, output, as_json)
+
+
+def _check_files(output: Path | None, database: Path) -> None:
+    """Raise before minutes of measuring what writing would raise behind them."""
+    writable(output, database)
+    if database.is_file():
+        Database(database).settings()
 
 
 def _told(
@@ -150,26 +164,6 @@ def _staged(
 def _refuse_stages(forced: Forced, flag: str) -> None:
     if forced.stages not in (None, 1):
         raise InputError(f"{flag} is of plans without stages: leave --stages out.")
-
-
-def _loaded(model: str, batch: int | None, sequence: int | None) -> tuple[Any, Any, Any]:
-    """In each process of its own."""
-    loaded = load(model, batch, sequence)
-    return loaded.model, loaded.inputs, loaded.loss
-
-
-def _run(job: Run, as_json: bool) -> None:
-    """Under torchrun every process is a rank already, and the first speaks."""
-    if is_launched():
-        found = job()
-        if os.environ["RANK"] != "0":
-            return
-    else:
-        found = processes.run(job.mesh.world_size, job, limit_s=RUN_LIMIT_S)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        console().print(step_beside(found))
 
 
 def _content(found: Wanted, path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from autopar.capture.saved import saved
 from autopar.cli.explain import explained_of
 from autopar.cli.flags import AS_JSON, BATCH, DATABASE, MODEL_HELP, OWN_PROFILE, PLAN, SEQUENCE
 from autopar.cli.match import graph_of
-from autopar.cli.output import console, save, working
+from autopar.cli.output import console, save, working, writable
 from autopar.cli.simulate import profile_of
 from autopar.cli.stages import load_plan, microbatch_of, staged
 from autopar.cli.values import print_json
@@ -55,6 +55,7 @@ def command(
     It needs no network and works from a plan alone; with the model it has the roofline and the emitted
     source beside yours, and explains what --explain names.
     """
+    writable(output)
     decided = load_plan(plan)
     curve = _frontier(frontier, decided) if frontier else ()
     beside = _measured(measured, decided) if measured else None

@@ -53,7 +53,8 @@ def command(
             {k: v for k, v in vars(replace(played, simulated=None)).items() if k != "simulated"}
         )
         return
-    console().print(show_played(played), soft_wrap=True)
+    out = console()
+    out.print(show_played(played, out.width), soft_wrap=True)
     if trace:
         console().print(f"\nwrote {trace}; open it at https://ui.perfetto.dev")
 

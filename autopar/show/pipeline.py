@@ -12,6 +12,7 @@ from rich.text import Text
 from autopar.plans.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
 from autopar.schedules.kept import most_versions
 from autopar.schedules.lower import without_transfers
+from autopar.show.fitted import Fitted
 from autopar.show.proof import of_table
 from autopar.show.schedules import equal_parts
 from autopar.show.timeline import timeline
@@ -48,7 +49,7 @@ def _lines(plan: PipelinePlan) -> Iterator[Text]:
 
 def stages(plan: PipelinePlan) -> Table:
     """A line per stage and worker."""
-    table = Table(box=None, pad_edge=False)
+    table = Fitted(box=None, pad_edge=False)
     for name, justify in (
         ("stage", "right"), ("ranks", "left"), ("mesh", "left"),
         ("forward", "right"), ("input grad", "right"), ("weight grad", "right"),

@@ -9,19 +9,23 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from autopar.replay import Played, Row, Span
-from autopar.show.table import row, table
+from autopar.show.table import WIDTH, row, table
 from autopar.show.timeline import timeline
 from autopar.show.units import nbytes, seconds
 
-COLUMNS = 72
+COLUMNS, FEWEST = 72, 24
+"""Of a drawing: as many as a page has, and as few as say anything."""
+MARGIN = "  communication  "
 LEVELS = " ▁▂▃▄▅▆▇█"
 LETTERS = {"forward": "F", "backward": "B", "update": "U"}
 HIDDEN, IDLE = "h", "·"
 
 
-def show_played(played: Played) -> RenderableType:
-    """Everything, no wider than a page where that is possible."""
-    return Group(*_head(played), "", *_timeline(played), "", *_memory(played), "", _table(played),
+def show_played(played: Played, width: int = WIDTH) -> RenderableType:
+    """Everything, no wider than that where it is possible."""
+    columns = min(COLUMNS, max(FEWEST, width - len(MARGIN)))
+    return Group(*_head(played), "", *_timeline(played, width, columns), "",
+                 *_memory(played, columns), "", _table(played),
                  *(Text(f"\n{note}") for note in played.notes))  # fmt: skip
 
 
@@ -38,19 +42,19 @@ def _head(played: Played) -> Iterator[Text]:
         )
 
 
-def _timeline(played: Played) -> Iterator[RenderableType]:
+def _timeline(played: Played, width: int, columns: int) -> Iterator[RenderableType]:
     if played.simulated is not None:
         text = timeline(played.simulated).rstrip("\n")
-        width = max(map(len, text.splitlines()))
-        if width <= COLUMNS + 28:
+        if max(map(len, text.splitlines())) <= min(width, WIDTH):
             yield Text(text)
             yield Text("F forward, B backward, I and W its halves; U update; · waits", style="dim")
             return
     for each in played.rows:
         yield Text(each.name)
-        yield Text(f"  compute        {_drawn(each, played.step_s, 'compute')}")
-        yield Text(f"  communication  {_drawn(each, played.step_s, 'communication')}")
-    yield Text(_legend(played), style="dim")
+        for lane in ("compute", "communication"):
+            drawn = _drawn(each, played.step_s, lane, columns)
+            yield Text(f"  {lane}".ljust(len(MARGIN)) + drawn)
+    yield Text(_legend(played, columns), style="dim")
 
 
 def _letter(span: Span) -> str:
@@ -63,14 +67,14 @@ def _letter(span: Span) -> str:
     return LETTERS.get(word, word[0].upper())
 
 
-def _drawn(each: Row, step_s: float, lane: str) -> str:
+def _drawn(each: Row, step_s: float, lane: str, columns: int) -> str:
     """In each column what takes most of its time, or a dot."""
-    spent: list[dict[str, float]] = [{} for _ in range(COLUMNS)]
-    width = step_s / COLUMNS or 1.0
+    spent: list[dict[str, float]] = [{} for _ in range(columns)]
+    width = step_s / columns or 1.0
     for span in each.spans:
         if span.lane == lane:
-            first, last = int(span.start / width), min(COLUMNS - 1, int(span.end / width))
-            for column in range(min(first, COLUMNS - 1), last + 1):
+            first, last = int(span.start / width), min(columns - 1, int(span.end / width))
+            for column in range(min(first, columns - 1), last + 1):
                 within = min(span.end, (column + 1) * width) - max(span.start, column * width)
                 letter = _letter(span)
                 spent[column][letter] = spent[column].get(letter, 0.0) + max(0.0, within)
@@ -79,7 +83,7 @@ def _drawn(each: Row, step_s: float, lane: str) -> str:
     return "".join(cells)
 
 
-def _legend(played: Played) -> str:
+def _legend(played: Played, columns: int) -> str:
     sent = {s.what for each in played.rows for s in each.spans
             if s.lane == "communication" and not s.hidden}  # fmt: skip
     axes = sorted({what.rpartition(" on ")[2] for what in sent if " on " in what})
@@ -87,26 +91,26 @@ def _legend(played: Played) -> str:
     said += [f"{axis[0]} on axis {axis}" for axis in axes]
     said += [f"{HIDDEN} beside compute", f"{IDLE} nothing"]
     return (
-        f"{', '.join(said)}; a column is {seconds(played.step_s / COLUMNS)}, what took most of it"
+        f"{', '.join(said)}; a column is {seconds(played.step_s / columns)}, what took most of it"
     )
 
 
-def _memory(played: Played) -> Iterator[Text]:
+def _memory(played: Played, columns: int) -> Iterator[Text]:
     top, limit = max(each.peak for each in played.rows), played.limit_nbytes
     of = "" if not limit else f", {top / limit:.1%} of the limit"
     yield Text(f"memory; full height is the peak, {nbytes(top)}{of}")
     for each in played.rows:
         name = each.name.split(" (")[0]
-        yield Text(f"  {name[:13]:<13}  {_levels(each, played.step_s, top)}")
+        yield Text(f"  {name[:13]:<13}  {_levels(each, played.step_s, top, columns)}")
 
 
-def _levels(each: Row, step_s: float, top: float) -> str:
+def _levels(each: Row, step_s: float, top: float, columns: int) -> str:
     """The most in each column."""
-    width = step_s / COLUMNS or 1.0
-    most = [0.0] * COLUMNS
+    width = step_s / columns or 1.0
+    most = [0.0] * columns
     ends = [second for second, _ in each.memory[1:]] + [step_s]
     for (start, held), end in zip(each.memory, ends, strict=True):
-        for column in range(int(start / width), min(COLUMNS, math.ceil(end / width))):
+        for column in range(int(start / width), min(columns, math.ceil(end / width))):
             most[column] = max(most[column], held)
     return "".join(LEVELS[round(held / top * (len(LEVELS) - 1))] if top else " " for held in most)
 

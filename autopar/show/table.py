@@ -10,6 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from autopar.show.fitted import Fitted
 from autopar.show.units import wrapped
 
 WIDTH = 100
@@ -18,9 +19,10 @@ WIDTH = 100
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
     """An empty table without borders; the columns named in `right` hold numbers.
 
-    Only the first column may break its words: everything else would read wrongly in pieces.
+    The first column may break its names; others are whole, or wrap between words where a terminal is
+    narrow: they would read wrongly in pieces.
     """
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    made = Fitted(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for position, column in enumerate(columns):
         made.add_column(
             column,
@@ -63,5 +65,6 @@ def times(count: int) -> str:
 def to_text(renderable: RenderableType, width: int = WIDTH) -> str:
     """What a console of this width shows, without colours or trailing spaces."""
     stream = io.StringIO()
-    Console(file=stream, width=width, color_system=None, highlight=False).print(renderable)
+    console = Console(file=stream, width=width, color_system=None, highlight=False)
+    console.print(renderable, crop=False)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"

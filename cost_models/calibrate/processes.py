@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import queue
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from multiprocessing import get_context
+from collections.abc import Callable, Mapping
+from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,56 +25,59 @@ def run(count: int, job: Callable[[], T], limit_s: float = LIMIT_S) -> T:
     The job must be picklable: each process has a default group, and one thread for PyTorch.
     """
     context = get_context("spawn")
-    answers = context.Queue()
+    workers: dict[Any, Any] = {}
     with tempfile.TemporaryDirectory(prefix="autopar_calibrate_") as folder:
         store = str(Path(folder) / "store")
-        workers = [
-            context.Process(
-                target=_worker, args=(rank, count, store, job, limit_s, answers), daemon=True
-            )
-            for rank in range(count)
-        ]
         try:
-            for worker in workers:
-                worker.start()
-            found: T = _collect(answers, workers, limit_s)
+            for rank in range(count):
+                mine, theirs = context.Pipe(duplex=False)
+                workers[mine] = context.Process(
+                    target=_worker, args=(rank, count, store, job, limit_s, theirs), daemon=True
+                )
+                workers[mine].start()
+                theirs.close()  # so that a process that dies is heard as the end of its answers
+            found: T = _collect(workers, limit_s)
             return found
         finally:
-            for worker in workers:
+            for mine, worker in workers.items():
+                mine.close()
                 if worker.pid is not None:
                     worker.kill()
                     worker.join()
 
 
-def _collect(answers: Any, workers: Sequence[Any], limit_s: float) -> Any:
+def _collect(workers: Mapping[Any, Any], limit_s: float) -> Any:
     """Every rank's answer is the same, but all must have one."""
     found: list[Any] = []
+    waiting = list(workers)
     end = time.monotonic() + limit_s
-    while len(found) < len(workers):
-        if time.monotonic() > end:
+    while waiting:
+        ready = connection.wait(waiting, max(0.0, end - time.monotonic()))
+        if not ready:
             raise CostModelError(
                 f"The job of {len(workers)} processes took longer than {limit_s:.0f} s; "
                 "is the machine busy? Try again when it is idle."
             )
-        try:
-            answer = answers.get(timeout=0.5)
-        except queue.Empty:
-            _check_alive(workers)
-            continue
-        if isinstance(answer, str):
-            raise CostModelError(f"A calibration process failed: {answer}")
-        found.append(answer)
+        for each in ready:
+            found.append(_heard(each, workers))
+            waiting.remove(each)
     return found[0]
 
 
-def _check_alive(workers: Sequence[Any]) -> None:
-    for rank, worker in enumerate(workers):
-        if worker.exitcode not in (0, None):
-            raise CostModelError(
-                f"Calibration process {rank} of {len(workers)} died with exit code "
-                f"{worker.exitcode}; see its output above. A script that calibrates must do so "
-                "under `if __name__ == '__main__':`."
-            )
+def _heard(answers: Any, workers: Mapping[Any, Any]) -> Any:
+    """What a process has found, or an error that says how it ended."""
+    try:
+        answer = answers.recv()
+    except (EOFError, OSError):
+        workers[answers].join(LIMIT_S)
+        raise CostModelError(
+            f"Process {list(workers).index(answers)} of {len(workers)} died with exit code "
+            f"{workers[answers].exitcode}; see its output above. A script that starts processes must "
+            "do so under `if __name__ == '__main__':`."
+        ) from None
+    if isinstance(answer, str):
+        raise CostModelError(f"A process failed: {answer}")
+    return answer
 
 
 def _worker(
@@ -87,8 +89,8 @@ def _worker(
         dist.init_process_group(
             "gloo", init_method=f"file://{store}", rank=rank, world_size=count, timeout=limit
         )
-        answers.put(job())
+        answers.send(job())
         dist.barrier()
         dist.destroy_process_group()
     except Exception as error:
-        answers.put(f"rank {rank}: {type(error).__name__}: {error}")
+        answers.send(f"rank {rank}: {type(error).__name__}: {error}")

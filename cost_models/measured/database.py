@@ -93,9 +93,11 @@ class Database:
                 self._prepare(connection)
                 yield connection
         except (sqlite3.Error, OSError) as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+                raise self._foreign() from None
             raise CostModelError(
-                f"The profile database {self.path} cannot be used: {error}. Delete it and measure "
-                "again with `autopar profile`, or pass another with --database."
+                f"The profile database {self.path} cannot be used: {error}. Name another file with "
+                "--database, and `autopar profile` measures anew."
             ) from None
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
@@ -110,11 +112,20 @@ class Database:
         connection.commit()
         (application,) = connection.execute("pragma application_id").fetchone()
         (version,) = connection.execute("pragma user_version").fetchone()
-        if (application, version) != (APPLICATION, VERSION):
+        if application != APPLICATION:
+            raise self._foreign()
+        if version != VERSION:
             raise CostModelError(
-                f"{self.path} is no profile database of version {VERSION}; name another file with "
-                "--database, or delete this one and measure again with `autopar profile`."
+                f"{self.path} is a profile database of version {version}, not {VERSION}; name another "
+                "file with --database, or delete this one and measure again with `autopar profile`."
             )
+
+    def _foreign(self) -> CostModelError:
+        """What a file that somebody else made is answered: never that it may be deleted."""
+        return CostModelError(
+            f"{self.path} is no profile database; it is left as it is. Name another file with "
+            "--database: `autopar profile` makes one."
+        )
 
 
 _WHERE = " and ".join(f"{name} = ?" for name in _PLACE)

@@ -146,6 +146,35 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, plan_file: Path) -> None
     assert "Cannot write" in message
 
 
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (("plan", GOOD, "--mesh", "2"), "-o"),
+        (("plan", GOOD, "--mesh", "2", "-o", "never.json"), "--problem"),
+        (("profile", GOOD, "--mesh", "2"), "-o"),
+        (("profile", GOOD, "--mesh", "2"), "--database"),
+        (("calibrate", "--quick"), "-o"),
+        (("map", GOOD, "--mesh", "2", "--batches", "8", "--memories", "1GiB"), "-o"),
+        (("report", "PLAN", "--model", GOOD), "-o"),
+    ],
+)
+def test_a_place_is_tried_before_the_work(
+    words: tuple[str, ...], flag: str, plan_file: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("nothing should be loaded or measured")
+
+    for name in ("plan.load", "profile.load", "map.load", "report.load_plan"):
+        monkeypatch.setattr(f"autopar.cli.{name}", work)
+    monkeypatch.setattr("cost_models.calibrate.calibrate", work)
+    place = tmp_path / "file"
+    place.write_text("")
+    given = [plan_file if word == "PLAN" else word for word in words]
+    for path in (place / "x", "/proc/nothing/x"):
+        assert f"Cannot write {path}: " in fails(*given, flag, path)
+
+
 def hf_fails(folder: Path, content: Any, *sizes: object) -> str:
     path = folder / "config.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))

@@ -13,7 +13,7 @@ from autopar.errors import InputError
 from autopar.mesh import Mesh
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from tests.cli.commands import ok, run
+from tests.cli.commands import fails, ok, run
 
 GOOD = "tests.cli.factories:good"
 GPT = "tests.cli.factories:gpt"
@@ -24,7 +24,7 @@ CURVE = "frontier.plan_frontier"
 MAPPED = "map.plan_landscape"
 TIMED = "profile.profile"
 TIMED_STAGES = "profile.compile_staged"
-RAN = "profile.Run"
+RAN = "traced.Run"
 
 
 class Stop(InputError):
@@ -123,6 +123,16 @@ def test_profile_refuses_what_stages_have_not() -> None:
     assert "--run is of plans without stages" in run(*words, "--run").stderr
     assert "--all is of plans without stages" in run(*words, "--all").stderr
     assert "speaks of stages" in run("profile", GPT, "--mesh", "2", "--microbatches", "2").stderr
+
+
+@pytest.mark.parametrize("flag", ["--output p.json", "--threads 2", "--all", "--again"])
+def test_profile_refuses_what_a_run_has_not(flag: str) -> None:
+    said = fails("profile", GOOD, "--mesh", "2", "--run", *flag.split())
+    assert f"error: {flag.split()[0]} is of timing operators, and --run times none" in said
+
+
+def test_profile_refuses_steps_that_nobody_runs() -> None:
+    assert "--steps is of --run" in fails("profile", GOOD, "--mesh", "2", "--steps", "3")
 
 
 def test_a_cut_is_where_it_is_asked_for(tmp_path: Path) -> None:

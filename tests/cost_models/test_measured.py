@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -173,7 +174,20 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes | None) -> None:
         connection.close()
     else:
         path.write_bytes(content)
-    with pytest.raises(CostModelError, match=r"times\.sqlite.*autopar profile"):
+    before = path.read_bytes()
+    with pytest.raises(CostModelError, match=r"times\.sqlite.*autopar profile") as refused:
+        Database(path).settings()
+    assert "elete" not in str(refused.value), "it may be anything, and somebody's"
+    assert "is no profile database; it is left as it is" in str(refused.value)
+    assert path.read_bytes() == before
+
+
+def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "times.sqlite"
+    Database(path).write(HERE, [])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("pragma user_version = 99")
+    with pytest.raises(CostModelError, match=r"of version 99, not 1; .* or delete this one"):
         Database(path).settings()
 
 

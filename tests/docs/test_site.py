@@ -58,6 +58,13 @@ def test_it_builds(tmp_path: Path) -> None:
     for page in pages:
         text = (tmp_path / "site" / page).read_text()
         assert not re.search(r'(?:src|<link[^>]* href)="https?:', text), f"{page} needs the network"
+    assert (tmp_path / "site" / "site" / "pages.css").is_file()
+    index = (tmp_path / "site" / "index.html").read_text()
+    assert 'href="site/pages.css"' in index
+    # Opened from a folder, a page may fetch nothing: the index of the search has to be a script.
+    assert "memory" in (tmp_path / "site" / "search" / "search_index.js").read_text()
+    assert 'src="site/iframe-worker.js"' in index
+    assert (tmp_path / "site" / "site" / "iframe-worker.js").is_file()
     reference = (tmp_path / "site" / "reference.html").read_text()
     assert "Raises <code>InputError</code>" in reference
 

@@ -1,0 +1,91 @@
+"""``autopar profile --run``: a traced step, of local processes or of those that torchrun started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from autopar.api import captured_by
+from autopar.cli.models import load
+from autopar.cli.output import console, working
+from autopar.cli.values import print_json
+from autopar.compiler.given import as_hardware
+from autopar.errors import InputError
+from autopar.mesh import Mesh
+from autopar.pricing.timed import setting_here
+from autopar.profile import Run
+from autopar.request.options import Options
+from autopar.show import step_beside
+from cost_models.calibrate import processes
+from cost_models.calibrate.cluster import is_launched
+from cost_models.measured.here import cores
+
+LIMIT_S = 1800.0
+STEPS = 5
+RANKS_PER_CORE = 8
+"""More local processes than this take minutes to start, and a step of theirs says nothing."""
+
+
+def run(
+    model: str,
+    sizes: tuple[int | None, int | None],
+    mesh: Mesh,
+    options: Mapping[str, Any],
+    steps: int | None,
+    as_json: bool,
+) -> None:
+    """Trace the step and print it beside the plan; `sizes` are batch and sequence of hf: models.
+
+    Under torchrun every process is a rank already, and the first speaks.
+    """
+    job = Run(partial(_loaded, model, *sizes), mesh, dict(options), steps or STEPS)
+    setting_here(as_hardware(options["hardware"]), mesh)
+    if is_launched():
+        found = job()
+        if os.environ["RANK"] != "0":
+            return
+    else:
+        refuse_many(mesh.world_size)
+        with working("capturing the model"):
+            _try_out(job)
+        with working(f"{job.steps} steps on {mesh.world_size} processes, which start first"):
+            found = processes.run(mesh.world_size, job, limit_s=LIMIT_S)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        console().print(step_beside(found))
+
+
+def refuse_many(ranks: int) -> None:
+    """Raise where this machine has too few cores for so many processes."""
+    most = RANKS_PER_CORE * cores()
+    if ranks > most:
+        raise InputError(
+            f"A mesh of {ranks} devices takes {ranks} processes; on this machine's {cores()} cores "
+            f"{most} are the most. Pass a smaller --mesh, or start the command with torchrun on "
+            "machines that have as many devices."
+        )
+
+
+def refuse_flags(given: Mapping[str, Any], why: str) -> None:
+    """Raise for the first flag that was given and would mean nothing."""
+    for flag, value in given.items():
+        if value not in (None, False):
+            raise InputError(f"{flag} {why}: leave it out.")
+
+
+def _try_out(job: Run) -> None:
+    """Raise here what every process would raise once it has started."""
+    model, inputs, loss = job.load()
+    options = {name: value for name, value in job.options.items() if name != "hardware"}
+    asked = Options.of(loss=loss, **options)
+    compiler, _ = captured_by(model, job.mesh, inputs, job.options["hardware"], asked)
+    compiler.settings(None)
+
+
+def _loaded(model: str, batch: int | None, sequence: int | None) -> tuple[Any, Any, Any]:
+    """In each process of its own."""
+    loaded = load(model, batch, sequence)
+    return loaded.model, loaded.inputs, loaded.loss

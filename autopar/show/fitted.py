@@ -1,0 +1,61 @@
+"""A table that a narrow terminal cannot crush: it wraps at words first, and then overflows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Column, Table
+
+PADDING = 2
+"""Between columns."""
+NAME = 24
+"""Characters that a word of the first column needs at most; longer ones are folded."""
+
+
+class Fitted(Table):
+    """Where columns keep their lines it is rich's own table.
+
+    Elsewhere headers, and cells that hold no numbers, may wrap between words; where even that is too
+    wide, lines are longer than the terminal, as that is better than letters lost.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = options.max_width - PADDING * len(self.columns)
+        spans = [_span(column, console, options) for column in self.columns]
+        kept = sum(
+            span.maximum if column.no_wrap else span.minimum
+            for column, span in zip(self.columns, spans, strict=True)
+        )
+        if kept <= room or not self.columns:
+            yield from super().__rich_console__(console, options)
+            return
+        widths = shared(room, spans)
+        made = copy.copy(self)
+        made.columns = [
+            replace(column, width=width, no_wrap=False)
+            for column, width in zip(self.columns, widths, strict=True)
+        ]
+        wide = max(options.max_width, sum(widths) + PADDING * len(widths))
+        yield from Table.__rich_console__(made, console, options.update(width=wide))
+
+
+def shared(room: int, spans: Sequence[Measurement]) -> list[int]:
+    """Everyone's least width, and of the room that is left a part as each could use it."""
+    left = max(0, room - sum(span.minimum for span in spans))
+    wanted = sum(span.span for span in spans) or 1
+    return [span.minimum + min(span.span, left * span.span // wanted) for span in spans]
+
+
+def _span(column: Column, console: Console, options: ConsoleOptions) -> Measurement:
+    """From the longest word to the longest line; numbers stay whole, with their units."""
+    free = options.update(width=10_000)
+    head, *cells = (Measurement.get(console, free, cell) for cell in (column.header, *column.cells))
+    widest = max(span.maximum for span in (head, *cells))
+    if column.justify == "right":
+        return Measurement(max(head.minimum, *(span.maximum for span in cells), 0), widest)
+    least = max(span.minimum for span in (head, *cells))
+    return Measurement(min(least, NAME) if column._index == 0 else least, widest)
