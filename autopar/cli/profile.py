@@ -113,17 +113,12 @@ def command(
         database, setting_here(known, devices, threads or 1), again,
         imports=_imports(model), tell=lambda text: print(text, file=sys.stderr),
     )  # fmt: skip
+    options |= {"hardware": known, "loss": loaded.loss}
     if forced.stages in (None, 1):
-        asked = Options.of(
-            loss=loaded.loss, preset=preset, precision=precision, memory_limit=memory
-        )
-        compiler, graph = captured_by(loaded.model, devices, loaded.inputs, known, asked)
-        found = profile(compiler, graph, timing, every=every)
-        prices = prices_of(devices, known, compiler.settings(None))
+        found, prices = _whole(loaded, devices, options, timing, every)
     else:
         if every:
             _refuse_stages(forced, "--all")
-        options |= {"hardware": known, "loss": loaded.loss}
         found = profile_stages(partial(_staged, loaded, devices, forced, options), timing)
         prices = Prices(devices, known)
     _told(found, prices, timing.database, output, as_json)
@@ -148,6 +143,16 @@ def _told(
     _print(found, prices, database)
     if output is not None:
         console().print(f"\nwrote {output}", soft_wrap=True)
+
+
+def _whole(
+    loaded: Loaded, mesh: Mesh, options: dict[str, Any], timing: Timing, every: bool
+) -> tuple[Wanted, Prices]:
+    """What a plan without stages runs, and what that plan was priced by."""
+    hardware, asked = options["hardware"], {k: v for k, v in options.items() if k != "hardware"}
+    compiler, graph = captured_by(loaded.model, mesh, loaded.inputs, hardware, Options.of(**asked))
+    found = profile(compiler, graph, timing, every=every)
+    return found, prices_of(mesh, hardware, compiler.settings(None))
 
 
 def _staged(
