@@ -17,6 +17,7 @@ from autopar.certificate.bound import bounds
 from autopar.certificate.check import Check
 from autopar.certificate.decisions import allowed, belongs, follows
 from autopar.certificate.figures import figures
+from autopar.planning.flights import COARSE
 from autopar.planning.posed import Posed
 from autopar.plans.plan import Plan
 
@@ -29,8 +30,8 @@ def certify(
     """All checks of a plan, up to the step in which one fails.
 
     `posed` is the problem that the plan answers.  Without `bound` nothing is solved: then the bound
-    is only compared with the objective.  That of a stage may be lower than what can be proved: it served
-    several, and was not sought for longer than a stage is worth.
+    is only compared with the objective.  That of a stage may be a little lower than what can be proved:
+    it served several, and was not sought for longer than a stage is worth (`COARSE`).
     """
     again = Again(plan, posed)
     checks: list[Check] = []
@@ -38,4 +39,4 @@ def certify(
         checks += step(again)
         if not all(check.ok for check in checks):
             return tuple(checks)
-    return (*checks, *bounds(again, bound, is_stage))
+    return (*checks, *bounds(again, bound, COARSE if is_stage else 0.0))

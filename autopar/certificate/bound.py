@@ -15,11 +15,12 @@ TICK_S = 1e-12
 """Solvers count in whole picoseconds; a priced byte may lose one per table."""
 
 
-def bounds(again: Again, prove: bool, may_be_lower: bool) -> Iterator[Check]:
-    """The bound is below the objective, and is proved again where that is wanted."""
+def bounds(again: Again, prove: bool, slack: float) -> Iterator[Check]:
+    """The bound is below the objective, and is proved again where that is wanted; it may be lower than
+    that by so much of it."""
     solved = _solved(again) if prove else None
     yield _search(again, solved)
-    yield _bound(again, solved, may_be_lower)
+    yield _bound(again, solved, slack)
 
 
 def _solved(again: Again) -> Assignment:
@@ -46,7 +47,7 @@ def _search(again: Again, solved: Assignment | None) -> Check:
     return checked("search", f"{count} candidates, {largest} at most", faults)
 
 
-def _bound(again: Again, solved: Assignment | None, may_be_lower: bool) -> Check:
+def _bound(again: Again, solved: Assignment | None, slack: float) -> Check:
     plan = again.stated
     faults = []
     if not plan.bound_s <= plan.objective_s:
@@ -54,12 +55,11 @@ def _bound(again: Again, solved: Assignment | None, may_be_lower: bool) -> Check
     if solved is None:
         return checked("bound", f"{plan.bound_s:g} s, not proved again", faults)
     tables = len(again.posed.priced.problem.factors)
-    above = plan.bound_s - solved.bound_s
-    apart = above if may_be_lower else abs(above)
-    if not apart <= SAME * abs(solved.bound_s) + tables * TICK_S:
+    above, near = plan.bound_s - solved.bound_s, SAME * abs(solved.bound_s) + tables * TICK_S
+    if not -near - slack * abs(solved.bound_s) <= above <= near:
         faults.append(
             f"bound_s is {plan.bound_s} in the plan; what can be proved is {solved.bound_s}"
         )
-    if not may_be_lower:
+    if not slack:
         faults += differs("proof", plan.proof, solved.proof)
     return checked("bound", f"{solved.bound_s:g} s, proved again ({solved.proof})", faults)

@@ -384,15 +384,15 @@ def test_the_bound(limited: Made, by: float) -> None:
 
 
 def test_the_bound_of_a_stage_may_be_lower(limited: Made) -> None:
-    """It served others too; above what can be proved it is refused as ever."""
+    """A little: it served others too.  Far below, or above what can be proved, it is refused as ever."""
     proved, best = limited.plan.bound_s, limited.plan.objective_s
     assert proved < best
     found = {
         bound_s: certify(replace(limited.plan, bound_s=bound_s), limited.posed, is_stage=True)
-        for bound_s in (0.5 * proved, proved, (proved + best) / 2)
+        for bound_s in (0.99 * proved, proved, 0.97 * proved, (proved + best) / 2)
     }
     wrong = [[check.name for check in checks if not check.ok] for checks in found.values()]
-    assert wrong == [[], [], ["bound"]]
+    assert wrong == [[], [], ["bound"], ["bound"]]
 
 
 def test_a_bound_that_is_not_proved_again(limited: Made) -> None:
