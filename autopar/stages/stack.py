@@ -166,20 +166,15 @@ def _stack(
 
 def _undominated(ways: Sequence[Way]) -> list[int]:
     """Indices; of equal ways the first."""
-    corners = [np.array([array[0, -1] for array in _figures(way)]) for way in ways]
+    corners = np.array([[array[0, -1] for array in _figures(way)] for way in ways])
+    may_beat = (corners[:, None] <= corners[None]).all(axis=2)
     kept: list[int] = []
     for index, way in enumerate(ways):
-        beaten = any(
-            (corners[other] <= corners[index]).all() and _beats(ways[other], way) for other in kept
-        )
-        if not beaten:
-            gone = {
-                other
-                for other in kept
-                if (corners[index] <= corners[other]).all() and _beats(way, ways[other])
-            }
-            kept = [other for other in kept if other not in gone] + [index]
-    return sorted(kept)
+        if any(may_beat[other, index] and _beats(ways[other], way) for other in kept):
+            continue
+        gone = {other for other in kept if may_beat[index, other] and _beats(way, ways[other])}
+        kept = [other for other in kept if other not in gone] + [index]
+    return kept
 
 
 def _figures(way: Way) -> list[Array]:

@@ -142,7 +142,9 @@ class StageProblem:
         if self.most_stages is not None and self.most_stages < 1:
             raise PlanError(f"at most {self.most_stages} stages; a pipeline has at least one")
         for table in self.tables:
-            self._check_table(table)
+            if (right := ("checked", self.positions)) not in table.remembered:
+                self._check_table(table)
+                table.remembered[right] = True
         return self
 
     def _check_table(self, table: StageTable) -> None:

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autopar.blocks import MODES, Recompute, blocks
+from autopar.blocks import MODES, Recompute, block_of, blocks
 from autopar.capture.saved import saved
 from autopar.graph import Graph, Tensor
 from autopar.mesh import Mesh
@@ -109,14 +109,18 @@ class Tabled:
     """By the name of a way."""
 
 
+Mix = tuple[Recompute, ...]
+"""Modes of recomputation that blocks take in turn."""
+
+
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """A decision for submeshes of one shape; `name`: of its way in each mode of recomputation."""
+    """A decision for submeshes of one shape; `name`: of its way in each mix of modes."""
 
     shape: Shape
     decided: Decided
     pieces: tuple[Piece, ...]
-    name: Mapping[Recompute, str]
+    name: Mapping[Mix, str]
     ties: tuple[Tie, ...]
 
 
@@ -213,7 +217,7 @@ class Sweep:
             self._pieces[decided.mesh] = Pieces(prices, self.settings.precision)
         pieces = self._pieces[decided.mesh].of(chosen, ends)
         name = f"{'x'.join(map(str, decided.mesh.sizes))} #{number}"
-        names = {mode: name if mode == "none" else f"{name} {mode}" for mode in self._modes}
+        names = {mix: " ".join((name, *_said(mix))) for mix in self._mixes}
         return Offer(shape, decided, pieces, names, tuple(self._ties(decided, sized.graph)))
 
     def _table(self, count: int, sized: Sized, offers: Sequence[Offer]) -> StageTable:
@@ -231,13 +235,18 @@ class Sweep:
                 each.decided.mesh,
                 each.shape.hosts,
                 self._chain,
-                [p.spent(cut, mode, seconds[each.decided.mesh]) for p in each.pieces],
+                self._chain.in_turn(
+                    [
+                        [p.spent(cut, mode, seconds[each.decided.mesh]) for p in each.pieces]
+                        for mode in mix
+                    ]
+                ),
                 each.ties,
                 borders.index(border),
                 self._handled(crossed, each.decided.mesh),
             )
             for each, border in zip(offers, read, strict=True)
-            for mode, name in each.name.items()
+            for mix, name in each.name.items()
         ]
         link = link_between(self.hardware, self.mesh.world_size)
         send, back = passing(crossed, borders, link)
@@ -266,10 +275,11 @@ class Sweep:
         return {}
 
     @cached_property
-    def _modes(self) -> tuple[Recompute, ...]:
-        """What blocks may do in the backward."""
+    def _mixes(self) -> tuple[Mix, ...]:
+        """What blocks may do in the backward: all the same, or in turn two modes that are neighbours."""
         asked = self.settings.recompute
-        return (asked,) if asked else MODES if blocks(self.whole) else ("none",)
+        modes = (asked,) if asked else MODES if blocks(self.whole) else MODES[:1]
+        return (*((mode,) for mode in modes), *itertools.pairwise(modes))
 
     @property
     def _last(self) -> int:
@@ -290,7 +300,9 @@ class Sweep:
     def _chain(self) -> Chain:
         number = {name: place + 1 for place, name in enumerate(self._folded_cuts)}
         like = (0, *(number[self._stands[cut]] for cut in self.places.pieces))
-        return Chain(like, self.places.positions)
+        blocks_of = [block_of(self.whole.node[cut].origin) for cut in self.places.pieces]
+        numbers = (0, *(block[1] if block else 0 for block in blocks_of))
+        return Chain(like, numbers, self.places.positions)
 
     @cached_property
     def _readers(self) -> Mapping[str, tuple[int, ...]]:
@@ -321,6 +333,11 @@ class Sweep:
                 nbytes = storage_bytes(leaf[name], rests, prices, graph).total
                 for first, later in itertools.pairwise(pieces):
                     yield first, later, nbytes
+
+
+def _said(mix: Mix) -> tuple[str, ...]:
+    """In words; nothing where nothing is recomputed."""
+    return () if mix == ("none",) else ("+".join(mix),)
 
 
 def _samples(mesh: Mesh, per_host: int) -> tuple[int, ...]:

@@ -29,10 +29,19 @@ Tie = tuple[int, int, float]
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """`like`: for every piece of the whole graph, the piece of the folded one that is like it."""
+    """For every piece of the whole graph, the piece of the folded one that is `like` it, and the number
+    of its `block`."""
 
     like: tuple[int, ...]
+    block: tuple[int, ...]
     positions: tuple[int, ...]
+
+    def in_turn(self, figures: Sequence[Sequence[Spent]]) -> tuple[Spent, ...]:
+        """Figures of the folded graph's pieces in several modes, which blocks take in turn."""
+        return tuple(
+            figures[block % len(figures)][like]
+            for like, block in zip(self.like, self.block, strict=True)
+        )
 
 
 def way(
@@ -45,7 +54,7 @@ def way(
     border: int,
     handled: tuple[Array, Array],
 ) -> Way:
-    """Figures of pieces of the folded graph -> figures of all ranges of the whole one.
+    """Figures of pieces of the whole graph -> figures of all its ranges.
 
     `handled`: what sending or receiving all that crosses there takes, at every position; gradients.
     """
@@ -53,7 +62,7 @@ def way(
     behind = np.triu(np.ones((size, size), dtype=bool), 1)
 
     def summed(of: Callable[[Spent], float]) -> Array:
-        each = np.array([of(figures[like]) for like in chain.like])
+        each = np.array([of(piece) for piece in figures])
         before = np.concatenate(([0.0], each.cumsum()))[list(chain.positions)]
         return np.where(behind, np.maximum(0.0, before[None, :] - before[:, None]), 0.0)
 
@@ -76,7 +85,7 @@ def way(
         summed(lambda f: f.kept_nbytes),
         np.where(
             behind,
-            _largest([figures[like].working_nbytes for like in chain.like], chain.positions),
+            _largest([piece.working_nbytes for piece in figures], chain.positions),
             0.0,
         ),
         summed(lambda f: f.exposed_s) + hideable - hidden,
