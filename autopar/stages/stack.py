@@ -167,7 +167,7 @@ def _stack(
 def _undominated(ways: Sequence[Way]) -> list[int]:
     """Indices; of equal ways the first."""
     corners = np.array([[array[0, -1] for array in _figures(way)] for way in ways])
-    may_beat = (corners[:, None] <= corners[None]).all(axis=2)
+    may_beat: NDArray[np.bool_] = np.all(corners[:, None] <= corners[None], axis=2)
     kept: list[int] = []
     for index, way in enumerate(ways):
         if any(may_beat[other, index] and _beats(ways[other], way) for other in kept):
