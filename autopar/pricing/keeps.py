@@ -159,7 +159,7 @@ class Keeps:
         return self._part(node, self.saved.get(node.name, Saved()).cached_nbytes)
 
     def _part(self, node: Node, nbytes: int) -> int:
-        return nbytes // split(self.shardings[node.name], self.mesh)
+        return nbytes and nbytes // split(self.shardings[node.name], self.mesh)
 
 
 def moves_nothing(conversion: Conversion) -> bool:

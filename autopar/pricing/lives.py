@@ -24,6 +24,8 @@ from autopar.pricing.recomputed import Form, again
 WORTH = 16
 """The largest storage of a function over the least that is worth a `del`."""
 
+_NOTHING = Saved()
+
 
 @dataclass(frozen=True)
 class Lives:
@@ -277,7 +279,9 @@ class Lives:
     def within(self, place: int) -> Saved:
         """One rank's share of what an operator makes and lets go while it runs."""
         node = self.graph.nodes[place]
-        found = self.keeps.saved.get(node.name, Saved())
+        found = self.keeps.saved.get(node.name, _NOTHING)
+        if not (found.forward_nbytes or found.backward_nbytes):
+            return _NOTHING
         ways = split(self.keeps.shardings[node.name], self.keeps.mesh) if not node.is_leaf else 1
         return Saved(
             forward_nbytes=found.forward_nbytes // ways,
