@@ -11,7 +11,7 @@ from autopar import rules
 from autopar.capture.saved import saved
 from autopar.cli.flags import AS_JSON, BATCH, MODEL, PLAN, SEQUENCE
 from autopar.cli.match import graph_of
-from autopar.cli.output import save, working
+from autopar.cli.output import save, working, writable
 from autopar.cli.stages import load_plan, save_stages, staged_of
 from autopar.cli.values import print_json
 from autopar.emit import emit
@@ -29,6 +29,7 @@ def command(
     sequence: SEQUENCE = None,
 ) -> None:
     """Write the Python module of a plan for the model it was made for; of a pipeline one per stage."""
+    writable(output)
     decided = load_plan(plan)
     with working("emitting"):
         if isinstance(decided, PipelinePlan):

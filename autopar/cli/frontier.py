@@ -10,7 +10,7 @@ import typer
 from autopar.api import plan_frontier
 from autopar.cli.flags import AS_JSON, BATCH, DATABASE, HARDWARE, MESH, MODEL, SEQUENCE
 from autopar.cli.models import load
-from autopar.cli.output import console, save, watched
+from autopar.cli.output import console, save, watched, writable
 from autopar.cli.values import outlined, print_json
 from autopar.compiler.given import as_hardware
 from autopar.errors import InputError
@@ -33,6 +33,7 @@ def command(
     """The whole time-memory curve: plans from the fastest to the smallest, each the best of its size."""
     if output and output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; name a folder.")
+    writable(output)
     devices, profile = Mesh.parse(mesh), as_hardware(hardware or None)
     loaded = load(model, batch, sequence)
     plans = plan_frontier(

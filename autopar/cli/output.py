@@ -61,11 +61,15 @@ def save(text: str, path: Path) -> Path:
 
 
 def writable(*paths: Path | None) -> None:
-    """Raise before the work what `save` would raise behind it, as far as the folders tell."""
+    """Raise before the work what `save` would raise behind it, as far as the folders tell.
+
+    A path is a file's, or that of a folder that files are saved in.
+    """
     for path in filter(None, paths):
         with _explained(path):
-            if path.is_file() or not path.exists():
-                folder = next(each for each in path.absolute().parents if each.exists())
+            if path.is_file() or path.is_dir() or not path.exists():
+                above = path.absolute().parents
+                folder = path if path.is_dir() else next(each for each in above if each.exists())
                 tempfile.TemporaryFile(dir=folder).close()
 
 

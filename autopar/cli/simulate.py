@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from autopar.cli.flags import AS_JSON, OWN_PROFILE, PLAN
-from autopar.cli.output import console, save
+from autopar.cli.output import console, save, writable
 from autopar.cli.stages import load_plan
 from autopar.cli.values import print_json
 from autopar.compiler.given import as_hardware
@@ -43,6 +43,7 @@ def command(
 
     With another bandwidth, other microbatches or a slow rank: what that would change.
     """
+    writable(trace)
     decided = load_plan(plan)
     conditions = Conditions.of(bandwidth or (), microbatches, straggler or ())
     played = play(decided, conditions, profile_of(decided, hardware))

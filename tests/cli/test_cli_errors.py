@@ -156,6 +156,9 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, plan_file: Path) -> None
         (("calibrate", "--quick"), "-o"),
         (("map", GOOD, "--mesh", "2", "--batches", "8", "--memories", "1GiB"), "-o"),
         (("report", "PLAN", "--model", GOOD), "-o"),
+        (("emit", "PLAN", GOOD), "-o"),
+        (("frontier", GOOD, "--mesh", "2"), "-o"),
+        (("simulate", "PLAN"), "--trace"),
     ],
 )
 def test_a_place_is_tried_before_the_work(
@@ -165,7 +168,10 @@ def test_a_place_is_tried_before_the_work(
     def work(*_: object, **__: object) -> None:
         raise AssertionError("nothing should be loaded or measured")
 
-    for name in ("plan.load", "profile.load", "map.load", "report.load_plan"):
+    for name in (
+        "plan.load", "profile.load", "map.load", "frontier.load", "report.load_plan",
+        "emit.load_plan", "simulate.load_plan",
+    ):  # fmt: skip
         monkeypatch.setattr(f"autopar.cli.{name}", work)
     monkeypatch.setattr("cost_models.calibrate.calibrate", work)
     place = tmp_path / "file"
