@@ -1,8 +1,13 @@
 """autopar: an auto-parallelism compiler for PyTorch."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from autopar.garbage import uncollected
 
-with uncollected():
+if TYPE_CHECKING:
     from autopar.api import compile_model, parallelize, plan
     from autopar.errors import AutoparError
     from autopar.mesh import Mesh
@@ -16,3 +21,34 @@ __all__ = [
     "AutoparError", "Compilation", "I", "Mesh", "N", "P", "Parallel", "Plan", "R", "S", "Sharding",
     "compile_model", "parallelize", "plan", "rule",
 ]  # fmt: skip
+
+_HOMES = {
+    "api": ("compile_model", "parallelize", "plan"),
+    "errors": ("AutoparError",),
+    "mesh": ("Mesh",),
+    "placement": ("I", "N", "P", "R", "S", "Sharding"),
+    "planning.posed": ("Compilation",),
+    "plans.plan": ("Plan",),
+    "rules": ("rule",),
+    "runtime.parallel": ("Parallel",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when it is first asked for: torch takes seconds, and the shell's TAB must not wait."""
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    where = f"autopar.{home or name}"
+    try:
+        with uncollected():
+            module = importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name != where:
+            raise
+        raise AttributeError(f"module 'autopar' has no attribute {name!r}") from None
+    found = getattr(module, name) if home else module
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -36,6 +36,7 @@ LAYERS = (
     ("api",),
     ("compare", "explained", "profile"),
     ("cli",),
+    ("completion",),
 )  # fmt: skip
 """Values at the bottom; a module imports from its own package and from layers below."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -1,21 +1,32 @@
-"""The shell completes commands and options."""
+"""The shell completes commands, options, and what may stand behind them, without importing torch."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import autopar.completion
 from autopar.cli import app
+from autopar.completion.listed import LISTED, listed
+from autopar.completion.words import written
+from tests.show import hand_made
+
+
+def asked(words: str) -> dict[str, str]:
+    """How bash asks what to offer behind the last word."""
+    place = str(len(words.split(" ")) - 1)
+    return {"_AUTOPAR_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}
 
 
 def completed(words: str) -> list[str]:
-    """What bash would offer behind the last word."""
-    place = {
-        "_AUTOPAR_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split(" ")) - 1),
-    }
-    return CliRunner().invoke(app, [], prog_name="autopar", env=place).stdout.split()
+    result = CliRunner().invoke(listed(), [], prog_name="autopar", env=asked(words))
+    assert not result.stderr
+    return result.stdout.split()
 
 
 @pytest.mark.parametrize(
@@ -25,9 +36,39 @@ def completed(words: str) -> list[str]:
         ("autopar s", ["show", "solve", "simulate"]),
         ("autopar simulate --b", ["--bandwidth"]),
         ("autopar plan train.py:make --me", ["--mesh", "--memory"]),
+        ("autopar --ver", ["--version"]),
+        ("autopar verify --no", ["--no-bound"]),
+        ("autopar plan m.py:m --preset f", ["fsdp", "fsdp_megatron"]),
+        ("autopar compare m.py:m --preset ddp --preset zer", ["zero2"]),
+        ("autopar map m.py:m --hardware h1", ["h100", "h100_96"]),
+        ("autopar hardware mi", ["mi300x"]),
+        ("autopar rules line", ["linear"]),
+        ("autopar plan m.py:m --schedule zb-h", ["zb-h1", "zb-h2"]),
+        ("autopar plan m.py:m --precision fl", ["float32", "float16"]),
+        ("autopar plan m.py:m --recompute s", ["selective"]),
+        ("autopar show plan.json --tensor model.layers.5.n", ["model.layers.5.norm.weight"]),
+        ("autopar show pipe.json --block model.layers.5.n", ["model.layers.5.norm"]),
+        (
+            "autopar explain plan.json m.py:m model.layers.5.norm",
+            ["model.layers.5.norm", "model.layers.5.norm.weight"],
+        ),
+        ("autopar report plan.json --explain model.layers.5.norm.", ["model.layers.5.norm.weight"]),
+        ("autopar explain nowhere.json m.py:m l", []),
+        ("autopar explain text.json m.py:m l", []),
+        ("autopar explain list.json m.py:m l", []),
+        ("autopar explain . m.py:m l", []),
+        ("autopar show --tensor l", []),
+        ("autopar show pl", []),
     ],
 )
-def test_commands_and_options(words: str, offered: list[str]) -> None:
+def test_words(
+    words: str, offered: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plan.json").write_text(hand_made.plan().to_json())
+    Path("pipe.json").write_text(hand_made.pipeline().to_json())
+    Path("text.json").write_text("words")
+    Path("list.json").write_text("[1]")
     assert sorted(completed(words)) == sorted(offered)
 
 
@@ -39,3 +80,37 @@ def test_the_script_for_a_shell(shell: str, monkeypatch: pytest.MonkeyPatch) -> 
     named = CliRunner().invoke(app, [], prog_name="autopar", env=place)
     for result in (detected, named):
         assert result.exit_code == 0 and f"_AUTOPAR_COMPLETE=complete_{shell}" in result.stdout
+
+
+def test_what_is_listed_is_what_there_is(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--update-golden"):
+        LISTED.write_text(written(), encoding="utf-8")
+    assert LISTED.read_text(encoding="utf-8") == written(), "run python -m autopar.completion.words"
+
+
+def test_completing_imports_no_torch() -> None:
+    script = (
+        "import sys, autopar.completion\n"
+        "try: autopar.completion.main()\n"
+        "finally: print('torch' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env={**os.environ, **asked("autopar pre")}, capture_output=True,
+                          text=True, check=True)  # fmt: skip
+    assert done.stdout.split() == ["presets", "False"]
+
+
+def test_all_else_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    monkeypatch.setattr("autopar.cli.main", lambda: called.append(True))
+    monkeypatch.delenv("_AUTOPAR_COMPLETE", raising=False)
+    autopar.completion.main()
+    monkeypatch.setenv("_AUTOPAR_COMPLETE", "source_zsh")
+    autopar.completion.main()
+    assert called == [True, True]
+
+
+def test_what_the_package_lacks() -> None:
+    assert set(autopar.__all__) <= set(dir(autopar)) and autopar.errors.AutoparError
+    with pytest.raises(AttributeError, match="'autopar' has no attribute 'paralellize'"):
+        _ = autopar.paralellize
