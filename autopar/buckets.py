@@ -11,17 +11,18 @@ from collections.abc import Iterator, Sequence
 
 FIRST_NBYTES, NBYTES = 2**20, 25 * 2**20
 """Sizes of the first and of the other buckets, as in DDP (Li et al., VLDB 2020, section 3.2.3)."""
-SHARES = 8
-"""Gradients make at least so many buckets, of `FIRST_NBYTES` at least: with fewer, those of a small
-model would be in the last one, and hide nowhere."""
+SHARES = (8, 4, 2, 1)
+"""Gradients make at least so many buckets, of `FIRST_NBYTES` at least; a plan says how many.  With one,
+those of a small model would be in the last bucket, and hide nowhere; but each has a latency."""
 
 
-def buckets(sizes: Sequence[int], *, gradients: bool) -> Iterator[list[int]]:
+def buckets(sizes: Sequence[int], *, shares: int = 1) -> Iterator[list[int]]:
     """The places of tensors of so many bytes, bucket by bucket; none but a single tensor exceeds one.
 
-    `gradients`: buckets are filled beside a backward; parameters are all there, and fill the largest.
+    `shares`: gradients fill buckets beside a backward, and make so many of them at least; parameters are
+    all there, and fill the largest.
     """
-    most = max(FIRST_NBYTES, min(NBYTES, sum(sizes) // SHARES)) if gradients else NBYTES
+    most = max(FIRST_NBYTES, min(NBYTES, sum(sizes) // shares))
     limit = FIRST_NBYTES
     chosen: list[int] = []
     held = 0

@@ -19,7 +19,11 @@ def figures(again: Again) -> Iterator[Check]:
     """Every figure that follows from the decisions."""
     stated, found = again.stated, again.plan
     for name, mine, theirs in (
-        ("estimate", _of_estimate(stated.estimate), _of_estimate(_as_far(found, stated))),
+        (
+            "estimate",
+            _of_estimate(stated.estimate) | {"buckets": stated.buckets},
+            _of_estimate(_as_far(found, stated)) | {"buckets": found.buckets},
+        ),
         ("shares", _of_shares(stated.shares), _of_shares(found.shares)),
     ):
         yield checked(name, f"{len(theirs)} figures", _unequal(mine, theirs))

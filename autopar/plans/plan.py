@@ -155,6 +155,8 @@ class Plan(Shown):
     precision: str = "float32"
     recompute: tuple[BlockPlan, ...] = ()
     """The blocks that do not keep all they made; of others nothing is said."""
+    buckets: int = 8
+    """Gradients are summed in so many collectives at least, as far as each is worth its latency."""
     schema: int = SCHEMA
 
     @cached_property
@@ -216,6 +218,10 @@ class Plan(Shown):
                 f"This plan was made for {self.model} with graph digest {self.graph_digest}, but the "
                 f"model at hand is {graph.name} with digest {graph.digest}: other sizes, batch, "
                 "version or code. Make a new plan for it."
+            )
+        if self.buckets < 1:
+            raise PlanError(
+                f"The plan's gradients make {self.buckets} buckets; there is one at least."
             )
         missing = [node.name for node in graph.nodes if node.name not in self.choice]
         if missing or len(self.choices) != len(graph.nodes):

@@ -19,7 +19,7 @@ from autopar.plans.record import Padding
 from autopar.pricing.build import required
 from autopar.pricing.estimate import estimate
 from autopar.pricing.keeps import Keeps
-from autopar.pricing.parameters import Storage, gather_steps
+from autopar.pricing.parameters import Storage, gather_steps, gradient_shares
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import again
 from autopar.pricing.routes import Routes
@@ -79,6 +79,7 @@ def assemble(
         estimate=estimate(
             graph, choices, parameters, conversions, prices, saved, precision, recompute, in_flight
         ),
+        buckets=gradient_shares(graph, prices),
         shares=shares(graph, choices, parameters, prices.mesh),
         hardware_digest=digest(prices.hardware),
         times=timing_of(prices.times),

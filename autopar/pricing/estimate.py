@@ -24,7 +24,12 @@ from autopar.pricing.issued import LaidOut, first_reduction, traffic_of
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.moments import Moments
 from autopar.pricing.operators import local_nbytes, operator_seconds
-from autopar.pricing.parameters import Storage, StorageBytes, storage_nbytes
+from autopar.pricing.parameters import (
+    Storage,
+    StorageBytes,
+    gradient_shares,
+    storage_nbytes,
+)
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import again
 
@@ -48,8 +53,9 @@ def estimate(
     run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
     laid = LaidOut(graph, choices, conversions, mesh, precision, run_again)
     issued = traffic_of(laid, parameters)
-    flows = (*flows_of(issued.step, "step", prices),
-             *flows_of(issued.microbatch, "microbatch", prices))  # fmt: skip
+    shares = gradient_shares(graph, prices)
+    flows = (*flows_of(issued.step, "step", prices, shares),
+             *flows_of(issued.microbatch, "microbatch", prices, shares))  # fmt: skip
     spent = {
         c.node: operator_seconds(graph.node[c.node], c.sharding, graph, prices) for c in choices
     }
@@ -110,8 +116,9 @@ def hideable_by_axis(
         for part in first_reduction(parameter, graph, prices.mesh, precision):
             issued[part.axis, part.collective].append(part)
     found: defaultdict[str, float] = defaultdict(float)
+    shares = gradient_shares(graph, prices)
     for (axis, _), parts in issued.items():
-        early = in_buckets(parts)[:-1]
+        early = in_buckets(parts, shares)[:-1]
         if early:
             early_s = sum(map(prices.collective, early))
             found[prices.mesh.names[axis]] += prices.hidden_share * early_s
@@ -136,13 +143,15 @@ def storage_bytes(
     return storage_nbytes(tensor, storage, prices, tensor.name in graph.reached)
 
 
-def flows_of(issued: tuple[Traffic, ...], scope: Scope, prices: Prices) -> Iterator[Flow]:
-    """Collectives by axis, kind and direction."""
+def flows_of(
+    issued: tuple[Traffic, ...], scope: Scope, prices: Prices, shares: int
+) -> Iterator[Flow]:
+    """Collectives by axis, kind and direction; gradients make `shares` buckets at least."""
     groups: defaultdict[tuple[int, str, str], list[Traffic]] = defaultdict(list)
     for part in issued:
         groups[part.axis, part.collective, part.direction].append(part)
     for (axis, _, _), parts in sorted(groups.items()):
-        calls = in_buckets(parts) if scope == "step" else parts
+        calls = in_buckets(parts, shares) if scope == "step" else parts
         yield Flow(
             axis=prices.mesh.names[axis],
             collective=parts[0].collective,
@@ -154,13 +163,13 @@ def flows_of(issued: tuple[Traffic, ...], scope: Scope, prices: Prices) -> Itera
         )
 
 
-def in_buckets(parts: list[Traffic]) -> list[Traffic]:
+def in_buckets(parts: list[Traffic], shares: int) -> list[Traffic]:
     """Collectives of single parameters as they travel: backwards from the last parameter's."""
     gradients = parts[0].direction == "backward"
     in_order = parts[::-1] if gradients else parts
     return [
         replace(parts[0], nbytes=sum(in_order[place].nbytes for place in places))
-        for places in buckets([part.nbytes for part in in_order], gradients=gradients)
+        for places in buckets([part.nbytes for part in in_order], shares=shares if gradients else 1)
     ]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from autopar.buckets import buckets
+from autopar.buckets import NBYTES, SHARES, buckets
 from autopar.conversion import Step, Traffic
 from autopar.graph import Graph, Tensor
 from autopar.mesh import Mesh
@@ -113,12 +113,43 @@ class StorageSeconds:
     hideable_s: float
 
 
-def early_share(graph: Graph) -> float:
+def gradient_shares(graph: Graph, prices: Prices) -> int:
+    """How many buckets gradients make at least: as many as leave least of their sums to be waited for.
+
+    The last bucket hides nothing, and each has a latency.  They are priced as all-reduces on the axis
+    where these take longest.
+    """
+    axes = [axis for axis, size in enumerate(prices.mesh.sizes) if size > 1]
+    sizes = _gradient_sizes(graph)
+    if not axes or sum(sizes) >= NBYTES * SHARES[0]:
+        return SHARES[0]
+
+    def waited_s(shares: int) -> float:
+        filled = _filled(sizes, shares)
+        every = [
+            max(prices.collective(Traffic(axis, "all_reduce", "backward", nbytes)) for axis in axes)
+            for nbytes in filled
+        ]
+        return sum(every) - prices.hidden_share * sum(every[:-1])
+
+    return min(SHARES, key=waited_s)
+
+
+def early_share(graph: Graph, prices: Prices) -> float:
     """Of all gradients' bytes, those in buckets that are full before the backward ends."""
-    leaves = (node.outputs[0] for node in reversed(tuple(graph.leaves("parameter"))))
-    sizes = [math.prod(t.shape) * t.itemsize for t in leaves if t.differentiable]
-    filled = [sum(sizes[place] for place in places) for places in buckets(sizes, gradients=True)]
+    filled = _filled(_gradient_sizes(graph), gradient_shares(graph, prices))
     return sum(filled[:-1]) / max(1, sum(filled))
+
+
+def _gradient_sizes(graph: Graph) -> list[int]:
+    """Bytes, as the backward makes them."""
+    leaves = (node.outputs[0] for node in reversed(tuple(graph.leaves("parameter"))))
+    return [math.prod(t.shape) * t.itemsize for t in leaves if t.differentiable]
+
+
+def _filled(sizes: Sequence[int], shares: int) -> list[int]:
+    """Bytes of each bucket."""
+    return [sum(sizes[place] for place in places) for places in buckets(sizes, shares=shares)]
 
 
 def storage_seconds(

@@ -24,6 +24,7 @@ from autopar.pricing.issued import LaidOut, per_step
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.moments import Moments
 from autopar.pricing.operators import OperatorSeconds, operator_seconds
+from autopar.pricing.parameters import gradient_shares
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import Again, again
 
@@ -114,7 +115,7 @@ def once(
 ) -> Once:
     """Parameters that are gathered, gradients that are reduced, updates; what rests."""
     sent = per_step(graph, parameters, prices.mesh, precision)
-    flows = tuple(flows_of(sent, "step", prices))
+    flows = tuple(flows_of(sent, "step", prices, gradient_shares(graph, prices)))
     hideable = hideable_seconds(graph, parameters, prices, precision)
     updates = update_seconds(graph, parameters, prices) + sum(map(prices.copied, sent))
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}

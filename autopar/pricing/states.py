@@ -37,7 +37,7 @@ class StateCosts:
     ) -> None:
         self.graph, self.candidates, self.prices, self.routes = graph, candidates, prices, routes
         self.saved, self._once = saved, once
-        self._together, self._early = len(graph.leaves("parameter")), early_share(graph)
+        self._together, self._early = len(graph.leaves("parameter")), early_share(graph, prices)
         self._full = full_gradients(graph, saved)
 
     def of_storages(self, node: Node) -> Costs:

@@ -20,10 +20,7 @@ class Leaves:
         self._slots = slots
         self._tree = tree
         gathered = [slot for slot in slots if not slot.shares_storage]
-        self._buckets = [
-            Bucket(group, axes, group[0].leaf_dtype)
-            for group in in_buckets(gathered, gradients=False)
-        ]
+        self._buckets = [Bucket(group, axes, group[0].leaf_dtype) for group in in_buckets(gathered)]
         self._stale = True
         for slot in slots:
             tree.put(slot.name, slot.leaf)

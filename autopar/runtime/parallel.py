@@ -78,7 +78,9 @@ class Parallel(Held):
             weights=weights, init=init, device_mesh=device_mesh, seed=int(seed[0]),
         )  # fmt: skip
         self._leaves = Leaves(self._slots, self.axes, self._tree)
-        self._reducer = Reducer(self._in_order(program.graph), self.axes, self._leaves.step_ended)
+        self._reducer = Reducer(
+            self._in_order(program.graph), self.axes, self._leaves.step_ended, program.plan.buckets
+        )
 
     def _register(self, model: nn.Module, graph: Graph) -> None:
         persistent = set(model.state_dict())

@@ -24,14 +24,16 @@ class Reducer:
         slots: Sequence[Slot],
         axes: Axes,
         on_synchronised: Callable[[], None],
+        shares: int,
     ) -> None:
+        """`shares`: gradients make so many buckets at least."""
         self._axes, self._on_synchronised = axes, on_synchronised
         self._slots = [slot for slot in slots if slot.parameter.requires_grad]
         travelling = [slot for slot in self._slots if slot.hops or slot.entry.exchange]
         self._alone = [slot for slot in self._slots if not (slot.hops or slot.entry.exchange)]
         backward = {id(slot): place for place, slot in enumerate(reversed(travelling))}
         groups = sorted(
-            in_buckets(reversed(travelling), gradients=True),
+            in_buckets(reversed(travelling), shares),
             key=lambda group: backward[id(group[-1])],
         )
         self.buckets = [Bucket(g, axes, g[0].local.dtype) for g in groups]
@@ -114,7 +116,7 @@ class Reducer:
         slot.show_pending(kept_here(slot.entry, part.reshape(slot.entry.shape), self._axes))
 
 
-def in_buckets(slots: Iterable[Slot], *, gradients: bool) -> Iterator[list[Slot]]:
+def in_buckets(slots: Iterable[Slot], shares: int = 1) -> Iterator[list[Slot]]:
     """Slots of equal hops and dtypes together, in order, up to the bucket size."""
     groups: dict[object, list[Slot]] = {}
     for slot in slots:
@@ -123,7 +125,7 @@ def in_buckets(slots: Iterable[Slot], *, gradients: bool) -> Iterator[list[Slot]
         groups.setdefault(key, []).append(slot)
     for group in groups.values():
         sizes = [slot.leaf.numel() * slot.leaf.element_size() for slot in group]
-        for places in buckets(sizes, gradients=gradients):
+        for places in buckets(sizes, shares=shares):
             yield [group[place] for place in places]
 
 

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 import autopar
+from autopar.buckets import SHARES
 from autopar.plans.estimate import Estimate
+from autopar.plans.plan import Plan
 from cost_models.hardware import load
 
 LAYERS, WIDTH, ROWS = 12, 512, 4096
@@ -28,14 +30,17 @@ class Deep(nn.Module):
         return x.square().mean()
 
 
-def under(overlap: float) -> Estimate:
+def planned(overlap: float) -> Plan:
     """Data parallelism on two H100 that overlap so well."""
     hardware = load("h100")
     hardware = replace(hardware, device=replace(hardware.device, overlap=overlap))
-    plan = autopar.plan(
+    return autopar.plan(
         Deep(), (2,), {"x": torch.zeros(ROWS, WIDTH)}, hardware=hardware, preset="ddp"
     )
-    return plan.estimate
+
+
+def under(overlap: float) -> Estimate:
+    return planned(overlap).estimate
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +57,20 @@ def test_the_last_bucket_hides_nowhere(whole: Estimate) -> None:
 
 
 @pytest.mark.parametrize("overlap", [0.25, 0.5, 0.0])
-def test_what_hides_costs_what_it_takes_from_compute(whole: Estimate, overlap: float) -> None:
+def test_what_hides_costs_what_it_takes_from_compute(
+    whole: Estimate, overlap: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Compute covers all of it either way: what is lost is a share of the communication."""
+    monkeypatch.setattr("autopar.pricing.parameters.SHARES", SHARES[:1])
     partly = under(overlap)
     assert partly.hidden_s == pytest.approx(overlap * whole.hidden_s)
     lost = (1 - overlap) * whole.hidden_s
     assert partly.step_s == pytest.approx(whole.step_s + lost)
+
+
+def test_where_nothing_hides_fewer_buckets_spare_latencies(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = planned(0.0), planned(1.0)
+    assert (few.buckets, many.buckets) == (1, 8)
+    assert few.estimate.flows[0].calls < many.estimate.flows[0].calls
+    monkeypatch.setattr("autopar.pricing.parameters.SHARES", SHARES[:1])
+    assert few.estimate.step_s < under(0.0).step_s

@@ -12,9 +12,14 @@ from autopar.runtime.slots import Slot
 
 
 class Gradients:
-    """`last` says of each slot, by name, after which of the worker's stages it is complete."""
+    """`last` says of each slot, by name, after which of the worker's stages it is complete.
 
-    def __init__(self, slots: Sequence[Slot], last: Mapping[str, int], axes: Axes) -> None:
+    What is complete with a stage makes `shares` buckets at least.
+    """
+
+    def __init__(
+        self, slots: Sequence[Slot], last: Mapping[str, int], axes: Axes, shares: int
+    ) -> None:
         self._slots = [slot for slot in slots if slot.parameter.requires_grad]
         by_stage: defaultdict[int, list[Slot]] = defaultdict(list)
         for slot in reversed(self._slots):
@@ -22,8 +27,7 @@ class Gradients:
                 by_stage[last.get(slot.name, 0)].append(slot)
         self._buckets = {
             stage: [
-                Bucket(group, axes, group[0].local.dtype)
-                for group in in_buckets(found, gradients=True)
+                Bucket(group, axes, group[0].local.dtype) for group in in_buckets(found, shares)
             ]
             for stage, found in sorted(by_stage.items())
         }

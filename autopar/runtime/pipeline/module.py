@@ -101,7 +101,8 @@ class Pipelined(Held):
         )  # fmt: skip
         self._leaves = Leaves(self._slots, self.axes, self._tree)
         last = last_stages(built.order, built.parameters)
-        self._gradients = Gradients(self._slots, last, self.axes)
+        shares = max((each.plan.buckets for each in built.programs.values()), default=1)
+        self._gradients = Gradients(self._slots, last, self.axes, shares)
         self._copies = copies(self._slots, self._layouts(), built.worker)
 
     @property
