@@ -50,7 +50,7 @@ def _costs(chosen: Alternative, other: Alternative) -> str:
         return "a step would take as long"
     if more < 0:
         return f"a step would take {seconds(-more)} less by the prediction{_counted(chosen, other)}"
-    return f"a step would take {seconds(more)} more, because {_because(difference)}"
+    return f"a step would take {seconds(more)} more{_because(difference)}"
 
 
 def _counted(chosen: Alternative, other: Alternative) -> str:
@@ -63,7 +63,10 @@ def _counted(chosen: Alternative, other: Alternative) -> str:
 
 
 def _because(difference: Difference) -> str:
-    """The largest parts of the difference, as many as nearly add up to it."""
+    """The largest parts of the difference, as many as nearly add up to it.
+
+    Nothing where a plan's file has a longer step and no part that is.
+    """
     more = difference.figure("step").more or 0.0
     told: list[str] = []
     left = more
@@ -72,7 +75,9 @@ def _because(difference: Difference) -> str:
             break
         told.append(_said(part, name))
         left -= part
-    return ", ".join(told[:-1]) + " and " * (len(told) > 1) + told[-1]
+    if not told:
+        return ""
+    return f", because {', '.join(told[:-1])}{' and ' * (len(told) > 1)}{told[-1]}"
 
 
 def _parts(difference: Difference) -> Iterator[tuple[float, str]]:

@@ -152,6 +152,18 @@ def test_what_is_said_of_a_difference_adds_up() -> None:
     )
 
 
+def test_a_step_that_is_longer_for_no_reason() -> None:
+    """A file that somebody edited: the sum is told, and no reason is made up."""
+    one = hand_made.plan()
+    longer = replace(one.estimate, exposed_s=one.estimate.exposed_s + 1.0)
+    ways = (
+        Alternative("", "here", True, None, one, one.diff(one)),
+        Alternative("", "there", False, None, None, one.diff(replace(one, estimate=longer))),
+    )
+    said = sentence("up", ways)
+    assert said == "up is here; if it were there, a step would take 1.0 s more."
+
+
 def test_words_of_weights_that_rest_otherwise() -> None:
     """A part of what is gathered first, a part of a copy, and what rests as it is used."""
     model, inputs, loss = mlp()
