@@ -23,6 +23,10 @@ class Device:
     communication beside as much compute that costs nothing.  The first `cache_bytes` that an
     operator moves go at `cache_bytes_per_s`, the rest at `bytes_per_s`; without a cache all of them
     do.  `curves` say how much of this roofline's speed the operators reach that were timed.
+
+    Ranks are never equally fast.  `behind` is the share of its own compute for which a rank waits for
+    slower ones in the course of a step; `late_s` is what each collective that compute waits for takes
+    besides, as some rank always comes late to it.
     """
 
     name: str
@@ -37,6 +41,21 @@ class Device:
     cache_bytes: float = 0.0
     cache_bytes_per_s: float = 0.0
     curves: tuple[Curve, ...] = ()
+    behind: float = 0.0
+    late_s: float = 0.0
+
+    @property
+    def paced(self) -> Device:
+        """The device as fast as a step sees it, in which every rank waits for slower ones."""
+        slower = 1 + self.behind
+        return replace(
+            self,
+            flops_per_s={dtype: peak / slower for dtype, peak in self.flops_per_s.items()},
+            bytes_per_s=self.bytes_per_s / slower,
+            cache_bytes_per_s=self.cache_bytes_per_s / slower,
+            launch_s=self.launch_s * slower,
+            behind=0.0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +172,8 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The device as each of some ranks on one host sees it: factors on its figures, and its overlap."""
+    """The device as each of some ranks on one host sees it: factors on its figures, and what ranks do
+    to each other."""
 
     flops: float
     bytes: float
@@ -161,6 +181,8 @@ class Share:
     overlap: float
     error: float = 0.0
     """The largest relative error of predicted operator times where this was measured."""
+    behind: float = 0.0
+    late_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -239,6 +261,8 @@ class Hardware:
             cache_bytes_per_s=device.cache_bytes_per_s * share.bytes / crowd,
             launch_s=device.launch_s * share.launch * crowd,
             overlap=share.overlap,
+            behind=share.behind,
+            late_s=share.late_s,
         )
 
     def filled(self, local_ranks: int) -> Hardware:
@@ -261,7 +285,7 @@ class Hardware:
             yield f"device.{key}", getattr(device, key), "positive"
         for key in ("matmul_efficiency", "memory_efficiency", "overlap"):
             yield f"device.{key}", getattr(device, key), "between 0 and 1"
-        for key in ("launch_s", "cache_bytes", "cache_bytes_per_s"):
+        for key in ("launch_s", "cache_bytes", "cache_bytes_per_s", "behind", "late_s"):
             yield f"device.{key}", getattr(device, key), "zero or more"
         for dtype, peak in device.flops_per_s.items():
             yield f"device.flops_per_s.{dtype}", peak, "positive"
@@ -278,7 +302,8 @@ class Hardware:
             for key in ("flops", "bytes", "launch"):
                 yield f"shared.{ranks}.{key}", getattr(share, key), "positive"
             yield f"shared.{ranks}.overlap", share.overlap, "between 0 and 1"
-            yield f"shared.{ranks}.error", share.error, "zero or more"
+            for key in ("error", "behind", "late_s"):
+                yield f"shared.{ranks}.{key}", getattr(share, key), "zero or more"
 
 
 _RANGES: dict[str, Callable[[float], bool]] = {

@@ -171,7 +171,7 @@ def _lines(hardware: Hardware) -> Iterator[str]:
     device = asdict(hardware.device)
     flops_per_s, curves = device.pop("flops_per_s"), device.pop("curves")
     yield "\n[device]"
-    yield from (_line(key, value) for key, value in device.items())
+    yield from _known(device)
     yield "\n[device.flops_per_s]"
     yield from (_line(dtype, peak) for dtype, peak in flops_per_s.items())
     for curve in curves:
@@ -192,7 +192,14 @@ def _lines(hardware: Hardware) -> Iterator[str]:
         yield from (_line(key, value) for key, value in asdict(tier).items())
     for ranks, share in hardware.shared.items():
         yield f"\n[shared.{ranks}]"
-        yield from (_line(key, value) for key, value in asdict(share).items())
+        yield from _known(asdict(share))
+
+
+def _known(values: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of a device's figures; how ranks wait for each other only where it was measured."""
+    for key, value in values.items():
+        if value or key not in ("behind", "late_s"):
+            yield _line(key, value)
 
 
 def _line(key: str, value: Any) -> str:

@@ -186,7 +186,7 @@ def _print(found: Wanted, prices: Prices, path: Path) -> None:
     """What was timed now, what could not be, and the plan that the times make best."""
     out = console()
     if found.timed:
-        out.print(timings(found.timed, prices.work), "", sep="\n")
+        out.print(timings(found.timed, prices.own), "", sep="\n")
     for each in found.refused:
         out.print(f"not timed: {each.call.text}: {each.reason}", markup=False, soft_wrap=True)
     out.print(

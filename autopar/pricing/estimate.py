@@ -151,7 +151,8 @@ def flows_of(
     for part in issued:
         groups[part.axis, part.collective, part.direction].append(part)
     for (axis, _, _), parts in sorted(groups.items()):
-        calls = in_buckets(parts, shares) if scope == "step" else parts
+        once = scope == "step"
+        calls = in_buckets(parts, shares) if once else parts
         yield Flow(
             axis=prices.mesh.names[axis],
             collective=parts[0].collective,
@@ -159,7 +160,7 @@ def flows_of(
             scope=scope,
             calls=len(calls),
             nbytes=sum(part.nbytes for part in parts),
-            seconds=sum(map(prices.collective, calls)),
+            seconds=sum(map(prices.collective if once else prices.awaited, calls)),
         )
 
 

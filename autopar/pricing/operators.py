@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autopar.graph import Graph, Node, Tensor, short
 from autopar.mesh import Mesh
@@ -81,7 +81,7 @@ def operator_seconds(
     traffic = variant_traffic(sharding.variant, node, sharding, graph, prices.mesh)
     spent = _computing(node, sharding, graph, prices)
     return OperatorSeconds(
-        spent.forward_s, spent.backward_s, sum(map(prices.collective, traffic)), spent.source
+        spent.forward_s, spent.backward_s, sum(map(prices.awaited, traffic)), spent.source
     )
 
 
@@ -98,10 +98,16 @@ def _computing(node: Node, sharding: OpSharding, graph: Graph, prices: Prices) -
     """Seconds of both passes: from times, where there are any, or by the roofline."""
     call = call_of(node, sharding, graph, prices.mesh) if prices.times else None
     if call is not None and prices.times is not None:
-        return prices.times.of(call, prices.work)
+        return _paced(prices.times.of(call, prices.own), prices)
     forward, backward = _work(node, sharding, graph, prices.mesh)
     backward_s = 0.0 if backward is None else prices.work(backward)
     return Answer(prices.work(forward), backward_s, "modelled")
+
+
+def _paced(own: Answer, prices: Prices) -> Answer:
+    """With the waiting for slower ranks."""
+    slower = 1 + prices.device.behind
+    return replace(own, forward_s=own.forward_s * slower, backward_s=own.backward_s * slower)
 
 
 def _work(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[Work, Work | None]:

@@ -170,7 +170,8 @@ def storage_seconds(
     first = next((s for s in reversed(steps) if _backward(prices.reduced(s, tensor))), None)
     hideable = () if first is None else _backward(prices.reduced(first, tensor))
     every_s, hideable_s = (
-        sum(prices.shared(part, together) for part in parts) for parts in (issued, hideable)
+        sum(prices.shared(part, together, prices.collective) for part in parts)
+        for parts in (issued, hideable)
     )
     hideable_s *= early * prices.hidden_share
     copies = sum(map(prices.copied, issued))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -47,6 +47,11 @@ class Prices:
         return self.hardware.device_shared_by(local_ranks)
 
     @cached_property
+    def paced(self) -> Device:
+        """The same as fast as a step sees it, in which every rank waits for slower ones."""
+        return self.device.paced
+
+    @cached_property
     def links(self) -> tuple[Link, ...]:
         """What rings find along each axis when all ranks of the mesh talk at once."""
         return self._links("all_reduce")
@@ -69,6 +74,11 @@ class Prices:
         link = (self.scattering_links if kind == "all_to_all" else self.links)[axis]
         return collective_seconds(kind, traffic.nbytes, self.mesh.sizes[axis], link)
 
+    def awaited(self, traffic: Traffic) -> float:
+        """Seconds of one that compute waits for: some rank comes late to it."""
+        late_s = self.device.late_s if self.mesh.sizes[traffic.axis] > 1 else 0.0
+        return self.collective(traffic) + late_s
+
     def in_buckets(self, axis: int, collective: Collective, nbytes: float) -> float:
         """Seconds of many small tensors that travel in full buckets: no latency of their own."""
         bucket = Traffic(axis, collective, "backward", NBYTES)
@@ -76,19 +86,23 @@ class Prices:
 
     def operator(self, flops: float, nbytes: float, dtype: str) -> float:
         """Seconds of one operator that does `flops` and moves `nbytes` on one device."""
-        return op_seconds(flops, nbytes, dtype, self.device)
+        return op_seconds(flops, nbytes, dtype, self.paced)
 
     def work(self, work: Work) -> float:
         """The same, of what a pass of an operator does."""
-        return op_seconds(work.flops, work.nbytes, work.dtype, self.device, work.op, work.direction)
+        return _seconds_of(work, self.paced)
+
+    def own(self, work: Work) -> float:
+        """The same without waiting for slower ranks, as operators are timed."""
+        return _seconds_of(work, self.device)
 
     def split(self, products: int) -> float:
         """Seconds for which so many products put their weights' gradients off."""
-        return split_seconds(products, self.device)
+        return split_seconds(products, self.paced)
 
     def messages(self, count: int) -> float:
         """Seconds that one rank spends on so many sends to other stages, or receives from them."""
-        return messages_seconds(count, self.device)
+        return messages_seconds(count, self.paced)
 
     @property
     def hidden_share(self) -> float:
@@ -101,7 +115,7 @@ class Prices:
 
     def update(self, nbytes: float) -> float:
         """Seconds in which the optimizer updates one parameter."""
-        return adamw_seconds(nbytes, self.device)
+        return adamw_seconds(nbytes, self.paced)
 
     def step(self, step: Step, tensor: Tensor) -> float:
         """Seconds of a conversion step, forward and backward: its collectives and its copies."""
@@ -109,7 +123,7 @@ class Prices:
         if mesh.sizes[step.axis] == 1:
             return 0.0
         traffic = step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
-        return self._copies(step, tensor, traffic) + sum(self.collective(part) for part in traffic)
+        return self._copies(step, tensor, traffic) + sum(map(self.awaited, traffic))
 
     def weight_step(self, step: Step, tensor: Tensor, together: float) -> float:
         """`step` of a weight at its use, where so many weights of its block travel together."""
@@ -117,7 +131,7 @@ class Prices:
         if mesh.sizes[step.axis] == 1:
             return 0.0
         parts = tuple(self.reduced(step, tensor))
-        sent = sum(self.shared(part, together) for part in parts)
+        sent = sum(self.shared(part, together, self.awaited) for part in parts)
         return self._copies(step, tensor, parts) + sent
 
     def reduced(self, step: Step, tensor: Tensor) -> Iterator[Traffic]:
@@ -130,15 +144,16 @@ class Prices:
     def forward(self, step: Step, tensor: Tensor) -> float:
         """Seconds of the forward half of a conversion, which a recomputation repeats."""
         traffic = step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable)
-        return sum(self.collective(part) for part in traffic if part.direction == "forward")
+        return sum(self.awaited(part) for part in traffic if part.direction == "forward")
 
     def again(self, step: Step, tensor: Tensor, together: float) -> float:
         """Seconds more if a weight's gather is repeated in the backward instead of being kept."""
-        return sum(self.shared(part, together) for part in regathered(step, tensor, self.mesh))
+        again = regathered(step, tensor, self.mesh)
+        return sum(self.shared(part, together, self.awaited) for part in again)
 
-    def shared(self, part: Traffic, together: float) -> float:
+    def shared(self, part: Traffic, together: float, seconds: Callable[[Traffic], float]) -> float:
         """One weight's part of a collective for several: its bytes, and its share of the latency."""
-        latency = self.collective(replace(part, nbytes=0)) / together
+        latency = seconds(replace(part, nbytes=0)) / together
         return latency + self.in_buckets(part.axis, part.collective, part.nbytes)
 
     def copied(self, part: Traffic) -> float:
@@ -148,7 +163,7 @@ class Prices:
         """
         if part.collective == "all_reduce":
             return 0.0
-        return message_copy_seconds(part.nbytes, self.device)
+        return message_copy_seconds(part.nbytes, self.paced)
 
     def _copies(self, step: Step, tensor: Tensor, traffic: Sequence[Traffic]) -> float:
         """Seconds of the local copies that a step makes, forward and backward.
@@ -161,8 +176,12 @@ class Prices:
         )
         sent = {part.direction for part in traffic}
         silent = {"forward", "backward"} - sent if tensor.differentiable else {"forward"} - sent
-        alone = message_copy_seconds(copied * tensor.itemsize, self.device)
+        alone = message_copy_seconds(copied * tensor.itemsize, self.paced)
         return len(silent) * alone + sum(map(self.copied, traffic))
+
+
+def _seconds_of(work: Work, device: Device) -> float:
+    return op_seconds(work.flops, work.nbytes, work.dtype, device, work.op, work.direction)
 
 
 def regathered(step: Step, tensor: Tensor, mesh: Mesh) -> tuple[Traffic, ...]:

@@ -162,7 +162,7 @@ def spent(
         products += late > 0
     total = forward + compute
     for part, is_of_weight in of_microbatch.sent:
-        seconds = prices.collective(part) + prices.copied(part)
+        seconds = prices.awaited(part) + prices.copied(part)
         total += seconds
         if part.direction == "forward":
             forward += seconds

@@ -55,6 +55,14 @@ def link_of(hardware: Hardware, one: WorkerPlan, two: WorkerPlan) -> Link:
     return hardware.intra_host if len(hosts) == 1 else hardware.inter_host
 
 
+def latency_s(link: Link, hardware: Hardware) -> float:
+    """Seconds of a message of no bytes: the link's, and how late a stage finds the other's ranks.
+
+    `hardware` is as its ranks see it while all of a host's are busy.
+    """
+    return link.latency_s + hardware.device.late_s
+
+
 def name_of(hardware: Hardware, one: WorkerPlan, two: WorkerPlan) -> str:
     """What a profile calls that link."""
     return "intra_host" if link_of(hardware, one, two) == hardware.intra_host else "inter_host"

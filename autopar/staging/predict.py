@@ -24,7 +24,7 @@ from autopar.schedules.kept import most_in_flight, most_versions
 from autopar.schedules.lower import without_transfers
 from autopar.simulate import Costs, Link, Network, StageCost, Traffic, simulate
 from autopar.split import Crossing, Stages
-from autopar.staging.borders import Border, link_of, name_of, seconds, tiles
+from autopar.staging.borders import Border, latency_s, link_of, name_of, seconds, tiles
 from autopar.staging.copied import copied
 from autopar.staging.staged import on_full_hosts
 from cost_models.hardware import Hardware
@@ -58,7 +58,8 @@ def _joined(plan: PipelinePlan, told: Costs, hardware: Hardware) -> Iterator[Joi
     for one, two in told.network.routes:
         if one < two:
             ends = plan.workers[one], plan.workers[two]
-            yield Joined(one, two, name_of(hardware, *ends), link_of(hardware, *ends).latency_s)
+            late = latency_s(link_of(hardware, *ends), on_full_hosts(hardware, plan.mesh))
+            yield Joined(one, two, name_of(hardware, *ends), late)
 
 
 def stages_spent(
@@ -115,6 +116,7 @@ def costs(
         _slowest([_as_run(spent[stage, worker], plan.schedule) for worker in workers])
         for stage, workers in enumerate(holders)
     )
+    busy = on_full_hosts(hardware, plan.mesh)
     pairs = sorted({(c.source, c.target) for c in stages.crossings})
     traffic = []
     links: dict[tuple[int, int], Link] = {}
@@ -124,7 +126,7 @@ def costs(
         for a in holders[source]:
             for b in holders[target]:
                 link = link_of(hardware, plan.workers[a], plan.workers[b])
-                links[a, b] = links[b, a] = Link(link.latency_s, 1.0)
+                links[a, b] = links[b, a] = Link(latency_s(link, busy), 1.0)
     routes = {pair: (place,) for place, pair in enumerate(links)}
     return Costs(made, tuple(traffic), Network(tuple(links.values()), routes))
 

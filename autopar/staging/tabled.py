@@ -25,7 +25,7 @@ from autopar.pricing.estimate import storage_bytes
 from autopar.split import computing, crossing, shared, split
 from autopar.stages import Family, StageProblem, StageTable
 from autopar.stages.table import Array
-from autopar.staging.borders import Border, link_between, passing, tiles_of
+from autopar.staging.borders import Border, latency_s, link_between, passing, tiles_of
 from autopar.staging.decided import Decided, decide, of_pieces
 from autopar.staging.figures import Cut, Piece, Pieces, Remembered
 from autopar.staging.folded import fold
@@ -250,7 +250,7 @@ class Sweep:
         ]
         link = link_between(self.hardware, self.mesh.world_size)
         send, back = passing(crossed, borders, link)
-        return StageTable(count, tuple(ways), send, back, link.latency_s)
+        return StageTable(count, tuple(ways), send, back, latency_s(link, self.hardware))
 
     def _handled(self, crossed: Sequence[Sequence[Tensor]], mesh: Mesh) -> tuple[Array, Array]:
         """[position] of one rank's own seconds for what crosses there, and for its gradients."""

@@ -95,7 +95,12 @@ def calibrate_cluster(quick: bool = False, group: int | None = None) -> Hardware
 
 def _profile(cluster: Cluster, effort: Effort) -> Hardware:
     measured = measure(effort, apart=True)
-    device = replace(device_of(measured), overlap=rounded(measured.overlap))
+    device = replace(
+        device_of(measured),
+        overlap=rounded(measured.overlap),
+        behind=rounded(measured.waiting.behind),
+        late_s=rounded(measured.waiting.late_s),
+    )
     inside, across = _inside(cluster, effort), _across(cluster, effort)
     return Hardware(
         replace(device, memory_bytes=rounded(device.memory_bytes / cluster.per_host)),

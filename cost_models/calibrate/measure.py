@@ -6,6 +6,7 @@ share a host's cores slow each other down.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from cost_models.calibrate.operators import COPIES, Amount, samples
+from cost_models.calibrate.waiting import NO_WAITING, Waiting, waiting
 from cost_models.curves import Direction
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -51,6 +53,8 @@ class Effort:
     pause_s: float = 0.01
     """Before each row of collectives, as training computes between them: what limits a link may let
     bursts through after a rest."""
+    waiting_rows: int = 15
+    """Of turns in which ranks compute and meet."""
 
 
 QUICK = Effort(
@@ -61,6 +65,7 @@ QUICK = Effort(
     passes=1,
     curve_nbytes=(2**16, 2**20),
     row_s=0.002,
+    waiting_rows=1,
 )
 
 
@@ -83,6 +88,8 @@ class Measured:
     """Of each pass by itself."""
     overlap: float = 0.0
     """Share of an all-reduce beside as much compute that costs nothing."""
+    waiting: Waiting = NO_WAITING
+    """Of ranks for each other."""
 
 
 def measure(effort: Effort, apart: bool = False) -> Measured:
@@ -97,8 +104,10 @@ def measure(effort: Effort, apart: bool = False) -> Measured:
     found = combined(
         [_measure_once(effort, apart) for _ in range(effort.passes)], min, statistics.fmean
     )
-    if dist.get_world_size() > 1 and not apart:
-        return found
+    if dist.get_world_size() > 1:
+        found = replace(found, waiting=waiting(effort.waiting_rows))
+        if not apart:
+            return found
     passes = [_operator_seconds(effort) for _ in range(effort.passes)]
     return replace(found, operators=_picked(passes))
 
@@ -129,6 +138,10 @@ def combined(several: Sequence[Measured], pick: Pick, pick_elementwise: Pick) ->
         collectives={k: each(one.collectives[k] for one in several) for k in first.collectives},
         operators=_picked([one.operators for one in several], pick),
         overlap=statistics.median(one.overlap for one in several),
+        waiting=Waiting(
+            statistics.median(one.waiting.behind for one in several),
+            statistics.median(one.waiting.late_s for one in several),
+        ),
     )
 
 
@@ -169,12 +182,26 @@ def sustained_seconds(
 
 
 def _common_seconds(action: Action, calls: int) -> float:
-    """A row of calls on all ranks at once, the same on all of them."""
+    """A row of calls on all ranks at once, the same on all of them: of the host that takes longest.
+
+    Clocks of different hosts have nothing in common; ``torchrun`` numbers hosts by ``GROUP_RANK``.
+    """
     start = time.monotonic()
     _row_seconds(action, calls)
-    ends = torch.tensor([-start, time.monotonic()], dtype=torch.float64)
-    dist.all_reduce(ends, op=dist.ReduceOp.MAX)
-    return float(ends.sum())
+    host = float(os.environ.get("GROUP_RANK", 0))
+    mine = torch.tensor([host, start, time.monotonic()], dtype=torch.float64)
+    every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, mine)
+    return longest(tuple(found.tolist()) for found in every)
+
+
+def longest(rows: Iterable[tuple[float, ...]]) -> float:
+    """Of (host, start, end) by each host's clock: the most from a host's first start to its last end."""
+    spans: dict[float, tuple[float, float]] = {}
+    for host, start, end in rows:
+        first, last = spans.get(host, (start, end))
+        spans[host] = (min(first, start), max(last, end))
+    return max(last - first for first, last in spans.values())
 
 
 def _calls_in_a_row(action: Action, row_s: float) -> int:

@@ -142,6 +142,8 @@ def _shares(found: Mapping[int, Measured]) -> dict[int, Share]:
             bytes=min(seen.bytes, least.bytes),
             launch=max(seen.launch, least.launch),
             overlap=seen.overlap,
+            behind=seen.behind,
+            late_s=seen.late_s,
         )
         shares[count] = least
     return shares
@@ -161,6 +163,8 @@ def _share(group: Measured, alone: Measured) -> Share:
         bytes=rounded(median(s / group.elementwise_s[n] for n, s in alone.elementwise_s.items())),
         launch=rounded(group.tiny_s / alone.tiny_s),
         overlap=rounded(group.overlap),
+        behind=rounded(group.waiting.behind),
+        late_s=rounded(group.waiting.late_s),
     )
 
 

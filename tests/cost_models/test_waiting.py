@@ -1,0 +1,51 @@
+"""How long ranks wait for each other: lines through what was measured, and clocks of several hosts."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost_models.calibrate.measure import longest
+from cost_models.calibrate.processes import run
+from cost_models.calibrate.waiting import Waiting, waiting
+from cost_models.machine import Device
+
+
+def test_two_lengths_of_a_turn_make_a_line() -> None:
+    found = Waiting.through((0.01, 0.002), (0.11, 0.012))
+    assert (found.behind, found.late_s) == pytest.approx((0.1, 0.001))
+
+
+@pytest.mark.parametrize(
+    ("short_wait_s", "long_wait_s", "expected"),
+    [(0.003, 0.001, (0.0, 0.003)), (0.0, 0.02, (0.2, 0.0)), (-0.001, -0.002, (0.0, 0.0))],
+)
+def test_noise_makes_no_figure_negative(
+    short_wait_s: float, long_wait_s: float, expected: tuple[float, float]
+) -> None:
+    found = Waiting.through((0.01, short_wait_s), (0.11, long_wait_s))
+    assert (found.behind, found.late_s) == pytest.approx(expected)
+
+
+def test_two_processes_wait_for_each_other() -> None:
+    found = run(2, _one_row)
+    assert 0 <= found.behind < 10 and 0 <= found.late_s < 1
+
+
+def _one_row() -> Waiting:
+    return waiting(1)
+
+
+def test_a_row_lasts_as_long_as_on_the_host_where_it_lasts_longest() -> None:
+    """The second host's clock is a day ahead."""
+    assert longest([(0, 10.0, 11.0), (0, 10.5, 12.0), (1, 86410.0, 86413.0)]) == 3.0
+
+
+def test_a_paced_device_is_slower_in_everything() -> None:
+    own = Device("d", "cpu", 1e9, {"float32": 3e9}, 6e9, launch_s=1e-5, cache_bytes_per_s=9e9)
+    assert own.paced == own
+    slow = Device(
+        "d", "cpu", 1e9, {"float32": 3e9}, 6e9, launch_s=1e-5, cache_bytes_per_s=9e9, behind=0.5
+    ).paced
+    assert slow.flops_per_s["float32"] == 2e9 and slow.paced == slow
+    assert (slow.bytes_per_s, slow.cache_bytes_per_s) == (4e9, 6e9)
+    assert slow.launch_s == pytest.approx(1.5e-5)
