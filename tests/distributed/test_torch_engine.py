@@ -49,7 +49,8 @@ def test_every_schedule(pool: Pool, name: str, schedule: str, workers: int) -> N
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_stages_of_two_devices(pool: Pool, preset: str, schedule: str, recompute: str) -> None:
     line = Line("gpt2", (4,), (2, 2), schedule, 4, preset=preset, recompute=recompute)
-    pool.run(4, check_witness, line)
+    is_missed = preset == "fsdp" and build(schedule, 2, 4).splits_backward
+    pool.run(4, check_witness, line, "in one collective" if is_missed else "")
 
 
 @pytest.mark.slow
