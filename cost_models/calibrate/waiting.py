@@ -2,9 +2,8 @@
 
 Ranks compute for a while and meet in a small all-reduce, again and again.  Beyond what each computes
 and what the all-reduce takes in a row of them, a turn takes ``late_s + behind * computed``: the first
-is there however short a turn is (what a module spends on issuing it, threads that wake up, caches that
-are cold, moments in which a core does something else), the second is of cores that stay slower than
-others for long.  Two lengths of a turn give both.
+is there however short a turn is (threads that wake up, caches that are cold, moments in which a core
+does something else), the second is of cores that stay slower than others for long.  Two lengths of a turn give both.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch.distributed._functional_collectives import all_reduce, wait_tensor
 
 TURNS_S = (0.008, 0.1)
 """What a rank computes in a turn: between two operators that are split, and in a good part of a step."""
@@ -59,9 +57,7 @@ class Turn:
 def waiting(rows: int) -> Waiting:
     """Every rank of the default group calls it, and gets the same; the median over so many rows."""
     matrix, wide = torch.randn(SIDE, SIDE), torch.rand(SIDE * SIDE)
-    group = dist.group.WORLD
-    assert group is not None
-    plain, message = torch.zeros(16), torch.zeros(16, requires_grad=True)
+    message = torch.zeros(16)
 
     def compute(units: int) -> None:
         for _ in range(units):
@@ -69,10 +65,10 @@ def waiting(rows: int) -> Waiting:
             torch.mul(wide, wide)
 
     def meet() -> None:
-        dist.all_reduce(plain)
+        dist.all_reduce(message)
 
     def issue() -> None:
-        wait_tensor(all_reduce(message, "sum", group))
+        dist.all_reduce(message.clone())
 
     unit_s = _row(partial(compute, 10), meet, 4).core_s / 10
     meeting_s: list[float] = []
