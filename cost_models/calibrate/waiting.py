@@ -3,7 +3,8 @@
 Ranks compute for a while and meet in a small all-reduce, again and again.  Beyond what each computes
 and what the all-reduce takes in a row of them, a turn takes ``late_s + behind * computed``: the first
 is there however short a turn is (threads that wake up, caches that are cold, moments in which a core
-does something else), the second is of cores that stay slower than others for long.  Two lengths of a turn give both.
+does something else), the second is of cores that stay slower than others for long.  Two lengths of a
+turn give both.
 """
 
 from __future__ import annotations
