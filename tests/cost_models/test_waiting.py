@@ -11,8 +11,8 @@ from cost_models.machine import Device
 
 
 def test_two_lengths_of_a_turn_make_a_line() -> None:
-    found = Waiting.through((0.01, 0.002), (0.11, 0.012))
-    assert (found.behind, found.late_s) == pytest.approx((0.1, 0.001))
+    found = Waiting.through((0.01, 0.002), (0.11, 0.012), 2)
+    assert (found.behind, found.late_s) == pytest.approx((0.1, 0.0005))
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_two_lengths_of_a_turn_make_a_line() -> None:
 def test_noise_makes_no_figure_negative(
     short_wait_s: float, long_wait_s: float, expected: tuple[float, float]
 ) -> None:
-    found = Waiting.through((0.01, short_wait_s), (0.11, long_wait_s))
+    found = Waiting.through((0.01, short_wait_s), (0.11, long_wait_s), 1)
     assert (found.behind, found.late_s) == pytest.approx(expected)
 
 
