@@ -41,7 +41,8 @@ NEAR = 1.05
 """Times the best step known: where no plan of the table can be faster than that, none is sought.  Stages
 that are solved by themselves may be a little better than their table."""
 WORTH = 1.05
-"""Stages must be predicted so many times as fast as none.  On two ranks of one machine, both forms being
+"""Stages must be predicted so many times as fast as none where the profile does not know how ranks wait
+for each other, which they do with every message.  On two ranks of one machine, both forms being
 predicted at 219 ms, stages took 220 ms alone and 255 to 290 in turn with other programs, none 207."""
 HOPELESS = 1.5
 """Times the limit: where the sweep's smallest plan is larger, none without stages is sought."""
@@ -119,7 +120,8 @@ def choose(
     alone = None
     if _may_be_plain(wishes) and sweep.least_alone_nbytes() <= HOPELESS * limit:
         alone = Alone(source.whole, mesh, hardware, limited)
-    rivals = _Rivals(partial(_fitting, source, mesh, hardware, limited), alone)
+    fitting = partial(_fitting, source, mesh, hardware, limited)
+    rivals = _Rivals(fitting, alone, 1.0 if _knows_waiting(sweep.hardware) else WORTH)
     for tabled, problem in problems:
         rivals.enter(tabled, problem)
     if _may_be_plain(wishes):
@@ -134,9 +136,10 @@ class _Rivals:
         self,
         fitting: Callable[[Tabled, StageProblem, StagePlan], Staged],
         alone: Alone | None,
+        worth: float,
     ) -> None:
-        """`alone`: without stages, where that may fit."""
-        self._fitting, self._alone = fitting, alone
+        """`alone`: without stages, where that may fit; stages must be `worth` times as fast."""
+        self._fitting, self._alone, self._worth = fitting, alone, worth
         self._plain = alone.soon() if alone else None
         self._refused: list[InfeasibleError] = []
         self._best: Staged | None = None
@@ -146,7 +149,7 @@ class _Rivals:
     def _to_beat(self, stages: int | None) -> float:
         """The step that a plan of so many stages at most (None: any number) has to undercut."""
         plain = math.inf if self._plain is None else self._plain.plan.estimate.step_s
-        plain /= 1.0 if stages == 1 else WORTH
+        plain /= 1.0 if stages == 1 else self._worth
         return plain if self._best is None else min(plain, _step(self._best))
 
     def enter(self, tabled: Tabled, problem: StageProblem) -> None:
@@ -177,7 +180,7 @@ class _Rivals:
         """Seek the plan without stages after all, unless its bound leaves it no hope."""
         name = f"no stages on {mesh}"
         if self._plain is None and self._alone is not None:
-            self._plain = self._alone.after_all(WORTH * self._to_beat(1))
+            self._plain = self._alone.after_all(self._worth * self._to_beat(1))
             if self._plain is None and self._best is not None:
                 name += ", near the best"
         step = None if self._plain is None else self._plain.plan.estimate.step_s
@@ -188,14 +191,32 @@ class _Rivals:
         compared, plain = tuple(self.compared), self._plain
         if self._best is None and plain is None:
             raise self._refused[0]
-        if self._best is None or (plain and _is_as_good(plain, self._best)):
+        if self._best is None or (plain and self._is_as_good(plain, self._best)):
             assert plain is not None
-            views = tuple(View(_passed_over(each, plain), each.step_s) for each in compared[:-1])
+            views = tuple(
+                View(self._passed_over(each, plain), each.step_s) for each in compared[:-1]
+            )
             return Chosen(None, replace(plain, plan=replace(plain.plan, views=views)), compared)
         assert self._best.plan.prediction is not None
         prediction = replace(self._best.plan.prediction, compared=compared)
         plan = replace(self._best.plan, prediction=prediction)
         return Chosen(replace(self._best, plan=plan), None, compared)
+
+    def _is_as_good(self, plain: Compilation, staged: Staged) -> bool:
+        """Whether stages are not worth it."""
+        worth = self._worth if staged.plan.schedule.stages > 1 else 1.0
+        return plain.plan.estimate.step_s <= worth * _step(staged)
+
+    def _passed_over(self, other: Compared, plain: Compilation) -> str:
+        """What was compared; where it is faster than the plan without, why it lost."""
+        if other.step_s is None or other.step_s >= plain.plan.estimate.step_s:
+            return other.what
+        return f"{other.what} (stages have to be {self._worth} times as fast as none)"
+
+
+def _knows_waiting(hardware: Hardware) -> bool:
+    """Whether a profile, as the ranks of full hosts see it, was calibrated for it."""
+    return hardware.device.behind > 0 or hardware.device.late_s > 0
 
 
 def _may_be_plain(wishes: Wishes) -> bool:
@@ -295,19 +316,6 @@ def _workers(meshes: Sequence[Mesh]) -> tuple[WorkerPlan, ...]:
         found.append(WorkerPlan(tuple(range(first, first + mesh.world_size)), mesh))
         first += mesh.world_size
     return tuple(found)
-
-
-def _is_as_good(plain: Compilation, staged: Staged) -> bool:
-    """Stages have to be worth it: with every message a rank waits for whatever keeps another."""
-    worth = WORTH if staged.plan.schedule.stages > 1 else 1.0
-    return plain.plan.estimate.step_s <= worth * _step(staged)
-
-
-def _passed_over(other: Compared, plain: Compilation) -> str:
-    """What was compared; where it is faster than the plan without, why it lost."""
-    if other.step_s is None or other.step_s >= plain.plan.estimate.step_s:
-        return other.what
-    return f"{other.what} (stages have to be {WORTH} times as fast as none)"
 
 
 def _step(staged: Staged) -> float:

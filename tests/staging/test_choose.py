@@ -86,6 +86,8 @@ def test_stages_have_to_be_worth_it(slow: Chosen, monkeypatch: pytest.MonkeyPatc
     assert kept.staged is None and kept.plain is not None
     said = [view.mesh for view in kept.plain.plan.views if "stages have to be" in view.mesh]
     assert len(said) == 1 and "1000.0 times as fast as none" in said[0] and "stages" in said[0]
+    knowing = replace(hosts(), device=replace(hosts().device, late_s=1e-9))
+    assert chosen(knowing).staged is not None
 
 
 @pytest.mark.thorough
