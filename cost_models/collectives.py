@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import NormalDist
 
 from cost_models.algorithms import BY_NAME, axis_levels
 from cost_models.errors import CostModelError
@@ -58,6 +59,19 @@ def ring_terms(kind: str, nbytes: float, ranks: int) -> tuple[int, float]:
         raise CostModelError(f"A {kind} among {ranks} ranks makes no sense.")
     messages, share = _RING[kind]
     return messages(ranks), share(ranks) * nbytes
+
+
+def lateness(ranks: int) -> float:
+    """How late the last of so many ranks comes, against the last of two: 0 for one rank.
+
+    Delays that are independent and many are normal: it is their expected maximum (Kruskal and Weiss
+    1985), by Blom's approximation (1958).
+    """
+    return _latest(ranks) / _latest(2)
+
+
+def _latest(ranks: int) -> float:
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
 def axis_link(hardware: Hardware, stride: int, size: int, kind: str = "all_reduce") -> Link:

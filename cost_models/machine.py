@@ -25,8 +25,8 @@ class Device:
     do.  `curves` say how much of this roofline's speed the operators reach that were timed.
 
     Ranks are never equally fast.  `behind` is the share of its own compute for which a rank waits for
-    slower ones in the course of a step; `late_s` is what each message takes besides that compute waits
-    for, those of collectives included, as some rank always comes late.
+    slower ones in the course of a step; `late_s` is what a message takes besides that compute waits
+    for, as its sender comes late; what a collective does grows with its ranks (`lateness`).
     """
 
     name: str

@@ -11,7 +11,7 @@ from autopar.buckets import NBYTES
 from autopar.conversion import Collective, Step, Traffic
 from autopar.graph import Tensor
 from autopar.mesh import Mesh
-from cost_models.collectives import axis_link, collective_seconds, ring_terms
+from cost_models.collectives import axis_link, collective_seconds, lateness
 from cost_models.hardware import Device, Hardware, Link
 from cost_models.measured import Times, Work
 from cost_models.ops import (
@@ -76,12 +76,11 @@ class Prices:
 
     def awaited(self, traffic: Traffic) -> float:
         """Seconds of one that compute waits for: some rank comes late to it."""
-        return self.collective(traffic) + self.late(traffic.collective, traffic.axis)
+        return self.collective(traffic) + self.late(traffic.axis)
 
-    def late(self, kind: str, axis: int) -> float:
-        """Seconds that are lost to ranks that come late to a collective, in each message of its ring."""
-        messages, _ = ring_terms(kind, 0.0, self.mesh.sizes[axis])
-        return messages * self.device.late_s
+    def late(self, axis: int) -> float:
+        """Seconds that a collective on this axis loses to ranks that come late."""
+        return self.device.late_s * lateness(self.mesh.sizes[axis])
 
     def in_buckets(self, axis: int, collective: Collective, nbytes: float) -> float:
         """Seconds of many small tensors that travel in full buckets: no latency of their own."""

@@ -46,7 +46,7 @@ class Flows:
         before, after = (getattr(p, links)[axis] for p in (self._before, self._after))
         faster = scaled(after, self._conditions.bandwidth.get(flow.axis, 1.0))
         size = flow.nbytes / flow.calls
-        late_s = self._before.late(kind, axis) if flow.scope == "microbatch" else 0.0
+        late_s = self._before.late(axis) if flow.scope == "microbatch" else 0.0
         was = collective_seconds(kind, size, ranks, before) + late_s
         return (collective_seconds(kind, size, ranks, faster) + late_s) / was if was else 1.0
 

@@ -4,8 +4,7 @@ Ranks compute for a while and meet in a small all-reduce, again and again.  Beyo
 and what the all-reduce takes in a row of them, a turn takes ``late_s + behind * computed``: the first
 is there however short a turn is (threads that wake up, caches that are cold, moments in which a core
 does something else), the second is of cores that stay slower than others for long.  Two lengths of a
-turn give both.  In a ring every message waits for its sender: each has its part of what an all-reduce
-is late.
+turn give both.  Among many ranks the last comes later than among two, of which the figure speaks.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from cost_models.collectives import ring_terms
+from cost_models.collectives import lateness
 
 TURNS_S = (0.008, 0.1)
 """What a rank computes in a turn: between two operators that are split, and in a good part of a step."""
@@ -33,21 +32,18 @@ SIDE = 512
 class Waiting:
     """Seconds of a turn beyond its compute and its collective, as a line in the compute.
 
-    `late_s` is of one message.
+    `late_s` is of two ranks.
     """
 
     behind: float
     late_s: float
 
     @classmethod
-    def through(
-        cls, short: tuple[float, float], long: tuple[float, float], messages: int
-    ) -> Waiting:
-        """By two (seconds of compute, seconds of waiting), of turns that end in so many messages one
-        after the other; neither figure is below zero."""
+    def through(cls, short: tuple[float, float], long: tuple[float, float], ranks: int) -> Waiting:
+        """By two (seconds of compute, seconds of waiting) of so many ranks; neither is below zero."""
         (short_s, short_wait_s), (long_s, long_wait_s) = short, long
         behind = max(0.0, (long_wait_s - short_wait_s) / (long_s - short_s))
-        return cls(behind, max(0.0, short_wait_s - behind * short_s) / messages)
+        return cls(behind, max(0.0, short_wait_s - behind * short_s) / lateness(ranks))
 
 
 NO_WAITING = Waiting(0.0, 0.0)
@@ -91,8 +87,8 @@ def waiting(rows: int) -> Waiting:
             found.append(_row(partial(compute, units), issue, round(ROW_S / turn_s)))
     crowd = statistics.median(turn.own_s / turn.core_s for turn in long)
     alone_s = statistics.median(meeting_s)
-    messages, _ = ring_terms("all_reduce", 0.0, dist.get_world_size())
-    return Waiting.through(_of(short, crowd, alone_s), _of(long, crowd, alone_s), round(messages))
+    world = dist.get_world_size()
+    return Waiting.through(_of(short, crowd, alone_s), _of(long, crowd, alone_s), world)
 
 
 def _of(turns: list[Turn], crowd: float, meeting_s: float) -> tuple[float, float]:

@@ -7,12 +7,22 @@ import pytest
 from cost_models.calibrate.measure import longest
 from cost_models.calibrate.processes import run
 from cost_models.calibrate.waiting import Waiting, waiting
+from cost_models.collectives import lateness
 from cost_models.machine import Device
 
 
 def test_two_lengths_of_a_turn_make_a_line() -> None:
     found = Waiting.through((0.01, 0.002), (0.11, 0.012), 2)
-    assert (found.behind, found.late_s) == pytest.approx((0.1, 0.0005))
+    assert (found.behind, found.late_s) == pytest.approx((0.1, 0.001))
+    among_eight = Waiting.through((0.01, 0.002), (0.11, 0.012), 8)
+    assert among_eight.late_s == pytest.approx(0.001 / lateness(8))
+
+
+def test_the_last_of_many_comes_later() -> None:
+    """Expected maxima of normal variables (Teichroew 1956): 0, 0.564, 0.846, 1.029, 1.424, 1.766."""
+    maxima = {1: 0.0, 2: 0.5642, 3: 0.8463, 4: 1.0294, 8: 1.4236, 16: 1.7660}
+    for ranks, latest in maxima.items():
+        assert lateness(ranks) == pytest.approx(latest / maxima[2], rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +32,7 @@ def test_two_lengths_of_a_turn_make_a_line() -> None:
 def test_noise_makes_no_figure_negative(
     short_wait_s: float, long_wait_s: float, expected: tuple[float, float]
 ) -> None:
-    found = Waiting.through((0.01, short_wait_s), (0.11, long_wait_s), 1)
+    found = Waiting.through((0.01, short_wait_s), (0.11, long_wait_s), 2)
     assert (found.behind, found.late_s) == pytest.approx(expected)
 
 
