@@ -79,8 +79,13 @@ class Prices:
         return self.collective(traffic) + self.late(traffic.axis)
 
     def late(self, axis: int) -> float:
-        """Seconds that a collective on this axis loses to ranks that come late."""
-        return self.device.late_s * lateness(self.mesh.sizes[axis])
+        """Seconds that a collective on this axis loses to ranks that come late.
+
+        Collectives on several axes take turns, so that whoever is late keeps all ranks of the mesh.
+        """
+        if self.mesh.sizes[axis] == 1:
+            return 0.0
+        return self.device.late_s * lateness(self.mesh.world_size)
 
     def in_buckets(self, axis: int, collective: Collective, nbytes: float) -> float:
         """Seconds of many small tensors that travel in full buckets: no latency of their own."""

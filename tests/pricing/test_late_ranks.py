@@ -10,10 +10,13 @@ import torch
 
 import autopar
 from autopar.certificate import certify
+from autopar.mesh import Mesh
 from autopar.planning.asked import posed_for
 from autopar.plans.estimate import Estimate
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
+from autopar.pricing.prices import Prices
+from cost_models.collectives import lateness
 from cost_models.hardware import Hardware, load
 from tests.pricing.test_overlap import ROWS, WIDTH, Deep
 
@@ -90,3 +93,9 @@ def test_messages_between_stages_are_late() -> None:
     assert [j.latency_s - LATE_S for j in after.joined] == pytest.approx(
         [j.latency_s for j in before.joined]
     )
+
+
+def test_whoever_is_late_keeps_all_ranks_of_the_mesh() -> None:
+    prices = Prices(Mesh.parse("x=2, y=1, z=2"), waiting())
+    assert prices.late(0) == prices.late(2) == pytest.approx(LATE_S * lateness(4))
+    assert prices.late(1) == 0.0
