@@ -29,6 +29,10 @@ class Letter:
 
     __repr__ = __str__
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """What another process sends is one of the four below."""
+        return parse_type, (self.name,)
+
 
 R = Letter("R")
 """Replicate: equal on all ranks, used differently by each; its gradient is partial."""

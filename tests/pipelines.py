@@ -17,14 +17,11 @@ from autopar import rules
 from autopar.blocks import Recompute
 from autopar.capture.saved import saved
 from autopar.emit import emit
-from autopar.graph import Graph
-from autopar.mesh import Mesh
-from autopar.planning.posed import Settings
 from autopar.plans.plan import Plan, total
 from autopar.pricing.issued import traffic
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.pipeline.module import Pipelined
-from autopar.staging.staged import StageCompiler
+from autopar.staging.alike import Asked, StageCompiler
 from cost_models.hardware import Hardware
 from tests.parity import CASES, Reference, check_weights, close, reference, sgd
 from tests.random_plans import random_plan
@@ -100,13 +97,11 @@ def random_stages(seed: int | None) -> Iterator[None]:
         yield
         return
 
-    def compiled(
-        self: StageCompiler, part: Graph, mesh: Mesh, settings: Settings
-    ) -> tuple[Plan, str]:
-        plan = random_plan(part, mesh, seed, self.kept, settings=settings)
-        return plan, emit(plan, part, rules.localize, self.kept)
+    def compile(self: StageCompiler, asked: Asked) -> tuple[Plan, str]:
+        plan = random_plan(asked.part, asked.mesh, seed, self.kept, settings=asked.settings)
+        return plan, emit(plan, asked.part, rules.localize, self.kept)
 
-    with mock.patch.object(StageCompiler, "compiled", compiled):
+    with mock.patch.object(StageCompiler, "compile", compile):
         yield
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = (
     ("buckets", "garbage", "watch"),
     ("errors",),
-    ("mesh", "cache", "reading"),
+    ("mesh", "cache", "processes", "reading"),
     ("schedules",),
     ("simulate",),
     ("stages",),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import torch
@@ -13,6 +13,7 @@ from autopar.compiler.microbatch import part
 from autopar.errors import ConstraintError, InputError
 from autopar.graph import Graph
 from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.processes import Aside
 from autopar.request.batch import Batch, leaves_of, mapped
 from autopar.runtime import agreement
 from autopar.staging.choose import Chosen, Source, Wishes, choose
@@ -30,11 +31,22 @@ def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chos
             "Constraints and presets speak of mesh axes, which stages='auto' has yet to choose. Say how "
             "many stages there are (stages=2), or leave the constraints out."
         )
-    whole = compiler.graph(batch)
-    if wishes == Wishes() and not _is_trained(whole):
-        return Chosen(None, compiler.compile(whole), ())
-    source = _source(compiler, batch, whole)
-    return choose(source, compiler.mesh, compiler.hardware, settings, wishes)
+    with _one_sample(compiler, batch) as one:
+        whole = compiler.graph(batch)
+        if wishes == Wishes() and not _is_trained(whole):
+            return Chosen(None, compiler.compile(whole), ())
+        source = _source(compiler, batch, whole, one.result)
+        return choose(source, compiler.mesh, compiler.hardware, settings, wishes)
+
+
+@contextmanager
+def _one_sample(compiler: Compiler, batch: Mapping[str, Any]) -> Iterator[Aside[Graph]]:
+    """The graph of one sample, captured meanwhile: sizes between are on the line through both."""
+    aside = Aside(lambda: compiler.graph(of_samples(batch, 1)))
+    try:
+        yield aside
+    finally:
+        aside.stop()
 
 
 def refuse_asynchronous(asynchronous: bool) -> None:
@@ -82,10 +94,15 @@ def agreed_stages(
 
 def source_of(compiler: Compiler, batch: Mapping[str, Any]) -> Source:
     """A model with its batch, captured in any size."""
-    return _source(compiler, batch, compiler.graph(batch))
+    return _source(
+        compiler, batch, compiler.graph(batch), lambda: compiler.graph(of_samples(batch, 1))
+    )
 
 
-def _source(compiler: Compiler, batch: Mapping[str, Any], whole: Graph) -> Source:
+def _source(
+    compiler: Compiler, batch: Mapping[str, Any], whole: Graph, one: Callable[[], Graph]
+) -> Source:
+    """`one`: the graph of one sample."""
     if not _is_trained(whole):
         raise InputError(
             f"stages='auto' needs a loss and nothing else from {whole.name}: pass the targets with the "
@@ -96,7 +113,9 @@ def _source(compiler: Compiler, batch: Mapping[str, Any], whole: Graph) -> Sourc
 
     def capture(samples: int) -> Graph:
         if samples not in captured:
-            captured[samples] = compiler.graph(of_samples(batch, samples))
+            captured[samples] = (
+                one() if samples == 1 else compiler.graph(of_samples(batch, samples))
+            )
         return captured[samples]
 
     def of_size(samples: int) -> Graph:

@@ -29,8 +29,9 @@ from autopar.stages import FAMILIES, Family, Planner, StagePlan, StageProblem, p
 from autopar.staging.alone import Alone
 from autopar.staging.positions import forced, places
 from autopar.staging.predict import predict
+from autopar.staging.sizes import Sizes
 from autopar.staging.staged import Staged, compile_stages, on_full_hosts
-from autopar.staging.tabled import Sizes, Sweep, Tabled, counts
+from autopar.staging.tabled import Sweep, Tabled, counts
 from cost_models.hardware import Hardware
 
 TIGHTER = (0.93, 0.85, 0.75)

@@ -7,10 +7,13 @@ operators, rounded sizes) is captured for each size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from autopar.capture.saved import saved
 from autopar.graph import Arg, Graph, Node, Saved, Tensor
+from autopar.staging.folded import fold
 
 
 class NotLinear(ValueError):
@@ -24,6 +27,59 @@ class Sized:
     samples: int
     graph: Graph
     saved: Mapping[str, Saved]
+
+
+class Sizes:
+    """The folded graph for any number of samples: two captures, and the line through both."""
+
+    def __init__(
+        self, batch: int, whole: Graph, capture: Callable[[int], Graph], kind: str = "cpu"
+    ) -> None:
+        """`kind`: of device."""
+        self.batch, self._capture, self._kind = batch, capture, kind
+        self._captured = {batch: _sized(batch, whole, kind)}
+        self._known: dict[int, Sized] = {}
+
+    def __call__(self, samples: int) -> Sized:
+        """The graph of so many samples."""
+        if samples not in self._known:
+            is_end = samples in (1, self.batch)
+            found = None if is_end else self._on_line(samples)
+            self._known[samples] = found or self._at(samples)
+        return self._known[samples]
+
+    def is_like_batch(self, samples: int) -> bool:
+        """Whether so many samples run the batch's operators: for one, some `expand` is nothing."""
+        names = [[node.name for node in self(n).graph.nodes] for n in (samples, self.batch)]
+        return names[0] == names[1]
+
+    def least_like_batch(self, samples: int) -> int:
+        """The size from `samples` on, doubled until it is like the batch."""
+        while samples < self.batch and not self.is_like_batch(samples):
+            samples *= 2
+        return min(samples, self.batch)
+
+    def _on_line(self, samples: int) -> Sized | None:
+        """Through the batch and one sample, which may be what runs; where one is special, a part."""
+        for other in (1, _largest_part(self.batch)):
+            with suppress(NotLinear):
+                return between(self._at(self.batch), self._at(other), samples)
+        return None
+
+    def _at(self, samples: int) -> Sized:
+        """What a capture gives."""
+        if samples not in self._captured:
+            self._captured[samples] = _sized(samples, self._capture(samples), self._kind)
+        return self._captured[samples]
+
+
+def _largest_part(batch: int) -> int:
+    return next((batch // part for part in range(2, batch) if batch % part == 0), 1)
+
+
+def _sized(samples: int, graph: Graph, kind: str) -> Sized:
+    folded = fold(graph).graph
+    return Sized(samples, folded, saved(folded, kind))
 
 
 def between(one: Sized, two: Sized, samples: int) -> Sized:

@@ -6,17 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from autopar import rules
 from autopar.blocks import blocks
 from autopar.capture.saved import saved
-from autopar.emit import emit
 from autopar.errors import InputError
-from autopar.graph import Graph, Saved
+from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.planning.flights import Flights
 from autopar.planning.posed import Settings
 from autopar.plans.pipeline_plan import PipelinePlan, StagePlan, WorkerPlan, edges
-from autopar.plans.plan import Plan
 from autopar.pricing.narrow import speaks
 from autopar.pricing.parameters import Storage
 from autopar.schedules import SCHEDULES, Schedule, build, lower
@@ -24,8 +20,8 @@ from autopar.schedules.kept import most_in_flight, most_versions
 from autopar.schedules.stream import typical
 from autopar.solve.care import FAIR
 from autopar.split import Stages, split
+from autopar.staging.alike import Asked, StageCompiler
 from autopar.staging.cuts import balanced
-from autopar.staging.nameless import nameless, renamed
 from cost_models.hardware import Hardware, digest
 
 Shape = int | Sequence[int]
@@ -256,13 +252,19 @@ def compile_stages(
     compiler = StageCompiler(hardware, kept)
     plans: list[StagePlan] = []
     sources: dict[tuple[int, int], str] = {}
-    for stage, part in enumerate(stages.graphs):
-        for worker in schedule.holders[stage]:
-            own = _settings(settings, part, stage, worker, schedule, rests)
-            plan, sources[stage, worker] = compiler.compiled(part, workers[worker].mesh, own)
-            plans.append(StagePlan(stage, worker, plan))
-            for p in plan.parameters:
-                rests.setdefault((worker, p.name), Storage(p.stored, p.leaf, p.regather))
+
+    def asked(stage: int, worker: int) -> Asked:
+        part = stages.graphs[stage]
+        own = _settings(settings, part, stage, worker, schedule, rests)
+        return Asked(part, workers[worker].mesh, own)
+
+    held = [(stage, worker) for stage, on in enumerate(schedule.holders) for worker in on]
+    compiler.prepare([asked(*each) for each in held if not _waits(*each, stages, schedule)])
+    for stage, worker in held:
+        plan, sources[stage, worker] = compiler.compiled(asked(stage, worker))
+        plans.append(StagePlan(stage, worker, plan))
+        for p in plan.parameters:
+            rests.setdefault((worker, p.name), Storage(p.stored, p.leaf, p.regather))
     lowered = lower(schedule, edges(stages))
     count = schedule.microbatches // schedule.batches
     plan_ = PipelinePlan(
@@ -273,42 +275,10 @@ def compile_stages(
     return Staged(plan_, stages, sources)
 
 
-class StageCompiler:
-    """Stages' plans and sources; what differs in names and in microbatches in flight is posed once."""
-
-    def __init__(self, hardware: Hardware, kept: Mapping[str, Saved]) -> None:
-        """`kept`: by node of the graph that was cut."""
-        self._hardware, self.kept = hardware, kept
-        self._known: dict[object, Flights] = {}
-        self._made: dict[object, tuple[Plan, str]] = {}
-
-    def compiled(self, part: Graph, mesh: Mesh, settings: Settings) -> tuple[Plan, str]:
-        """A stage's plan and source."""
-        kind = self._kind(part, mesh, settings)
-        key = kind, part.digest, settings.in_flight
-        if key not in self._made:
-            if kind not in self._known:
-                self._known[kind] = Flights(part, mesh, self._hardware, settings, self.kept)
-            flights = self._known[kind]
-            _, found = flights.plan(settings.in_flight)
-            plan = found if part is flights.graph else renamed(found, flights.graph, part)
-            self._made[key] = plan, emit(plan, part, rules.localize, self.kept)
-        return self._made[key]
-
-    def _kind(self, part: Graph, mesh: Mesh, settings: Settings) -> object:
-        """What stages have in common that are planned together; constraints and storage speak of
-        names."""
-        named = settings.constraints or settings.storage
-        storage = tuple(sorted(settings.storage.items(), key=lambda item: item[0]))
-        graph = part.digest if named else nameless(part)
-        return (
-            graph,
-            str(mesh),
-            settings.microbatches,
-            settings.versions,
-            settings.memory_limit,
-            storage,
-        )
+def _waits(stage: int, worker: int, stages: Stages, schedule: Schedule) -> bool:
+    """Whether an earlier stage on the same worker says where a parameter of this one rests."""
+    before = [s for s in range(stage) if worker in schedule.holders[s]]
+    return any(stage in readers and not {*before}.isdisjoint(readers) for _, readers in stages.ties)
 
 
 def _refuse_ties(stages: Stages, schedule: Schedule) -> None:

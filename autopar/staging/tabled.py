@@ -7,90 +7,35 @@ that come out are priced for every size of a microbatch and every mode of recomp
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from autopar.blocks import MODES, Recompute, block_of, blocks
-from autopar.capture.saved import saved
 from autopar.graph import Graph, Tensor
 from autopar.mesh import Mesh
 from autopar.placement import S
 from autopar.planning.posed import Settings, prices_of
-from autopar.pricing.estimate import storage_bytes
+from autopar.processes import side_by_side
 from autopar.split import computing, crossing, shared, split
 from autopar.stages import Family, StageProblem, StageTable
 from autopar.stages.table import Array
 from autopar.staging.borders import Border, latency_s, link_between, passing, tiles_of
-from autopar.staging.decided import Decided, decide, of_pieces
-from autopar.staging.figures import Cut, Piece, Pieces, Remembered
+from autopar.staging.decided import Decided
+from autopar.staging.figures import Cut
 from autopar.staging.folded import fold
 from autopar.staging.positions import Places
 from autopar.staging.shapes import Shape, shapes
-from autopar.staging.sizes import NotLinear, Sized, between
-from autopar.staging.ways import Chain, Tie, way
+from autopar.staging.sizes import Sized, Sizes
+from autopar.staging.submesh import Asked, Offer
+from autopar.staging.ways import Chain, way
 from cost_models.hardware import Hardware
 
 MOST_COUNTS = 8
 """Numbers of microbatches that are looked at."""
 MOST_STAGES = 64
-
-
-class Sizes:
-    """The folded graph for any number of samples: two captures, and the line through both."""
-
-    def __init__(
-        self, batch: int, whole: Graph, capture: Callable[[int], Graph], kind: str = "cpu"
-    ) -> None:
-        """`kind`: of device."""
-        self.batch, self._capture, self._kind = batch, capture, kind
-        self._captured = {batch: _sized(batch, whole, kind)}
-        self._known: dict[int, Sized] = {}
-
-    def __call__(self, samples: int) -> Sized:
-        """The graph of so many samples."""
-        if samples not in self._known:
-            is_end = samples in (1, self.batch)
-            found = None if is_end else self._on_line(samples)
-            self._known[samples] = found or self._at(samples)
-        return self._known[samples]
-
-    def is_like_batch(self, samples: int) -> bool:
-        """Whether so many samples run the batch's operators: for one, some `expand` is nothing."""
-        names = [[node.name for node in self(n).graph.nodes] for n in (samples, self.batch)]
-        return names[0] == names[1]
-
-    def least_like_batch(self, samples: int) -> int:
-        """The size from `samples` on, doubled until it is like the batch."""
-        while samples < self.batch and not self.is_like_batch(samples):
-            samples *= 2
-        return min(samples, self.batch)
-
-    def _on_line(self, samples: int) -> Sized | None:
-        """Through the batch and one sample, which may be what runs; where one is special, a part."""
-        for other in (1, _largest_part(self.batch)):
-            with suppress(NotLinear):
-                return between(self._at(self.batch), self._at(other), samples)
-        return None
-
-    def _at(self, samples: int) -> Sized:
-        """What a capture gives."""
-        if samples not in self._captured:
-            self._captured[samples] = _sized(samples, self._capture(samples), self._kind)
-        return self._captured[samples]
-
-
-def _largest_part(batch: int) -> int:
-    return next((batch // part for part in range(2, batch) if batch % part == 0), 1)
-
-
-def _sized(samples: int, graph: Graph, kind: str) -> Sized:
-    folded = fold(graph).graph
-    return Sized(samples, folded, saved(folded, kind))
 
 
 def counts(batch: int) -> tuple[int, ...]:
@@ -111,17 +56,8 @@ class Tabled:
 
 Mix = tuple[Recompute, ...]
 """Modes of recomputation that blocks take in turn."""
-
-
-@dataclass(frozen=True, eq=False)
-class Offer:
-    """A decision for submeshes of one shape; `name`: of its way in each mix of modes."""
-
-    shape: Shape
-    decided: Decided
-    pieces: tuple[Piece, ...]
-    name: Mapping[Mix, str]
-    ties: tuple[Tie, ...]
+Named = tuple[str, Shape, Offer]
+"""What submeshes of one shape can do, under a name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,19 +74,29 @@ class Sweep:
 
     def tabled(self, families: tuple[Family, ...], many: Sequence[int]) -> Tabled:
         """The problem; raise where nothing could ever be planned."""
-        decisions = [
-            (shape, decided)
-            for shape in shapes(self.mesh, self.hardware.devices_per_host)
+        found = shapes(self.mesh, self.hardware.devices_per_host)
+        offers = self._offers({mesh.sizes: mesh for shape in found for mesh in shape.meshes}, many)
+        every = [
+            (shape, offer)
+            for shape in found
             for mesh in shape.meshes
-            for decided in self._decisions(mesh)
+            for offer in offers[mesh.sizes]
         ]
-        known: dict[str, Decided] = {}
-        tables = self._tables(many, decisions, known)
+        named = [
+            (f"{'x'.join(map(str, offer.decided.mesh.sizes))} #{number}", shape, offer)
+            for number, (shape, offer) in enumerate(every)
+        ]
         problem = StageProblem(
-            len(self.places.positions), self.mesh.world_size, self.memory_nbytes, tables,
-            families, MOST_STAGES,
+            len(self.places.positions), self.mesh.world_size, self.memory_nbytes,
+            self._tables(named), families, MOST_STAGES,
         )  # fmt: skip
-        return Tabled(problem.check(), self.places, known)
+        decided = {
+            way_name(name, mix): offer.decided
+            for name, _, offer in named
+            for mix in self._mixes
+            if offer.figures
+        }
+        return Tabled(problem.check(), self.places, decided)
 
     def least_alone_nbytes(self) -> float:
         """What the smallest plan of the sweep takes without stages and microbatches, on the mesh itself.
@@ -158,95 +104,77 @@ class Sweep:
         It is the solver's answer for least bytes, with as much recomputation as there can be.
         """
         shape = Shape(1, self.mesh.world_size, (self.mesh,))
-        decisions = [(shape, decided) for decided in self._decisions(self.mesh)]
+        offers = self._offers({self.mesh.sizes: self.mesh}, (1,))[self.mesh.sizes]
         return min(
             (
                 float((way.rest_nbytes + way.kept_nbytes + way.working_nbytes)[0, -1])
-                for table in self._tables((1,), decisions, {})
+                for table in self._tables([("alone", shape, offer) for offer in offers])
                 for way in table.ways
             ),
             default=0.0,
         )
 
-    def _decisions(self, mesh: Mesh) -> list[Decided]:
-        """Of microbatches of several sizes; the same objects, however often they are asked for."""
-        if mesh.sizes not in self._decided:
-            self._decided[mesh.sizes] = self._sought(mesh)
-        return self._decided[mesh.sizes]
+    def _offers(
+        self, meshes: Mapping[tuple[int, ...], Mesh], many: Sequence[int]
+    ) -> dict[tuple[int, ...], list[Offer]]:
+        """What every mesh can do, by its sizes; the largest, which take longest, are looked at first."""
+        asked = self._asked(many)
+        for mesh in meshes.values():
+            asked.prepare(mesh)
+
+        def of_mesh(mesh: Mesh) -> list[Offer]:
+            known = self._decided.get(mesh.sizes)
+            return asked.offers(mesh, asked.decisions(mesh) if known is None else known)
+
+        order = sorted(meshes.values(), key=lambda mesh: (len(mesh), mesh.world_size), reverse=True)
+        found = {
+            mesh.sizes: offers
+            for mesh, offers in zip(order, side_by_side(of_mesh, order), strict=True)
+        }
+        for sizes, offers in found.items():
+            self._decided[sizes] = [offer.decided for offer in offers]
+        return found
+
+    def _asked(self, many: Sequence[int]) -> Asked:
+        sized = {count: self.sizes(self.sizes.batch // count) for count in many}
+        cuts = {count: (each, self.cut(each)) for count, each in sized.items()}
+        modes = tuple(dict.fromkeys(mode for mix in self._mixes for mode in mix))
+        return Asked(self.sizes, cuts, modes, self._readers, self.hardware, self.settings)
 
     @cached_property
     def _decided(self) -> dict[tuple[int, ...], list[Decided]]:
+        """What was found of meshes, by their sizes."""
         return {}
 
-    def _sought(self, mesh: Mesh) -> list[Decided]:
-        batch, per_host = self.sizes.batch, self.hardware.devices_per_host
-        found: dict[object, Decided] = {}
-        least = (self.sizes.least_like_batch(n) for n in _samples(mesh, per_host))
-        for samples in dict.fromkeys(least):
-            for each in decide(
-                self.sizes(samples), mesh, self.hardware, self.settings, batch // samples
-            ):
-                found.setdefault(each.laid, each)
-        return list(found.values())
+    def _tables(self, offers: Sequence[Named]) -> tuple[StageTable, ...]:
+        """All ways, for each number of microbatches that some decision fits."""
+        counted = sorted({count for _, _, offer in offers for count in offer.figures})
+        return tuple(
+            self._table(count, [each for each in offers if count in each[2].figures])
+            for count in counted
+        )
 
-    def _tables(
-        self,
-        many: Sequence[int],
-        decisions: Sequence[tuple[Shape, Decided]],
-        known: dict[str, Decided],
-    ) -> tuple[StageTable, ...]:
-        """All ways, for each number of microbatches that some decision fits; `known` by name."""
-        sizes = {count: self.sizes(self.sizes.batch // count) for count in many}
-        fitting: defaultdict[int, list[Offer]] = defaultdict(list)
-        for number, (shape, decided) in enumerate(decisions):
-            fits = [count for count, sized in sizes.items() if decided.fits(sized.graph)]
-            if fits:
-                ends = self.cut(sizes[max(fits)]), self.cut(sizes[min(fits)])
-                offer = self._offer(number, shape, decided, sizes[fits[0]], ends)
-                known.update((name, decided) for name in offer.name.values())
-            for count in fits:
-                fitting[count].append(offer)
-        return tuple(self._table(count, sizes[count], fitting[count]) for count in sorted(fitting))
-
-    def _offer(
-        self, number: int, shape: Shape, decided: Decided, sized: Sized, ends: tuple[Cut, Cut]
-    ) -> Offer:
-        chosen = of_pieces(decided, sized.graph, self.cut(sized).pieces)
-        if decided.mesh not in self._pieces:
-            prices = prices_of(decided.mesh, self.hardware, self.settings)
-            self._pieces[decided.mesh] = Pieces(prices, self.settings.precision)
-        pieces = self._pieces[decided.mesh].of(chosen, ends)
-        name = f"{'x'.join(map(str, decided.mesh.sizes))} #{number}"
-        names = {mix: " ".join((name, *_said(mix))) for mix in self._mixes}
-        return Offer(shape, decided, pieces, names, tuple(self._ties(decided, sized.graph)))
-
-    def _table(self, count: int, sized: Sized, offers: Sequence[Offer]) -> StageTable:
+    def _table(self, count: int, offers: Sequence[Named]) -> StageTable:
         """All ways for one number of microbatches."""
+        sized = self.sizes(self.sizes.batch // count)
         at_cut = dict(crossing(sized.graph))
         across = [at_cut[self._stands[self.places.cut(p)]] for p in range(1, self._last)]
-        read = [_border(each.decided, sized.graph, across) for each in offers]
+        read = [_border(offer.decided, sized.graph, across) for _, _, offer in offers]
         borders = sorted(set(read))
-        cut = self.cut(sized)
         crossed = [(), *across, ()]
-        seconds: defaultdict[Mesh, Remembered] = defaultdict(Remembered)
         ways = [
             way(
-                name,
-                each.decided.mesh,
-                each.shape.hosts,
+                way_name(name, mix),
+                offer.decided.mesh,
+                shape.hosts,
                 self._chain,
-                self._chain.in_turn(
-                    [
-                        [p.spent(cut, mode, seconds[each.decided.mesh]) for p in each.pieces]
-                        for mode in mix
-                    ]
-                ),
-                each.ties,
+                self._chain.in_turn([offer.figures[count][mode] for mode in mix]),
+                offer.ties,
                 borders.index(border),
-                self._handled(crossed, each.decided.mesh),
+                self._handled(crossed, offer.decided.mesh),
             )
-            for each, border in zip(offers, read, strict=True)
-            for mix, name in each.name.items()
+            for (name, shape, offer), border in zip(offers, read, strict=True)
+            for mix in self._mixes
         ]
         link = link_between(self.hardware, self.mesh.world_size)
         send, back = passing(crossed, borders, link)
@@ -268,10 +196,6 @@ class Sweep:
 
     @cached_property
     def _cuts(self) -> dict[int, Cut]:
-        return {}
-
-    @cached_property
-    def _pieces(self) -> dict[Mesh, Pieces]:
         return {}
 
     @cached_property
@@ -324,30 +248,10 @@ class Sweep:
         }
         return {name: pieces for name, pieces in found.items() if len(pieces) > 1}
 
-    def _ties(self, decided: Decided, graph: Graph) -> Iterator[Tie]:
-        prices = prices_of(decided.mesh, self.hardware, self.settings)
-        leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
-        for name, pieces in self._readers.items():
-            if name in leaf:
-                rests = decided.parameter[name]
-                nbytes = storage_bytes(leaf[name], rests, prices, graph).total
-                for first, later in itertools.pairwise(pieces):
-                    yield first, later, nbytes
 
-
-def _said(mix: Mix) -> tuple[str, ...]:
-    """In words; nothing where nothing is recomputed."""
-    return () if mix == ("none",) else ("+".join(mix),)
-
-
-def _samples(mesh: Mesh, per_host: int) -> tuple[int, ...]:
-    """Sizes of microbatches for which a mesh's decisions are sought.
-
-    As many as the outer axis has devices: it divides the batch, an inner one divides tensors.  One: an
-    axis inside a host divides tensors, too.
-    """
-    inside = len(mesh) == 1 and mesh.world_size <= per_host
-    return (mesh.sizes[0], 1) if inside else (mesh.sizes[0],)
+def way_name(name: str, mix: Mix) -> str:
+    """An offer's way in one mix; the offer's own name where nothing is recomputed."""
+    return name if mix == ("none",) else f"{name} {'+'.join(mix)}"
 
 
 def _border(decided: Decided, graph: Graph, across: Sequence[Sequence[object]]) -> Border:

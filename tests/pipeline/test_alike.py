@@ -19,8 +19,8 @@ from autopar.planning.limited import within
 from autopar.planning.posed import Settings
 from autopar.solve.care import FAIR
 from autopar.split import Stages, split
+from autopar.staging.alike import Asked, StageCompiler
 from autopar.staging.nameless import nameless, renamed
-from autopar.staging.staged import StageCompiler
 from cost_models.hardware import load
 from tests import models
 
@@ -86,7 +86,7 @@ def test_stages_planned_together_are_as_good_as_alone(share: float) -> None:
     slowest = None
     for part, in_flight in zip(stages().graphs[1:3], (3, 2), strict=True):
         settings = replace(SETTINGS, memory_limit=limit, in_flight=in_flight)
-        plan, source = alike.compiled(part, MESH, settings)
+        plan, source = alike.compiled(Asked(part, MESH, settings))
         alone = compile_graph(part, MESH, HARDWARE, settings, kept)
         plan.check(part)
         assert plan.estimate.in_flight == in_flight
@@ -102,7 +102,7 @@ def test_too_little_memory_is_refused() -> None:
     part = stages().graphs[1]
     alike = StageCompiler(HARDWARE, saved(whole()))
     with pytest.raises(InfeasibleError):
-        alike.compiled(part, MESH, replace(SETTINGS, memory_limit=1e3))
+        alike.compiled(Asked(part, MESH, replace(SETTINGS, memory_limit=1e3)))
 
 
 @pytest.mark.thorough

@@ -8,8 +8,7 @@ import pytest
 
 from autopar.graph import Graph
 from autopar.mesh import Mesh
-from autopar.staging.sizes import NotLinear, graph_between
-from autopar.staging.tabled import Sizes
+from autopar.staging.sizes import NotLinear, Sizes, graph_between
 from tests.staging.cases import source
 
 

@@ -22,7 +22,8 @@ from autopar.staging.choose import Source
 from autopar.staging.decided import decide, of_pieces
 from autopar.staging.figures import Cut, Piece, Pieces
 from autopar.staging.positions import places
-from autopar.staging.tabled import Sizes, Sweep, Tabled
+from autopar.staging.sizes import Sizes
+from autopar.staging.tabled import Sweep, Tabled
 from cost_models.hardware import load
 from tests.daily import daily
 from tests.staging.cases import source
