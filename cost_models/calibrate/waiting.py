@@ -73,9 +73,6 @@ def waiting(rows: int) -> Waiting:
     def meet() -> None:
         dist.all_reduce(message)
 
-    def issue() -> None:
-        dist.all_reduce(message.clone())
-
     unit_s = _row(partial(compute, 10), meet, 4).core_s / 10
     meeting_s: list[float] = []
     short: list[Turn] = []
@@ -84,7 +81,7 @@ def waiting(rows: int) -> Waiting:
         meeting_s.append(_row(lambda: None, meet, 20).whole_s)
         for found, turn_s in zip((short, long), TURNS_S, strict=True):
             units = max(1, round(turn_s / unit_s))
-            found.append(_row(partial(compute, units), issue, round(ROW_S / turn_s)))
+            found.append(_row(partial(compute, units), meet, round(ROW_S / turn_s)))
     crowd = statistics.median(turn.own_s / turn.core_s for turn in long)
     alone_s = statistics.median(meeting_s)
     world = dist.get_world_size()

@@ -23,6 +23,7 @@ from cost_models.calibrate.measure import KINDS, QUICK, Effort, Measured, combin
 from cost_models.calibrate.operators import Amount, samples
 from cost_models.calibrate.processes import run
 from cost_models.calibrate.profile import profile
+from cost_models.calibrate.waiting import NO_WAITING, Waiting
 from cost_models.curves import Direction
 from cost_models.errors import CostModelError
 from cost_models.hardware import Device, Hardware, load, parse, to_text
@@ -108,7 +109,7 @@ def test_rates_of_several_terms() -> None:
     assert fit_rates([first, second], seconds) == pytest.approx([10, 100])
 
 
-def _synthetic(slower: float, collectives: bool) -> Measured:
+def synthetic(slower: float, collectives: bool) -> Measured:
     """What a machine would measure that is exactly as the models say."""
 
     def trained(flops: float, nbytes: float) -> float:
@@ -122,11 +123,12 @@ def _synthetic(slower: float, collectives: bool) -> Measured:
         elementwise_s={n: trained(0, 3 * n) for n in (2**14, 2**18, 2**20, 2**21, 2**22, 2**24)},
         collectives={(kind, 2): times for kind in KINDS} if collectives else {},
         overlap=0.25 if collectives else 0.0,
+        waiting=Waiting(0.125, 5e-4) if collectives else NO_WAITING,
     )
 
 
 def test_a_profile_recovers_the_machine_that_was_measured() -> None:
-    found = profile({1: _synthetic(1.0, False), 2: _synthetic(2.0, True)})
+    found = profile({1: synthetic(1.0, False), 2: synthetic(2.0, True)})
     device = found.device_shared_by(1)
     assert device.flops_per_s["float32"] == pytest.approx(FLOPS_PER_S, rel=1e-2)
     assert device.launch_s == pytest.approx(LAUNCH_S, rel=1e-3)
@@ -136,7 +138,8 @@ def test_a_profile_recovers_the_machine_that_was_measured() -> None:
     half = found.device_shared_by(2)
     assert half.flops_per_s["float32"] == pytest.approx(device.flops_per_s["float32"] / 2, rel=1e-3)
     assert half.launch_s == pytest.approx(2 * device.launch_s, rel=1e-3)
-    assert half.overlap == 0.25
+    assert (half.overlap, half.behind, half.late_s) == (0.25, 0.125, 5e-4)
+    assert (device.behind, device.late_s) == (0.0, 0.0)
     for fit in found.intra_host.fits:
         assert (fit.latency_s, fit.bytes_per_s) == pytest.approx((1e-3, 1e9), rel=1e-3)
         assert fit.error < 1e-2
@@ -153,9 +156,9 @@ def _half_as_fast(amount: Amount) -> dict[Direction, float]:
 def test_curves_say_what_operators_reach() -> None:
     amounts = [Amount("tanh", "float32", size, size / 8, size / 8) for size in (2**18, 2**20)]
     measured = replace(
-        _synthetic(1.0, False), operators={a: _half_as_fast(a) for a in reversed(amounts)}
+        synthetic(1.0, False), operators={a: _half_as_fast(a) for a in reversed(amounts)}
     )
-    (curve,) = profile({1: measured, 2: _synthetic(1.0, True)}).device.curves
+    (curve,) = profile({1: measured, 2: synthetic(1.0, True)}).device.curves
     assert (curve.operator, curve.dtype) == ("tanh", "float32")
     assert [size for size, _ in curve.forward] == [2**18, 2**20]
     assert [share for _, share in curve.forward] == pytest.approx([1.0, 1.0], rel=1e-2)
@@ -177,7 +180,7 @@ def test_samples_run_what_they_are_named_for() -> None:
 
 
 def test_measurements_combine_figure_by_figure() -> None:
-    fast, slow = _synthetic(1.0, True), _synthetic(3.0, True)
+    fast, slow = synthetic(1.0, True), synthetic(3.0, True)
     both = combined([slow, fast], min, fmean)
     assert (both.tiny_s, both.matmul_s, both.overlap) == (fast.tiny_s, fast.matmul_s, fast.overlap)
     assert both.collectives == fast.collectives
@@ -185,7 +188,7 @@ def test_measurements_combine_figure_by_figure() -> None:
 
 
 def test_more_ranks_never_have_more_of_the_device() -> None:
-    lucky = profile({1: _synthetic(2.0, False), 2: _synthetic(3.0, True), 4: _synthetic(1.0, True)})
+    lucky = profile({1: synthetic(2.0, False), 2: synthetic(3.0, True), 4: synthetic(1.0, True)})
     assert lucky.shared[4].flops == lucky.shared[2].flops < 1
     assert lucky.shared[4].launch == lucky.shared[2].launch > 1
 

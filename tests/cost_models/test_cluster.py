@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 
 from autopar.staging.borders import Border, seconds
+from cost_models.calibrate import cluster
 from cost_models.calibrate.cluster import Cluster, with_alone, with_sends
+from cost_models.calibrate.measure import QUICK
 from cost_models.calibrate.profile import Times, link_of
 from cost_models.errors import CostModelError
 from cost_models.hardware import Link, load
 from cost_models.profile_text import parse, to_text
+from tests.cost_models.test_calibration import synthetic
 
 
 def test_hosts_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,6 +66,14 @@ def test_one_rank_alone_may_have_more_of_a_shared_link() -> None:
     hardware = replace(load("h100"), inter_host=link)
     assert parse(to_text(hardware), "here").inter_host == link
     assert "alone" not in to_text(load("h100"))
+
+
+def test_a_cluster_knows_how_its_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "measure", lambda *_, **__: synthetic(1.0, True))
+    monkeypatch.setattr(cluster, "_inside", lambda *_: Link(1e9, 1e-4))
+    monkeypatch.setattr(cluster, "_across", lambda *_: Link(1e8, 1e-3))
+    device = cluster._profile(Cluster(0, 4, 2), QUICK).device
+    assert (device.overlap, device.behind, device.late_s) == (0.25, 0.125, 5e-4)
 
 
 @pytest.mark.slow

@@ -58,6 +58,8 @@ def machines(draw: st.DrawFn) -> Hardware:
         overlap=draw(fraction),
         cache_bytes=draw(positive),
         cache_bytes_per_s=bytes_per_s * draw(st.floats(min_value=1, max_value=9)),
+        behind=draw(fraction),
+        late_s=draw(fraction),
     )
     wider = st.integers(min_value=100, max_value=999)
     tiers = st.lists(
@@ -65,7 +67,7 @@ def machines(draw: st.DrawFn) -> Hardware:
         max_size=2,
         unique_by=lambda tier: tier.devices,
     )
-    shares = st.builds(Share, positive, positive, positive, fraction, fraction)
+    shares = st.builds(Share, positive, positive, positive, fraction, fraction, fraction, fraction)
     return Hardware(
         device=device,
         devices_per_host=draw(st.integers(min_value=1, max_value=99)),

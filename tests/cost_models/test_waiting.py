@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+import torch
+import torch.distributed as dist
 
 from cost_models.calibrate.measure import longest
 from cost_models.calibrate.processes import run
@@ -36,12 +40,31 @@ def test_noise_makes_no_figure_negative(
     assert (found.behind, found.late_s) == pytest.approx(expected)
 
 
-def test_two_processes_wait_for_each_other() -> None:
-    found = run(2, _one_row)
-    assert 0 <= found.behind < 10 and 0 <= found.late_s < 1
+def test_a_rank_waits_for_one_that_rests() -> None:
+    """The second one rests as long as it multiplies, and 10 ms more in each turn."""
+    found = run(2, _one_rests)
+    assert 0.1 < found.behind < 2
+    assert 0.005 < found.late_s < 0.2
 
 
-def _one_row() -> Waiting:
+def _one_rests() -> Waiting:
+    if dist.get_rank() == 1:
+        matmul, all_reduce = torch.matmul, dist.all_reduce
+        computed: list[bool] = []
+
+        def slow(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
+            computed.append(True)
+            begun = time.perf_counter()
+            found = matmul(one, two)
+            time.sleep(time.perf_counter() - begun)
+            return found
+
+        def late(message: torch.Tensor) -> None:
+            time.sleep(0.01 if computed else 0.0)
+            computed.clear()
+            all_reduce(message)
+
+        torch.matmul, dist.all_reduce = slow, late
     return waiting(1)
 
 

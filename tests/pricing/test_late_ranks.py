@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 import pytest
 import torch
@@ -15,9 +16,11 @@ from autopar.planning.asked import posed_for
 from autopar.plans.estimate import Estimate
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
+from autopar.pricing.operators import operator_seconds
 from autopar.pricing.prices import Prices
 from cost_models.collectives import lateness
 from cost_models.hardware import Hardware, load
+from cost_models.measured.times import Answer, Times
 from tests.pricing.test_overlap import ROWS, WIDTH, Deep
 
 BEHIND, LATE_S = 0.25, 1e-3
@@ -46,6 +49,24 @@ def test_a_rank_computes_as_long_as_the_slowest(preset: str) -> None:
     before, after = (planned(w, preset).estimate for w in (load("h100"), waiting(late_s=0.0)))
     assert after.compute_s == pytest.approx((1 + BEHIND) * before.compute_s)
     assert after.flows == before.flows
+
+
+class Timed:
+    """A database in which every operator takes as long, on a rank alone."""
+
+    setting, digest = "here", ""
+
+    def of(self, call: object, modelled: object) -> Answer:
+        return Answer(1.0, 2.0, "measured")
+
+
+def test_what_was_timed_of_one_rank_waits_as_well() -> None:
+    plan = planned(waiting(), "ddp")
+    graph = autopar.compile_model(Deep(), (2,), {"x": torch.zeros(ROWS, WIDTH)}).graph
+    prices = Prices(plan.mesh, waiting(), times=cast("Times", Timed()))
+    choice = next(c for c in plan.choices if graph.node[c.node].op == "aten.linear.default")
+    found = operator_seconds(graph.node[choice.node], choice.sharding, graph, prices)
+    assert (found.forward_s, found.backward_s) == (1 + BEHIND, 2 * (1 + BEHIND))
 
 
 @pytest.mark.parametrize("preset", ["ddp", "fsdp", "megatron"])

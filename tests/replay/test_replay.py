@@ -22,8 +22,10 @@ from tests.show import hand_made
 from tests.simulate.test_simulate_trace import well_formed
 
 H100 = load("h100")
+LATE_S = 1e-3
 
 
+@cache
 @cache
 def whole(preset: str | None = "fsdp_megatron") -> Plan:
     model, inputs, loss = CASES["gpt2"]()
@@ -122,6 +124,20 @@ def test_what_a_plan_on_a_slower_link_costs_is_what_planning_there_says() -> Non
     played = under(whole("ddp"), bandwidth=["intra_host=0.001x"])
     assert played.step_s == pytest.approx(there.estimate.step_s, rel=1e-6)
     assert played.step_s > 1.0001 * whole("ddp").estimate.step_s
+
+
+def test_who_comes_late_does_so_on_any_link() -> None:
+    """What a slower link is said to make of a plan is what a plan for it is predicted."""
+    late = replace(H100, device=replace(H100.device, late_s=LATE_S))
+    slow = replace(late.intra_host, bytes_per_s=late.intra_host.bytes_per_s / 1000)
+    model, inputs, loss = CASES["gpt2"]()
+    here, there = (
+        autopar.plan(model, (2, 2), inputs, loss=loss, hardware=each, preset="megatron")
+        for each in (late, replace(late, intra_host=slow))
+    )
+    assert isinstance(here, Plan) and isinstance(there, Plan)
+    played = play(here, Conditions.of(bandwidth=["intra_host=0.001x"]), late)
+    assert played.step_s == pytest.approx(there.estimate.step_s, rel=1e-6)
 
 
 def test_conditions_change_what_they_name() -> None:
