@@ -61,8 +61,9 @@ class Flights:
         settings = replace(self._settings, memory_limit=nbytes)
         made = Flights(self.graph, self._mesh, self._hardware, settings, self._saved)
         plain = self._plain.asking(settings)
-        free = replace(self._free, asked=plain.asked)
-        vars(made).update(_plain=plain, _fastest=self._fastest, _free=free)
+        vars(made).update(_plain=plain, _fastest=self._fastest)
+        if "_free" in vars(self):
+            vars(made).update(_free=replace(self._free, asked=plain.asked))
         return made
 
     def plan(self, in_flight: int) -> tuple[Posed, Plan]:
@@ -74,10 +75,19 @@ class Flights:
 
     def unlimited(self, in_flight: int) -> tuple[Posed, Plan] | None:
         """The best plan of all, where it fits: nothing has to be searched for."""
-        limit, free = self._settings.memory_limit, self._free
+        limit = self._settings.memory_limit
+        if limit is not None and self._least_nbytes(in_flight) > limit:
+            return None
+        free = self._free
         free = free.with_estimate(replace(free.estimate, in_flight=in_flight))
         fits = limit is None or free.estimate.memory_nbytes <= limit
         return (self._plain.flying(in_flight), free) if fits else None
+
+    def _least_nbytes(self, in_flight: int) -> float:
+        """Of the best plan of all, the memory that the solver counts: known without the plan."""
+        priced = self._plain.priced
+        counted = priced.problem.nbytes(self._fastest.states, in_flight)
+        return counted + priced.least_working
 
     def may_take_less(self, seconds: float, in_flight: int) -> bool:
         """Whether the solver's bound leaves room below so many seconds; where there is no limit, yes."""
@@ -169,7 +179,7 @@ class Flights:
         """What may be answered where the limit binds: every block decides what it computes again."""
         if self._settings.recompute is not None or not blocks(self.graph):
             return self._plain
-        return pose(self.graph, self._mesh, self._hardware, self._settings, self._saved, MODES)
+        return self._plain.recomputing(MODES)
 
 
 def _flying(plan: Plan, in_flight: int, fewer: Plan) -> Plan:

@@ -120,6 +120,12 @@ class Posed:
         """The same problem with so many microbatches in flight."""
         return self.asking(replace(self.settings, in_flight=in_flight))
 
+    def recomputing(self, modes: tuple[Recompute, ...]) -> Posed:
+        """The same graph, where each block may do any of these in the backward."""
+        candidates = replace(self.priced.candidates, recompute=modes)
+        priced = build(self.graph, candidates, self.prices, self.routes, saved=self.saved)
+        return Posed(self.graph, self.settings, self.prices, self.routes, self.saved, priced)
+
     def asking(self, settings: Settings) -> Posed:
         """The same problem under settings that differ in limits only; what is prepared serves both."""
         made = replace(self, settings=settings)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -87,14 +88,20 @@ def _least(least: Least, values: list[Array]) -> Array:
     views = [values[content].transpose(order)[at] for content, order, at in least.aligned]
     joint = np.broadcast_shapes(*(view.shape for view in views))
     if math.prod(joint) <= AT_ONCE:
-        return np.asarray(sum(views[1:], views[0]).min(axis=0))
-    found: Array | None = None
-    for state in range(joint[0]):
-        rows = [view[state] for view in views]
-        total = sum(rows[1:], rows[0])
-        found = total if found is None else np.minimum(found, total)
-    assert found is not None
-    return np.asarray(found)
+        return np.asarray(_summed(views).min(axis=0))
+    found = _summed([view[0] for view in views])
+    for state in range(1, joint[0]):
+        np.minimum(found, _summed([view[state] for view in views]), out=found)
+    return found
+
+
+def _summed(views: Sequence[Array]) -> Array:
+    """Of all their states; a sum that has grown to its full size is added to where it is."""
+    total = views[0] + views[1] if len(views) > 1 else views[0].copy()
+    for view in views[2:]:
+        grows = any(mine < its for mine, its in zip(total.shape, view.shape, strict=True))
+        total = np.add(total, view, out=None if grows else total)
+    return total
 
 
 def aligned(

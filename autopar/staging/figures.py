@@ -9,7 +9,7 @@ Seconds are priced for each size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.blocks import Recompute, blocks
@@ -148,9 +148,10 @@ def _outline(
 
 
 def _are_alike(few: Issued, many: Issued) -> bool:
-    return [(replace(part, nbytes=0), own) for part, own in few.sent] == [
-        (replace(part, nbytes=0), own) for part, own in many.sent
-    ]
+    def kinds(issued: Issued) -> list[object]:
+        return [(part.axis, part.collective, part.direction, own) for part, own in issued.sent]
+
+    return kinds(few) == kinds(many)
 
 
 def _between(few: Issued, many: Issued, part: int, whole: int) -> Issued:
