@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import signal
@@ -14,8 +15,11 @@ import pytest
 import torch
 
 from autopar import processes
-from autopar.compiler.automatic import source_of
+from autopar.capture import ExampleInputs
+from autopar.compiler.automatic import chosen, source_of
+from autopar.compiler.compiler import Compiler
 from autopar.errors import AutoparError, InputError, OverLimitError
+from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.placement import I, Letter, N, P, R
 from autopar.planning.posed import Settings
@@ -177,3 +181,26 @@ def test_a_plan_is_the_same_by_any_number_of_processes(monkeypatch: pytest.Monke
         assert found.staged is not None and len(found.staged.plan.workers) > 1
         texts.append((found.staged.plan.to_json(), found.staged.sources))
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("count", ["1", "3"])
+def test_what_a_model_warns_of_is_heard_once(
+    count: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One capture of two says it, whichever process makes the other."""
+    monkeypatch.setenv(processes.SWITCH, count)
+    heard = logging.FileHandler(tmp_path / "heard")
+    logging.getLogger("model").addHandler(heard)
+    captured = Compiler.graph
+
+    def loud(self: Compiler, inputs: ExampleInputs) -> Graph:
+        logging.getLogger("model").warning("once is enough")
+        return captured(self, inputs)
+
+    monkeypatch.setattr(Compiler, "graph", loud)
+    compiler, batch = compiler_of("llama", Mesh.of(2), slow_hosts(3e5, per_host=1), layers=2)
+    chosen(compiler, batch, Wishes(microbatches=2))
+    heard.close()
+    logging.getLogger("model").removeHandler(heard)
+    assert (tmp_path / "heard").read_text().count("once is enough") == 1
+    assert not logging.root.manager.disable

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
@@ -42,11 +44,29 @@ def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chos
 @contextmanager
 def _one_sample(compiler: Compiler, batch: Mapping[str, Any]) -> Iterator[Aside[Graph]]:
     """The graph of one sample, captured meanwhile: sizes between are on the line through both."""
-    aside = Aside(lambda: compiler.graph(of_samples(batch, 1)))
+
+    def captured() -> Graph:
+        with _unsaid():
+            return compiler.graph(of_samples(batch, 1))
+
+    aside = Aside(captured)
     try:
         yield aside
     finally:
         aside.stop()
+
+
+@contextmanager
+def _unsaid() -> Iterator[None]:
+    """Warnings that a model has for every batch are heard once, of the whole one."""
+    disabled = logging.root.manager.disable
+    logging.disable(max(disabled, logging.WARNING))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 def refuse_asynchronous(asynchronous: bool) -> None:
