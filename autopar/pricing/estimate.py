@@ -69,7 +69,7 @@ def estimate(
         else:
             backward_s += prices.copied(part)
     update_s = update_seconds(graph, parameters, prices)
-    hideable = hideable_by_axis(graph, parameters, prices, precision)
+    hideable = hideable_by_axis(graph, parameters, prices, precision, shares)
     hidden_s = min(sum(hideable.values()), covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     bytes_of = [storage_bytes(leaf[p.name], p, prices, graph) for p in parameters]
@@ -100,23 +100,22 @@ def estimate(
     )
 
 
-def hideable_seconds(
-    graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, precision: str
-) -> float:
-    """Of what is sent once a step, seconds of gradients' first collectives that can hide."""
-    return sum(hideable_by_axis(graph, parameters, prices, precision).values())
-
-
 def hideable_by_axis(
-    graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, precision: str
+    graph: Graph,
+    parameters: tuple[ParameterPlan, ...],
+    prices: Prices,
+    precision: str,
+    shares: int,
 ) -> dict[str, float]:
-    """The same on each axis that has any.  The last bucket is full when the backward ends."""
+    """Of what is sent once a step, seconds of gradients' first collectives that can hide, by axis.
+
+    They make `shares` buckets at least; the last one is full when the backward ends.
+    """
     issued: defaultdict[tuple[int, str], list[Traffic]] = defaultdict(list)
     for parameter in parameters:
         for part in first_reduction(parameter, graph, prices.mesh, precision):
             issued[part.axis, part.collective].append(part)
     found: defaultdict[str, float] = defaultdict(float)
-    shares = gradient_shares(graph, prices)
     for (axis, _), parts in issued.items():
         early = in_buckets(parts, shares)[:-1]
         if early:

@@ -178,6 +178,11 @@ def storage_seconds(
     return StorageSeconds(update + copies + every_s - hideable_s, hideable_s)
 
 
+def summed_seconds(tensor: Tensor, leaf: Sharding, prices: Prices) -> float:
+    """Adding its gradient of one microbatch to that of those before."""
+    return prices.summed(local_nbytes(tensor, leaf, prices.mesh)) if tensor.differentiable else 0.0
+
+
 def exchanges(
     tensor: Tensor, stored: Sharding, mesh: Mesh, gradient_itemsize: int = 0
 ) -> tuple[Traffic, ...]:

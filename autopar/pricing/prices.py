@@ -125,6 +125,10 @@ class Prices:
         """Seconds in which the optimizer updates one parameter."""
         return adamw_seconds(nbytes, self.paced)
 
+    def summed(self, nbytes: float) -> float:
+        """Seconds in which one weight's gradient is added to that of earlier microbatches."""
+        return op_seconds(0.0, 3.0 * nbytes, "float32", self.paced)
+
     def step(self, step: Step, tensor: Tensor) -> float:
         """Seconds of a conversion step, forward and backward: its collectives and its copies."""
         mesh = self.mesh

@@ -15,7 +15,7 @@ from autopar.graph import Graph, Node, Ref, Saved, short
 from autopar.plans.plan import Choice, OpSharding, ParameterPlan, Plan
 from autopar.pricing.estimate import (
     flows_of,
-    hideable_seconds,
+    hideable_by_axis,
     storage_bytes,
     update_seconds,
     working,
@@ -24,7 +24,7 @@ from autopar.pricing.issued import LaidOut, per_step
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.moments import Moments
 from autopar.pricing.operators import OperatorSeconds, operator_seconds
-from autopar.pricing.parameters import gradient_shares
+from autopar.pricing.parameters import gradient_shares, summed_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import Again, again
 
@@ -82,6 +82,8 @@ class Once:
     exposed_s: float
     hideable_s: float
     rest_nbytes: float
+    summed_s: float = 0.0
+    """Each microbatch but the first: its weights' gradients are added to those before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ def spent_by(plan: Plan, graph: Graph, prices: Prices, saved: Mapping[str, Saved
         once(graph, plan.parameters, prices, plan.precision),
         run_again,
         prices,
+        prices.microbatches,
     )
 
 
@@ -115,14 +118,16 @@ def once(
 ) -> Once:
     """Parameters that are gathered, gradients that are reduced, updates; what rests."""
     sent = per_step(graph, parameters, prices.mesh, precision)
-    flows = tuple(flows_of(sent, "step", prices, gradient_shares(graph, prices)))
-    hideable = hideable_seconds(graph, parameters, prices, precision)
+    shares = gradient_shares(graph, prices)
+    flows = tuple(flows_of(sent, "step", prices, shares))
+    hideable = sum(hideable_by_axis(graph, parameters, prices, precision, shares).values())
     updates = update_seconds(graph, parameters, prices) + sum(map(prices.copied, sent))
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     return Once(
         sum(flow.seconds for flow in flows) - hideable + updates,
         hideable,
         sum(storage_bytes(leaf[p.name], p, prices, graph).total for p in parameters),
+        sum(summed_seconds(leaf[p.name], p.leaf, prices) for p in parameters),
     )
 
 
@@ -145,9 +150,13 @@ def spent(
     of_step: Once,
     run_again: Again,
     prices: Prices,
+    microbatches: int,
     seconds_of: SecondsOf = operator_seconds,
 ) -> Spent:
-    """What a graph under these decisions spends; `seconds_of` may remember what it was asked before."""
+    """What a graph under these decisions spends in one of so many microbatches, on average.
+
+    `seconds_of` may remember what it was asked before.
+    """
     of_weights = _made_of_weights(graph)
     forward = weights = compute = 0.0
     products = 0
@@ -160,7 +169,8 @@ def spent(
         late = _put_off(node, graph, run_again, of_weights)
         weights += each.backward_s * late
         products += late > 0
-    total = forward + compute
+    weights += of_step.summed_s * (1.0 - 1.0 / microbatches)
+    total = forward + compute + of_step.summed_s * (1.0 - 1.0 / microbatches)
     for part, is_of_weight in of_microbatch.sent:
         seconds = prices.awaited(part) + prices.copied(part)
         total += seconds

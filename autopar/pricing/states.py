@@ -12,7 +12,12 @@ from autopar.plans.plan import OpSharding
 from autopar.pricing.gradients import fresh_nbytes, full_gradients
 from autopar.pricing.once import Once, looks
 from autopar.pricing.operators import local_nbytes, operator_seconds, split
-from autopar.pricing.parameters import early_share, storage_nbytes, storage_seconds
+from autopar.pricing.parameters import (
+    early_share,
+    storage_nbytes,
+    storage_seconds,
+    summed_seconds,
+)
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
 from autopar.pricing.space import Candidates
@@ -53,8 +58,9 @@ class StateCosts:
             ]
             nbytes = [storage_nbytes(tensor, o, self.prices, is_reached).total for o in options]
             share = 1.0 / self.prices.microbatches
+            sums = [summed_seconds(tensor, o.leaf, self.prices) for o in options]
             return (
-                share * np.array([each.visible_s for each in spent]),
+                share * np.array([each.visible_s for each in spent]) + (1 - share) * np.array(sums),
                 np.array(nbytes, dtype=float),
                 share * np.array([each.hideable_s for each in spent]),
             )

@@ -68,14 +68,14 @@ class Piece:
         self._counted: dict[tuple[int, Recompute], Issued] = {}
         self._spent: dict[tuple[int, Recompute], Spent] = {}
 
-    def spent(self, cut: Cut, mode: Recompute, seconds_of: SecondsOf) -> Spent:
-        """What it spends where its blocks do this in the backward."""
+    def spent(self, cut: Cut, count: int, mode: Recompute, seconds_of: SecondsOf) -> Spent:
+        """What it spends in one of so many microbatches, where its blocks do this in the backward."""
         mode = mode if self._forgets else "none"
         key = cut.samples, mode
         if key not in self._spent:
             self._spent[key] = spent(
                 cut.pieces[self._place], self._chosen.choices, self._issued(cut, mode),
-                self._once, self._outline(cut, mode).again, self._prices, seconds_of,
+                self._once, self._outline(cut, mode).again, self._prices, count, seconds_of,
             )  # fmt: skip
         return self._spent[key]
 

@@ -55,11 +55,10 @@ def predict(
 
 def _joined(plan: PipelinePlan, told: Costs, hardware: Hardware) -> Iterator[Joined]:
     """Each pair of workers that pass something on, once."""
-    for one, two in told.network.routes:
+    for (one, two), (place,) in told.network.routes.items():
         if one < two:
-            ends = plan.workers[one], plan.workers[two]
-            late = latency_s(link_of(hardware, *ends), on_full_hosts(hardware, plan.mesh))
-            yield Joined(one, two, name_of(hardware, *ends), late)
+            name = name_of(hardware, plan.workers[one], plan.workers[two])
+            yield Joined(one, two, name, told.network.links[place].latency)
 
 
 def stages_spent(
@@ -73,7 +72,7 @@ def stages_spent(
         (each.stage, each.worker): spent_by(
             each.plan,
             stages.graphs[each.stage],
-            prices_of(each.plan.mesh, shared, replace(settings, versions=_versions(each, plan))),
+            prices_of(each.plan.mesh, shared, _settings(settings, each, plan)),
             kept[each.stage],
         )
         for each in plan.stages
@@ -131,8 +130,11 @@ def costs(
     return Costs(made, tuple(traffic), Network(tuple(links.values()), routes))
 
 
-def _versions(each: StagePlan, plan: PipelinePlan) -> int:
-    return most_versions([a for a in plan.schedule.workers[each.worker] if a.stage == each.stage])
+def _settings(settings: Settings, each: StagePlan, plan: PipelinePlan) -> Settings:
+    """With the microbatches that a stage runs there in a step, and the versions of weights it keeps."""
+    own = [a for a in plan.schedule.workers[each.worker] if a.stage == each.stage]
+    ran = sum(action.kind == "F" for action in own) // plan.schedule.batches
+    return replace(settings, microbatches=ran, versions=most_versions(own))
 
 
 def _as_run(spent: Spent, schedule: Schedule) -> Spent:

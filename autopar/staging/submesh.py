@@ -83,7 +83,7 @@ class Asked:
         parts = pieces.of(chosen, (fitting[max(fitting)], fitting[min(fitting)]))
         figures = {
             count: {
-                mode: tuple(part.spent(cut, mode, seconds[count]) for part in parts)
+                mode: tuple(part.spent(cut, count, mode, seconds[count]) for part in parts)
                 for mode in self.modes
             }
             for count, cut in fitting.items()

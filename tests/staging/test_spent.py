@@ -11,9 +11,10 @@ from autopar.blocks import MODES, Recompute, block_of, blocks
 from autopar.capture.saved import saved
 from autopar.graph import Graph
 from autopar.mesh import Mesh
+from autopar.planning.asked import preset_constraints
 from autopar.planning.compile import compile_graph
 from autopar.planning.posed import Settings, pose, prices_of
-from autopar.pricing.operators import operator_seconds
+from autopar.pricing.operators import local_nbytes, operator_seconds
 from autopar.pricing.spent import spent_by
 from autopar.split import split
 from autopar.stages import ONE_F_ONE_B
@@ -25,6 +26,7 @@ from autopar.staging.positions import places
 from autopar.staging.sizes import Sizes
 from autopar.staging.tabled import Sweep, Tabled
 from cost_models.hardware import load
+from cost_models.ops import op_seconds
 from tests.daily import daily
 from tests.staging.cases import source
 
@@ -52,6 +54,30 @@ def test_adds_up_to_the_estimate(name: str, recompute: str | None) -> None:
     assert min(spent.forward_s, spent.input_grad_s, spent.weight_grad_s, spent.exposed_s) >= 0
     if name != "mlp":  # a block that is recomputed puts nothing off, the output layer does
         assert spent.weight_grad_s > 0
+
+
+@pytest.mark.parametrize("preset", ["ddp", "megatron"])
+def test_each_microbatch_but_the_first_adds_its_gradients(preset: str) -> None:
+    """Two reads and a write of every weight's gradient, as one rank has it; the solver knows."""
+    graph, mesh, hardware = _whole("mlp", Mesh.of(2)), Mesh.of(2), load("a100")
+    kept, names = saved(graph), preset_constraints(preset, mesh)
+    seconds, objectives = [], []
+    for microbatches in (1, 4):
+        settings = Settings(microbatches=microbatches, preset=preset, constraints=names)
+        posed = pose(graph, mesh, hardware, settings, kept)
+        plan = posed.plan(posed.solve())
+        spent = spent_by(plan, graph, posed.prices, kept)
+        seconds.append(spent.weight_grad_s)
+        objectives.append(plan.objective_s - spent.microbatch_s - spent.once_s / microbatches)
+    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
+    device = load("a100").device_shared_by(2)
+    want = sum(
+        op_seconds(0, 3 * local_nbytes(leaf[p.name], p.leaf, mesh), "float32", device)
+        for p in plan.parameters
+    )
+    assert seconds[1] - seconds[0] == pytest.approx(0.75 * want)
+    # What is left between both is how buckets are priced, once a step.
+    assert abs(objectives[1]) <= abs(objectives[0]) + 0.01 * want
 
 
 def _whole(name: str, mesh: Mesh, **config: int) -> Graph:
@@ -109,7 +135,7 @@ def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> No
         (chosen,) = of_pieces(decided, graph, [piece])
         cut = Cut(found.batch // table.microbatches, (piece,), kept)
         (under,) = Pieces(prices, "float32").of((chosen,), (cut, cut))
-        whole = under.spent(cut, mode, operator_seconds)
+        whole = under.spent(cut, table.microbatches, mode, operator_seconds)
         assert way.rest_nbytes[at] == whole.rest_nbytes
         for mine, theirs in [
             (way.forward_s[at], whole.forward_s),
@@ -163,7 +189,7 @@ def test_between_two_sizes_what_is_issued_lies_on_a_line(mode: Recompute) -> Non
         line = Pieces(prices, "float32").of(chosen, (cuts[0], cuts[2]))
         direct = Pieces(prices, "float32").of(chosen, (cuts[1], cuts[1]))
         for mine, theirs in zip(line, direct, strict=True):
-            one, other = (p.spent(cuts[1], mode, operator_seconds) for p in (mine, theirs))
+            one, other = (p.spent(cuts[1], 2, mode, operator_seconds) for p in (mine, theirs))
             assert one.working_nbytes >= other.working_nbytes
             assert replace(one, working_nbytes=other.working_nbytes) == other
 
@@ -183,8 +209,8 @@ def test_pieces_that_differ_in_names_are_priced_once() -> None:
         alone = [Piece(i, one, (cut, cut), prices, "float32") for i, one in enumerate(chosen)]
         for mode in MODES:
             for one, other in zip(together, alone, strict=True):
-                assert one.spent(cut, mode, operator_seconds) == other.spent(
-                    cut, mode, operator_seconds
+                assert one.spent(cut, 2, mode, operator_seconds) == other.spent(
+                    cut, 2, mode, operator_seconds
                 )
 
 
