@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -246,7 +246,11 @@ class Graph:
     @cached_property
     def reached(self) -> frozenset[str]:
         """Tensors that a gradient arrives at: not the values of a `topk` that is asked for places."""
-        found = {name for name in self.results if self.tensors[name].differentiable}
+        return self.reached_from(self.results)
+
+    def reached_from(self, names: Iterable[str]) -> frozenset[str]:
+        """Tensors that gradients of these arrive at, themselves among them."""
+        found = {name for name in names if self.tensors[name].differentiable}
         for node in reversed(self.nodes):
             if any(tensor.name in found for tensor in node.outputs):
                 found |= {name for name in node.operands if self.tensors[name].differentiable}
@@ -283,12 +287,14 @@ class Graph:
         ends += str(self.sends) if self.sends else ""
         return hashlib.sha256((text + ends).encode()).hexdigest()[:12]
 
-    def with_gradients(self) -> Graph:
-        """The graph with gradients as if it were trained: floating parameters and what they reach."""
+    def with_gradients(self, frozen: Collection[str] = ()) -> Graph:
+        """The graph with gradients as if it were trained: floating parameters, but for the `frozen`, and
+        what they reach."""
         flows: set[str] = set()
         nodes = []
         for node in self.nodes:
-            reached = node.op == "parameter" or any(name in flows for name in node.operands)
+            trained = node.op == "parameter" and node.target not in frozen
+            reached = trained or any(name in flows for name in node.operands)
             outputs = tuple(
                 replace(t, differentiable=reached and "float" in t.dtype) for t in node.outputs
             )

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 
@@ -49,6 +49,12 @@ class Aside(Generic[R]):
             self._helper.start()
             theirs.close()  # so that a process that dies is heard as the end of its answers
             Aside.helping += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def result(self) -> R:
         """The answer, once; raise what the call raised."""

@@ -21,11 +21,16 @@ LISTED = 8
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A tensor that stage `source` makes and stage `target` reads."""
+    """A tensor that stage `source` makes and stage `target` reads.
+
+    `returns`: its gradient comes back.  None does where the target only reads it behind a `detach`: one
+    of zeros would let an optimizer decay weights that it leaves alone in one process.
+    """
 
     tensor: str
     source: int
     target: int
+    returns: bool
 
 
 @dataclass(frozen=True)
@@ -56,13 +61,24 @@ def split(graph: Graph, cuts: Sequence[str]) -> Stages:
     Raises `InputError` where a cut is no operator of the graph, or cuts are not in order.
     """
     stage_of = _stages_of(graph, cuts)
+    reached = graph.reached if graph.loss is None else graph.reached_from([graph.loss])
     found: list[Graph] = []
     crossings: list[Crossing] = []
     for stage in range(len(cuts) + 1):
         nodes, received = _needed(graph, stage, stage_of, len(cuts))
+        returning = {
+            name
+            for node in nodes
+            if any(tensor.name in reached for tensor in node.outputs)
+            for name in node.operands
+        }
         crossings += [
-            Crossing(t.name, stage_of[graph.producer[t.name].name], stage) for t in received
-        ]
+            Crossing(
+                t.name, stage_of[graph.producer[t.name].name], stage,
+                t.differentiable and t.name in returning,
+            )
+            for t in received
+        ]  # fmt: skip
         found.append(_stage(graph, nodes, received))
     sends = [tuple(dict.fromkeys(c.tensor for c in crossings if c.source == stage))
              for stage in range(len(found))]  # fmt: skip
@@ -97,10 +113,10 @@ def _stages_of(graph: Graph, cuts: Sequence[str]) -> Mapping[str, int]:
     operators = computing(graph)
     place = {node.name: index for index, node in enumerate(operators)}
     everywhere = shared(graph)
+    names = [name for name in place if name not in everywhere][1:]
     for cut in cuts:
-        if cut not in place or cut in everywhere:
-            names = [name for name in place if name not in everywhere]
-            close = difflib.get_close_matches(cut, names, 5) or names[1 : 1 + LISTED]
+        if cut not in names:
+            close = difflib.get_close_matches(cut, names, 5) or names[:LISTED]
             raise InputError(
                 f"{graph.name} has no operator {cut!r} that a stage could begin with. They have the "
                 f"names of operators in the emitted files: {', '.join(close)}."

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from setting import environment
 from shares import limited, share_of
 
 PORT = 29511
@@ -79,11 +80,6 @@ def _start(
     hosts: Sequence[Host], place: int, per_host: int, script: Sequence[str], group: Path | None
 ) -> subprocess.Popen[bytes]:
     host = hosts[place]
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": host.device,
-    }
     command = [
         "ip", "netns", "exec", host.name, "torchrun", "--nnodes", str(len(hosts)),
         "--node-rank", str(place), "--nproc-per-node", str(per_host),
@@ -91,7 +87,7 @@ def _start(
     ]  # fmt: skip
     if group is not None:
         command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group), *command]
-    return subprocess.Popen(command, env=environment)
+    return subprocess.Popen(command, env={**environment(), "GLOO_SOCKET_IFNAME": host.device})
 
 
 def ip(*words: str) -> None:

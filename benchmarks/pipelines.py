@@ -28,7 +28,7 @@ from autopar.garbage import uncollected
 from autopar.mesh import Mesh
 from autopar.request.meta import without_weights
 from autopar.request.options import Options
-from autopar.stages import Planner
+from autopar.stages import plan_stages
 from autopar.staging import choose
 from autopar.staging.alone import Alone
 from autopar.staging.predict import predict
@@ -37,12 +37,12 @@ from cost_models.hardware import load
 
 PHASES: tuple[tuple[Any, str], ...] = (
     (choose, "_problems"),
-    (Planner, "plan"),
     (choose, "compiled"),
     (Alone, "soon"),
     (Alone, "after_all"),
 )
-"""Functions whose time is told apart; `after_all` may run within `soon`."""
+"""Functions whose time is told apart; `after_all` may run within `soon`.  The planner, which may run in
+another process beside `soon`, is timed once more by itself."""
 ALPAS_MICROBATCHES = (64, 128, 256, 512, 1024)
 """It published none; each is tried."""
 
@@ -80,13 +80,16 @@ MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
 }
 
 
-def timed(spent: dict[str, float], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with its wall time added up."""
+def timed(
+    spent: dict[str, float], found: dict[str, Any], name: str, function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The function, with its wall time added up and its last result kept."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
         try:
-            return function(*args, **kwargs)
+            found[name] = function(*args, **kwargs)
+            return found[name]
         finally:
             spent[name] = spent.get(name, 0.0) + time.perf_counter() - start
 
@@ -101,8 +104,9 @@ def cpu_seconds() -> float:
 def measured(name: str) -> dict[str, Any]:
     """Plan, emit, and what took how long."""
     spent: dict[str, float] = {}
+    returned: dict[str, Any] = {}
     for where, phase in PHASES:
-        setattr(where, phase, timed(spent, phase, getattr(where, phase)))
+        setattr(where, phase, timed(spent, returned, phase, getattr(where, phase)))
     wall, cpu = time.perf_counter(), cpu_seconds()
     model, asked = MODELS[name]()
     ids = torch.zeros(asked["batch"], dtype=torch.int64, device="meta")
@@ -114,10 +118,14 @@ def measured(name: str) -> dict[str, Any]:
         if isinstance(made, Staged):
             save_stages(made, Path(folder))
     wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
+    planner = time.perf_counter()
+    plan_stages(returned["_problems"][0][1])
+    planner = time.perf_counter() - planner
     row: dict[str, Any] = {
         "model": name, **{key: asked[key] for key in ("mesh", "hardware", "precision")},
         "wall_s": round(wall, 2), "cpu_s": round(cpu, 2),
         "phases_wall_s": {key: round(value, 2) for key, value in spent.items()},
+        "planner_s": round(planner, 2),
         "machine": platform.machine(), "cores": len(os.sched_getaffinity(0)), "torch": torch.__version__,
     }  # fmt: skip
     if isinstance(made, Staged) and made.plan.prediction is not None:

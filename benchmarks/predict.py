@@ -30,6 +30,7 @@ from typing import Any
 from namespaces import launch, two_hosts
 from predict_cases import MODELS, NETWORKS, PLANS, Network
 from predict_table import Row, summary, table
+from setting import environment
 
 from autopar.compiler.compiler import Compiler
 from autopar.mesh import Mesh
@@ -173,8 +174,7 @@ def start_here(ranks: int, script: Sequence[str]) -> None:
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
         str(ranks), *script,
     ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, check=True, env=environment, timeout=LIMIT_S)
+    subprocess.run(command, check=True, env=environment(), timeout=LIMIT_S)
 
 
 def wanted(network: Network, hardware: Hardware) -> tuple[list[Any], Setting]:

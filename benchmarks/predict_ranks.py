@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from setting import SETTLING
 
 WARM = 1
 """Rounds that are not counted."""
@@ -82,7 +83,8 @@ def train(folder: Path) -> None:
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in made}
     for round_ in range(asked["rounds"] + WARM):
         for key, each in made.items():
-            each.step()
+            for _ in range(SETTLING):
+                each.step()
             taken = timed(each.step)
             if round_ >= WARM:
                 seconds[key].append(taken)

@@ -18,7 +18,8 @@ from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.processes import Aside
 from autopar.request.batch import Batch, leaves_of, mapped
 from autopar.runtime import agreement
-from autopar.staging.choose import Chosen, Source, Wishes, choose
+from autopar.staging.choose import Source, Wishes, choose
+from autopar.staging.rivals import Chosen
 from autopar.staging.sizes import NotLinear, graph_between
 from autopar.staging.staged import Shape, Staged, Wanted
 
@@ -33,7 +34,7 @@ def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chos
             "Constraints and presets speak of mesh axes, which stages='auto' has yet to choose. Say how "
             "many stages there are (stages=2), or leave the constraints out."
         )
-    with _one_sample(compiler, batch) as one:
+    with Aside(lambda: _one_sample(compiler, batch)) as one:
         whole = compiler.graph(batch)
         if wishes == Wishes() and not _is_trained(whole):
             return Chosen(None, compiler.compile(whole), ())
@@ -41,19 +42,10 @@ def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chos
         return choose(source, compiler.mesh, compiler.hardware, settings, wishes)
 
 
-@contextmanager
-def _one_sample(compiler: Compiler, batch: Mapping[str, Any]) -> Iterator[Aside[Graph]]:
-    """The graph of one sample, captured meanwhile: sizes between are on the line through both."""
-
-    def captured() -> Graph:
-        with _unsaid():
-            return compiler.graph(of_samples(batch, 1))
-
-    aside = Aside(captured)
-    try:
-        yield aside
-    finally:
-        aside.stop()
+def _one_sample(compiler: Compiler, batch: Mapping[str, Any]) -> Graph:
+    """The graph of one sample: sizes between are on the line through it and the whole batch's."""
+    with _unsaid():
+        return compiler.graph(of_samples(batch, 1))
 
 
 @contextmanager
@@ -173,6 +165,8 @@ def samples_of(batch: Mapping[str, Any]) -> int:
     sizes = [v.shape[0] for _, v in leaves_of(batch, "") if isinstance(v, torch.Tensor) and v.dim()]
     if not sizes:
         raise InputError("The batch has no tensor whose first dim could be its size.")
+    if not sizes[0]:
+        raise InputError("The example batch is empty: its first dim is 0. Pass one with samples.")
     return int(sizes[0])
 
 

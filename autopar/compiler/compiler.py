@@ -53,8 +53,11 @@ def captured(
         train=training,
         autocast=options.precision.autocast,
     )
-    # Evaluation moves the same tensors; only their letters (I, R) tell shards from copies.
-    return with_outputs(found if training else found.with_gradients(), options.outputs)
+    if not training:
+        # Evaluation moves the same tensors; only their letters (I, R) tell shards from copies.
+        frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+        found = found.with_gradients(frozen)
+    return with_outputs(found, options.outputs)
 
 
 class Compiler:

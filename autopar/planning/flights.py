@@ -55,6 +55,7 @@ class Flights:
         self._saved = saved
         self._plans: dict[int, tuple[Posed, Plan]] = {}
         self._searched: dict[int, Searched] = {}
+        self._bounds: dict[int, float] = {}
 
     def limited(self, nbytes: float) -> Flights:
         """Within another limit; the problem and the plan without a limit serve both."""
@@ -91,16 +92,23 @@ class Flights:
 
     def may_take_less(self, seconds: float, in_flight: int) -> bool:
         """Whether the solver's bound leaves room below so many seconds; where there is no limit, yes."""
+        if seconds == math.inf or self._settings.memory_limit is None:
+            return True
+        return self._fastest.bound_s < seconds and self.bound_s(in_flight) < seconds
+
+    def bound_s(self, in_flight: int) -> float:
+        """No plan takes less, as the solver counts: known long before the best plan within a limit."""
+        if in_flight not in self._bounds:
+            self._bounds[in_flight] = self._bound_s(in_flight)
+        return self._bounds[in_flight]
+
+    def _bound_s(self, in_flight: int) -> float:
         limit = self._settings.memory_limit
-        if seconds == math.inf or limit is None:
-            return True
-        if self._fastest.bound_s >= seconds:
-            return False
-        if self.unlimited(in_flight) is not None:
-            return True
+        if limit is None or self.unlimited(in_flight) is not None:
+            return self._fastest.bound_s
         richer = self._richer.flying(in_flight)
         counted = Limit(limit - richer.priced.least_working, in_flight)
-        return richer.ready.bound_s(counted) < seconds
+        return max(self._fastest.bound_s, richer.ready.bound_s(counted))
 
     def _planned(self, in_flight: int) -> tuple[Posed, Plan]:
         found, limit = self.unlimited(in_flight), self._settings.memory_limit

@@ -300,8 +300,7 @@ def edges(stages: Stages) -> tuple[Edge, ...]:
     found: dict[tuple[int, int], bool] = {}
     for crossing in stages.crossings:
         pair = (crossing.source, crossing.target)
-        tensor = stages.graphs[crossing.source].tensors[crossing.tensor]
-        found[pair] = found.get(pair, False) or tensor.differentiable
+        found[pair] = found.get(pair, False) or crossing.returns
     return tuple(Edge(*pair, gradient) for pair, gradient in sorted(found.items()))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ LISTED = 8
 Optimizer = torch.optim.Optimizer
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 """The optimizer's state and settings by parameter: ranks of a pipeline have different parameters."""
+MODEL, OPTIMIZER, STATE = "model.", "optimizer.", "state."
+"""What keys begin with: in a checkpoint, and in the optimizer's part of it."""
 
 
 def save(
@@ -67,6 +69,9 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
         raise InputError(f"{path} is no checkpoint: it has no .metadata file.")
     state = _state(model, optimizer, 0)
     plain = _map_tensors(state, _plain)
+    stateless = _stateless(Path(path), state.get("optimizer", {}))
+    for key in [key for key in plain.get("optimizer", {}) if _parameter_of(key) in stateless]:
+        del plain["optimizer"][key]
     try:
         with _alone_is_fine():
             state_dict_loader.load(plain, checkpoint_id=path, no_dist=not dist.is_initialized())
@@ -82,12 +87,34 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
         with _of_names(model, optimizer) as trains:
             if trains:
                 set_optimizer_state_dict(model, optimizer, state["optimizer"], options=OPTIONS)
+            else:
+                _set_settings(model, optimizer, state["optimizer"])
+        for name, parameter in model.named_parameters():
+            if name in stateless:
+                optimizer.state.pop(parameter, None)
     seeds = _seeds(model)
     if seeds is None:
         torch.set_rng_state(plain["rng"])
     else:
         seeds.state = plain["rng"]
     return int(plain["step"])
+
+
+def _stateless(path: Path, optimizer: Mapping[str, Any]) -> set[str]:
+    """The parameters that an optimizer has no state of in the checkpoint, as they never had a gradient.
+
+    A new optimizer has one of each until it is told otherwise.
+    """
+    kept = FileSystemReader(path).read_metadata().state_dict_metadata
+    ours = {key.removeprefix(OPTIMIZER) for key in kept if key.startswith(OPTIMIZER)}
+    known = {key.removeprefix(MODEL) for key in kept if key.startswith(MODEL)}
+    wanted, there = ({_parameter_of(key) for key in keys} for keys in (optimizer, ours))
+    return {name for name in wanted - there if name in known} if ours else set()
+
+
+def _parameter_of(key: str) -> str:
+    """Whose state an entry of an optimizer's is; empty for what is no state."""
+    return key.removeprefix(STATE).rpartition(".")[0] if key.startswith(STATE) else ""
 
 
 def _other_sizes(path: Path, model: dict[str, Any]) -> str:
@@ -123,9 +150,34 @@ def _state(model: nn.Module, optimizer: Optimizer | None, step: int) -> dict[str
     }
     if optimizer is not None:
         with _of_names(model, optimizer) as trains:
-            found = get_optimizer_state_dict(model, optimizer, options=OPTIONS) if trains else {}
-            state["optimizer"] = found
+            state["optimizer"] = (
+                get_optimizer_state_dict(model, optimizer, options=OPTIONS)
+                if trains
+                else _settings(model, optimizer)
+            )
     return state
+
+
+def _settings(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """Those of parameters that are all frozen, under the names that torch would give them."""
+    return {key: group[setting] for key, group, setting in _named_settings(model, optimizer)}
+
+
+def _set_settings(model: nn.Module, optimizer: Optimizer, settings: Mapping[str, Any]) -> None:
+    """The other way."""
+    for key, group, setting in _named_settings(model, optimizer):
+        group[setting] = settings[key]
+
+
+def _named_settings(
+    model: nn.Module, optimizer: Optimizer
+) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """By parameter and setting: the key of a checkpoint, and where the value is."""
+    name_of = {parameter: name for name, parameter in model.named_parameters()}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            for setting in group.keys() - {"params"}:
+                yield f"param_groups.{name_of[parameter]}.{setting}", group, setting
 
 
 @contextmanager

@@ -25,6 +25,8 @@ from autopar.runtime import _torch
 
 KEY = "autopar/failed"
 POLL_S, GRACE_S = 0.5, 3.0
+LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+"""What a rank raises whose peer has gone: it did not fail first."""
 STOP_S = 10.0
 """How long the end of the process waits for the thread's last question to the store."""
 
@@ -97,11 +99,15 @@ class _Watch:
 
 
 def _say(found: dict[str, Any]) -> None:
-    print(
-        f"autopar: rank {found['rank']} failed first: {found['message']}",
-        file=sys.stderr,
-        flush=True,
-    )
+    message = found["message"]
+    if any(sign in message for sign in LOST):
+        said = (
+            f"rank {found['rank']} was the first to lose its connection to another rank, which ended "
+            f"without a message (killed, out of memory, or by sys.exit): {message}"
+        )
+    else:
+        said = f"rank {found['rank']} failed first: {message}"
+    print(f"autopar: {said}", file=sys.stderr, flush=True)
 
 
 _watch = _Watch()

@@ -84,3 +84,12 @@ class Held(nn.Module):
             refuse_leftovers(source, match.missing, match.unexpected, strictly)
         load(source, self._targets, match)
         return match
+
+
+def refuse_without_gradients() -> None:
+    """Raise `InputError`, on all ranks alike, before a step that has to record gradients cannot."""
+    if not torch.is_grad_enabled():
+        raise InputError(
+            "train_step computes gradients, which are off here (torch.no_grad, inference_mode). "
+            "Call it outside; to evaluate, call the model itself."
+        )

@@ -18,7 +18,7 @@ from autopar.plans.plan import Plan
 from autopar.request.batch import Batch
 from autopar.runtime import agreement, context, regather
 from autopar.runtime.clip import clip_grad_norm_
-from autopar.runtime.held import Held
+from autopar.runtime.held import Held, refuse_without_gradients
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
 from autopar.runtime.outputs import class_named, rebuild
@@ -153,6 +153,7 @@ class Parallel(Held):
         `InputError` where parts would change what the model computes (batch norm, a contrastive
         loss) or do not divide the batch.  With a `scaler` the gradients are scaled, the loss is not.
         """
+        refuse_without_gradients()
         scaled = (lambda loss: loss) if scaler is None else scaler.scale
         if microbatches == 1:
             loss = self._loss_of(self(**batch))

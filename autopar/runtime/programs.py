@@ -135,6 +135,10 @@ def in_parts(batch: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     """The batch in equal pieces of its first dim; what lacks that dim goes to all."""
     tensors = [v for v in batch.values() if isinstance(v, torch.Tensor) and v.dim()]
     size = tensors[0].shape[0] if tensors else 0
+    if not size:
+        raise InputError(
+            "The batch is empty, or has no tensor with a first dim: there are no parts."
+        )
     if count < 1 or size % count:
         fitting = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
         raise InputError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from autopar.errors import ScheduleError
 from autopar.schedules.chimera import chimera
 from autopar.schedules.dualpipe_v import dualpipe_v
+from autopar.schedules.eager import eager
 from autopar.schedules.gpipe import gpipe
 from autopar.schedules.interleaved import interleaved
 from autopar.schedules.naive import naive
@@ -41,6 +42,7 @@ SCHEDULES: dict[str, Named] = {
     "naive": Named(naive),
     "gpipe": Named(gpipe),
     "1f1b": Named(one_f_one_b),
+    "eager-1f1b": Named(eager),
     "interleaved": Named(interleaved, per_worker=None),
     "zb-h1": Named(zb_h1),
     "zb-h2": Named(zb_h2),

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from autopar.errors import InfeasibleError
 from autopar.stages.period import bracketed, possible
 from autopar.stages.priced import Picked, Priced, price
@@ -236,7 +238,18 @@ def _why(problem: StageProblem, every: Sequence[Priced]) -> str:
     )
     if least is None:
         return "no way offers any range of layers; every time in the tables is infinite"
+    if (layer := _missing(problem)) is not None:
+        return f"no way offers a range with layer {layer}; its times in the tables are infinite"
     return (
-        f"no plan fits into {problem.memory_nbytes:.4g} bytes per device (the smallest range of layers "
-        f"takes {least:.4g}); offer ways that keep less, more devices, or more memory"
+        f"no plan fits into {problem.memory_nbytes:.4g} bytes per device, though the smallest range of "
+        f"layers takes {least:.4g}; offer ways that keep less, more devices, or more memory"
     )
+
+
+def _missing(problem: StageProblem) -> int | None:
+    """A layer that no table has a finite range of."""
+    offered = np.any([way.offered for table in problem.tables for way in table.ways], axis=0)
+    for layer in range(problem.positions - 1):
+        if not offered[: layer + 1, layer + 1 :].any():
+            return layer
+    return None

@@ -174,6 +174,9 @@ class StageProblem:
                 raise PlanError(
                     f"{at}: {name} has shape {array.shape}, not {self.positions} squared"
                 )
+        if np.isnan(way.seconds).any():
+            first = tuple(int(i) for i in np.argwhere(np.isnan(way.seconds))[0])
+            raise PlanError(f"{at}: the seconds at {first} are not a number")
         if np.tril(way.offered).any():
             raise PlanError(f"{at}: a range that does not end behind its start; make it infinite")
         for name, array in way.arrays():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,6 +48,11 @@ class Alone:
             )  # fmt: skip
         except InfeasibleError:
             return None
+
+    def look_ahead(self) -> None:
+        """Find what no plan undercuts, where nothing else is to be done: `after_all` asks for it."""
+        with suppress(InfeasibleError):
+            self._flights.bound_s(self.settings.in_flight)
 
     @cached_property
     def _kept(self) -> Mapping[str, Saved]:

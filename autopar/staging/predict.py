@@ -95,12 +95,12 @@ def _messages(plan: PipelinePlan, stages: Stages, stage: int, worker: int) -> tu
     """Tensors of a microbatch that a stage there exchanges with other workers', and their gradients."""
     held = plan.schedule.held[worker]
     crossing = [
-        stages.graphs[c.source].tensors[c.tensor]
+        c
         for c in stages.crossings
         for here, there in ((c.source, c.target), (c.target, c.source))
         if here == stage and there not in held
     ]
-    return len(crossing), sum(tensor.differentiable for tensor in crossing)
+    return len(crossing), sum(c.returns for c in crossing)
 
 
 def costs(
@@ -177,9 +177,9 @@ def _traffic(
                 arriving = two.choice[f"received_{tensor.name}"].outputs[0]
                 right = _border(two, arriving)
                 out += seconds(tensor.nbytes, left, right, link)
-                into += seconds(tensor.nbytes, right, left, link) * tensor.differentiable
+                into += seconds(tensor.nbytes, right, left, link) * crossing.returns
             there, back = max(there, out), max(back, into)
-    flows = any(graph.tensors[c.tensor].differentiable for c in crossings)
+    flows = any(c.returns for c in crossings)
     return Traffic(first.source, first.target, there, back if flows else None)
 
 

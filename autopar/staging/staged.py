@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from autopar.blocks import blocks
 from autopar.capture.saved import saved
-from autopar.errors import InputError
+from autopar.errors import InputError, ScheduleError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.planning.posed import Settings
@@ -66,14 +67,25 @@ class Wanted:
                 f"{len(cuts)} cuts make {count} stages; {name} on {len(workers)} workers has {usual}: "
                 f"pass {usual - 1} cuts, or schedule='interleaved' for several stages on each worker."
             )
-        parts = microbatches or _divisor(named.parts(len(workers)), samples)
-        return cls(workers, count, name, parts, tuple(cuts))
+        usually = named.parts(len(workers))
+        made = cls(workers, count, name, microbatches or usually, tuple(cuts))
+        return made if microbatches or not samples else made._dividing(samples, usually)
 
     @classmethod
     def like(cls, plan: PipelinePlan) -> Wanted:
         """What a plan decided."""
         schedule = plan.schedule
         return cls(plan.workers, schedule.stages, schedule.name, plan.microbatches, plan.cuts)
+
+    def _dividing(self, samples: int, usually: int) -> Wanted:
+        """In equal parts of a batch that the schedule can be made of: as many as usual, or near it."""
+        divisors = (parts for parts in range(1, samples + 1) if samples % parts == 0)
+        for parts in sorted(divisors, key=lambda n: (n > usually, abs(n - usually))):
+            with suppress(ScheduleError):
+                found = replace(self, microbatches=parts)
+                found.build()
+                return found
+        return self
 
     def build(self) -> Schedule:
         """The schedule of a step, or of a stream of batches."""
@@ -86,13 +98,6 @@ class Wanted:
                 f"{self.stages}. Pass {workers - 1} cuts."
             )
         return typical(self.schedule, workers, self.microbatches)
-
-
-def _divisor(most: int, samples: int | None) -> int:
-    """As many equal parts of a batch as there can be, up to `most`."""
-    if not samples:
-        return most
-    return max(parts for parts in range(1, most + 1) if samples % parts == 0)
 
 
 def _permitted(name: str, asynchronous: bool) -> None:

@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--network", action="append", choices=NETWORKS, help="default: all")
     parser.add_argument("--model", action="append", choices=MODELS, help="default: all")
     parser.add_argument("--contender", action="append", choices=FAMILIES, help="default: all")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tiny", action="store_true", help="small models: is everybody equal?")
     parser.add_argument("--profiles", type=Path, help="folder that keeps the calibrated profiles")
     parser.add_argument("-o", "--output", type=Path, help="JSON; what it has of other races stays")

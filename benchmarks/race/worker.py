@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -27,10 +28,16 @@ from ours import settings as ours
 from pipeline import settings as pipelines
 from tensor import settings as tensors
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from setting import SETTLING
+
 FAMILIES = (data, tensors, pipelines, ours)
 LEARNING_RATE = 1e-4
 TRIED, WARM_UP = 3, 1
-"""Steps of every setting that are timed, and that are not."""
+"""Steps of every setting that are timed, and rounds that are not."""
+TURN = SETTLING + 2
+"""Steps of a turn."""
 
 
 @dataclass
@@ -116,9 +123,9 @@ def race(model: Model, place: Place, rounds: int, families: Sequence[str]) -> li
     finalists = [(Racer(setting.build(model, place)), tried) for setting, tried in best.values()]
     for number in range(rounds + WARM_UP):
         for racer, tried in turned(finalists, number):
-            seconds = racer.seconds(batches[number % len(batches)])
+            seconds = [racer.seconds(batches[number % len(batches)]) for _ in range(TURN)]
             if number >= WARM_UP:
-                tried.seconds.append(seconds)
+                tried.seconds += seconds[SETTLING:]
     return [tried for _, tried in every]
 
 
@@ -143,8 +150,8 @@ def attempt(
             return tried
         racer = Racer(contender)
         tried.tried_s = [
-            racer.seconds(batches[number % len(batches)]) for number in range(WARM_UP + TRIED)
-        ][WARM_UP:]
+            racer.seconds(batches[number % len(batches)]) for number in range(SETTLING + TRIED)
+        ][SETTLING:]
     agreed: list[Any] = [tried.error, tried.tried_s]
     dist.broadcast_object_list(agreed)
     tried.error, tried.tried_s = agreed

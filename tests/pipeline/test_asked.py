@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from autopar.compiler.automatic import samples_of
 from autopar.errors import InputError, ScheduleError
 from autopar.mesh import Mesh
-from autopar.schedules import build
+from autopar.runtime.programs import in_parts
+from autopar.schedules import SCHEDULES, build
 from autopar.staging.staged import Wanted, asked_of_pipelines, worker_meshes
 
 
@@ -119,3 +122,27 @@ def test_cuts_make_one_stage_more() -> None:
         InputError, match="2 cuts make 3 stages; 1f1b on 2 workers has 2: pass 1 cuts"
     ):
         Wanted.of(Mesh.of(2), 2, "1f1b", None, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "samples", "microbatches"),
+    [
+        ("1f1b", 8, 4), ("1f1b", 9, 3), ("1f1b", 7, 1), ("pipedream-2bw", 16, 4),
+        ("dualpipe-v", 8, 8), ("eager-1f1b", 16, 4),
+    ],
+)  # fmt: skip
+def test_defaults_are_what_the_batch_and_the_schedule_can_have(
+    schedule: str, samples: int, microbatches: int
+) -> None:
+    """Three workers, where the usual number of parts does not divide the batch."""
+    asynchronous = SCHEDULES[schedule].asynchronous
+    wanted = Wanted.of(Mesh.of(4), [1, 1, 2], schedule, None, (), asynchronous, samples)
+    assert wanted.microbatches == microbatches
+    wanted.build().check()
+
+
+def test_an_empty_batch_is_refused() -> None:
+    with pytest.raises(InputError, match="The example batch is empty: its first dim is 0"):
+        samples_of({"x": torch.empty(0, 4)})
+    with pytest.raises(InputError, match="there are no parts"):
+        in_parts({"x": torch.empty(0, 4)}, 2)

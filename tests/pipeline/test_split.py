@@ -6,6 +6,8 @@ from collections import Counter
 from functools import cache
 
 import pytest
+import torch
+from torch import nn
 
 from autopar.capture import capture
 from autopar.errors import InputError
@@ -96,3 +98,25 @@ def test_every_stage_reads_parameters(name: str) -> None:
     for count in (2, 3):
         made = split(whole, balanced(whole, [1.0] * count))
         assert all(part.leaves("parameter") for part in made.graphs)
+
+
+class Distilled(nn.Module):
+    """The teacher is trained by nobody, though its weights could be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher, self.student = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        said = self.teacher(x)
+        return (torch.relu(self.student(x)) - said.detach()).square().mean()
+
+
+def test_no_gradient_returns_to_what_is_only_read_detached() -> None:
+    whole = capture(Distilled(), {"x": torch.randn(4, 8)})
+    first, second, *_ = [node.name for node in computing(whole)]
+    made = split(whole, [second])
+    assert [(c.source, c.target, c.returns) for c in made.crossings] == [(0, 1, False)]
+    assert edges(made) == (Edge(0, 1, False),)
+    with pytest.raises(InputError, match=f"no operator '{first}' that a stage could begin with"):
+        split(whole, [first])

@@ -93,3 +93,11 @@ def test_weights_that_are_fetched_together() -> None:
     assert "Trying to backward through the graph a second time" in message
     made = staged("gpt2", (2, 2), "1f1b", seed=0)
     check_limits(made.plan, Relays(made.stages))
+
+
+def test_gradients_that_would_be_zeros() -> None:
+    made = staged("gpt2", (1, 1), "1f1b")
+    crossings = tuple(replace(crossing, returns=False) for crossing in made.stages.crossings)
+    relays = Relays(replace(made.stages, crossings=crossings))
+    with pytest.raises(InputError, match=r"a gradient of zeros for .* stage 1 reads without one"):
+        check_limits(made.plan, relays)

@@ -185,6 +185,8 @@ def test_bad_tables_are_named() -> None:
         broken(rest_nbytes=np.zeros((2, 1)))
     with pytest.raises(PlanError, match="borders"):
         broken(entry=9)
+    with pytest.raises(PlanError, match=r"the seconds at \(0, 0\) are not a number"):
+        broken(forward_s=np.full_like(way.forward_s, np.nan))
     with pytest.raises(PlanError, match="does not end behind"):
         broken(
             forward_s=np.ones_like(way.forward_s),
@@ -205,6 +207,21 @@ def test_what_does_not_fit_is_said() -> None:
         plan_stages(replace(problem, memory_nbytes=1e-9))
     with pytest.raises(InfeasibleError, match="fills 1000 devices"):
         plan_stages(replace(problem, devices=1000))
+
+
+def test_a_layer_that_no_way_offers_is_named() -> None:
+    problem = random_problem(4, (ONE_F_ONE_B,))
+
+    def without_first(way: Way) -> Way:
+        forward = way.forward_s.copy()
+        forward[0, :] = np.inf
+        return replace(way, forward_s=forward)
+
+    tables = tuple(
+        replace(table, ways=tuple(map(without_first, table.ways))) for table in problem.tables
+    )
+    with pytest.raises(InfeasibleError, match="no way offers a range with layer 0"):
+        plan_stages(replace(problem, tables=tables))
 
 
 def chain(

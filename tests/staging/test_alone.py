@@ -10,7 +10,8 @@ from autopar.compiler.automatic import source_of
 from autopar.mesh import Mesh
 from autopar.planning.posed import Compilation
 from autopar.staging.alone import Alone
-from autopar.staging.choose import Chosen, Wishes, choose
+from autopar.staging.choose import Wishes, choose
+from autopar.staging.rivals import Chosen
 from cost_models.hardware import load
 from tests.staging.cases import compiler_of
 from tests.staging.hosts import slow_hosts

@@ -11,8 +11,9 @@ from autopar.errors import InfeasibleError, InputError
 from autopar.mesh import Mesh
 from autopar.planning.posed import Settings
 from autopar.plans.pipeline_plan import PipelinePlan
-from autopar.staging.choose import Chosen, Wishes, choose
+from autopar.staging.choose import Wishes, choose
 from autopar.staging.predict import predict
+from autopar.staging.rivals import Chosen
 from autopar.staging.shapes import shapes
 from cost_models.hardware import Hardware
 from tests.staging.cases import compiler_of
@@ -81,7 +82,7 @@ def test_stages_have_to_be_worth_it(slow: Chosen, monkeypatch: pytest.MonkeyPatc
     plain = next(each for each in slow.compared if each.what.startswith("no stages"))
     assert slow.staged is not None and slow.staged.plan.prediction is not None
     assert plain.step_s is not None and plain.step_s > 1.05 * slow.staged.plan.prediction.step_s
-    monkeypatch.setattr("autopar.staging.choose.WORTH", 1e3)
+    monkeypatch.setattr("autopar.staging.rivals.WORTH", 1e3)
     kept = chosen(hosts())
     assert kept.staged is None and kept.plain is not None
     said = [view.mesh for view in kept.plain.plan.views if "stages have to be" in view.mesh]
@@ -106,7 +107,9 @@ def test_memory_is_kept() -> None:
     tight = chosen(hosts(), Wishes("1f1b"), memory=1.02 * most)
     assert tight.staged is not None and tight.staged.plan.prediction is not None
     assert all(s.nbytes <= 1.02 * most for s in tight.staged.plan.prediction.stages)
-    with pytest.raises(InfeasibleError):
+    with pytest.raises(
+        InfeasibleError, match="Use more devices, a smaller batch, or a higher limit"
+    ):
         chosen(hosts(), Wishes("1f1b"), memory=0.1 * most)
 
 

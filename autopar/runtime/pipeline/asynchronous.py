@@ -10,6 +10,7 @@ import torch
 from autopar.errors import InputError
 from autopar.request.batch import Batch
 from autopar.runtime import agreement
+from autopar.runtime.held import refuse_without_gradients
 from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.pipeline.stream import Stream
@@ -38,6 +39,7 @@ class Asynchronous(Pipelined):
         `optimizer` is any over ``parallel.parameters()``; each rank's steps once per batch, on the
         gradients of its own stage, and finds them cleared afterwards.
         """
+        refuse_without_gradients()
         built = self._stream_of(batches)
         self._refuse(optimizer)
         self._agree(batches[0])

@@ -26,6 +26,7 @@ def check_limits(plan: PipelinePlan, relays: Relays) -> None:
             "Choose cuts before it."
         )
     _check_workers(plan)
+    _check_gradients(stages)
     for border, names in enumerate(relays.borders):
         for name in names:
             _check_layout(plan, relays, border, name)
@@ -57,6 +58,19 @@ def _check_workers(plan: PipelinePlan) -> None:
             raise InputError(
                 f"Torch's pipeline engine numbers ranks in ascending order; place {place} of the "
                 f"workers has ranks {', '.join(map(str, ranks))}."
+            )
+
+
+def _check_gradients(stages: Stages) -> None:
+    """Torch's engine sends zeros where there is no gradient, and an optimizer would decay weights."""
+    returning = {crossing.tensor for crossing in stages.crossings if crossing.returns}
+    for crossing in stages.crossings:
+        tensor = stages.graphs[crossing.source].tensors[crossing.tensor]
+        if tensor.differentiable and tensor.name not in returning:
+            raise InputError(
+                f"Torch's pipeline engine would send a gradient of zeros for {tensor.name}, which "
+                f"stage {crossing.target} reads without one (behind a detach). Choose cuts behind that, "
+                "or detach it where it is made."
             )
 
 

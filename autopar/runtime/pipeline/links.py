@@ -85,7 +85,7 @@ class Links:
         end = self._layout(taker, self._received(crossing, taker))
         dtype = getattr(torch, tensor.dtype)
         back = None
-        if tensor.differentiable:
+        if crossing.returns:
             back = Channel(tensor.shape, dtype, end, start, self.device)
         return Way(tensor.name, number, Channel(tensor.shape, dtype, start, end, self.device), back)
 

@@ -18,7 +18,7 @@ from autopar.request.batch import Batch
 from autopar.runtime import agreement, context
 from autopar.runtime.clip import gradients, shrink, total_norm
 from autopar.runtime.expected import Expected
-from autopar.runtime.held import Held
+from autopar.runtime.held import Held, refuse_without_gradients
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
 from autopar.runtime.pipeline.built import Built
@@ -228,6 +228,7 @@ class Pipelined(Held):
         self, engine: Engine, batch: Mapping[str, Any], scaler: torch.amp.GradScaler | None = None
     ) -> torch.Tensor:
         """`train_step`, the actions being interpreted by `engine`."""
+        refuse_without_gradients()
         built = self._for_batch(batch, training=True)
         self._agree(batch)
         for copy in self._copies:

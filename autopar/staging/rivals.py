@@ -1,0 +1,174 @@
+"""Pipelines and a plan without stages against each other: the least predicted step wins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from autopar.errors import InfeasibleError
+from autopar.mesh import Mesh
+from autopar.planning.posed import Compilation
+from autopar.plans.pipeline_plan import Compared, PipelinePlan
+from autopar.plans.record import View
+from autopar.processes import Aside
+from autopar.stages import Planner, StagePlan, StageProblem
+from autopar.staging.alone import Alone
+from autopar.staging.staged import Staged
+from autopar.staging.tabled import Tabled
+from cost_models.hardware import Hardware
+
+BEHIND = 1.25
+"""Times the best step known: what its table puts further behind is not compiled."""
+NEAR = 1.05
+"""Times the best step known: where no plan of the table can be faster than that, none is sought.  Stages
+that are solved by themselves may be a little better than their table."""
+WORTH = 1.05
+"""Stages must be predicted so many times as fast as none where the profile does not know how ranks wait
+for each other, which they do with every message.  On two ranks of one machine, both forms being
+predicted at 219 ms, stages took 220 ms alone and 255 to 290 in turn with other programs, none 207."""
+
+
+def worth_of(hardware: Hardware) -> float:
+    """How many times as fast as none stages have to be, by a profile as ranks of full hosts see it."""
+    knows_waiting = hardware.device.behind > 0 or hardware.device.late_s > 0
+    return 1.0 if knows_waiting else WORTH
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The winner: a pipeline (perhaps of one stage), or a plan without microbatches."""
+
+    staged: Staged | None
+    plain: Compilation | None
+    compared: tuple[Compared, ...]
+
+
+class Rivals:
+    """Pipelines that were compiled, and what all that was compared would take."""
+
+    def __init__(
+        self,
+        fitting: Callable[[Tabled, StageProblem, StagePlan], Staged],
+        alone: Alone | None,
+        worth: float,
+    ) -> None:
+        """`alone`: without stages, where that may fit; stages must be `worth` times as fast."""
+        self._fitting, self._alone, self._worth = fitting, alone, worth
+        self._at_last: Compilation | None = None
+        self._refused: list[InfeasibleError] = []
+        self._best: Staged | None = None
+        self._entered: set[object] = set()
+        self.compared: list[Compared] = []
+
+    @cached_property
+    def _soon(self) -> Compilation | None:
+        found = self._alone.soon() if self._alone else None
+        if self._alone and not found:
+            self._alone.look_ahead()  # while the planner may still be busy
+        return found
+
+    @property
+    def _plain(self) -> Compilation | None:
+        """The plan without stages, where it was found soon or at last."""
+        return self._at_last or self._soon
+
+    def _to_beat(self, stages: int | None) -> float:
+        """The step that a plan of so many stages at most (None: any number) has to undercut."""
+        plain = math.inf if self._plain is None else self._plain.plan.estimate.step_s
+        plain /= 1.0 if stages == 1 else self._worth
+        return plain if self._best is None else min(plain, _step(self._best))
+
+    def enter(self, tabled: Tabled, problem: StageProblem) -> None:
+        """Compile the planner's answer, unless its table leaves it no hope."""
+        planner = Planner(problem)
+        try:
+            with Aside(planner.plan) as planned:
+                if self._is_hopeless(planner):
+                    return
+                plan = planned.result()
+            self._enter(tabled, problem, plan)
+        except InfeasibleError as error:
+            self._refused.append(error)
+
+    def _is_hopeless(self, planner: Planner) -> bool:
+        """Whether no plan of a table comes near what is known."""
+        near = NEAR * self._to_beat(planner.problem.most_stages)
+        if near == math.inf or not planner.is_hopeless(near):
+            return False
+        self.compared.append(Compared(_bounded(planner.problem), near))
+        return True
+
+    def _enter(self, tabled: Tabled, problem: StageProblem, plan: StagePlan) -> None:
+        if plan.step_s > BEHIND * self._to_beat(problem.most_stages):
+            self.compared.append(Compared(_planned(tabled, plan), plan.step_s))
+            return
+        if (same := (plan.schedule, plan.microbatches, plan.stages)) in self._entered:
+            return
+        self._entered.add(same)
+        staged = self._fitting(tabled, problem, plan)
+        self.compared.append(Compared(_named(staged.plan), _step(staged)))
+        if self._best is None or _step(staged) < _step(self._best):
+            self._best = staged
+
+    def enter_alone(self, mesh: Mesh) -> None:
+        """Seek the plan without stages after all, unless its bound leaves it no hope."""
+        name = f"no stages on {mesh}"
+        if self._plain is None and self._alone is not None:
+            self._at_last = self._alone.after_all(self._worth * self._to_beat(1))
+            if self._plain is None and self._best is not None:
+                name += ", near the best"
+        step = None if self._plain is None else self._plain.plan.estimate.step_s
+        self.compared.append(Compared(name, step))
+
+    def winner(self) -> Chosen:
+        """The better one of the best pipeline and a plan without."""
+        compared, plain = tuple(self.compared), self._plain
+        if self._best is None and plain is None:
+            raise self._refused[0]
+        if self._best is None or (plain and self._is_as_good(plain, self._best)):
+            assert plain is not None
+            views = tuple(
+                View(self._passed_over(each, plain), each.step_s) for each in compared[:-1]
+            )
+            return Chosen(None, replace(plain, plan=replace(plain.plan, views=views)), compared)
+        assert self._best.plan.prediction is not None
+        prediction = replace(self._best.plan.prediction, compared=compared)
+        plan = replace(self._best.plan, prediction=prediction)
+        return Chosen(replace(self._best, plan=plan), None, compared)
+
+    def _is_as_good(self, plain: Compilation, staged: Staged) -> bool:
+        """Whether stages are not worth it."""
+        worth = self._worth if staged.plan.schedule.stages > 1 else 1.0
+        return plain.plan.estimate.step_s <= worth * _step(staged)
+
+    def _passed_over(self, other: Compared, plain: Compilation) -> str:
+        """What was compared; where it is faster than the plan without, why it lost."""
+        if other.step_s is None or other.step_s >= plain.plan.estimate.step_s:
+            return other.what
+        return f"{other.what} (stages have to be {self._worth} times as fast as none)"
+
+
+def _step(staged: Staged) -> float:
+    assert staged.plan.prediction is not None
+    return staged.plan.prediction.step_s
+
+
+def _named(plan: PipelinePlan) -> str:
+    return _words(plan.schedule.name, plan.microbatches, [worker.mesh for worker in plan.workers])
+
+
+def _bounded(problem: StageProblem) -> str:
+    stages = "one stage in microbatches" if problem.most_stages == 1 else "stages"
+    return f"{stages}, at least (by the bound of all plans of the table)"
+
+
+def _planned(tabled: Tabled, plan: StagePlan) -> str:
+    meshes = [tabled.decided[stage.way].mesh for stage in plan.stages]
+    return f"{_words(plan.schedule, plan.microbatches, meshes)}, by its table"
+
+
+def _words(schedule: str, microbatches: int, meshes: Iterable[Mesh]) -> str:
+    sizes = "+".join("x".join(map(str, mesh.sizes)) for mesh in meshes)
+    return f"{schedule} of {microbatches} microbatches on {sizes}"
