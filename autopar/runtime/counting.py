@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.runtime._torch import TorchDispatchMode
+from autopar.runtime.beside import description
 
 KINDS = {
     "allreduce_": "all_reduce",
@@ -50,6 +51,7 @@ class CountTraffic(TorchDispatchMode):
         self.nbytes: Counter[tuple[str, str, str]] = Counter()
         self.calls: Counter[tuple[str, str, str]] = Counter()
         self._axis_of: dict[str, str] = {mesh.get_group(name).group_name: name for name in names}
+        self._axis_of |= {description(name): name for name in names}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -75,8 +77,13 @@ class CountTraffic(TorchDispatchMode):
         self.calls[key] += 1
 
     def _axis(self, group: Any) -> str:
-        name = group if isinstance(group, str) else _group(group).group_name
-        return str(self._axis_of.get(name, name))
+        if isinstance(group, str):
+            return self._axis_of.get(group, group)
+        found = _group(group)
+        for name in (found.group_name, found.group_desc):
+            if name in self._axis_of:
+                return self._axis_of[name]
+        return str(found.group_name)
 
 
 def _group(boxed: Any) -> dist.ProcessGroup:

@@ -27,6 +27,7 @@ from autopar.runtime.programs import Compiles, Programs, in_parts
 from autopar.runtime.random import Seeds
 from autopar.runtime.reducer import Reducer
 from autopar.runtime.shards import placements
+from autopar.runtime.beside import beside
 from autopar.runtime.state import buffers, register, slots, targets
 from autopar.runtime.weights.fill import fill
 from autopar.runtime.weights.initialise import Init
@@ -79,8 +80,9 @@ class Parallel(Held):
         )  # fmt: skip
         self._leaves = Leaves(self._slots, self.axes, self._tree)
         self._reducer = Reducer(
-            self._in_order(program.graph), self.axes, self._leaves.step_ended, program.plan.buckets
-        )
+            self._in_order(program.graph), beside(self.axes, device_mesh, program.plan),
+            self._leaves.step_ended, program.plan.buckets,
+        )  # fmt: skip
 
     def _register(self, model: nn.Module, graph: Graph) -> None:
         persistent = set(model.state_dict())

@@ -1,0 +1,63 @@
+"""Groups of their own for sums of gradients, which run beside the backward that still communicates.
+
+A group works off its collectives one after the other.  On an axis on which the backward itself has
+collectives, each of them would wait for all sums that were started before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from autopar.plans.plan import Plan
+from autopar.runtime.context import Axes
+
+
+def description(axis: str) -> str:
+    """What the group of an axis' gradients is called."""
+    return f"gradients_{axis}"
+
+
+def beside(axes: Axes, mesh: DeviceMesh, plan: Plan) -> Axes:
+    """The axes as gradients use them; all ranks of the mesh call it.
+
+    Groups are made by all processes together, so a mesh of some of them keeps its own.
+    """
+    busy = both_at_once(plan) if mesh.size() == dist.get_world_size() else ()
+    own = {
+        name: replace(axes[name], group=_group(mesh, name)) for name in busy if axes[name].size > 1
+    }
+    return replace(axes, by_name={**axes.by_name, **own})
+
+
+def both_at_once(plan: Plan) -> tuple[str, ...]:
+    """Axes on which a backward has collectives while gradients are summed there."""
+    flows = [flow for flow in plan.estimate.flows if flow.direction == "backward"]
+    once, often = (
+        {flow.axis for flow in flows if flow.scope == scope} for scope in ("step", "microbatch")
+    )
+    return tuple(name for name in plan.mesh.names if name in once & often)
+
+
+def _group(mesh: DeviceMesh, name: str) -> dist.ProcessGroup:
+    place = (mesh.mesh_dim_names or ()).index(name)
+    lines = mesh.mesh.movedim(place, -1).reshape(-1, mesh.size(place)).tolist()
+    key = name, tuple(map(tuple, lines))
+    if key not in _MADE or not _is_alive(_MADE[key]):
+        mine, _ = dist.new_subgroups_by_enumeration(lines, group_desc=description(name))
+        assert mine is not None
+        _MADE[key] = mine
+    return _MADE[key]
+
+
+_MADE: dict[tuple[str, tuple[tuple[int, ...], ...]], dist.ProcessGroup] = {}
+"""Groups stay until all are destroyed, with threads and connections; models on one mesh share theirs."""
+
+
+def _is_alive(group: dist.ProcessGroup) -> bool:
+    try:
+        return bool(dist.get_process_group_ranks(group))
+    except (KeyError, ValueError):
+        return False
