@@ -17,6 +17,7 @@ from autopar.graph import Graph
 from autopar.plans.plan import Plan
 from autopar.request.batch import Batch
 from autopar.runtime import agreement, context, regather
+from autopar.runtime.beside import beside
 from autopar.runtime.clip import clip_grad_norm_
 from autopar.runtime.held import Held, refuse_without_gradients
 from autopar.runtime.leaves import Leaves
@@ -27,7 +28,6 @@ from autopar.runtime.programs import Compiles, Programs, in_parts
 from autopar.runtime.random import Seeds
 from autopar.runtime.reducer import Reducer
 from autopar.runtime.shards import placements
-from autopar.runtime.beside import beside
 from autopar.runtime.state import buffers, register, slots, targets
 from autopar.runtime.weights.fill import fill
 from autopar.runtime.weights.initialise import Init

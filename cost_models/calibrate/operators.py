@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ Action = Callable[[], object]
 
 COPIES = 4
 """Calls in a row, each of tensors of its own: what starting a backward takes is shared by so many."""
+HELD = 4
+"""Rows whose results stay alive, as in a step they do for the backward: results go to memory that no
+cache holds."""
 WIDTH = 256
 HEADS, HEAD = 4, 48
 ITEMSIZE = {"float32": 4, "float64": 8, "bfloat16": 2}
@@ -41,12 +45,13 @@ class Sample:
 
     def actions(self) -> tuple[Action, Action]:
         """Some forwards, and their backwards."""
+        held: deque[object] = deque(maxlen=HELD)
         every = [self.inputs() for _ in range(COPIES)]
         results = [self.call(*inputs) for inputs in every]
         seeds = [torch.ones_like(result) for result in results]
         wanted = [tensor for inputs in every for tensor in inputs if tensor.requires_grad]
         return (
-            lambda: [self.call(*inputs) for inputs in every],
+            lambda: held.append([self.call(*inputs) for inputs in every]),
             lambda: torch.autograd.grad(results, wanted, seeds, retain_graph=True),
         )
 

@@ -10,7 +10,10 @@ from tests.pool import Pool
 
 @pytest.mark.parametrize(
     ("pinned", "apart"),
-    [({"c/linear": "[S(0)]", "a/linear": "[S(1)]"}, True), ({"c/linear": "[S(0)]", "a/linear": "[S(0)]"}, False)],
+    [
+        ({"c/linear": "[S(0)]", "a/linear": "[S(1)]"}, True),
+        ({"c/linear": "[S(0)]", "a/linear": "[S(0)]"}, False),
+    ],
 )
 def test_groups(pool: Pool, pinned: dict[str, str], apart: bool) -> None:
     assert pool.run(2, beside_jobs.mixed, pinned, apart) == [1, 1]
