@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import weakref
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,13 +15,14 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.calibrate import calibrate
 from cost_models.calibrate.fit import fit_line, fit_rates, fit_sustained, rising
 from cost_models.calibrate.measure import KINDS, QUICK, Effort, Measured, combined, measure
-from cost_models.calibrate.operators import Amount, samples
+from cost_models.calibrate.operators import COPIES, HELD, Amount, samples
 from cost_models.calibrate.processes import run
 from cost_models.calibrate.profile import profile
 from cost_models.calibrate.waiting import NO_WAITING, Waiting
@@ -55,6 +57,23 @@ def test_the_line_survives_noise_and_says_so(seed: int) -> None:
     assert line.latency_s == pytest.approx(1e-3, rel=0.1)
     assert line.per_s == pytest.approx(1e9, rel=0.15)
     assert 0.01 < line.error < 0.25
+
+
+def test_operators_that_are_timed_keep_their_results_for_some_rows() -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+    sample = next(each for each in samples([8], [2**12]) if each.amount.operator == "gelu")
+
+    def call(*inputs: torch.Tensor) -> torch.Tensor:
+        found = sample.call(*inputs)
+        made.append(weakref.ref(found))
+        return found
+
+    forward, _ = replace(sample, call=call).actions()
+    made.clear()
+    for _ in range(HELD + 1):
+        forward()
+    alive = [each() is not None for each in made]
+    assert alive == [False] * COPIES + [True] * HELD * COPIES
 
 
 BURST_NBYTES, LIMITED_PER_S = 2**18, 25e6

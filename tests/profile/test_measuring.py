@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import autopar
@@ -228,6 +231,25 @@ def product(n: int) -> tuple[LocalCall, Call]:
     local = LocalCall("aten.mm.default", (Ref("t0"), Ref("t1")), (), operands, True)
     forward = Work(2.0 * n**3, 12.0 * n**2, "float32")
     return local, Call(local.op, local.text, local.family, forward, forward)
+
+
+def test_results_stay_until_the_next_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Freed at once, they would be written into what a cache holds."""
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def product_of(*args: Any) -> torch.Tensor:
+        found = torch.mm(*args)
+        made.append(weakref.ref(found))
+        return found
+
+    local, call = product(64)
+    monkeypatch.setattr("autopar.profile.bench.callable_of", lambda op: product_of)
+    found = bench(local, Pool("cpu", [local]), call.forward.nbytes)
+    made.clear()
+    found.forward()
+    assert len(made) == found.copies and all(each() is not None for each in made)
+    found.forward()
+    assert [each() is not None for each in made] == [False] * found.copies + [True] * found.copies
 
 
 def test_copies_lie_apart_in_cold_memory() -> None:
