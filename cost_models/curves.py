@@ -58,13 +58,23 @@ def share(
     logarithms; beyond them the nearest counts.  In a dtype that was not measured an operator is as in
     float32.
     """
-    name = op.split(".")[1] if "." in op else op
-    name = ALIKE.get(name, name)
+    name = operator(op)
     found = {curve.dtype: curve for curve in curves if curve.operator == name}
     curve = found.get(dtype) or found.get("float32")
     if curve is None or not nbytes:
         return 1.0
     return between(curve.forward if direction == "forward" else curve.backward, nbytes)
+
+
+def operator(op: str) -> str:
+    """The name that a curve has for ``aten.mm.default``: that of the operator it is timed as."""
+    name = op.split(".")[1] if "." in op else op
+    return ALIKE.get(name, name)
+
+
+def rounded(value: float) -> float:
+    """Four digits: more would only pretend."""
+    return float(f"{value:.4g}")
 
 
 def between(points: Points, amount: float) -> float:

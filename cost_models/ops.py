@@ -6,6 +6,8 @@ from cost_models.curves import Direction, share
 from cost_models.errors import CostModelError
 from cost_models.machine import Device
 
+LEAST = 0.1
+"""Of an operator's measured time, what it spends on its tensors at least."""
 ADAMW_CALLS = 25
 """What AdamW spends on one DTensor whatever its size, in operator calls: 0.24 ms on a CPU where a call
 takes 9.7 us."""
@@ -41,6 +43,15 @@ def op_seconds(
     of_forward = nbytes if direction == "forward" else nbytes / 2
     reached = share(device.curves, op, dtype, direction, of_forward) if device.curves else 1.0
     return max(arithmetic, _memory_seconds(nbytes, device)) / reached + device.launch_s
+
+
+def reached(modelled_s: float, seconds: float, device: Device) -> float:
+    """The share of a roofline's speed that was reached.
+
+    Both are taken without what every call costs, which is a part of the measured seconds at most.
+    """
+    own_s = max(seconds - device.launch_s, LEAST * seconds)
+    return (modelled_s - device.launch_s) / own_s
 
 
 def message_copy_seconds(nbytes: float, device: Device) -> float:

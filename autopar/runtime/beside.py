@@ -26,9 +26,7 @@ def beside(axes: Axes, mesh: DeviceMesh, plan: Plan) -> Axes:
     Groups are made by all processes together, so a mesh of some of them keeps its own.
     """
     busy = both_at_once(plan) if mesh.size() == dist.get_world_size() else ()
-    own = {
-        name: replace(axes[name], group=_group(mesh, name)) for name in busy if axes[name].size > 1
-    }
+    own = {name: replace(axes[name], group=_group(mesh, name)) for name in busy}
     return replace(axes, by_name={**axes.by_name, **own})
 
 

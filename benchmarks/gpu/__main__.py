@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import sys
 import tempfile
 from dataclasses import asdict, replace
@@ -26,6 +25,7 @@ import torch.distributed as dist
 from ops import classes, measure, table
 from steps import Case, line, run
 
+from autopar.cache import write as to_file
 from cost_models.hardware import Hardware, detect, load, save
 from cost_models.measured.curves import curves
 
@@ -93,9 +93,7 @@ def write(content: dict[str, Any], output: Path | None) -> None:
     """As far as it is; whole or not at all."""
     if output is None:
         return
-    temporary = output.with_suffix(".part")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(temporary, output)
+    to_file(json.dumps(content, indent=1) + "\n", output)
 
 
 def show(content: dict[str, Any]) -> None:

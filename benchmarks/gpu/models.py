@@ -37,7 +37,7 @@ def llama3_8b(layers: int = 32) -> nn.Module:
 MODELS: dict[str, Callable[..., nn.Module]] = {"GPT-2-XL": gpt2_xl, "Llama-3-8B": llama3_8b}
 
 
-def batch_of(name: str, rows: int, tokens: int, device: str) -> Batch:
+def batch_of(rows: int, tokens: int, device: str) -> Batch:
     """Token ids that are their own labels."""
     if device == "meta":
         ids = torch.zeros(rows, tokens, dtype=torch.int64, device="meta")

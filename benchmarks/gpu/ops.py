@@ -18,10 +18,11 @@ from autopar.api import captured_by
 from autopar.pricing.timed import setting_here
 from autopar.profile import Timing, profile
 from autopar.request.options import Options
+from cost_models.curves import operator
 from cost_models.hardware import Hardware
 from cost_models.machine import Device
 from cost_models.measured import Database, Timed
-from cost_models.measured.curves import curves, operator
+from cost_models.measured.curves import curves
 from cost_models.ops import op_seconds
 
 
@@ -54,7 +55,7 @@ def measure(hardware: Hardware, path: Path, wanted: Iterable[Wanted] = WANTED) -
         started = time.perf_counter()
         model = built(one.model, 2, one.dtype, "meta")  # layers are alike
         options = Options.of(preset=one.preset, precision=one.precision, memory_limit="none")
-        inputs = batch_of(one.model, one.rows, one.tokens, "meta")
+        inputs = batch_of(one.rows, one.tokens, "meta")
         compiler, graph = captured_by(model, one.devices, inputs, hardware, options)
         timing = Timing(path, setting_here(hardware, compiler.mesh))
         found = profile(compiler, graph, timing)

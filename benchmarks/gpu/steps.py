@@ -94,7 +94,7 @@ def stepping(
 def run(case: Case, hardware: Hardware, database: Path | None) -> dict[str, Any]:
     """All that is asked of a case; original and emitted module in turns, twice."""
     dtype = getattr(torch, case.dtype)
-    batch = batch_of(case.model, case.rows, case.tokens, "cuda")
+    batch = batch_of(case.rows, case.tokens, "cuda")
     estimates: dict[str, Estimate] = {}
 
     def original() -> Callable[[], torch.Tensor]:
@@ -108,7 +108,8 @@ def run(case: Case, hardware: Hardware, database: Path | None) -> dict[str, Any]
         options: dict[str, Any] = {"hardware": hardware, "precision": case.precision,
                                    "recompute": case.recompute, "memory_limit": "none"}  # fmt: skip
         priced = autopar.parallelize(model, 1, batch, database=database, **options)
-        estimates["with times"] = priced.plan.estimate
+        if database is not None:
+            estimates["with times"] = priced.plan.estimate
         if case.compiled:
             priced.compile()
         return stepping(priced, batch)
@@ -126,16 +127,11 @@ def run(case: Case, hardware: Hardware, database: Path | None) -> dict[str, Any]
     row = {
         "case": asdict(case),
         **{key: [asdict(one) for one in every] for key, every in found.items() if every},
-        "predicted_s": {key: seconds_of(e) for key, e in estimates.items()},
+        "predicted_s": {key: e.step_s for key, e in estimates.items()},
         "predicted_nbytes": bare.estimate.memory_nbytes,
     }
     print(line(row), file=sys.stderr, flush=True)
     return row
-
-
-def seconds_of(estimate: Estimate) -> float:
-    """Of a whole step."""
-    return estimate.step_s
 
 
 def line(row: dict[str, Any]) -> str:

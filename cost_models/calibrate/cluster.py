@@ -22,9 +22,9 @@ from cost_models.calibrate.profile import (
     device_of,
     link_of,
     operator_errors,
-    rounded,
     spread,
 )
+from cost_models.curves import rounded
 from cost_models.errors import CostModelError
 from cost_models.machine import Hardware, Link
 

@@ -14,16 +14,14 @@ from cost_models.calibrate.fit import fit_line, fit_rates, fit_sustained, relati
 from cost_models.calibrate.measure import Measured
 from cost_models.calibrate.operators import ITEMSIZE
 from cost_models.collectives import ring_terms
-from cost_models.curves import Curve
+from cost_models.curves import Curve, rounded
 from cost_models.machine import Device, Fit, Hardware, Link, Share
-from cost_models.ops import op_seconds
+from cost_models.ops import op_seconds, reached
 
 NOMINAL_ETHERNET = Link(125e6, 1e-4, kind="Ethernet 1 Gbit/s, assumed")
 """Between hosts nothing is measured: gigabit Ethernet is assumed, and the profile says so."""
 CACHES = tuple(2**exponent for exponent in range(18, 28))
 """Cache sizes in bytes that are tried."""
-LEAST = 0.1
-"""Of an operator's time, what it spends on its tensors at least."""
 
 
 @dataclass(frozen=True)
@@ -93,20 +91,14 @@ def _curves(device: Device, alone: Measured) -> Iterator[Curve]:
         there = op_seconds(amount.flops, amount.nbytes, amount.dtype, device)
         back = op_seconds(amount.backward_flops, 2 * amount.nbytes, amount.dtype, device)
         shares = (
-            _reached(there, seconds["forward"], device),
-            _reached(back, seconds["backward"], device),
+            rounded(reached(there, seconds["forward"], device)),
+            rounded(reached(back, seconds["backward"], device)),
         )
         by_operator.setdefault((amount.operator, amount.dtype), []).append((amount.nbytes, *shares))
     for (operator, dtype), rows in by_operator.items():
         sizes, forward, backward = zip(*sorted(rows), strict=True)
-        points = (tuple(zip(sizes, reached, strict=True)) for reached in (forward, backward))
+        points = (tuple(zip(sizes, shares, strict=True)) for shares in (forward, backward))
         yield Curve(operator, dtype, *points)
-
-
-def _reached(modelled_s: float, seconds: float, device: Device) -> float:
-    """Both without what every call costs, which is a part of the measured time at most."""
-    own_s = max(seconds - device.launch_s, LEAST * seconds)
-    return rounded((modelled_s - device.launch_s) / own_s)
 
 
 def _with_memory(device: Device, cache_bytes: int, alone: Measured) -> Device:
@@ -285,8 +277,3 @@ def _memory_bytes() -> float:
     except OSError:
         limit = ""
     return float(min(physical, int(limit)) if limit.isdecimal() else physical)
-
-
-def rounded(value: float) -> float:
-    """Four digits: more would only pretend."""
-    return float(f"{value:.4g}")

@@ -17,7 +17,7 @@ from tests.architectures import ARCHITECTURES, WORKAROUNDS
 from tests.capture.compare import eager_loss
 from tests.wide import Wide
 
-STEPS = 3
+STEPS, RATE = 3, 1e-3
 NAMES = [name for name in ARCHITECTURES if name not in WORKAROUNDS]
 
 
@@ -36,7 +36,7 @@ def case_of(name: str, dropout: float = 0.0) -> tuple[torch.nn.Module, dict[str,
 
 
 def sgd(module: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(module.parameters(), lr=1e-3, momentum=0.9)
+    return torch.optim.SGD(module.parameters(), lr=RATE, momentum=parity.MOMENTUM)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -45,6 +45,7 @@ def test_a_step(name: str) -> None:
     single = f"architectures.{name}" in parity.SINGLE
     tolerance = parity.TOLERANCE[torch.float32 if single else torch.float64]
     model, inputs, loss = case_of(name)
+    before = copy.deepcopy(model).cpu()
     with nullcontext() if single else Wide():
         eager = copy.deepcopy(model)
         parallel = autopar.parallelize(model, 1, inputs, loss=loss, optimizer=torch.optim.SGD)
@@ -60,20 +61,20 @@ def test_a_step(name: str) -> None:
             parity.close(got.detach(), want.detach(), "loss", tolerance=tolerance)
             ours.step()
             theirs.step()
-    gradients = {key: p.grad for key, p in eager.named_parameters()}
-    scale = max(float(g.abs().max()) for g in gradients.values() if g is not None)
-    for key, parameter in parallel.named_parameters():
-        want_gradient = gradients[key]
-        if want_gradient is None:
-            assert parameter.grad is None, key
-            continue
-        got_gradient = parameter.grad.full_tensor()
-        parity.close(got_gradient, want_gradient, f"gradient of {key}", scale, tolerance)
-    weights = {key: p.detach().cpu() for key, p in eager.named_parameters()}
-    largest = max(float(weight.abs().max()) for weight in weights.values())
-    for key, value in parallel.full_state_dict().items():
-        if key in weights:
-            parity.close(value.cpu(), weights[key], f"weight {key}", largest, tolerance)
+    case = parity.Reference(
+        before,
+        (inputs,),
+        parallel.graph,
+        {},
+        (),
+        {key: p.grad for key, p in eager.named_parameters()},
+        {key: p.detach().cpu() for key, p in eager.named_parameters()},
+        {},
+        tolerance,
+        RATE,
+    )
+    parity.check_gradients(parallel, case)
+    parity.check_weights(parallel, case)
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own compiler warns
@@ -88,6 +89,10 @@ def test_compiled(name: str) -> None:
     parity.close(got.detach(), want.detach(), "loss", tolerance=1e-5)
     got.backward()
     want.backward()
+    gradients = {key: p.grad for key, p in eager.named_parameters()}
+    for key, parameter in parallel.named_parameters():
+        whole = parameter.grad.full_tensor()
+        parity.close(whole, gradients[key], f"gradient of {key}", 1.0, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
