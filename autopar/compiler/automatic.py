@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 
 from autopar.compiler.compiler import Compiler
-from autopar.compiler.microbatch import part
-from autopar.errors import ConstraintError, InputError
+from autopar.compiler.microbatch import AS_ONE, part
+from autopar.errors import CaptureError, ConstraintError, InputError
 from autopar.graph import Graph
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.processes import Aside
@@ -122,12 +122,19 @@ def _source(
         )
     size = samples_of(batch)
     captured = {size: whole}
+    failed: dict[int, CaptureError] = {}
 
     def capture(samples: int) -> Graph:
+        if samples in failed:
+            raise failed[samples]
         if samples not in captured:
-            captured[samples] = (
-                one() if samples == 1 else compiler.graph(of_samples(batch, samples))
-            )
+            try:
+                captured[samples] = (
+                    one() if samples == 1 else compiler.graph(of_samples(batch, samples))
+                )
+            except CaptureError as error:
+                failed[samples] = error
+                raise
         return captured[samples]
 
     def of_size(samples: int) -> Graph:
@@ -143,7 +150,7 @@ def _source(
             return whole
         return part(whole, of_size(size // pieces), pieces).microbatch
 
-    return Source(size, whole, capture, parted, _is_separable(whole))
+    return Source(size, whole, capture, parted, _whole_because(whole))
 
 
 def _is_trained(whole: Graph) -> bool:
@@ -151,13 +158,13 @@ def _is_trained(whole: Graph) -> bool:
     return whole.loss is not None and not whole.outputs
 
 
-def _is_separable(whole: Graph) -> bool:
-    """Whether microbatches keep the meaning of the step."""
+def _whole_because(whole: Graph) -> str | None:
+    """Why microbatches would change the meaning of the step, None where they keep it."""
     try:
         part(whole, whole, 2)
-    except InputError:
-        return False
-    return True
+    except InputError as error:
+        return str(error).removesuffix(f" {AS_ONE}")
+    return None
 
 
 def samples_of(batch: Mapping[str, Any]) -> int:

@@ -22,6 +22,7 @@ from autopar.plans.plan import OpSharding
 from autopar.rules import candidates
 
 PREFIX = "denominator_"
+AS_ONE = "Use microbatches=1."
 _PLACED = {"arange", "linspace", "eye"}
 """Operators whose result knows its place in the batch: a part's is not a slice of the whole's."""
 _LINEAR = {"add", "sub", "neg", "to", "_to_copy", "alias", "clone", "mul", "div", "reshape", "view"}
@@ -84,7 +85,7 @@ def _counts(whole: Graph, divisions: tuple[Node, ...]) -> Graph | None:
     for node in graph.leaves("parameter"):
         raise InputError(
             f"The loss is divided by something that depends on parameter {node.target!r}; such a loss "
-            "cannot be trained in microbatches. Use microbatches=1."
+            f"cannot be trained in microbatches. {AS_ONE}"
         )
     return graph
 
@@ -152,12 +153,11 @@ def check_separable(graph: Graph, pieces: int) -> None:
         if not types[value] <= {N, R}:
             raise InputError(
                 f"The buffer {name!r} is updated from the whole batch; microbatches would update it "
-                "from parts. Use microbatches=1."
+                f"from parts. {AS_ONE}"
             )
     if graph.loss is not None and types[graph.loss] != {P}:
         raise InputError(
-            "The loss is not a sum of its samples' losses, so microbatches would change it. Use "
-            "microbatches=1."
+            f"The loss is not a sum of its samples' losses, so microbatches would change it. {AS_ONE}"
         )
 
 
@@ -183,5 +183,5 @@ def _mixes(node: Node, graph: Graph) -> str:
     where = f" ({node.origin.file}:{node.origin.line})" if node.origin.file else ""
     return (
         f"{node.path}{where} mixes the samples of a batch (operands {shapes}), so microbatches would "
-        "change what the model computes. Use microbatches=1."
+        f"change what the model computes. {AS_ONE}"
     )

@@ -49,14 +49,14 @@ class Source:
     capture   samples -> the graph of so many
     parted    microbatches -> the graph of one of them, as the step runs it; raises `InputError` where
               the loss does not allow several
+    whole_because    why a step cannot be made of microbatches, None where it can
     """
 
     batch: int
     whole: Graph
     capture: Callable[[int], Graph]
     parted: Callable[[int], Graph]
-    is_separable: bool = True
-    """Whether a step may be made of microbatches."""
+    whole_because: str | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,15 @@ def choose(
         raise InfeasibleError(
             f"Neither stages nor a plan without them fit {readable(limit)} per device. Use more "
             f"devices, a smaller batch, or a higher limit. The planner says: {error}."
+            f"{_no_microbatches(source, wishes)}"
         ) from None
+
+
+def _no_microbatches(source: Source, wishes: Wishes) -> str:
+    """Why microbatches could not help, if they could not."""
+    if source.whole_because is None or wishes.microbatches is not None:
+        return ""
+    return f" The batch stayed whole, which takes most memory: {source.whole_because}"
 
 
 def _may_be_plain(wishes: Wishes) -> bool:
@@ -151,7 +159,7 @@ def _problems(
 def _counts(source: Source, sizes: Sizes, wishes: Wishes) -> tuple[int, ...]:
     """Numbers of microbatches that run the operators of the batch; cuts and decisions name these."""
     many = wishes.counts(source.batch)
-    if not source.is_separable and wishes.microbatches is None:
+    if source.whole_because is not None and wishes.microbatches is None:
         return (1,)
     found = tuple(count for count in many if sizes.is_like_batch(source.batch // count))
     if not found and wishes.microbatches is not None:

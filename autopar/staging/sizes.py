@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from autopar.capture.saved import saved
+from autopar.errors import CaptureError
 from autopar.graph import Arg, Graph, Node, Saved, Tensor
 from autopar.staging.folded import fold
 
@@ -49,8 +50,12 @@ class Sizes:
         return self._known[samples]
 
     def is_like_batch(self, samples: int) -> bool:
-        """Whether so many samples run the batch's operators: for one, some `expand` is nothing."""
-        names = [[node.name for node in self(n).graph.nodes] for n in (samples, self.batch)]
+        """Whether so many samples run the batch's operators: for one, some `expand` is nothing, and a
+        batch norm fails."""
+        try:
+            names = [[node.name for node in self(n).graph.nodes] for n in (samples, self.batch)]
+        except CaptureError:
+            return False
         return names[0] == names[1]
 
     def least_like_batch(self, samples: int) -> int:
@@ -62,7 +67,7 @@ class Sizes:
     def _on_line(self, samples: int) -> Sized | None:
         """Through the batch and one sample, which may be what runs; where one is special, a part."""
         for other in (1, _largest_part(self.batch)):
-            with suppress(NotLinear):
+            with suppress(NotLinear, CaptureError):
                 return between(self._at(self.batch), self._at(other), samples)
         return None
 

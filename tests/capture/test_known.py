@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import transformers
 
 from autopar.capture import capture
 from autopar.errors import CaptureError
@@ -68,6 +69,19 @@ def test_attention_is_causal_without_a_mask(name: str) -> None:
 def test_attention_without_cache_is_causal_without_a_mask() -> None:
     """Without a cache the model looks for packed sequences in its position ids."""
     model, batch, _ = gpt2(use_cache=False)
+    assert set(_masks(capture(model, batch))) == {(None, True)}
+
+
+def test_attention_is_causal_without_a_mask_in_large_batches() -> None:
+    """Of two million tokens, say, whose positions the model looks at as well."""
+    config = transformers.LlamaConfig(
+        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=8,
+        max_position_embeddings=8192, use_cache=False,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config)
+        ids = torch.zeros(512, 8192, dtype=torch.long)
+    batch = {"input_ids": ids, "labels": ids}
     assert set(_masks(capture(model, batch))) == {(None, True)}
 
 

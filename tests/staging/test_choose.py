@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
+import torch
+from torch import nn
 
+import autopar
 from autopar.compiler.automatic import source_of
 from autopar.errors import InfeasibleError, InputError
 from autopar.mesh import Mesh
 from autopar.planning.posed import Settings
 from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.staging.choose import Wishes, choose
 from autopar.staging.predict import predict
 from autopar.staging.rivals import Chosen
@@ -111,6 +116,33 @@ def test_memory_is_kept() -> None:
         InfeasibleError, match="Use more devices, a smaller batch, or a higher limit"
     ):
         chosen(hosts(), Wishes("1f1b"), memory=0.1 * most)
+
+
+class Mixing(nn.Module):
+    """Samples meet in a batch norm, which refuses one alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, self.down(self.norm(self.up(input))).sum())
+
+
+def planned_mixing(**options: Any) -> Plan | PipelinePlan:
+    batch = {"input": torch.zeros(16, 8)}
+    return autopar.plan(Mixing(), (2,), batch, hardware=hosts(), stages="auto", **options)
+
+
+def test_a_model_that_refuses_one_sample_is_planned() -> None:
+    plan = planned_mixing()
+    assert not isinstance(plan, PipelinePlan) or plan.microbatches == 1
+
+
+def test_why_the_batch_stayed_whole_is_said() -> None:
+    """Where memory is short and microbatches, which would keep less, are not allowed."""
+    with pytest.raises(InfeasibleError, match=r"(?s)batch stayed whole.*norm.*mixes the samples"):
+        planned_mixing(memory_limit=1000)
 
 
 @pytest.mark.thorough
