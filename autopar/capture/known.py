@@ -14,7 +14,7 @@ import torch
 from autopar.capture import _torch
 
 LARGEST = 1 << 24
-"""Elements of the largest tensor whose values are followed: the positions of every token of a large batch."""
+"""Elements of the largest tensor whose values are followed: positions of all tokens of a large batch."""
 UNWRITTEN = ("empty", "new_empty")
 """Operators whose result has no values yet."""
 

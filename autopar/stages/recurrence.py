@@ -99,16 +99,18 @@ def one_more(steps: Sequence[Step], behind: Array, room: Ints) -> Array:
     cuts = np.flatnonzero(reached)
     if not len(cuts):
         return made
-    few = np.where(reached, there.argmax(axis=1), behind.shape[2])
-    many = np.where(reached, behind.shape[2] - there[:, ::-1].argmax(axis=1), 0)
+    # Lists: their slices are short, and an array's minimum starts slower than it runs.
+    few = np.where(reached, there.argmax(axis=1), behind.shape[2]).tolist()
+    many = np.where(reached, behind.shape[2] - there[:, ::-1].argmax(axis=1), 0).tolist()
+    rooms = room.tolist()
     first, last = int(cuts[0]), int(cuts[-1]) + 1
     for step in steps:
         for low, high, left, right in step.spans:
             rows, columns = slice(low, high), slice(max(left, first), min(right, last))
             if columns.start >= columns.stop:
                 continue
-            least = int(few[columns].min())
-            most = min(int(many[columns].max()), int(room[rows].max()) - step.size + 1)
+            least = min(few[columns])
+            most = min(max(many[columns]), max(rooms[rows]) - step.size + 1)
             if least < most:
                 at = made[step.entry, rows, least + step.size : most + step.size]
                 values = step.values(rows, columns, behind[step.exit, columns, least:most])

@@ -188,7 +188,7 @@ def _beats(one: Way, two: Way) -> bool:
     """Where `two` is not offered its seconds are infinite, and its other figures do not matter."""
     absent = ~two.offered
     pairs = zip(_figures(one), _figures(two), strict=True)
-    return all(bool(((mine <= theirs) | absent).all()) for mine, theirs in pairs)
+    return all(mine is theirs or bool(((mine <= theirs) | absent).all()) for mine, theirs in pairs)
 
 
 def once_of(way: Way) -> Array:

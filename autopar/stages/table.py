@@ -9,7 +9,7 @@ picks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -130,6 +130,15 @@ class StageProblem:
     families: tuple[Family, ...]
     most_stages: int | None = None
 
+    def of_one_stage(self) -> StageProblem:
+        """The same for one stage, which takes all devices, under the first family."""
+        whole = [
+            replace(table, ways=tuple(way for way in table.ways if way.size == self.devices))
+            for table in self.tables
+        ]
+        tables = tuple(table for table in whole if table.ways) or self.tables
+        return replace(self, tables=tables, families=self.families[:1], most_stages=1)
+
     def check(self) -> Self:
         """Raise where shapes differ, figures are negative, or nothing could ever be planned."""
         if self.positions < 2 or self.devices < 1 or not self.memory_nbytes > 0:
@@ -160,15 +169,18 @@ class StageProblem:
             _check_figures(f"{where}: {name}", array, np.ones(array.shape, dtype=bool))
         if not 0 <= table.latency_s < np.inf:
             raise PlanError(f"{where}: a latency of {table.latency_s} s")
+        seen: set[object] = (
+            set()
+        )  # arrays that ways have in common, where they offer the same ranges
         for way in table.ways:
             at = f"{where}, way {way.name!r} on {way.nodes}x{way.devices}"
             if min(way.nodes, way.devices) < 1 or not min(way.entry, way.exit) >= 0:
                 raise PlanError(f"{at}: sizes are at least 1 and borders at least 0")
             if max(way.entry, way.exit) >= borders:
                 raise PlanError(f"{at}: borders {way.entry}, {way.exit}; there are {borders}")
-            self._check_way(at, way)
+            self._check_way(at, way, seen)
 
-    def _check_way(self, at: str, way: Way) -> None:
+    def _check_way(self, at: str, way: Way, seen: set[object]) -> None:
         for name, array in way.arrays():
             if array.shape != (self.positions, self.positions):
                 raise PlanError(
@@ -179,8 +191,11 @@ class StageProblem:
             raise PlanError(f"{at}: the seconds at {first} are not a number")
         if np.tril(way.offered).any():
             raise PlanError(f"{at}: a range that does not end behind its start; make it infinite")
+        offered = way.offered.tobytes()
         for name, array in way.arrays():
-            _check_figures(f"{at}: {name}", array, way.offered)
+            if (same := (id(array), offered)) not in seen:
+                _check_figures(f"{at}: {name}", array, way.offered)
+                seen.add(same)
         if ((way.late_nbytes > way.kept_nbytes) & way.offered).any():
             raise PlanError(f"{at}: keeps more for weight gradients than it keeps")
 

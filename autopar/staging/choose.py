@@ -152,8 +152,7 @@ def _problems(
     tabled = sweep.tabled(wishes.families, _counts(source, sweep.sizes, wishes))
     if wishes.cuts:
         return ((tabled, tabled.problem),)
-    single = replace(tabled.problem, most_stages=1, families=tabled.problem.families[:1])
-    return (tabled, tabled.problem), (tabled, single)
+    return (tabled, tabled.problem), (tabled, tabled.problem.of_one_stage())
 
 
 def _counts(source: Source, sizes: Sizes, wishes: Wishes) -> tuple[int, ...]:

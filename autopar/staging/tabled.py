@@ -30,7 +30,7 @@ from autopar.staging.positions import Places
 from autopar.staging.shapes import Shape, shapes
 from autopar.staging.sizes import Sized, Sizes
 from autopar.staging.submesh import Asked, Offer
-from autopar.staging.ways import Chain, way
+from autopar.staging.ways import Chain, Ranges, way
 from cost_models.hardware import Hardware
 
 MOST_COUNTS = 8
@@ -162,16 +162,19 @@ class Sweep:
         read = [_border(offer.decided, sized.graph, across) for _, _, offer in offers]
         borders = sorted(set(read))
         crossed = [(), *across, ()]
+        ranges = Ranges(self._chain)
+        meshes = {offer.decided.mesh: None for _, _, offer in offers}
+        handled = {mesh: self._handled(crossed, mesh) for mesh in meshes}
         ways = [
             way(
                 way_name(name, mix),
                 offer.decided.mesh,
                 shape.hosts,
-                self._chain,
+                ranges,
                 self._chain.in_turn([offer.figures[count][mode] for mode in mix]),
                 offer.ties,
                 borders.index(border),
-                self._handled(crossed, offer.decided.mesh),
+                handled[offer.decided.mesh],
             )
             for (name, shape, offer), border in zip(offers, read, strict=True)
             for mix in self._mixes

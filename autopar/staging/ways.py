@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autopar.mesh import Mesh
 from autopar.pricing.spent import Spent
@@ -45,11 +47,67 @@ class Chain:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Figures of pieces -> arrays [start, end] of all ranges of them.
+
+    Ways of one decision have most figures in common: what is equal is one array.
+    """
+
+    chain: Chain
+    _known: dict[object, Array] = field(default_factory=dict)
+
+    def summed(self, of: Sequence[float]) -> Array:
+        """Over the pieces of a range; 0 where there is none."""
+        each = np.array(of)
+        before = np.concatenate(([0.0], each.cumsum()))[list(self.chain.positions)]
+
+        def make() -> Array:
+            between = np.maximum(0.0, before[None, :] - before[:, None])
+            return np.where(self._behind, between, 0.0)
+
+        return self._once(("sum", before.tobytes()), make)
+
+    def seconds(self, of: Sequence[float], at_ends: Array | None = None) -> Array:
+        """Sums, and what both ends [position] of a range add; infinite where there is none."""
+        summed = self.summed(of)
+        added = np.zeros(len(self.chain.positions)) if at_ends is None else at_ends
+
+        def make() -> Array:
+            return np.where(self._behind, summed + (added[:, None] + added[None, :]), np.inf)
+
+        return self._once(("seconds", id(summed), added.tobytes()), make)
+
+    def largest(self, of: Sequence[float]) -> Array:
+        """Of the pieces of a range; 0 where there is none."""
+        pairs = itertools.pairwise(self.chain.positions)
+        between = np.array([max(of[a:b]) for a, b in pairs])
+
+        def make() -> Array:
+            found = np.zeros(self._behind.shape)
+            for start in range(len(between)):
+                found[start, start + 1 :] = np.maximum.accumulate(between[start:])
+            return found
+
+        return self._once(("largest", between.tobytes()), make)
+
+    def _once(self, key: object, make: Callable[[], Array]) -> Array:
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
+    @cached_property
+    def _behind(self) -> NDArray[np.bool_]:
+        """Where a range ends behind its start."""
+        size = len(self.chain.positions)
+        return np.triu(np.ones((size, size), dtype=bool), 1)
+
+
 def way(
     name: str,
     mesh: Mesh,
     hosts: int,
-    chain: Chain,
+    ranges: Ranges,
     figures: Sequence[Spent],
     ties: Sequence[Tie],
     border: int,
@@ -59,22 +117,16 @@ def way(
 
     `handled`: what sending or receiving all that crosses there takes, at every position; gradients.
     """
-    size = len(chain.positions)
-    behind = np.triu(np.ones((size, size), dtype=bool), 1)
 
     def summed(of: Callable[[Spent], float]) -> Array:
-        each = np.array([of(piece) for piece in figures])
-        before = np.concatenate(([0.0], each.cumsum()))[list(chain.positions)]
-        return np.where(behind, np.maximum(0.0, before[None, :] - before[:, None]), 0.0)
+        return ranges.summed([of(piece) for piece in figures])
+
+    def seconds(of: Callable[[Spent], float], at_ends: Array | None = None) -> Array:
+        return ranges.seconds([of(piece) for piece in figures], at_ends)
 
     hideable, covers = summed(lambda f: f.hideable_s), summed(lambda f: f.covers_s)
     hidden = np.minimum(hideable, covers)
-
-    def seconds(of: Callable[[Spent], float], at_ends: Array | float = 0.0) -> Array:
-        return np.where(behind, summed(of) + at_ends, np.inf)
-
-    forward, back = (each[:, None] + each[None, :] for each in handled)
-
+    forward, back = handled
     return Way(
         name,
         hosts,
@@ -82,13 +134,9 @@ def way(
         seconds(lambda f: f.forward_s, forward),
         seconds(lambda f: f.input_grad_s, back),
         seconds(lambda f: f.weight_grad_s),
-        _without_twice(summed(lambda f: f.rest_nbytes), ties, chain.positions),
+        _without_twice(summed(lambda f: f.rest_nbytes), ties, ranges.chain.positions),
         summed(lambda f: f.kept_nbytes),
-        np.where(
-            behind,
-            _largest([piece.working_nbytes for piece in figures], chain.positions),
-            0.0,
-        ),
+        ranges.largest([piece.working_nbytes for piece in figures]),
         summed(lambda f: f.exposed_s) + hideable - hidden,
         hidden,
         split_s=seconds(lambda f: f.split_s),
@@ -99,18 +147,10 @@ def way(
 
 def _without_twice(rest: Array, ties: Sequence[Tie], positions: Sequence[int]) -> Array:
     """Parameters that two pieces of a range read rest once."""
+    if not ties:
+        return rest
     place = np.array(positions)
     for first, later, nbytes in ties:
         both = (place[:, None] <= first) & (later < place[None, :])
         rest = np.where(both, rest - nbytes, rest)
     return np.maximum(0.0, rest)
-
-
-def _largest(each: Sequence[float], positions: Sequence[int]) -> Array:
-    """[start, end]: the largest of the pieces between."""
-    size = len(positions)
-    between = [max(each[a:b]) for a, b in itertools.pairwise(positions)]
-    found = np.zeros((size, size))
-    for start in range(size - 1):
-        found[start, start + 1 :] = np.maximum.accumulate(between[start:])
-    return found
