@@ -39,6 +39,7 @@ from autopar.plans.plan import Plan
 from autopar.plans.record import View
 from autopar.request.batch import Batch
 from autopar.request.meta import without_weights
+from autopar.request.optimizers import OptimizerLike
 from autopar.request.options import Constraints, Loss, Options, Precision
 from autopar.runtime import agreement, faults, world
 from autopar.runtime.parallel import Parallel
@@ -58,7 +59,7 @@ def parallelize(
     example_inputs: ExampleInputs | None = None,
     *,
     loss: Loss | None = None,
-    optimizer: type[torch.optim.Optimizer] | str = torch.optim.AdamW,
+    optimizer: OptimizerLike = torch.optim.AdamW,
     precision: Any = None,
     memory_limit: float | str | None = None,
     hardware: str | Hardware | None = None,
@@ -91,7 +92,8 @@ def parallelize(
     - `example_inputs`: one global batch, as a dict of keyword arguments (targets of `loss` among them)
       or a tuple; left out where the model brings its own.
     - `loss`: called as ``loss(output, **targets)``.
-    - `optimizer`: the kind that you will use, for the memory of its state.
+    - `optimizer`: the kind that you will use, for the memory of its state and the time of its step:
+      a class, its name, or ``functools.partial(torch.optim.AdamW, fused=True)``.
     - `precision`: None (as the model is), ``"bfloat16"``, ``"float16"``, or a ``torch.autocast``.
     - `memory_limit`: per device, in bytes or as ``"40GiB"``; None is the device's own, where the best
       plan would need more, and ``"none"`` permits a plan without stages to do so, as a preset may.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -209,6 +210,21 @@ def test_optimizers_are_tried_out() -> None:
         plan(optimizer="Addam")
     with pytest.raises(InputError, match=r"Lazy cannot be tried out.*optimizer='AdamW'"):
         plan(optimizer=Lazy)
+
+
+def test_an_optimizer_of_one_kernel_is_priced_as_one() -> None:
+    """Whether it is given as a class with arguments or as text; a plan keeps which."""
+    fused = partial(torch.optim.AdamW, fused=True, lr=1e-3)
+    slow, fast = plan(hardware="cpu"), plan(hardware="cpu", optimizer=fused)
+    assert fast.optimizer == "AdamW(fused=True)"
+    assert slow.estimate.parts is not None and fast.estimate.parts is not None
+    assert fast.estimate.parts.update_s < 0.5 * slow.estimate.parts.update_s
+    assert fast.estimate.optimizer_nbytes == slow.estimate.optimizer_nbytes
+    assert plan(hardware="cpu", optimizer=fast.optimizer).digest == fast.digest
+    with pytest.raises(InputError, match=r"Adadelta\(fused=True\) cannot be tried out"):
+        plan(optimizer="Adadelta(fused=True)")
+    with pytest.raises(InputError, match=r"no optimizer 'AdamW\(lr=1\)'.*'AdamW\(fused=True\)'"):
+        plan(optimizer="AdamW(lr=1)")
 
 
 def test_bfloat16_rests_in_float32() -> None:

@@ -13,7 +13,7 @@ from autopar.errors import InputError, PlanError
 from autopar.planning.posed import candidates_of
 from autopar.plans.plan import Conversion, Plan
 from autopar.pricing.space import Candidates
-from autopar.request.options import states_of
+from autopar.request.optimizers import states_of
 from cost_models.hardware import digest
 
 

@@ -19,6 +19,7 @@ from autopar.planning.landscape import Point, landscape
 from autopar.planning.posed import Settings
 from autopar.request.batch import leaves_of, mapped
 from autopar.request.meta import without_weights
+from autopar.request.optimizers import OptimizerLike
 from autopar.request.options import Options
 from cost_models.hardware import Hardware
 
@@ -32,7 +33,7 @@ def plan_landscape(
     memories: Sequence[float],
     hardware: str | Hardware | None = None,
     loss: Callable[..., Any] | None = None,
-    optimizer: type[torch.optim.Optimizer] | str = torch.optim.AdamW,
+    optimizer: OptimizerLike = torch.optim.AdamW,
     precision: Any = None,
     database: str | Path | None = None,
 ) -> Iterator[Point]:

@@ -24,6 +24,7 @@ from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
 from autopar.pricing.space import Candidates, Decisions, Priced
 from autopar.request.constraints import Constraint
+from autopar.request.optimizers import is_fused
 from autopar.solve import Ready, completed
 from autopar.solve.care import THOROUGH, Care
 from autopar.solve.problem import Assignment, Limit
@@ -209,7 +210,7 @@ def prices_of(mesh: Mesh, hardware: Hardware, settings: Settings) -> Prices:
     master = ITEMSIZE["float32"] if settings.precision in ("bfloat16", "float16") else 0
     return Prices(
         mesh, hardware, settings.states, master, settings.microbatches, settings.versions,
-        settings.times,
+        settings.times, is_fused(settings.optimizer),
     )  # fmt: skip
 
 

@@ -39,6 +39,8 @@ class Prices:
     """What forward and backward read of a parameter is kept so often, by updates made."""
     times: Times | None = None
     """Operators that were timed on this device; None: all are priced by the roofline."""
+    fused: bool = False
+    """Whether the optimizer updates a parameter in one kernel."""
 
     @cached_property
     def device(self) -> Device:
@@ -123,7 +125,7 @@ class Prices:
 
     def update(self, nbytes: float) -> float:
         """Seconds in which the optimizer updates one parameter."""
-        return adamw_seconds(nbytes, self.paced)
+        return adamw_seconds(nbytes, self.paced, self.fused)
 
     def summed(self, nbytes: float) -> float:
         """Seconds in which one weight's gradient is added to that of earlier microbatches."""

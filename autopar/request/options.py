@@ -14,6 +14,7 @@ import torch
 from autopar.blocks import MODES, Recompute
 from autopar.errors import InputError
 from autopar.request.constraints import Constraint, Given
+from autopar.request.optimizers import OptimizerLike, name_of, states_of
 
 Constraints = Given | tuple[Constraint, ...] | str | Path
 Loss = Callable[..., Any]
@@ -84,7 +85,7 @@ class Options:
         cls,
         *,
         loss: Loss | None = None,
-        optimizer: type[torch.optim.Optimizer] | str = torch.optim.AdamW,
+        optimizer: OptimizerLike = torch.optim.AdamW,
         precision: Any = None,
         memory_limit: float | str | None = None,
         preset: str | None = None,
@@ -106,7 +107,7 @@ class Options:
             )
         return cls(
             loss,
-            optimizer if isinstance(optimizer, str) else optimizer.__name__,
+            name_of(optimizer),
             states_of(optimizer),
             Precision.of(precision),
             nbytes(memory_limit),
@@ -125,27 +126,6 @@ class Options:
             f"preset={self.preset} constraints={self.constraints} input={self.input} "
             f"outputs={self.outputs} recompute={self.recompute}"
         )
-
-
-def states_of(optimizer: type[torch.optim.Optimizer] | str) -> float:
-    """How much state an optimizer keeps per parameter, in tensors of its size: tried out."""
-    kind: Any = getattr(torch.optim, optimizer, None) if isinstance(optimizer, str) else optimizer
-    if not isinstance(kind, type):
-        known = ", ".join(n for n in dir(torch.optim) if n[0].isupper() and n != "Optimizer")
-        raise InputError(f"torch.optim has no optimizer {optimizer!r}; it has {known}.")
-    parameter = torch.nn.Parameter(torch.ones(64, 64))
-    parameter.grad = torch.ones(64, 64)
-    try:
-        built = kind([parameter])
-        built.step()
-    except Exception as error:
-        raise InputError(
-            f"optimizer={kind.__name__} cannot be tried out to see how much state it keeps "
-            f"({type(error).__name__}: {error}). Pass one that keeps as much, e.g. optimizer='AdamW'; "
-            "you may train with any."
-        ) from error
-    tensors = [v for v in built.state[parameter].values() if isinstance(v, torch.Tensor)]
-    return sum(tensor.numel() for tensor in tensors if tensor.dim()) / parameter.numel()
 
 
 def nbytes(limit: float | str | None) -> float | None:

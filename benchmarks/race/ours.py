@@ -24,8 +24,9 @@ def settings(place: Place) -> Iterator[Setting]:
 def chosen(model: Model, place: Place) -> Contender:
     """Whether to make a pipeline, and how to split every stage, under the calibrated profile."""
     parallel = autopar.parallelize(
-        model.make(), place.mesh, model.batches()[0], hardware=place.hardware, stages="auto"
-    )
+        model.make(), place.mesh, model.batches()[0], hardware=place.hardware, stages="auto",
+        optimizer=partial(torch.optim.AdamW, fused=True),
+    )  # fmt: skip
 
     def step(batch: Batch) -> torch.Tensor:
         loss: torch.Tensor = parallel.train_step(**batch)

@@ -126,6 +126,8 @@ def test_adamw_goes_operator_by_operator_on_a_cpu_only() -> None:
     memory = 1e11 * 0.8
     assert adamw_seconds(1e9, PLAIN) == pytest.approx(20e9 / memory + 25e-6)
     assert adamw_seconds(1e9, gpu) == pytest.approx(7e9 / memory + 25e-6)
+    for device in (PLAIN, gpu):
+        assert adamw_seconds(1e9, device, fused=True) == pytest.approx(7e9 / memory + 2e-6)
 
 
 @pytest.mark.parametrize("name", names())
