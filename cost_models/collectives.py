@@ -79,18 +79,22 @@ def axis_link(hardware: Hardware, stride: int, size: int, kind: str = "all_reduc
 
     A ring leaves a host, or another group of devices, once, with however many of its ranks inside:
     it has the adapters of all of them, which are its rails, and one step in so many pays the longer
-    latency.  In an all-to-all each rank has its own share for what leaves the group.
+    latency.  In an all-to-all each rank has its own share for what leaves the group, which is what it
+    sends to all ranks but those inside, and so are the messages with the longer latency.
     """
     link = hardware.intra_host
     for devices, leaving in hardware.borders:
         if stride * size <= devices:
             break
         inside = min(size, max(1, devices // stride))
-        times = size / (size - inside) if kind == "all_to_all" and inside < size else inside
+        rails, late = float(inside), 1 / inside
+        if kind == "all_to_all" and inside < size:
+            late = (size - inside) / (size - 1)
+            rails = 1 / late
         link = replace(
             leaving,
-            bytes_per_s=min(link.bytes_per_s, leaving.bytes_per_s * times),
-            latency_s=link.latency_s + (leaving.latency_s - link.latency_s) / inside,
+            bytes_per_s=min(link.bytes_per_s, leaving.bytes_per_s * rails),
+            latency_s=link.latency_s + (leaving.latency_s - link.latency_s) * late,
         )
     others = tuple(name for name in hardware.chosen_from if name != "ring")
     if not others:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import uuid
 from importlib import resources
 from pathlib import Path
@@ -16,6 +17,10 @@ __all__ = [
     "Device", "Fit", "Hardware", "Link", "Share", "Tier",
     "detect", "digest", "load", "named", "names", "parse", "save", "text", "to_text",
 ]  # fmt: skip
+
+
+CARDS = frozenset(["pcie", "nvl"])
+"""What drivers add to the names of devices that the profiles do not speak of."""
 
 
 def names() -> tuple[str, ...]:
@@ -94,8 +99,14 @@ def detect() -> str:
 
 
 def named(device: str, memory_bytes: float) -> str | None:
-    """The profile of a device that a driver calls so; of several the one with as much memory."""
-    fitting = [name for name in names() if name != "cpu" and name.split("_")[0] in device.lower()]
+    """The profile of a device that a driver calls so; of several the one with as much memory.
+
+    None for the cards of the same name: they are slower, and have other links.
+    """
+    words = set(re.split("[^a-z0-9]+", device.lower()))
+    if words & CARDS:
+        return None
+    fitting = [name for name in names() if name != "cpu" and name.split("_")[0] in words]
     return min(
         fitting, key=lambda name: abs(load(name).device.memory_bytes - memory_bytes), default=None
     )

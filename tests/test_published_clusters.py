@@ -88,7 +88,9 @@ def test_a_row_is_predicted_from_its_configuration() -> None:
     assert 30e9 < found.nbytes < 80e9
 
 
-def test_what_was_found_is_what_the_benchmark_aims_at() -> None:
+def test_what_was_found_is_within_the_aims_but_for_two() -> None:
+    """One of six rows that ran out of memory is not predicted so, and the order of BLOOM's sweep has a
+    tau below the aim of 0.8: what is here may not become worse."""
     found = json.loads((FOLDER / "published.json").read_text())
     for name in ("selene", "jean zay"):
         assert found[name]["all"]["mape"] <= 0.10
@@ -96,6 +98,7 @@ def test_what_was_found_is_what_the_benchmark_aims_at() -> None:
         for half in ("half 0", "half 1"):
             assert found[name][half]["mape"] <= 0.10
     assert found["jean zay"]["all"]["out of memory, predicted so"] == [5, 6]
+    assert found["jean zay"]["topology sweep"]["tau"] >= 0.6
 
 
 @pytest.mark.slow

@@ -128,9 +128,9 @@ def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: 
     """Seconds of the optimizer's step on the parameters at rest on one rank."""
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     return sum(
-        prices.update(local_nbytes(leaf[p.name], p.stored, prices.mesh))
+        prices.update(prices.at_rest(local_nbytes(tensor, p.stored, prices.mesh), tensor))
         for p in parameters
-        if leaf[p.name].differentiable
+        if (tensor := leaf[p.name]).differentiable
     )
 
 

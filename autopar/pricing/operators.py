@@ -41,6 +41,10 @@ VIEWS = frozenset(
 """Operators that move no bytes: their output shares the operand's storage."""
 
 
+LOOKUPS = frozenset(["embedding", "index_select", "gather"])
+"""Operators that read as much of their first operand as they give, however large it is."""
+
+
 def local_nbytes(tensor: Tensor, sharding: Sharding, mesh: Mesh) -> int:
     """Bytes of one rank's part."""
     return math.prod(sharding.local_shape(tensor.shape, mesh)) * tensor.itemsize
@@ -119,7 +123,8 @@ def _work(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[W
     if not any(tensor.differentiable for tensor in node.outputs):
         return forward, None
     back = backward_flops(node, graph) / ways
-    return forward, Work(back, 2 * moved, dtype, node.op, "backward")
+    filled = unread_nbytes(node, sharding, graph, mesh)
+    return forward, Work(back, 2 * moved + filled, dtype, node.op, "backward")
 
 
 def moved_nbytes(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> int:
@@ -128,7 +133,17 @@ def moved_nbytes(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> 
         return 0
     operands = [graph.tensors[name] for name in node.operands]
     pairs = _pairs(operands, node.outputs, sharding)
-    return sum(local_nbytes(tensor, form, mesh) for tensor, form in pairs)
+    every = sum(local_nbytes(tensor, form, mesh) for tensor, form in pairs)
+    return every - unread_nbytes(node, sharding, graph, mesh)
+
+
+def unread_nbytes(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> int:
+    """What a lookup leaves of its table; the gradient, which is dense, is zero there."""
+    if short(node.op) not in LOOKUPS:
+        return 0
+    table = local_nbytes(graph.tensors[node.operands[0]], sharding.inputs[0], mesh)
+    found = local_nbytes(node.outputs[0], sharding.outputs[0], mesh)
+    return max(0, table - found)
 
 
 def _pairs(

@@ -163,7 +163,7 @@ def storage_seconds(
     mesh = prices.mesh
     update = 0.0
     if tensor.differentiable:
-        update = prices.update(local_nbytes(tensor, storage.stored, mesh))
+        update = prices.update(prices.at_rest(local_nbytes(tensor, storage.stored, mesh), tensor))
     steps = gather_steps(tensor, storage, routes)
     issued = [part for step in steps for part in prices.reduced(step, tensor)]
     issued += exchanges(tensor, storage.stored, mesh, prices.master_itemsize)
@@ -180,7 +180,9 @@ def storage_seconds(
 
 def summed_seconds(tensor: Tensor, leaf: Sharding, prices: Prices) -> float:
     """Adding its gradient of one microbatch to that of those before."""
-    return prices.summed(local_nbytes(tensor, leaf, prices.mesh)) if tensor.differentiable else 0.0
+    if not tensor.differentiable:
+        return 0.0
+    return prices.summed(prices.at_rest(local_nbytes(tensor, leaf, prices.mesh), tensor))
 
 
 def exchanges(
@@ -225,12 +227,12 @@ def storage_nbytes(
     """What a parameter occupies: at rest, gathered where the leaf differs, older versions of that,
     gradient, and the optimizer's state, which is made where a gradient arrives."""
     mesh = prices.mesh
-    wider = max(1.0, prices.master_itemsize / tensor.itemsize)
-    stored = int(local_nbytes(tensor, storage.stored, mesh) * wider)  # padding of the last rank too
+    # Padding of the last rank too.
+    stored = int(prices.at_rest(local_nbytes(tensor, storage.stored, mesh), tensor))
     leaf = local_nbytes(tensor, storage.leaf, mesh)
     gathered = leaf if leaf != stored or tensor.pads else 0
     if not tensor.differentiable:
         return StorageBytes(stored + gathered, 0, 0)
     older = (prices.versions - 1) * leaf
     states = int(prices.states * stored) if is_reached else 0
-    return StorageBytes(stored + gathered + older, int(leaf * wider), states)
+    return StorageBytes(stored + gathered + older, int(prices.at_rest(leaf, tensor)), states)

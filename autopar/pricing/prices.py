@@ -123,8 +123,12 @@ class Prices:
         """
         return self.device.overlap
 
+    def at_rest(self, nbytes: float, tensor: Tensor) -> float:
+        """Bytes that are so many in the step, at the precision in which the parameter rests."""
+        return nbytes * max(1.0, self.master_itemsize / tensor.itemsize)
+
     def update(self, nbytes: float) -> float:
-        """Seconds in which the optimizer updates one parameter."""
+        """Seconds in which the optimizer updates one parameter of so many bytes at rest."""
         return adamw_seconds(nbytes, self.paced, self.fused)
 
     def summed(self, nbytes: float) -> float:

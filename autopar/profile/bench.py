@@ -1,7 +1,7 @@
 """A call as something to be run over and over: random operands in cold memory, forward and backward.
 
-Copies of a call read different places of one large pool, so that what one copy reads is out of the
-caches before its turn comes again, as a step's tensors are.  One backward goes through all copies:
+Copies of a call read different places of one large pool, so that what one copy of a large call reads is
+out of the caches before its turn comes again, as a step's large tensors are.  One backward goes through all copies:
 what the engine spends on starting is shared by them, as a step's operators share it.
 """
 
@@ -88,7 +88,10 @@ def bench(call: LocalCall, pool: Pool, nbytes: float) -> Bench:
 
 
 def copies_of(nbytes: float, device: str) -> int:
-    """So many that their operands and results do not stay in the caches."""
+    """So many that large operands and results do not stay in the caches.
+
+    Small ones do stay in the last of them, as what a step's operator reads was mostly just made.
+    """
     return int(min(MOST_COPIES, max(1, COLD_NBYTES[device] // max(nbytes, 1))))
 
 

@@ -51,8 +51,12 @@ def passing(
 
 def link_of(hardware: Hardware, one: WorkerPlan, two: WorkerPlan) -> Link:
     """The slowest link between two workers, ranks being numbered host by host."""
-    hosts = {rank // hardware.devices_per_host for rank in (*one.ranks, *two.ranks)}
-    return hardware.intra_host if len(hosts) == 1 else hardware.inter_host
+    ranks, link = (*one.ranks, *two.ranks), hardware.intra_host
+    for devices, leaving in hardware.borders:
+        if len({rank // devices for rank in ranks}) == 1:
+            break
+        link = leaving
+    return link
 
 
 def latency_s(link: Link, hardware: Hardware) -> float:
@@ -64,8 +68,9 @@ def latency_s(link: Link, hardware: Hardware) -> float:
 
 
 def name_of(hardware: Hardware, one: WorkerPlan, two: WorkerPlan) -> str:
-    """What a profile calls that link."""
-    return "intra_host" if link_of(hardware, one, two) == hardware.intra_host else "inter_host"
+    """What a profile calls that link; tiers count as what they are inside or beyond."""
+    hosts = {rank // hardware.devices_per_host for rank in (*one.ranks, *two.ranks)}
+    return "intra_host" if len(hosts) == 1 else "inter_host"
 
 
 def tiles(form: Sharding, mesh: Mesh) -> int:
@@ -76,9 +81,15 @@ def tiles(form: Sharding, mesh: Mesh) -> int:
 
 
 def link_between(hardware: Hardware, devices: int) -> Link:
-    """What joins neighbouring stages: between hosts, as soon as there are several hosts."""
-    within = devices <= hardware.devices_per_host
-    return hardware.intra_host if within else hardware.inter_host
+    """What joins neighbouring stages: between hosts, as soon as there are several hosts.
+
+    Tiers inside a host count; few of all cuts lie on a border beyond hosts.
+    """
+    link = hardware.intra_host
+    for border, leaving in hardware.borders:
+        if border < devices and border <= hardware.devices_per_host:
+            link = leaving
+    return link
 
 
 def tiles_of(forms: Sequence[tuple[Tensor, int]]) -> int:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from cost_models.calibrate.fit import fit_sustained
-from cost_models.calibrate.measure import QUICK, Effort, in_group, measure, sends
+from cost_models.calibrate.measure import QUICK, Effort, in_group, measure, overlap, sends
 from cost_models.calibrate.profile import (
     NOMINAL_ETHERNET,
     Times,
@@ -29,6 +29,8 @@ from cost_models.errors import CostModelError
 from cost_models.machine import Hardware, Link
 
 LIMIT_S = 600.0
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+"""By where messages lie; what ranks tell each other of their times lies in the host's memory."""
 
 
 def is_launched() -> bool:
@@ -72,25 +74,51 @@ class Cluster:
         """How many."""
         return self.world // self.per_host
 
+    @property
+    def neighbour(self) -> int | None:
+        """The rank on this host that sends to this one while this one sends to it; the last of an odd
+        number has none."""
+        place = self.rank % self.per_host
+        return self.rank - place + (place ^ 1) if place ^ 1 < self.per_host else None
 
-def calibrate_cluster(quick: bool = False, group: int | None = None) -> Hardware:
+
+def calibrate_cluster(
+    quick: bool = False, group: int | None = None, base: Hardware | None = None
+) -> Hardware:
     """Every rank must call it; all get the same profile.
 
     With `group`, so many consecutive ranks count as one host: hosts of a rack, whose links to each
-    other are faster than those between racks.  Raises `CostModelError` for hosts of different sizes,
-    for groups that cut hosts, or on accelerators, which it cannot time yet.
+    other are faster than those between racks.  `base`: the accelerators' profile, whose operators stay
+    as they are; links are measured.  Raises `CostModelError` for hosts of different sizes, for groups
+    that cut hosts, and where `base` is no accelerator's or accelerators have none.
     """
-    if torch.cuda.is_available():
-        raise CostModelError(
-            "Calibration times CPUs with gloo; start from a profile that `autopar hardware` lists."
-        )
     cluster = Cluster.here(group)
+    effort = replace(QUICK if quick else Effort(), device=_kind(base))
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=LIMIT_S))
+    if effort.device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(BACKENDS[effort.device], timeout=datetime.timedelta(seconds=LIMIT_S))
     try:
-        return _profile(cluster, QUICK if quick else Effort())
+        return _profile(cluster, effort) if base is None else linked(base, cluster, effort)
     finally:
         dist.destroy_process_group()
+
+
+def _kind(base: Hardware | None) -> str:
+    """Where messages lie."""
+    if not torch.cuda.is_available():
+        if base is None:
+            return "cpu"
+        raise CostModelError(
+            f"{base.device.name} is a profile to start from where there are accelerators, and PyTorch "
+            "finds none here. Leave it out: a CPU's operators are timed."
+        )
+    if base is None or base.device.kind == "cpu":
+        raise CostModelError(
+            "Operators are timed on CPUs only; of accelerators the links are measured. Pass their "
+            "profile to start from, such as --hardware h100 (`autopar hardware` lists them)."
+        )
+    return "cuda"
 
 
 def _profile(cluster: Cluster, effort: Effort) -> Hardware:
@@ -112,6 +140,29 @@ def _profile(cluster: Cluster, effort: Effort) -> Hardware:
     )
 
 
+def linked(base: Hardware, cluster: Cluster, effort: Effort) -> Hardware:
+    """The profile with the links, and how far communication hides, as measured on this cluster.
+
+    Of tiers that it may have nothing is known there.
+    """
+    ranks = f"ranks, {dist.get_backend_config().split(':')[-1]}"
+    inside, across = _inside(cluster, effort), _across(cluster, effort)
+    return replace(
+        base,
+        device=replace(base.device, overlap=rounded(overlap(effort))),
+        devices_per_host=cluster.per_host,
+        intra_host=replace(inside, kind=ranks) if inside else base.intra_host,
+        inter_host=replace(across, kind=ranks) if across else base.inter_host,
+        tiers=(),
+        source=(
+            f"links measured by autopar calibrate under torchrun on {cluster.hosts} "
+            f"{platform.machine()} hosts of {cluster.per_host} ranks, all of them busy ({ranks}); the "
+            f"rest: {base.source}"
+        ),
+        date=datetime.date.today().isoformat(),
+    )
+
+
 def _inside(cluster: Cluster, effort: Effort) -> Link | None:
     """Between ranks of one host; None where a host has one."""
     size = cluster.per_host
@@ -119,9 +170,7 @@ def _inside(cluster: Cluster, effort: Effort) -> Link | None:
         return None
     hosts = [list(range(first, first + size)) for first in range(0, cluster.world, size)]
     times = _collectives(cluster, hosts, effort)
-    place = cluster.rank % size
-    peer = cluster.rank ^ 1 if place ^ 1 < size else None
-    return with_sends(link_of(times), sends(peer, effort))
+    return with_sends(link_of(times), sends(cluster.neighbour, effort))
 
 
 def _across(cluster: Cluster, effort: Effort) -> Link | None:

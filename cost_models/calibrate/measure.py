@@ -55,6 +55,8 @@ class Effort:
     bursts through after a rest."""
     waiting_rows: int = 15
     """Of turns in which ranks compute and meet."""
+    device: str = "cpu"
+    """Where messages lie, and what is computed beside them."""
 
 
 QUICK = Effort(
@@ -119,7 +121,7 @@ def _measure_once(effort: Effort, apart: bool) -> Measured:
         matmul_s={dtype: _matmul_seconds(dtype, effort) for dtype in DTYPES},
         elementwise_s=_elementwise_seconds(effort),
         collectives={} if alone or apart else _all_collectives(effort),
-        overlap=0.0 if alone else _overlap(effort),
+        overlap=0.0 if alone else overlap(effort),
     )
 
 
@@ -213,10 +215,18 @@ def _calls_in_a_row(action: Action, row_s: float) -> int:
 
 
 def _row_seconds(action: Action, calls: int) -> float:
+    _settle()
     start = time.perf_counter()
     for _ in range(calls):
         action()
+    _settle()
     return time.perf_counter() - start
+
+
+def _settle() -> None:
+    """Wait for what was queued on an accelerator."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def _tiny_seconds(effort: Effort) -> float:
@@ -284,9 +294,10 @@ def _trained(
     return chain
 
 
-def _overlap(effort: Effort) -> float:
-    message = torch.rand(max(effort.message_nbytes[:-1]) // 4)
-    matrix = torch.randn(128, 128)
+def overlap(effort: Effort) -> float:
+    """The share of an all-reduce beside as much compute that costs nothing; all ranks call it."""
+    message = torch.rand(max(effort.message_nbytes[:-1]) // 4, device=effort.device)
+    matrix = torch.randn(128, 128, device=effort.device)
     communicate_s = sustained_seconds({0: lambda: dist.all_reduce(message)}, effort)[0]
     product_s = sustained_seconds({0: lambda: matrix @ matrix}, effort)[0]
     products = torch.tensor(communicate_s / product_s)
@@ -333,7 +344,9 @@ def in_group(group: Any, ranks: int, effort: Effort) -> dict[tuple[str, int], di
     found: dict[tuple[str, int], dict[int, float]] = {}
     for kind in KINDS:
         calls = {
-            nbytes: _collective(kind, torch.rand(nbytes // 4 // ranks * ranks), ranks, group)
+            nbytes: _collective(
+                kind, _message(nbytes // 4 // ranks * ranks * 4, effort), ranks, group
+            )
             for nbytes in effort.message_nbytes
         }
         found[kind, ranks] = sustained_seconds(calls, effort, of_rows="median")
@@ -348,11 +361,11 @@ def sends(peer: int | None, effort: Effort) -> dict[int, float]:
     """
 
     def exchange(nbytes: int) -> Action:
-        message, place = torch.rand(nbytes // 4), torch.empty(nbytes // 4)
+        message, place = _message(nbytes, effort), _message(nbytes, effort)
 
         def both_ways() -> None:
-            for work in (dist.isend(message, peer), dist.irecv(place, peer)):
-                assert work is not None
+            ways = [dist.P2POp(dist.isend, message, peer), dist.P2POp(dist.irecv, place, peer)]
+            for work in dist.batch_isend_irecv(ways):
                 work.wait()
 
         return (lambda: None) if peer is None else both_ways
@@ -361,9 +374,13 @@ def sends(peer: int | None, effort: Effort) -> dict[int, float]:
     return sustained_seconds(calls, effort, of_rows="median")
 
 
+def _message(nbytes: int, effort: Effort) -> torch.Tensor:
+    return torch.rand(nbytes // 4, device=effort.device)
+
+
 def _collective(kind: str, whole: torch.Tensor, ranks: int, group: Any) -> Action:
     """A call whose larger side is `whole`."""
-    part = torch.empty(whole.numel() // ranks)
+    part = whole.new_empty(whole.numel() // ranks)
     other = torch.empty_like(whole)
     gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
     scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)

@@ -15,7 +15,7 @@ from pathlib import Path
 from cost_models.errors import CostModelError
 from cost_models.measured.values import Call, Pass, Setting, Timed, Work
 
-VERSION = 1
+VERSION = 2
 APPLICATION = 0x41757450
 """By which a file says that it is one of these."""
 PATIENCE_S = 60.0

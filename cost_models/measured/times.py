@@ -65,7 +65,8 @@ class Times:
             backward_s = 0.0 if timed.backward is None else timed.backward.seconds
             return Answer(timed.forward.seconds, backward_s, "measured")
         near = tuple(self._near(call))
-        if not near:
+        goes_back = call.backward is not None
+        if not near or (goes_back and not any(t.backward is not None for _, t in near)):
             return modelled(call, model)
         return Answer(
             model(call.forward) * _ratio(_forward_ratios(near, model)),

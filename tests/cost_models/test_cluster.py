@@ -11,14 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from autopar.staging.borders import Border, seconds
 from cost_models.calibrate import cluster
-from cost_models.calibrate.cluster import Cluster, with_alone, with_sends
-from cost_models.calibrate.measure import QUICK
+from cost_models.calibrate.cluster import (
+    Cluster,
+    calibrate_cluster,
+    linked,
+    with_alone,
+    with_sends,
+)
+from cost_models.calibrate.measure import KINDS, QUICK
+from cost_models.calibrate.processes import run
 from cost_models.calibrate.profile import Times, link_of
 from cost_models.errors import CostModelError
-from cost_models.hardware import Link, load
+from cost_models.hardware import Hardware, Link, load
 from cost_models.profile_text import parse, to_text
 from tests.cost_models.test_calibration import synthetic
 
@@ -39,6 +47,15 @@ def test_hosts_of_a_rack_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for group in (0, 3, 6):
         with pytest.raises(CostModelError, match=f"Groups of {group} ranks"):
             Cluster.here(group)
+
+
+@pytest.mark.parametrize("per_host", [1, 2, 3, 4, 5])
+def test_neighbours_are_mutual_and_on_one_host(per_host: int) -> None:
+    of = {rank: Cluster(rank, 2 * per_host, per_host).neighbour for rank in range(2 * per_host)}
+    for rank, other in of.items():
+        assert other is None or of[other] == rank != other
+        assert other is None or other // per_host == rank // per_host
+    assert sum(other is None for other in of.values()) == 2 * (per_host % 2)
 
 
 def test_messages_have_a_line_of_their_own() -> None:
@@ -74,6 +91,34 @@ def test_a_cluster_knows_how_its_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(cluster, "_across", lambda *_: Link(1e8, 1e-3))
     device = cluster._profile(Cluster(0, 4, 2), QUICK).device
     assert (device.overlap, device.behind, device.late_s) == (0.25, 0.125, 5e-4)
+
+
+def _links_of_an_accelerator() -> Hardware:
+    """On one host of two ranks, with messages where gloo takes them."""
+    return linked(load("h100"), Cluster(dist.get_rank(), 2, 2), QUICK)
+
+
+def test_of_accelerators_the_links_are_measured() -> None:
+    base, found = load("h100"), run(2, _links_of_an_accelerator)
+    found.check()
+    assert found.devices_per_host == 2 and found.inter_host == base.inter_host
+    assert {fit.collective for fit in found.intra_host.fits} == set(KINDS)
+    assert found.intra_host.kind == "ranks, gloo" and found.intra_host.bytes_per_s > 0
+    assert replace(found.device, overlap=0.0) == replace(base.device, overlap=0.0)
+    assert "links measured" in found.source and base.source in found.source
+    assert parse(to_text(found), "here") == found
+
+
+def test_which_profile_a_calibration_starts_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(key, value)
+    h100 = load("h100")
+    with pytest.raises(CostModelError, match="PyTorch finds none here"):
+        calibrate_cluster(base=h100)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    for base in (None, replace(h100, device=replace(h100.device, kind="cpu"))):
+        with pytest.raises(CostModelError, match="--hardware h100"):
+            calibrate_cluster(base=base)
 
 
 @pytest.mark.slow

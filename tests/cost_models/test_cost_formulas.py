@@ -182,9 +182,21 @@ def test_a_ring_leaves_the_host_on_the_rails_of_all_its_ranks_there(
 
 
 def test_an_all_to_all_has_one_adapter_per_rank_for_what_leaves() -> None:
-    """Of 16 ranks on two hosts half of what each sends leaves."""
-    assert axis_link(HOST, 1, 16, "all_to_all").bytes_per_s == 100.0
-    assert axis_link(HOST, 8, 4, "all_to_all").bytes_per_s == pytest.approx(50.0 * 4 / 3)
+    """Of 16 ranks on two hosts each sends to 15, of which 8 are on the other one."""
+    link = axis_link(HOST, 1, 16, "all_to_all")
+    assert collective_seconds("all_to_all", 1600.0, 16, replace(link, latency_s=0.0)) == (
+        pytest.approx(1600.0 * 8 / 16 / 50.0)
+    )
+    assert link.latency_s == pytest.approx((7 * 1.0 + 8 * 9.0) / 15)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_an_all_to_all_of_one_rank_per_host_sends_what_an_all_gather_does(size: int) -> None:
+    scattered, gathered = (
+        collective_seconds(kind, 800.0, size, axis_link(HOST, 8, size, kind))
+        for kind in ("all_to_all", "all_gather")
+    )
+    assert scattered == pytest.approx(gathered)
 
 
 def test_a_wider_tier_is_felt_by_what_passes_it() -> None:

@@ -187,7 +187,7 @@ def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
     Database(path).write(HERE, [])
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("pragma user_version = 99")
-    with pytest.raises(CostModelError, match=r"of version 99, not 1; .* or delete this one"):
+    with pytest.raises(CostModelError, match=r"of version 99, not 2; .* or delete this one"):
         Database(path).settings()
 
 

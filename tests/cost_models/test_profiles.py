@@ -150,6 +150,11 @@ def test_every_profile_is_checked_here() -> None:
         ("NVIDIA B200", 192, "b200"),
         ("AMD Instinct MI300X", 206, "mi300x"),
         ("NVIDIA GeForce RTX 4090", 25, None),
+        ("NVIDIA H100 PCIe", 85, None),
+        ("NVIDIA H100 NVL", 100, None),
+        ("NVIDIA A100-PCIE-40GB", 42, None),
+        ("NVIDIA GH200 480GB", 100, None),
+        ("NVIDIA GB200", 192, None),
     ],
 )
 def test_a_device_is_known_by_its_name_and_memory(driver: str, gb: float, name: str | None) -> None:

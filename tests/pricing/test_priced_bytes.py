@@ -1,0 +1,61 @@
+"""Which bytes prices speak of: parameters as they rest, and of tables what is looked up."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+import torch
+from torch import nn
+
+import autopar
+from autopar.capture import capture
+from autopar.mesh import Mesh
+from autopar.placement import R, Sharding
+from autopar.plans.plan import OpSharding, Plan
+from autopar.pricing.operators import moved_nbytes, unread_nbytes
+
+ROWS, WIDTH = 64, 8
+
+
+class Lookup(nn.Module):
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(words, WIDTH)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, self.table(ids).sum())
+
+
+def lookup(words: int) -> tuple[int, int]:
+    """Bytes that the lookup moves forward, and that its table has besides."""
+    graph = capture(Lookup(words), {"ids": torch.zeros(ROWS, dtype=torch.long)})
+    (node,) = (node for node in graph.nodes if node.op == "aten.embedding.default")
+    whole = Sharding((R,))
+    sharding = OpSharding((whole, whole), (whole,), ("",))
+    mesh = Mesh.of(1)
+    return (
+        moved_nbytes(node, sharding, graph, mesh), unread_nbytes(node, sharding, graph, mesh)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [ROWS, 1000 * ROWS])
+def test_a_lookup_reads_what_it_finds(words: int) -> None:
+    found = 4 * ROWS * WIDTH
+    assert lookup(words) == (2 * found + 8 * ROWS, 4 * words * WIDTH - found)
+
+
+def test_weights_in_float32_are_updated_as_such() -> None:
+    """In bfloat16 the step's are half as wide, and the optimizer's are not."""
+
+    def plan(precision: str | None) -> Plan:
+        made = autopar.plan(
+            nn.Linear(512, 512), (2,), {"input": torch.zeros(8, 512)}, preset="ddp", hardware="h100",
+            precision=precision, loss=lambda output: output.float().square().mean(),
+        )  # fmt: skip
+        assert isinstance(made, Plan)
+        return made
+
+    parts = [plan(precision).estimate.parts for precision in (None, "bfloat16")]
+    assert parts[0] is not None and parts[1] is not None
+    assert parts[0].update_s == pytest.approx(parts[1].update_s)
