@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.source import Weights
 from autopar.staging.choose import Wishes
 from autopar.staging.staged import Staged, Wanted, asked_of_pipelines
-from autopar.watch import Watch, unwatched
+from autopar.watch import Watch, alone, unwatched
 from cost_models.hardware import Hardware
 
 
@@ -289,7 +290,8 @@ def plan_frontier(
     They are the corners of the lower convex hull of (bytes, seconds) of all plans; `watch` sees them
     come.
     """
-    compiler, graph = captured_by(model, mesh, example_inputs, hardware, Options.of(**options))
+    capture = partial(captured_by, model, mesh, example_inputs, hardware, Options.of(**options))
+    compiler, graph = alone(capture, watch, "capturing the model")
     return tuple(made.plan for made in compiler.frontier(graph, watch))
 
 

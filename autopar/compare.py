@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
@@ -21,14 +22,16 @@ from autopar.compiler.given import MeshLike, as_hardware, as_mesh, offered_input
 from autopar.errors import AutoparError, InfeasibleError, InputError, PlanError
 from autopar.graph import Graph
 from autopar.planning.asked import posed_for
+from autopar.planning.posed import device_memory
+from autopar.plans.html import Shown
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.pricing.timed import timing_of
 from autopar.request.meta import without_weights
 from autopar.request.options import Options, Precision
 from autopar.show import contenders, differences
-from autopar.show.html import as_html
-from autopar.show.table import to_text
+from autopar.show.html import drawn
+from autopar.watch import Watch, alone, unwatched
 from cost_models.hardware import Hardware, digest
 from cost_models.measured import Times
 
@@ -37,22 +40,36 @@ SOLVER = "autopar"
 
 
 @dataclass(frozen=True)
-class Contender:
+class Contender(Shown):
     """One way to train the model on these devices, or why it is none (`plan` is None then)."""
 
     name: str
     plan: Plan | PipelinePlan | None
     why: str = ""
 
-    def __str__(self) -> str:
-        return to_text(self._drawn).rstrip("\n")
 
-    def _repr_html_(self) -> str:
-        return as_html(self._drawn)
+@dataclass(frozen=True)
+class Comparison(Shown):
+    """All ways, in their order; a device may hold `limit_nbytes`."""
 
-    @property
-    def _drawn(self) -> RenderableType:
-        return contenders([(self.name, self.plan, self.why)])
+    ways: tuple[Contender, ...]
+    limit_nbytes: float
+
+    def __iter__(self) -> Iterator[Contender]:
+        return iter(self.ways)
+
+    def __len__(self) -> int:
+        return len(self.ways)
+
+
+@drawn.register
+def _of_one(way: Contender) -> RenderableType:
+    return contenders([(way.name, way.plan, way.why)])
+
+
+@drawn.register
+def _of_all(found: Comparison) -> RenderableType:
+    return contenders([(way.name, way.plan, way.why) for way in found], found.limit_nbytes)
 
 
 @dataclass(frozen=True)
@@ -80,34 +97,41 @@ def compare(
     hardware: str | Hardware | None = None,
     plans: Mapping[str, Plan | PipelinePlan] | None = None,
     names: Sequence[str] | None = None,
+    watch: Watch = unwatched,
     **options: Any,
-) -> Iterator[Contender]:
+) -> Comparison:
     """The solver's plan, each preset's (`names`: only these), and `plans` by the names given.
 
     A plan that was priced for other hardware, or by other times, is priced again for this
-    one; a pipeline's cannot be.
+    one; a pipeline's cannot be.  `watch` sees them come.
     Raises `PlanError` for a plan of another model or batch.
     """
     if options.get("preset"):
         raise InputError("compare plans every preset: leave preset= out.")
-    asked = Options.of(**options)
+    asked, devices = Options.of(**options), as_mesh(mesh)
     profile, inputs = as_hardware(hardware), example_inputs
     if inputs is None:
         inputs = offered_inputs(model)
-    bare = without_weights(model, asked.precision.compute)
+    limit = asked.memory_limit
+    if limit is None:
+        limit = device_memory(devices, profile)
+    first = Compiler(without_weights(model, asked.precision.compute), devices, profile, asked)
+    graph = alone(partial(first.graph, inputs), watch, "capturing the model")
+    physics = _Physics(profile, first.times)
+    chosen = (None, *(presets.names() if names is None else names))
+    given = plans or {}
 
-    def compiler(chosen: Options) -> Compiler:
-        return Compiler(bare, as_mesh(mesh), profile, chosen)
+    def ways() -> Iterator[Contender]:
+        for name in chosen:
+            compiler = first.with_options(replace(asked, preset=name))
+            yield _planned(compiler, graph, name or SOLVER)
+        for name, plan in given.items():
+            if isinstance(plan, PipelinePlan):
+                yield _pipeline(name, plan, model, inputs, asked.loss, physics)
+            else:
+                yield _given(name, plan, model, inputs, asked.loss, physics)
 
-    first = compiler(asked)
-    graph, physics = first.graph(inputs), _Physics(profile, first.times)
-    for name in (None, *(presets.names() if names is None else names)):
-        yield _planned(compiler(replace(asked, preset=name)), graph, name or SOLVER)
-    for name, plan in (plans or {}).items():
-        if isinstance(plan, PipelinePlan):
-            yield _pipeline(name, plan, model, inputs, asked.loss, physics)
-        else:
-            yield _given(name, plan, model, inputs, asked.loss, physics)
+    return Comparison(tuple(watch(ways(), len(chosen) + len(given), "planning")), limit)
 
 
 def _planned(compiler: Compiler, graph: Graph, name: str) -> Contender:

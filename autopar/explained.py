@@ -21,6 +21,7 @@ from autopar.plans.explanation import Explanation
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.pricing.timed import default_database, times_for
+from autopar.replay import refuse_other
 from autopar.request.meta import without_weights
 from autopar.request.options import Loss, Options, Precision
 from autopar.show import differences
@@ -62,7 +63,19 @@ def explain_plan(
 
 
 def hardware_of(plan: Plan | PipelinePlan, given: str | Hardware | None) -> Hardware:
-    """The profile that the user names, or the one of the plan's name."""
+    """The profile that the user names, or the one that priced the plan.
+
+    Raises `InputError` where that does not come with autopar: a calibrated profile may be called as one
+    that does, and has figures of its own.
+    """
+    profile = hardware_called(plan, given)
+    if given is None:
+        refuse_other(profile, plan.hardware, plan.hardware_digest)
+    return profile
+
+
+def hardware_called(plan: Plan | PipelinePlan, given: str | Hardware | None) -> Hardware:
+    """The profile that the user names, or the one of the plan's name, whatever its figures are."""
     if given is None and plan.hardware not in names():
         raise InputError(
             f"The plan was priced for {plan.hardware!r}, which is not among the profiles that come "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -18,3 +18,9 @@ class Watch(Protocol):
 def unwatched(every: Iterable[T], total: int | None, what: str) -> Iterator[T]:
     """Nobody looks."""
     yield from every
+
+
+def alone(make: Callable[[], T], watch: Watch, what: str) -> T:
+    """One thing that takes long, while somebody watches."""
+    (made,) = watch((call() for call in (make,)), None, what)
+    return made

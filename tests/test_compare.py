@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
 import autopar
-from autopar.compare import SOLVER, Contender, compare
+from autopar.compare import SOLVER, Comparison, Contender, compare
 from autopar.errors import InputError, PlanError
 from autopar.plans.plan import Plan
 from autopar.show import contenders, to_text
 from autopar.show.table import WIDTH
+from cost_models.hardware import load
 from tests.models import CASES
 from tests.show import hand_made
 
 NAMES = ("ddp", "megatron")
+T = TypeVar("T")
+
+
+def beside(**options: object) -> Comparison:
+    model, inputs, loss = CASES["mlp"]()
+    asked = {"hardware": "h100", "loss": loss, "names": NAMES, **options}
+    return compare(model, (2, 2), inputs, **asked)  # type: ignore[arg-type]
 
 
 def compared(**options: object) -> dict[str, Contender]:
-    model, inputs, loss = CASES["mlp"]()
-    found = compare(
-        model, (2, 2), inputs, hardware="h100", loss=loss, **{"names": NAMES, **options}
-    )  # type: ignore[arg-type]
-    return {each.name: each for each in found}
+    return {each.name: each for each in beside(**options)}
 
 
 def planned(**options: object) -> Plan:
@@ -50,6 +55,30 @@ def test_what_does_not_fit_says_why() -> None:
     assert all(each.plan is None and "fit" in each.why for each in found.values())
     text = to_text(contenders([(c.name, c.plan, c.why) for c in found.values()], 2000))
     assert text.count("none fits") == 3 and "Nothing to compare" in text
+
+
+def test_a_comparison_is_a_value_that_is_drawn_whole() -> None:
+    found = beside(names=("ddp",))
+    assert [each.name for each in found] == [each.name for each in found] == [SOLVER, "ddp"]
+    assert len(found) == 2 and found.limit_nbytes == load("h100").device.memory_bytes
+    rows = [(each.name, each.plan, each.why) for each in found]
+    assert str(found) == to_text(contenders(rows, found.limit_nbytes)).rstrip("\n")
+    assert "ddp" in found._repr_html_()
+    assert beside(names=(), memory_limit="1GiB").limit_nbytes == 2.0**30
+
+
+def test_each_way_is_seen_as_it_comes() -> None:
+    seen: list[object] = []
+
+    def watch(every: Iterable[T], total: int | None, what: str) -> Iterator[T]:
+        seen.append((what, total))
+        for each in every:
+            seen.append(type(each).__name__)
+            yield each
+
+    beside(names=("ddp",), watch=watch)
+    capture, planned = ("capturing the model", None), ("planning", 2)
+    assert seen == [capture, "Graph", planned, "Contender", "Contender"]
 
 
 def test_a_plan_for_other_hardware_is_priced_again() -> None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from cost_models.hardware import Hardware, digest
+
 EQUAL = 1e-9
 """Relative difference of seconds that were computed twice in the same way."""
 
@@ -34,3 +36,16 @@ def differs(what: str, stated: object, found: object) -> Iterator[str]:
         equal = stated == found
     if not equal:
         yield f"{what} is {stated} in the plan; computed again it is {found}"
+
+
+def priced_for(named: str, figures: str, profile: Hardware) -> Check:
+    """Whether the profile is the one that a plan names, with the figures that priced it."""
+    name, found = profile.device.name, digest(profile)
+    faults = [
+        *differs("hardware", named, name),
+        *differs("hardware_digest", figures, found),
+    ]
+    if faults:
+        # The name may be a shipped profile's, and the figures those of a calibrated one.
+        faults[0] += " (pass the file of the profile that priced it with --hardware)"
+    return checked("hardware", f"{name}, {found}", faults)

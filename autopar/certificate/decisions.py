@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from autopar.blocks import MODES, blocks
 from autopar.certificate.again import Again
-from autopar.certificate.check import Check, checked, differs
+from autopar.certificate.check import Check, checked, differs, priced_for
 from autopar.errors import InputError, PlanError
 from autopar.planning.posed import candidates_of
 from autopar.plans.plan import Conversion, Plan
 from autopar.pricing.space import Candidates
 from autopar.request.optimizers import states_of
-from cost_models.hardware import digest
 
 
 def belongs(again: Again) -> Iterator[Check]:
@@ -25,12 +24,7 @@ def belongs(again: Again) -> Iterator[Check]:
         *differs("graph_digest", plan.graph_digest, graph.digest),
     ]
     yield checked("graph", f"{graph.name}, {graph.digest}", faults)
-    name, figures = profile.device.name, digest(profile)
-    faults = [
-        *differs("hardware", plan.hardware, name),
-        *differs("hardware_digest", plan.hardware_digest, figures),
-    ]
-    yield checked("hardware", f"{name}, {figures}", faults)
+    yield priced_for(plan.hardware, plan.hardware_digest, profile)
     times = again.posed.prices.times
     there = "none" if times is None else times.digest
     faults = list(differs("times", "none" if plan.times is None else plan.times.digest, there))

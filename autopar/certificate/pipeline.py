@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autopar.certificate import certify
-from autopar.certificate.check import Check, checked, differs
+from autopar.certificate.check import Check, checked, differs, priced_for
 from autopar.errors import AutoparError
 from autopar.graph import Graph
 from autopar.planning.asked import settings_of
@@ -24,7 +24,7 @@ from autopar.plans.pipeline_plan import PipelinePlan, Prediction, StagePlan
 from autopar.split import Stages, split
 from autopar.staging.predict import predict
 from autopar.staging.stage_problems import stage_problems
-from cost_models.hardware import Hardware, digest
+from cost_models.hardware import Hardware
 from cost_models.measured import Times
 
 
@@ -65,12 +65,7 @@ def _belongs(plan: PipelinePlan, graph: Graph, hardware: Hardware) -> Iterator[C
         *differs("graph_digest", plan.graph_digest, graph.digest),
     ]
     yield checked("graph", f"{graph.name}, {graph.digest}", faults)
-    name, figures = hardware.device.name, digest(hardware)
-    faults = [
-        *differs("hardware", plan.hardware, name),
-        *differs("hardware_digest", plan.hardware_digest, figures),
-    ]
-    yield checked("hardware", f"{name}, {figures}", faults)
+    yield priced_for(plan.hardware, plan.hardware_digest, hardware)
 
 
 def _schedule(plan: PipelinePlan, stages: Stages) -> Check:

@@ -20,6 +20,7 @@ from autopar.cli import (
     diff,
     emit,
     explain,
+    fit,
     frontier,
     hardware,
     map,
@@ -59,16 +60,25 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:  # typer brings a click of its own, or does not
         try:
             return super().invoke(ctx)
-        except (AutoparError, CostModelError) as error:
+        except (AutoparError, CostModelError, OSError) as error:
+            said = _said(error)
+            if said is None:
+                raise
             if ctx.params.get("debug"):
                 traceback.print_exc()
-            _complain(str(error))
+            _complain(said)
             raise typer.Exit(1) from None
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            _complain(f"The output cannot be written: {error.strerror}.")
-            raise typer.Exit(1) from None
+
+
+def _said(error: Exception) -> str | None:
+    """What people can act upon; None of what the system refuses without naming a file."""
+    if not isinstance(error, OSError):
+        return str(error)
+    if error.errno in FULL:
+        return f"The output cannot be written: {error.strerror}."
+    if error.filename is None:
+        return None
+    return f"Cannot use {error.filename}: {error.strerror}. Correct the path, or the rights to it."
 
 
 def _complain(what: str) -> None:
@@ -84,7 +94,7 @@ app = typer.Typer(
 )
 COMMANDS = {
     "plan": plan, "show": show, "emit": emit, "explain": explain, "compare": compare, "diff": diff,
-    "frontier": frontier, "map": map, "solve": solve, "verify": verify, "hardware": hardware,
+    "frontier": frontier, "fit": fit, "map": map, "solve": solve, "verify": verify, "hardware": hardware,
     "presets": presets, "report": report, "rules": rules,
     "calibrate": calibrate, "profile": profile, "simulate": simulate,
 }  # fmt: skip

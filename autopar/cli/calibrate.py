@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 
 from autopar.cli.flags import AS_JSON
-from autopar.cli.output import save, writable
+from autopar.cli.output import console, save, writable
 from autopar.cli.values import print_json
-from cost_models.hardware import to_text
+from autopar.show.calibrated import links
+from cost_models.hardware import load, to_text
 
 
 def command(
@@ -28,23 +29,31 @@ def command(
             help="Under torchrun: N consecutive ranks count as one host, such as the hosts of a rack.",
         ),
     ] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            help="On accelerators, under torchrun: their profile, whose links are measured."
+        ),
+    ] = None,
     as_json: AS_JSON = False,
 ) -> None:
-    """Measure this machine's cores and gloo, and write a hardware profile.
+    """Measure this machine's cores and gloo, print the fits, and write a hardware profile.
 
-    Under torchrun: measure the cluster that it started, its hosts and what joins them.
+    Under torchrun: measure the cluster that it started, its hosts and what joins them; on accelerators
+    the links alone.
     """
     from cost_models.calibrate import calibrate
     from cost_models.calibrate.cluster import calibrate_cluster, is_launched
 
     writable(output)
     if is_launched():
-        measured = calibrate_cluster(quick, group)
+        measured = calibrate_cluster(quick, group, load(hardware) if hardware else None)
         if os.environ["RANK"] != "0":
             return
-    elif group is not None:
+    elif group is not None or hardware is not None:
+        hint = "--group" if group is not None else "--hardware"
         raise typer.BadParameter(
-            "groups are of the ranks that torchrun started", param_hint="--group"
+            "it speaks of the ranks of a cluster; start them with torchrun", param_hint=hint
         )
     else:
         measured = calibrate(quick=quick, progress=lambda text: print(text, file=sys.stderr))
@@ -52,5 +61,6 @@ def command(
     save(to_text(measured), output)
     if as_json:
         print_json({"profile": measured, "written": output})
-    else:
-        typer.echo(f"wrote {output}; use it with --hardware {output}")
+        return
+    console().print(links(measured))
+    typer.echo(f"\n{measured.source}\nwrote {output}; use it with --hardware {output}")

@@ -30,7 +30,7 @@ from autopar.errors import InputError
 from autopar.mesh import Mesh
 from autopar.planning.posed import device_memory
 from autopar.request.options import Options
-from autopar.show import contenders
+from autopar.show.html import drawn
 
 
 def command(
@@ -61,22 +61,20 @@ def command(
     }  # fmt: skip
     chosen = tuple(known("preset", name, presets.names()) for name in preset or presets.names())
     devices, profile = Mesh.parse(mesh), as_hardware(hardware or None)
-    limit = Options.of(**asked).memory_limit
-    if limit is None:
-        limit = device_memory(devices, profile)
+    Options.of(**asked)  # raises before the model is built
+    device_memory(devices, profile)
     given = {str(path): load_plan(path) for path in plan or ()}
     if len(given) < len(plan or ()):
         raise InputError("The same --plan is given twice.")
     loaded = load(model, batch, sequence)
-    every = compare(
+    found = compare(
         loaded.model, devices, loaded.inputs, hardware=profile, plans=given, names=chosen,
-        loss=loaded.loss, **asked,
+        watch=watched, loss=loaded.loss, **asked,
     )  # fmt: skip
-    found = list(watched(every, 1 + len(chosen) + len(given), "planning"))
     if as_json:
         print_json({"plans": [_content(each) for each in found]})
     else:
-        console().print(contenders([(c.name, c.plan, c.why) for c in found], limit))
+        console().print(drawn(found))
 
 
 def _content(each: Contender) -> dict[str, Any]:

@@ -12,6 +12,7 @@ EXAMPLES = {
     "simulate": "autopar simulate plan.json --bandwidth node=0.5x --trace out.json",
     "report": "autopar report plan.json -o report.html",
     "frontier": "autopar frontier train.py:make_model --mesh 2x4 --hardware h100",
+    "fit": "autopar fit train.py:make_model --mesh 2x4 --hardware h100",
     "map": "autopar map train.py:make_model --mesh 2x4 --batches 8,64 --memories 8GiB,80GiB",
     "solve": "autopar solve problem.json --memory 40GiB",
     "verify": "autopar verify plan.json train.py:make_model",

@@ -11,7 +11,7 @@ import typer
 
 from autopar.cli.flags import AS_JSON, BATCH, DATABASE, MODEL, PLAN, PRICED_WITH, SEQUENCE
 from autopar.cli.match import graph_of, times_of
-from autopar.cli.output import console, watched
+from autopar.cli.output import console, watched, working
 from autopar.cli.stages import load_plan, microbatch_of
 from autopar.cli.values import print_json
 from autopar.errors import InputError
@@ -78,7 +78,9 @@ def explained_of(
     times = times_of(plan, database, profile)
     if isinstance(plan, PipelinePlan):
         return explain_stage(plan, graph, profile, times, target, stage, rows, _watched)
-    return explain(plan, posed_for(plan, graph, profile, times), target, rows, _watched)
+    with working("pricing the candidates"):
+        posed = posed_for(plan, graph, profile, times)
+    return explain(plan, posed, target, rows, _watched)
 
 
 def _watched(every: Iterable[Alternative], total: int) -> Iterable[Alternative]:

@@ -8,13 +8,24 @@ from typing import Annotated
 import typer
 
 from autopar.api import plan_frontier
-from autopar.cli.flags import AS_JSON, BATCH, DATABASE, HARDWARE, MESH, MODEL, SEQUENCE
+from autopar.cli.flags import (
+    AS_JSON,
+    BATCH,
+    DATABASE,
+    HARDWARE,
+    MESH,
+    MODEL,
+    OPTIMIZER,
+    PRECISION,
+    SEQUENCE,
+)
 from autopar.cli.models import load
 from autopar.cli.output import console, save, watched, writable
 from autopar.cli.values import outlined, print_json
 from autopar.compiler.given import as_hardware
 from autopar.errors import InputError
 from autopar.mesh import Mesh
+from autopar.request.options import Options
 from autopar.show import curve
 
 
@@ -22,6 +33,8 @@ def command(
     model: MODEL,
     mesh: MESH,
     hardware: HARDWARE = None,
+    optimizer: OPTIMIZER = "AdamW",
+    precision: PRECISION = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for the plans, one file each.")
     ] = None,
@@ -31,6 +44,7 @@ def command(
     sequence: SEQUENCE = None,
 ) -> None:
     """The whole time-memory curve: plans from the fastest to the smallest, each the best of its size."""
+    Options.of(optimizer=optimizer, precision=precision)
     if output and output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; name a folder.")
     writable(output)
@@ -38,7 +52,7 @@ def command(
     loaded = load(model, batch, sequence)
     plans = plan_frontier(
         loaded.model, devices, loaded.inputs, hardware=profile, watch=watched, loss=loaded.loss,
-        database=database,
+        optimizer=optimizer, precision=precision, database=database,
     )  # fmt: skip
     for plan in plans if output else ():
         assert output is not None

@@ -13,6 +13,9 @@ from autopar.cli.output import near
 from autopar.errors import InputError
 
 Batch = dict[str, torch.Tensor]
+WANTED = "Pass the config.json that `model.config.save_pretrained(folder)` of transformers writes."
+MOST_TOKENS = 2**40
+"""In a batch: beyond, the tensors that a model makes of it have more elements than PyTorch can count."""
 
 
 def from_config(path: Path, batch: int | None, sequence: int | None) -> tuple[nn.Module, Batch]:
@@ -20,6 +23,11 @@ def from_config(path: Path, batch: int | None, sequence: int | None) -> tuple[nn
     content = _read(path)
     if batch is None or sequence is None:
         raise InputError("hf: models need --batch N and --sequence N, the global batch.")
+    if batch * sequence > MOST_TOKENS:
+        raise InputError(
+            f"--batch {batch} of --sequence {sequence} are {batch * sequence} tokens; pass "
+            f"{MOST_TOKENS} at most."
+        )
     longest = content.get("max_position_embeddings", content.get("n_positions"))
     if isinstance(longest, int) and sequence > longest:
         raise InputError(f"--sequence {sequence} is longer than the model's {longest} positions.")
@@ -32,11 +40,13 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
     except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror}.") from None
+        raise InputError(f"Cannot read {path}: {error.strerror}. {WANTED}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not a JSON configuration: {error}.") from None
+        raise InputError(f"{path} is not a JSON configuration: {error}. {WANTED}") from None
     if not isinstance(content, dict):
-        raise InputError(f"{path} is not a configuration: it holds a {type(content).__name__}.")
+        raise InputError(
+            f"{path} is not a configuration: it holds a {type(content).__name__}. {WANTED}"
+        )
     return content
 
 
@@ -58,8 +68,8 @@ def _built(content: dict[str, Any], path: Path) -> nn.Module:
             f"{path}: 'architectures' must name a model of transformers, such as "
             f"['GPT2LMHeadModel']; it is {names}.{near(str(name), dir(transformers))}"
         )
-    config = transformers.CONFIG_MAPPING[kind].from_dict(content)
     try:
+        config = transformers.CONFIG_MAPPING[kind].from_dict(content)
         with torch.device("meta"):
             return found(config)
     except Exception as error:

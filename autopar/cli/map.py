@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,13 +18,12 @@ from autopar.cli.flags import (
     SEQUENCE,
 )
 from autopar.cli.models import load
-from autopar.cli.output import console, save, writable
-from autopar.cli.values import outlined, print_json
+from autopar.cli.output import console, save, watched, writable
+from autopar.cli.values import outlined_point, print_json
 from autopar.compiler.given import as_hardware
 from autopar.compiler.sweep import plan_landscape
 from autopar.errors import InputError
 from autopar.mesh import Mesh
-from autopar.planning.landscape import Point
 from autopar.reading import text_of
 from autopar.request.options import Options, nbytes
 from autopar.show import landscape_grid, landscape_table
@@ -60,13 +59,11 @@ def command(
     writable(output)
     devices, profile = Mesh.parse(mesh), as_hardware(hardware or None)
     loaded = load(model, sizes[0] if model.startswith("hf:") else None, sequence)
-    points: list[Point] = []
-    for point in plan_landscape(
+    every = plan_landscape(
         loaded.model, devices, loaded.inputs, batches=sizes, memories=limits, hardware=profile,
         loss=loaded.loss, optimizer=optimizer, precision=precision, database=database,
-    ):  # fmt: skip
-        points.append(point)
-        console(stderr=True).print(f"{len(points)} of {len(sizes) * len(limits)} plans")
+    )  # fmt: skip
+    points = list(watched(every, len(sizes) * len(limits), "planning"))
     if not as_json:
         console().print(landscape_table(points))
     if output:
@@ -77,19 +74,9 @@ def command(
         written = f"    autopar map {model} {flags} -o {output}\n\n{landscape_grid(points)}"
         save(_with_map(page, written), output)
     if as_json:
-        print_json({"points": [_content(point) for point in points], "written": output})
+        print_json({"points": [outlined_point(point) for point in points], "written": output})
     elif output:
         console().print(f"\nwrote {output}")
-
-
-def _content(point: Point) -> dict[str, Any]:
-    """A point for programs; of a plan its outline."""
-    return {
-        "batch": point.batch,
-        "limit_nbytes": point.limit_nbytes,
-        "smallest_nbytes": point.smallest_nbytes,
-        "plan": None if point.made is None else outlined(point.made.plan),
-    }
 
 
 def _batches(text: str) -> tuple[int, ...]:

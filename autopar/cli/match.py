@@ -6,6 +6,7 @@ from pathlib import Path
 
 from autopar.api import captured_for
 from autopar.cli.models import load
+from autopar.cli.output import working
 from autopar.errors import PlanError
 from autopar.graph import Graph
 from autopar.plans.pipeline_plan import PipelinePlan
@@ -26,7 +27,8 @@ def graph_of(plan: Plan, model: str, batch: int | None, sequence: int | None) ->
 def captured_like(plan: Plan, model: str, batch: int | None, sequence: int | None) -> Graph:
     """The graph for which the plan was made; `PlanError` says what differs if it is another."""
     loaded = load(model, batch, sequence)
-    graph = captured_for(plan, loaded.model, loaded.inputs, loaded.loss)
+    with working("capturing the model"):
+        graph = captured_for(plan, loaded.model, loaded.inputs, loaded.loss)
     differs = differences(plan, graph)
     if differs:
         raise PlanError(

@@ -19,7 +19,7 @@ from torch import nn
 
 from autopar.cli.flags import MODEL_HELP
 from autopar.cli.huggingface import from_config
-from autopar.cli.output import near
+from autopar.cli.output import near, working
 from autopar.errors import InputError
 
 TORCH = str(Path(inspect.getfile(torch)).parent)
@@ -35,7 +35,16 @@ class Loaded:
 
 
 def load(text: str, batch: int | None, sequence: int | None) -> Loaded:
-    """Build the model; Hugging Face configurations need --batch and --sequence.
+    """Build the model, and tell a terminal so.
+
+    Hugging Face configurations need --batch and --sequence.
+    """
+    with working("building the model"):
+        return built(text, batch, sequence)
+
+
+def built(text: str, batch: int | None, sequence: int | None) -> Loaded:
+    """The same in silence, for one of many processes on one terminal.
 
     What the user's code prints goes to standard error: commands print results alone.
     """
@@ -59,7 +68,10 @@ def _loaded(text: str, batch: int | None, sequence: int | None) -> Loaded:
 
 def _file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise InputError(f"There is no file {path}.")
+        raise InputError(
+            f"There is no file {path}. Write its path from the folder you are in, or MODEL as "
+            "package.module:factory."
+        )
     name = f"autopar_model_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
+from rich.file_proxy import FileProxy
 from rich.progress import track
 
 from autopar.cache import write
@@ -38,20 +40,26 @@ def console(stderr: bool = False) -> Console:
 def watched(every: Iterable[T], total: int | None, what: str) -> Iterator[T]:
     """The same things, with a bar on a terminal's standard error while they are made."""
     out = console(stderr=True)
-    yield from track(
-        every, what, total, console=out, transient=True, disable=not out.is_terminal
-    )  # fmt: skip
+    yield from track(every, what, total, console=out, transient=True, disable=_is_still(out))
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Meanwhile a terminal's standard error says what is being done, and moves."""
+    """Meanwhile a terminal's standard error says what is being done, and moves.
+
+    Within other work nothing more is said: two that move would draw over each other.
+    """
     out = console(stderr=True)
-    if not out.is_terminal:
+    if _is_still(out):
         yield
         return
     with out.status(f"{what} ..."):
         yield
+
+
+def _is_still(out: Console) -> bool:
+    """Whether nothing is to move: it is no terminal, or rich draws on standard error already."""
+    return not out.is_terminal or isinstance(sys.stderr, FileProxy)
 
 
 def save(text: str, path: Path) -> Path:

@@ -135,7 +135,7 @@ def _warn(plan: Plan | PipelinePlan, profile: Hardware) -> None:
 def _print(made: Staged | Compilation, output: Path) -> None:
     """Tables, and whose word the rules were."""
     if isinstance(made, Staged):
-        shown: tuple[RenderableType, ...] = (show_pipeline(made.plan),)
+        shown: tuple[RenderableType, ...] = (show_pipeline(made.plan, made.stages.graphs),)
     else:
         spent = sum(found.seconds for found in discovered())
         said = coverage_line(coverage(made.graph), spent)

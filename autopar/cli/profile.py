@@ -26,7 +26,7 @@ from autopar.cli.flags import (
     SEQUENCE,
 )
 from autopar.cli.models import Loaded, load
-from autopar.cli.output import console, save, writable
+from autopar.cli.output import console, save, working, writable
 from autopar.cli.stages import Forced, read_stages
 from autopar.cli.traced import refuse_flags, run
 from autopar.cli.values import outlined, print_json
@@ -111,7 +111,7 @@ def command(
     loaded = load(model, batch, sequence)
     timing = Timing(
         database, setting_here(known, devices, threads or 1), again,
-        imports=_imports(model), tell=lambda text: print(text, file=sys.stderr),
+        imports=_imports(model), tell=lambda text: print(text, file=sys.stderr), during=working,
     )  # fmt: skip
     options |= {"hardware": known, "loss": loaded.loss}
     if forced.stages in (None, 1):
@@ -150,7 +150,10 @@ def _whole(
 ) -> tuple[Wanted, Prices]:
     """What a plan without stages runs, and what that plan was priced by."""
     hardware, asked = options["hardware"], {k: v for k, v in options.items() if k != "hardware"}
-    compiler, graph = captured_by(loaded.model, mesh, loaded.inputs, hardware, Options.of(**asked))
+    with working("capturing the model"):
+        compiler, graph = captured_by(
+            loaded.model, mesh, loaded.inputs, hardware, Options.of(**asked)
+        )
     found = profile(compiler, graph, timing, every=every)
     return found, prices_of(mesh, hardware, compiler.settings(None))
 
@@ -194,7 +197,7 @@ def _print(found: Wanted, prices: Prices, path: Path) -> None:
     )
     made = found.made
     if isinstance(made, Staged):
-        out.print(show_pipeline(made.plan))
+        out.print(show_pipeline(made.plan, made.stages.graphs))
     else:
         out.print(show_plan(made.plan, made.graph))
 

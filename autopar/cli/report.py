@@ -127,16 +127,53 @@ def _measured(path: Path, plan: Plan | PipelinePlan) -> Beside:
         )
     found = Beside.load(path)
     if found.model != plan.model:
-        raise InputError(f"{path} is a step of {found.model}, the plan is of {plan.model}.")
+        raise InputError(
+            f"{path} is a step of {found.model}, the plan is of {plan.model}. Pass what `autopar "
+            f"profile MODEL --mesh ... --run --json` prints of {plan.model}."
+        )
     return found
 
 
 def _frontier(folder: Path, plan: Plan | PipelinePlan) -> tuple[Plan, ...]:
+    """The plans of a folder, whose curve is that of the plan."""
+    if isinstance(plan, PipelinePlan):
+        raise InputError(
+            "--frontier is of plans without stages: `autopar frontier` makes no pipelines."
+        )
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder; `autopar frontier MODEL -o {folder}` makes one.")
     found = tuple(Plan.load(path) for path in sorted(folder.glob("*.json")))
-    strangers = [p.digest for p in found if p.model != plan.model]
-    if strangers or not found:
-        what = f"plans of another model, such as {strangers[0]}" if strangers else "no plans"
-        raise InputError(f"{folder} holds {what}; `autopar frontier MODEL -o` fills a folder.")
+    if not found:
+        raise InputError(f"{folder} holds no plans; `autopar frontier MODEL -o` fills a folder.")
+    for other in found:
+        differs = _differing(plan, other)
+        if differs:
+            raise InputError(
+                f"{folder} holds plans of another curve, such as {other.digest}:\n- "
+                + "\n- ".join(differs)
+                + "\nMake the plan's own: `autopar frontier MODEL -o`, with the flags that made the "
+                "plan."
+            )
     return found
+
+
+def _differing(plan: Plan, other: Plan) -> list[str]:
+    """Why the seconds and bytes of two plans are not to be compared."""
+    mine, theirs = _curve_of(plan), _curve_of(other)
+    return [
+        f"{what}: {theirs[what]}, the plan's {mine[what]}"
+        for what in mine if theirs[what] != mine[what]
+    ]  # fmt: skip
+
+
+def _curve_of(plan: Plan) -> dict[str, str]:
+    """What all plans of one curve of time against memory have in common."""
+    return {
+        "model": plan.model,
+        "sizes, batch, version or code": f"graph {plan.graph_digest}",
+        "mesh": str(plan.mesh),
+        "hardware": f"{plan.hardware} ({plan.hardware_digest})",
+        "precision": plan.precision,
+        "optimizer": plan.optimizer,
+        "operator times": str(plan.times or "modelled"),
+    }

@@ -11,7 +11,7 @@ import typer
 from autopar.api import captured_graph
 from autopar.cli.flags import AS_JSON, BATCH, MODEL_HELP, SEQUENCE
 from autopar.cli.models import load
-from autopar.cli.output import console, near
+from autopar.cli.output import console, near, watched, working
 from autopar.errors import InputError
 from autopar.graph import Graph, Node, bare
 from autopar.rules import known_rules, rule_of
@@ -45,10 +45,12 @@ def command(
         )
     graph = _graph(model, batch, sequence) if model else None
     if operator is None:
-        rows = tuple(_of_graph(graph)) if graph else known_rules()
+        with working("looking for rules"):
+            rows = tuple(_of_graph(graph)) if graph else known_rules()
         _listed(rows, as_json)
         return
-    reports = [report(*call) for call in _calls(operator, graph, _shapes(shapes))]
+    calls = _calls(operator, graph, _shapes(shapes))
+    reports = list(watched((report(*call) for call in calls), len(calls), "proving"))
     if as_json:
         typer.echo(json.dumps([_content(each) for each in reports], indent=1))
     else:
@@ -59,7 +61,8 @@ def command(
 
 def _graph(model: str, batch: int | None, sequence: int | None) -> Graph:
     loaded = load(model, batch, sequence)
-    return captured_graph(loaded.model, loaded.inputs, loss=loaded.loss)
+    with working("capturing the model"):
+        return captured_graph(loaded.model, loaded.inputs, loss=loaded.loss)
 
 
 def _listed(rows: Iterable[tuple[str, str, str]], as_json: bool) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 
 from autopar.cli.flags import AS_JSON, BATCH, MODEL_HELP, PLAN, SEQUENCE
 from autopar.cli.match import graph_of
 from autopar.cli.output import console
-from autopar.cli.stages import load_plan, staged_of
-from autopar.cli.values import outlined, print_json
+from autopar.cli.stages import load_plan, stages_of
+from autopar.cli.values import outlined, plain, print_json
 from autopar.errors import InputError
 from autopar.graph import Graph
 from autopar.plans.focus import holding, stage_plan, tensor_facts, within_block
@@ -26,6 +28,20 @@ from autopar.show import (
     show_plan,
     show_tensor,
 )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A plan without stages, or one stage of a pipeline; `of` names a stage that was found by a name."""
+
+    plan: Plan
+    graph: Graph | None
+    of: str = ""
+    stage: int | None = None
+
+    def content(self, found: dict[str, Any]) -> dict[str, Any]:
+        """For programs: what was found, and in which stage."""
+        return found if self.stage is None else {"stage": self.stage} | found
 
 
 def command(
@@ -52,47 +68,58 @@ def command(
     """
     if model is None and (batch is not None or sequence is not None):
         raise InputError("--batch and --sequence are of a MODEL: pass it behind the plan.")
+    if tensor is not None and block is not None:
+        raise InputError("Pass --block or --tensor, not both.")
     decided = load_plan(plan)
-    graph: Graph | None = None
+    name = block if tensor is None else tensor
     if isinstance(decided, PipelinePlan):
-        made = staged_of(decided, model, batch, sequence) if model else None
-        if stage is not None:
-            decided, number = stage_plan(decided, stage), stage
-            graph = made.stages.graphs[number] if made else None
+        graphs = stages_of(decided, model, batch, sequence).graphs if model else ()
+        if stage is None and name is None:
+            _print_pipeline(decided, graphs, as_json)
+            return
+        part = _stage(decided, graphs, stage, name)
     elif stage is not None:
         raise InputError("This plan has no stages: leave --stage out.")
     else:
-        graph = graph_of(decided, model, batch, sequence) if model else None
-    _printed(decided, graph, block, tensor, as_json)
+        part = _Part(decided, graph_of(decided, model, batch, sequence) if model else None)
+    _print(part, block, tensor, as_json)
 
 
-def _printed(
-    plan: Plan | PipelinePlan,
-    graph: Graph | None,
-    block: str | None,
-    tensor: str | None,
-    as_json: bool,
-) -> None:
-    """All of it, or what was asked for."""
-    out = console()
-    if tensor is not None or block is not None:
-        if tensor is not None and block is not None:
-            raise InputError("Pass --block or --tensor, not both.")
-        if isinstance(plan, PipelinePlan):
-            plan = holding(plan, tensor or block or "")
-            graph = None
-        if tensor is not None:
-            found = tensor_facts(plan, tensor)
-            print_json(found) if as_json else out.print(show_tensor(found))
-            return
-        plan = within_block(plan, graph, block or "")
+def _print_pipeline(plan: PipelinePlan, graphs: tuple[Graph, ...], as_json: bool) -> None:
     if as_json:
         print_json(outlined(plan))
-    elif isinstance(plan, PipelinePlan):
-        out.print(show_pipeline(plan))
-    elif block is not None:
-        out.print(show_block(plan, graph))
     else:
-        out.print(show_plan(plan, graph), "", show_operators(plan, graph), sep="\n")
+        console().print(show_pipeline(plan, graphs))
+
+
+def _stage(
+    plan: PipelinePlan, graphs: tuple[Graph, ...], stage: int | None, name: str | None
+) -> _Part:
+    """The stage that was asked for, or the one that has what was asked for."""
+    number = holding(plan, name or "", graphs) if stage is None else stage
+    own = stage_plan(plan, number)
+    said = f"stage {number} of {plan.schedule.stages}" if stage is None else ""
+    return _Part(own, graphs[number] if graphs else None, said, number)
+
+
+def _print(part: _Part, block: str | None, tensor: str | None, as_json: bool) -> None:
+    """All of it, or what was asked for."""
+    plan, graph = part.plan, part.graph
+    shown: list[RenderableType] = [part.of, ""] if part.of else []
+    if tensor is not None:
+        found = tensor_facts(plan, tensor, graph)
+        content = plain(found)
+        shown.append(show_tensor(found))
+    elif block is not None:
+        inside = within_block(plan, graph, block)
+        content = outlined(inside)
+        shown.append(show_block(inside, graph))
+    else:
+        content = outlined(plan)
+        shown += [show_plan(plan, graph), "", show_operators(plan, graph)]
         if graph is not None:
-            out.print("", Text(coverage_line(coverage(graph))), sep="\n")
+            shown += ["", Text(coverage_line(coverage(graph)))]
+    if as_json:
+        print_json(part.content(content))
+    else:
+        console().print(*shown, sep="\n")

@@ -16,7 +16,7 @@ from autopar.cli.values import print_json
 from autopar.compiler.given import as_hardware
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.replay import Conditions, play, refuse_other, trace_of
+from autopar.replay import MOST_MICROBATCHES, Conditions, play, refuse_other, trace_of
 from autopar.show import show_played
 from cost_models.hardware import Hardware, names
 
@@ -31,7 +31,11 @@ def command(
         typer.Option(help="AXIS=0.5x, or intra_host=, inter_host=; repeatable."),
     ] = None,
     microbatches: Annotated[
-        int | None, typer.Option(min=1, help="So many, of the size that the plan gives them.")
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"So many, of the size that the plan gives them; {MOST_MICROBATCHES} at most.",
+        ),
     ] = None,
     straggler: Annotated[
         list[str] | None, typer.Option(help="RANK=1.2x: it takes so much longer; repeatable.")
@@ -46,7 +50,9 @@ def command(
     writable(trace)
     decided = load_plan(plan)
     conditions = Conditions.of(bandwidth or (), microbatches, straggler or ())
-    played = play(decided, conditions, profile_of(decided, hardware))
+    # The file has all seconds; of the profile only the links matter, where they become others.
+    needed = hardware is not None or conditions.bandwidth
+    played = play(decided, conditions, profile_of(decided, hardware) if needed else None)
     if trace:
         save(json.dumps(trace_of(played)) + "\n", trace)
     if as_json:
@@ -61,9 +67,12 @@ def command(
 
 
 def profile_of(plan: Plan | PipelinePlan, given: str | None) -> Hardware | None:
-    """The profile that is named, which must be the plan's, or that where autopar has it; or None."""
-    if given is not None:
-        named = as_hardware(given)
-        refuse_other(named, plan.hardware, plan.hardware_digest)
-        return named
-    return as_hardware(plan.hardware) if plan.hardware in names() else None
+    """The profile that is named or, where autopar has one of its name, the plan's; or None.
+
+    Raises `InputError` where its figures are not those that priced the plan.
+    """
+    if given is None and plan.hardware not in names():
+        return None
+    profile = as_hardware(given or plan.hardware)
+    refuse_other(profile, plan.hardware, plan.hardware_digest)
+    return profile

@@ -27,7 +27,7 @@ def command(
     as_json: AS_JSON = False,
 ) -> None:
     """Solve a problem that was written by hand or by `autopar plan --problem`."""
-    asked = from_json(text_of(problem, "the problem"))
+    asked = from_json(text_of(problem, "the problem"), str(problem))
     started = time.perf_counter()
     with working("solving"):
         found = (_program() if ilp else solve)(asked, nbytes(memory))

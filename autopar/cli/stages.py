@@ -9,7 +9,7 @@ from pathlib import Path
 from autopar import rules
 from autopar.capture.saved import saved
 from autopar.cli.models import load
-from autopar.cli.output import save
+from autopar.cli.output import save, working
 from autopar.compiler.automatic import StagesLike
 from autopar.emit import emit
 from autopar.errors import InputError
@@ -20,7 +20,7 @@ from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.request.options import Options
 from autopar.show.pipeline import schedule_page
-from autopar.split import split
+from autopar.split import Stages, split
 from autopar.staging.staged import Staged
 from cost_models.hardware import Hardware
 
@@ -101,8 +101,7 @@ def staged_of(plan: PipelinePlan, model: str, batch: int | None, sequence: int |
 
 def staged(plan: PipelinePlan, graph: Graph) -> Staged:
     """The stages' sources of a plan, from the graph of one microbatch."""
-    stages = split(graph, plan.cuts)
-    plan.check(stages)
+    stages = _parted(plan, graph)
     sources = {
         (each.stage, each.worker): emit(
             each.plan, stages.graphs[each.stage], rules.localize, saved(stages.graphs[each.stage])
@@ -112,7 +111,19 @@ def staged(plan: PipelinePlan, graph: Graph) -> Staged:
     return Staged(plan, stages, sources)
 
 
+def stages_of(plan: PipelinePlan, model: str, batch: int | None, sequence: int | None) -> Stages:
+    """The stages' graphs of a plan, for the model that it was made for; no code is written."""
+    return _parted(plan, microbatch_of(plan, model, batch, sequence))
+
+
+def _parted(plan: PipelinePlan, graph: Graph) -> Stages:
+    stages = split(graph, plan.cuts)
+    plan.check(stages)
+    return stages
+
+
 def microbatch_of(plan: PipelinePlan, model: str, batch: int | None, sequence: int | None) -> Graph:
     """The graph of one microbatch of the model; `PlanError` where the plan is of another."""
     loaded = load(model, batch, sequence)
-    return microbatch_for(plan, loaded.model, loaded.inputs, loaded.loss)
+    with working("capturing the model"):
+        return microbatch_for(plan, loaded.model, loaded.inputs, loaded.loss)

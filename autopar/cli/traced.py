@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from autopar.api import captured_by
-from autopar.cli.models import load
+from autopar.cli.models import built
 from autopar.cli.output import console, working
 from autopar.cli.values import print_json
 from autopar.compiler.given import as_hardware
@@ -87,5 +87,5 @@ def _try_out(job: Run) -> None:
 
 def _loaded(model: str, batch: int | None, sequence: int | None) -> tuple[Any, Any, Any]:
     """In each process of its own."""
-    loaded = load(model, batch, sequence)
+    loaded = built(model, batch, sequence)
     return loaded.model, loaded.inputs, loaded.loss

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from autopar.planning.landscape import Point
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 
@@ -36,3 +37,13 @@ def outlined(plan: Plan | PipelinePlan) -> dict[str, Any]:
     found = plan.outline
     figures = [{"kind": k, "name": name, "value": v} for (k, name), v in found.figures.items()]
     return vars(found) | {"figures": figures}
+
+
+def outlined_point(point: Point) -> dict[str, Any]:
+    """A batch and a limit; of the plan that meets them its outline."""
+    return {
+        "batch": point.batch,
+        "limit_nbytes": point.limit_nbytes,
+        "smallest_nbytes": point.smallest_nbytes,
+        "plan": None if point.made is None else outlined(point.made.plan),
+    }

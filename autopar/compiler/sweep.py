@@ -5,7 +5,9 @@ Stands on `api`, which captures, and on `landscape`, which plans.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from torch import nn
 from autopar.compiler.compiler import Compiler
 from autopar.compiler.given import MeshLike, as_hardware, as_mesh, offered_inputs
 from autopar.errors import InputError
+from autopar.mesh import Mesh
 from autopar.planning.landscape import Point, landscape
-from autopar.planning.posed import Settings
+from autopar.planning.largest import largest
+from autopar.planning.posed import Settings, device_memory
 from autopar.request.batch import leaves_of, mapped
 from autopar.request.meta import without_weights
 from autopar.request.optimizers import OptimizerLike
@@ -44,18 +48,76 @@ def plan_landscape(
     memory would do.
     """
     options = Options.of(loss=loss, optimizer=optimizer, precision=precision, database=database)
-    inputs = example_inputs if example_inputs is not None else offered_inputs(model)
-    where, devices = as_mesh(mesh), as_hardware(hardware)
-    compute = options.precision.compute
-    compiler = Compiler(without_weights(model, compute), where, devices, options)
-    graphs = ((batch, compiler.graph(resized(inputs, batch))) for batch in batches)
-    settings = Settings(
-        optimizer=options.optimizer,
-        states=options.states,
-        precision=str(options.precision),
-        times=compiler.times,
-    )
-    return landscape(graphs, where, devices, settings, memories)
+    swept = _Swept.of(model, mesh, example_inputs, hardware, options)
+    return swept.landscape(batches, memories)
+
+
+def largest_batch(
+    model: nn.Module,
+    mesh: MeshLike,
+    example_inputs: Any = None,
+    *,
+    memory_limit: float | str | None = None,
+    hardware: str | Hardware | None = None,
+    loss: Callable[..., Any] | None = None,
+    optimizer: OptimizerLike = torch.optim.AdamW,
+    precision: Any = None,
+    database: str | Path | None = None,
+) -> Iterator[Point]:
+    """Batches as they are tried, each with its best plan; the largest with a plan is what fits.
+
+    Without stages, and with a limit per device in bytes or as ``"40GiB"``; None is what it has.  Raises
+    `InputError` for no limit at all, within which everything fits.
+    """
+    options = Options.of(
+        loss=loss, optimizer=optimizer, precision=precision, memory_limit=memory_limit,
+        database=database,
+    )  # fmt: skip
+    if options.memory_limit == math.inf:
+        raise InputError("Without a limit every batch fits: pass one such as '40GiB', or None.")
+    swept = _Swept.of(model, mesh, example_inputs, hardware, options)
+    limit = options.memory_limit or device_memory(swept.mesh, swept.hardware)
+
+    def at(batch: int) -> Point:
+        (point,) = swept.landscape((batch,), (limit,))
+        return point
+
+    return largest(at, swept.mesh.world_size)
+
+
+@dataclass(frozen=True)
+class _Swept:
+    """A model, and where its batches are planned."""
+
+    compiler: Compiler
+    inputs: Any
+    mesh: Mesh
+    hardware: Hardware
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        mesh: MeshLike,
+        example_inputs: Any,
+        hardware: str | Hardware | None,
+        options: Options,
+    ) -> _Swept:
+        inputs = example_inputs if example_inputs is not None else offered_inputs(model)
+        where, devices = as_mesh(mesh), as_hardware(hardware)
+        bare = without_weights(model, options.precision.compute)
+        return cls(Compiler(bare, where, devices, options), inputs, where, devices)
+
+    def landscape(self, batches: Sequence[int], memories: Sequence[float]) -> Iterator[Point]:
+        graphs = ((batch, self.compiler.graph(resized(self.inputs, batch))) for batch in batches)
+        options = self.compiler.options
+        settings = Settings(
+            optimizer=options.optimizer,
+            states=options.states,
+            precision=str(options.precision),
+            times=self.compiler.times,
+        )
+        return landscape(graphs, self.mesh, self.hardware, settings, memories)
 
 
 def resized(inputs: Any, batch: int) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from autopar import rules
 from autopar.blocks import MODES
@@ -22,7 +23,7 @@ from autopar.planning.padded import best_padded
 from autopar.planning.posed import Compilation, Posed, Settings, batch_inputs, pose
 from autopar.plans.plan import Conversion, Plan
 from autopar.solve import hull
-from autopar.watch import Watch, unwatched
+from autopar.watch import Watch, alone, unwatched
 from cost_models.hardware import Hardware
 
 
@@ -76,10 +77,7 @@ def frontier(
 
     Left out is what another beats in both, once overlap and the largest operator are counted.
     """
-    modes = MODES if settings.recompute is None else None
-    free = replace(settings, memory_limit=None)
-    graph = compile_graph(graph, mesh, hardware, free, saved).graph
-    posed = pose(graph, mesh, hardware, free, kept_of(graph, hardware.device.kind), modes)
+    posed = alone(partial(_unlimited, graph, mesh, hardware, settings, saved), watch, "pricing")
     corners = hull(posed.priced.problem, watch)
     every = watch(map(posed.compilation, corners), len(corners), "planning")
     kept: list[Compilation] = []
@@ -87,6 +85,16 @@ def frontier(
         if not kept or made.plan.estimate.memory_nbytes < kept[-1].plan.estimate.memory_nbytes:
             kept.append(made)
     return tuple(kept)
+
+
+def _unlimited(
+    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, saved: Mapping[str, Saved]
+) -> Posed:
+    """The problem of the fastest padding, where blocks may recompute and no memory is short."""
+    modes = MODES if settings.recompute is None else None
+    free = replace(settings, memory_limit=None)
+    graph = compile_graph(graph, mesh, hardware, free, saved).graph
+    return pose(graph, mesh, hardware, free, kept_of(graph, hardware.device.kind), modes)
 
 
 def batch_form(plan: Plan, graph: Graph) -> Sharding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -12,6 +13,7 @@ from autopar.errors import InputError
 from autopar.graph import Graph
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import ParameterPlan, Plan
+from autopar.split import computing, shared
 
 NEAR = 3
 
@@ -20,7 +22,8 @@ NEAR = 3
 class TensorFacts:
     """What a plan decides of a tensor; `changes` are steps of conversions, `once` a training step.
 
-    The shape is known of parameters only: the graph knows the others.
+    The shape is known of parameters only: the graph knows the others.  `asked` is None where nobody can
+    tell without the graph: constraints name operators by their modules.
     """
 
     name: str
@@ -32,7 +35,7 @@ class TensorFacts:
     made: str
     changes: tuple[str, ...]
     once: tuple[str, ...]
-    asked: tuple[str, ...]
+    asked: tuple[str, ...] | None
     padding: tuple[str, ...] = ()
 
 
@@ -44,14 +47,47 @@ def stage_plan(plan: PipelinePlan, stage: int) -> Plan:
     raise InputError(f"There is no stage {stage}: the plan has {plan.schedule.stages}, from 0.")
 
 
-def holding(plan: PipelinePlan, name: str) -> Plan:
-    """The plan of the first stage in which a module or tensor is."""
-    for each in plan.stages:
-        known = [p.name for p in each.plan.parameters] + [c.node for c in each.plan.choices]
-        if any(_is_in(name, other) or _means(name, other) for other in known):
-            return each.plan
-    names = [p.name for each in plan.stages for p in each.plan.parameters]
-    raise InputError(f"No stage has {name!r}.{_near(name, names)}")
+def holding(plan: PipelinePlan, name: str, graphs: Sequence[Graph] = ()) -> int:
+    """The one stage in which a module or tensor is; with the stages' graphs operators count as well.
+
+    What every stage computes for itself, such as masks, counts where nothing else has the name.
+    `InputError` where no stage has it, or several.
+    """
+    own, every = (_by_stage(plan, graphs, shares) for shares in (False, True))
+    having = _having(name, own) or _having(name, every)
+    if len(having) > 1:
+        stages = ", ".join(map(str, having))
+        raise InputError(f"Stages {stages} all have a {name!r}: say which with --stage.")
+    if not having:
+        names = [p.name for each in plan.stages for p in each.plan.parameters]
+        raise InputError(f"No stage has {name!r}.{_near(name, names)}")
+    return having[0]
+
+
+def _having(name: str, known: Mapping[int, Collection[str]]) -> list[int]:
+    """The stages with just this name, or else those in which it means something."""
+    exact = [stage for stage, names in known.items() if name in names]
+    return exact or [
+        stage for stage, names in known.items()
+        if any(_is_in(name, other) or _means(name, other) for other in names)
+    ]  # fmt: skip
+
+
+def _by_stage(
+    plan: PipelinePlan, graphs: Sequence[Graph], shares: bool
+) -> dict[int, frozenset[str]]:
+    """The names in each stage: parameters, nodes, and operators by their paths."""
+    first = {each.stage: each.plan for each in reversed(plan.stages)}
+    found: dict[int, frozenset[str]] = {}
+    for stage, own in sorted(first.items()):
+        nodes = computing(graphs[stage]) if graphs else ()
+        left = shared(graphs[stage]) if graphs and not shares else frozenset()
+        found[stage] = frozenset((
+            *(p.name for p in own.parameters),
+            *(c.node for c in own.choices if c.node not in left),
+            *(node.path for node in nodes if node.name not in left),
+        ))  # fmt: skip
+    return found
 
 
 def within_block(plan: Plan, graph: Graph | None, block: str) -> Plan:
@@ -79,10 +115,11 @@ def within_block(plan: Plan, graph: Graph | None, block: str) -> Plan:
     )
 
 
-def tensor_facts(plan: Plan, name: str) -> TensorFacts:
+def tensor_facts(plan: Plan, name: str, graph: Graph | None = None) -> TensorFacts:
     """Of a parameter, by its name or the end of it, or of a tensor as the emitted code names it.
 
-    Of several that agree in everything but their layer the first is told.
+    Of several that agree in everything but their layer the first is told.  With the graph it is known
+    what constraints ask of a tensor that is no parameter.
     """
     matching = [p for p in plan.parameters if _means(name, p.name)]
     exact = [p for p in matching if p.name == name]
@@ -98,7 +135,19 @@ def tensor_facts(plan: Plan, name: str) -> TensorFacts:
         names = [p.name for p in plan.parameters] + [c.node for c in plan.choices]
         raise InputError(f"The plan has no tensor {name!r}.{_near(name, names)}")
     outputs = "" if made is None else ", ".join(map(str, made.outputs))
-    return TensorFacts(name, "tensor", str(plan.mesh), None, None, "", outputs, changes, (), ())
+    asked = _asked_of_tensor(plan, name, graph)
+    return TensorFacts(name, "tensor", str(plan.mesh), None, None, "", outputs, changes, (), asked)
+
+
+def _asked_of_tensor(plan: Plan, name: str, graph: Graph | None) -> tuple[str, ...] | None:
+    """The constraints that speak of what an operator makes."""
+    asked = [c for c in plan.asked.constraints if c.subject == "tensor"]
+    if not asked:
+        return ()
+    if graph is None:
+        return None
+    made = graph.producer.get(name) or graph.node.get(name)
+    return tuple(c.line for c in asked if made is not None and c.matches(made.path))
 
 
 def _of_parameter(plan: Plan, found: ParameterPlan) -> TensorFacts:

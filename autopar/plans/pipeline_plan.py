@@ -234,10 +234,14 @@ class PipelinePlan(Shown):
         try:
             plan = _adapter().validate_json(text)
         except ValidationError as error:
-            raise PlanError(f"{source} is not a pipeline's plan: {first_fault(error)}.") from None
+            raise PlanError(
+                f"{source} is not a pipeline's plan: {first_fault(error)}. "
+                "Make a new one with `autopar plan --stages auto`."
+            ) from None
         if plan.schema != PIPELINE_SCHEMA:
             raise PlanError(
-                f"{source} has pipeline schema {plan.schema}; this autopar reads {PIPELINE_SCHEMA}."
+                f"{source} has pipeline schema {plan.schema}; this autopar reads {PIPELINE_SCHEMA}. "
+                "Make a new one with `autopar plan --stages auto`."
             )
         for each in plan.stages:
             check_sound(each.plan, f"{source}: stage {each.stage} on worker {each.worker}")

@@ -7,6 +7,7 @@ of operators that are not; so the best plan is made again until all it runs has 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,7 +48,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Timing:
-    """Where times go, on what they are taken, and how; `again`: also those that are known."""
+    """Where times go, on what they are taken, and how; `again`: also those that are known.
+
+    `during` surrounds planning and never measuring: what moves on a screen would be timed with it.
+    """
 
     database: Path
     setting: Setting
@@ -55,6 +59,7 @@ class Timing:
     effort: Effort | None = None
     imports: tuple[str, ...] = ()
     tell: Callable[[str], None] = lambda _: None
+    during: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
 
 
 def profile(compiler: Compiler, graph: Graph, timing: Timing, *, every: bool = False) -> Wanted:
@@ -63,8 +68,9 @@ def profile(compiler: Compiler, graph: Graph, timing: Timing, *, every: bool = F
     What the database holds of this setting is not timed again, unless that is asked for.
     """
     free = replace(compiler.options, database=None)
-    made = compiler.with_options(free).compile(graph)
-    pairs = _of_every(made) if every else _of_plans(made, *_presets(compiler, free, graph))
+    with timing.during("planning"):
+        made = compiler.with_options(free).compile(graph)
+        pairs = _of_every(made) if every else _of_plans(made, *_presets(compiler, free, graph))
     timed = compiler.with_options(replace(free, database=timing.database))
     return _until_known(pairs, lambda: timed.compile(graph), timing)
 
@@ -74,7 +80,9 @@ def profile_stages(plan: Callable[[Path | None], Made], timing: Timing) -> Wante
 
     `plan` makes one with the times of a database, or with the roofline's.
     """
-    return _until_known(_of_plans(plan(None)), lambda: plan(timing.database), timing)
+    with timing.during("planning"):
+        pairs = _of_plans(plan(None))
+    return _until_known(pairs, lambda: plan(timing.database), timing)
 
 
 def _until_known(pairs: Pairs, make: Callable[[], Made], timing: Timing) -> Wanted:
@@ -93,7 +101,8 @@ def _until_known(pairs: Pairs, make: Callable[[], Made], timing: Timing) -> Want
             timed += found
             refused += failed
             done |= {call.text for _, call in left}
-        made = make()
+        with timing.during("planning with these times"):
+            made = make()
         pairs = _of_plans(made)
         if done.issuperset(pairs):
             break

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.replay.conditions import AS_PLANNED, Conditions
+from autopar.replay.conditions import AS_PLANNED, MOST_MICROBATCHES, Conditions
 from autopar.replay.flows import refuse_other
 from autopar.replay.played import Played, Row, Span
 from autopar.replay.staged import play_stages
@@ -16,7 +16,10 @@ from autopar.replay.trace import trace_of
 from autopar.replay.whole import play_whole
 from cost_models.hardware import Hardware
 
-__all__ = ["AS_PLANNED", "Conditions", "Played", "Row", "Span", "play", "refuse_other", "trace_of"]
+__all__ = [
+    "AS_PLANNED", "MOST_MICROBATCHES", "Conditions", "Played", "Row", "Span",
+    "play", "refuse_other", "trace_of",
+]  # fmt: skip
 
 
 def play(

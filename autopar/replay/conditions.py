@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from autopar.errors import InputError
 
 LINKS = ("intra_host", "inter_host")
+MOST_MICROBATCHES = 4096
+"""Of which every stage's actions are listed and timed one by one: more would take all memory."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,12 @@ class Conditions:
         return self == AS_PLANNED
 
     def check(self, axes: Iterable[str], world: int) -> None:
-        """Raise `InputError` for axes, links and ranks that there are not."""
+        """Raise `InputError` for axes, links and ranks that there are not, and for too much to play."""
+        if self.microbatches is not None and self.microbatches > MOST_MICROBATCHES:
+            raise InputError(
+                f"A step of {self.microbatches} microbatches is too long to be played: pass "
+                f"{MOST_MICROBATCHES} at most."
+            )
         known = (*dict.fromkeys(axes), *LINKS)
         for name in self.bandwidth:
             if name not in known:

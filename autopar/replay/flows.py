@@ -90,5 +90,6 @@ def refuse_other(hardware: Hardware, named: str, figures: str) -> None:
     if figures and digest(hardware) != figures:
         raise InputError(
             f"The plan was priced for {named} ({figures}), not for {hardware.device.name} "
-            f"({digest(hardware)}): pass that profile with --hardware, or plan again."
+            f"({digest(hardware)}): pass that profile's file with --hardware FILE, or as hardware=, or "
+            "plan again."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from autopar.plans.html import Shown
 from autopar.simulate import Simulated
 
 
@@ -35,7 +36,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Played:
+class Played(Shown):
     """`planned_s` is the plan's own prediction; a step takes `samples` times as much data as planned."""
 
     model: str

@@ -33,24 +33,22 @@ SYMBOLS = ("circle", "square-open", "diamond-open", "triangle-up-open")
 """Equal stages lie above each other, and all are seen."""
 DASHES = ("solid", "dot", "dash", "longdash", "dashdot")
 MOST_SPANS = 20_000
+"""Bars of a timeline, of all rows together: with more of them a browser is slow."""
+FOLDED = "not drawn one by one"
 FEWEST = 1e-2
 """FLOP per byte, below which an operator only moves."""
 FAR = 3
 """A limit that is so many times what is used would squeeze the curve into a line: it is only told."""
 
 
-def timeline(played: Played) -> Figure:
-    """A bar per span, a trace per kind, two lanes per row of ranks."""
-    by_kind: defaultdict[str, list[tuple[str, Span]]] = defaultdict(list)
-    count = 0
+def timeline(played: Played) -> tuple[Figure, int]:
+    """A bar per span, a trace per kind, two lanes per row of ranks; and how many spans have no bar.
+
+    Of a row with more than its share of `MOST_SPANS` the first and the last have one, and one bar per
+    lane stands for all between them: every row is drawn, to its end.
+    """
     beside = _beside(played)
-    for row in played.rows:
-        name = row.name.split(" (")[0]
-        for span in row.spans:
-            lane = name if span.lane == "compute" else f"{name}{beside}"
-            if count < MOST_SPANS:
-                by_kind[_kind(span)].append((lane, span))
-                count += 1
+    by_kind, left = _bars(played, beside)
     looks = _looks(by_kind)
     in_order = sorted(by_kind.items(), key=lambda kind: kind[0] not in COMPUTE)
     data = [
@@ -70,9 +68,49 @@ def timeline(played: Played) -> Figure:
     lanes = [lane for lane in lanes if lane in used]
     order = {"categoryorder": "array", "categoryarray": lanes[::-1], "fixedrange": True}
     high = 120 + 26 * len(lanes)
-    return _figure(
-        data, "milliseconds", "", high, barmode="overlay", bargap=0.15, yaxis=order
-    )  # fmt: skip
+    look: Figure = {"barmode": "overlay", "bargap": 0.15, "yaxis": order}
+    return _figure(data, "milliseconds", "", high, **look), left
+
+
+def _bars(played: Played, beside: str) -> tuple[dict[str, list[tuple[str, Span]]], int]:
+    """By kind the lanes with what is drawn in them; and how many spans are not."""
+    by_kind: defaultdict[str, list[tuple[str, Span]]] = defaultdict(list)
+    left = 0
+    shares = _shares([len(row.spans) for row in played.rows], MOST_SPANS)
+    for row, share in zip(played.rows, shares, strict=True):
+        name = row.name.split(" (")[0]
+        drawn, between = _ends(row.spans, share)
+        left += len(between)
+        for span in (*drawn, *_folded(between)):
+            lane = name if span.lane == "compute" else f"{name}{beside}"
+            by_kind[_kind(span)].append((lane, span))
+    return by_kind, left
+
+
+def _shares(counts: Sequence[int], most: int) -> list[int]:
+    """How many of each are drawn: all, or an equal part of what the shorter ones leave."""
+    shares = [0] * len(counts)
+    order = sorted(range(len(counts)), key=counts.__getitem__)
+    for place, row in enumerate(order):
+        shares[row] = min(counts[row], (most - sum(shares)) // (len(order) - place))
+    return shares
+
+
+def _ends(spans: Sequence[Span], share: int) -> tuple[list[Span], list[Span]]:
+    """The first and the last in time, so many together, and those between them."""
+    in_order = sorted(spans, key=lambda span: (span.start, span.end))
+    first, last = share - share // 2, len(in_order) - share // 2
+    return in_order[:first] + in_order[last:], in_order[first:last]
+
+
+def _folded(between: Iterable[Span]) -> Iterator[Span]:
+    """One for all of a lane."""
+    lanes: defaultdict[str, list[Span]] = defaultdict(list)
+    for span in between:
+        lanes[span.lane].append(span)
+    for lane, spans in lanes.items():
+        what = f"{len(spans):,} spans, {FOLDED}"
+        yield Span(lane, what, min(s.start for s in spans), max(s.end for s in spans))
 
 
 def _beside(played: Played) -> str:
@@ -82,6 +120,8 @@ def _beside(played: Played) -> str:
 
 
 def _kind(span: Span) -> str:
+    if span.what.endswith(FOLDED):
+        return FOLDED
     if span.lane == "compute":
         return next((kind for kind in COMPUTE if span.what.startswith(kind)), span.what)
     what = "sends" if span.what.startswith("send") else span.what.split(" of stage")[0]
@@ -93,8 +133,9 @@ def _looks(kinds: Iterable[str]) -> dict[str, tuple[str, str]]:
     every = tuple(kinds)
     taken = {COMPUTE[kind][0] for kind in every if kind in COMPUTE}
     free = [look for look in SENT if look[0] not in taken]
-    rest = [kind for kind in every if kind not in COMPUTE]
-    return {**COMPUTE, **{kind: _sent(free, place) for place, kind in enumerate(rest)}}
+    rest = [kind for kind in every if kind not in COMPUTE and kind != FOLDED]
+    looks = {kind: _sent(free, place) for place, kind in enumerate(rest)}
+    return {**COMPUTE, FOLDED: (GREY, ""), **looks}
 
 
 def _sent(looks: Sequence[tuple[str, str]], place: int) -> tuple[str, str]:

@@ -140,8 +140,9 @@ class _Page:
         notes = "".join(f'<p class="soft">{escape(note)}</p>' for note in self.played.notes)
         alike = ", ".join(f"{escape(row.name)}" for row in self.played.rows)
         rows = f'<p class="soft">One row for ranks that do the same: {alike}.</p>'
-        drawn = self._chart("timeline-chart", charts.timeline(self.played))
-        self._add("timeline", "Timeline per rank", drawn + rows + notes)
+        figure, left = charts.timeline(self.played)
+        drawn = self._chart("timeline-chart", figure)
+        self._add("timeline", "Timeline per rank", drawn + _folded(left) + rows + notes)
         over = max(row.peak for row in self.played.rows)
         said = "" if not self.limit else f"<p>{over / self.limit:.1%} of {nbytes(self.limit)}.</p>"
         if self.limit and over > self.limit:
@@ -193,7 +194,8 @@ class _Page:
         yield (
             f'<p class="soft">A box is the whole tensor; filled is what {whose} holds, lines are cuts: '
             "solid by the outermost axis, dashed by the next. <code>S(d)</code> split along dim d, "
-            "<code>R</code> replicated, <code>I</code> invariant, <code>P</code> to be summed.</p>"
+            "<code>R</code> replicated, <code>I</code> invariant, <code>P</code> to be summed; again: "
+            "gathered a second time for the backward.</p>"
         )
         parts = [("", self.plan)] if isinstance(self.plan, Plan) else [
             (f"stage {e.stage} on worker {e.worker}: filled is what rank "
@@ -259,6 +261,16 @@ class _Page:
         plan = self.plan
         versions = ", ".join(f"{name} {version}" for name, version in plan.versions)
         return escape(f"Plan {plan.digest} of graph {plan.graph_digest}. {versions}")
+
+
+def _folded(left: int) -> str:
+    """How many spans of a timeline have no bar of their own, if any."""
+    if not left:
+        return ""
+    return (
+        f'<p class="soft">{left:,} spans are {charts.FOLDED}: of rows with many the first and the last '
+        "are, and a grey bar stands for all between them.</p>"
+    )
 
 
 def _card(name: str, value: str) -> str:

@@ -11,7 +11,7 @@ from autopar.plans.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
 from autopar.plans.plan import ParameterPlan, Plan
 from autopar.report.boxes import box
 from autopar.show.fold import fold, lines
-from autopar.show.operators import folded
+from autopar.show.operators import NOTHING, folded
 from autopar.show.pins import pins
 from autopar.show.units import nbytes, seconds, shape
 
@@ -98,7 +98,7 @@ def operators(plan: Plan) -> str:
 
     rows = []
     for each in lines(folded(plan)):
-        reads, makes, by = each.value or ("", "", "")
+        reads, makes, by, _ = each.value or NOTHING
         times = f"x{each.count}" if each.count > 1 else ""
         rows.append(
             (f"<code>{escape(each.label)}</code>", times, cell(reads), cell(makes), escape(by))

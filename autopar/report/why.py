@@ -7,6 +7,7 @@ from html import escape
 from autopar.plans.explanation import Alternative, Explanation
 from autopar.report.tables import table
 from autopar.show.explanation import COSTS, RIGHT, costs_of, labelled, notes
+from autopar.show.unsolved import HEADS, unsolved
 
 
 def why(found: Explanation) -> str:
@@ -20,7 +21,7 @@ def why(found: Explanation) -> str:
     below = "".join(f'<p class="soft">{escape(line)}</p>' for line in said if line)
     return (
         f"<details open><summary>{escape(found.sentence)}</summary>"
-        f"{table(heads, rows, right, is_wide=True)}{below}</details>"
+        f"{table(heads, rows, right, is_wide=True)}{below}{_unsolved(found)}</details>"
     )
 
 
@@ -36,3 +37,15 @@ def _costs(found: Explanation, each: Alternative) -> tuple[str, ...]:
         "<br>".join(f'<span class="line">{escape(p)}</span>' for p in cell.split("\n") if p)
         for cell in costs_of(found, each)
     )
+
+
+def _unsolved(found: Explanation) -> str:
+    """Every candidate that was not solved for, folded away, with its bound."""
+    rows = [
+        (f'<code class="path">{escape(types)}</code>', escape(least))
+        for types, least in unsolved(found)
+    ]
+    if not rows:
+        return ""
+    said = f"{len(rows)} candidate{'s' * (len(rows) > 1)} {HEADS[0]}"
+    return f"<details><summary>{said}</summary>{table(HEADS, rows, (1,))}</details>"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Iterable
 
 from rich.table import Table
 
 from autopar.plans.plan import Plan
 from autopar.plans.record import Search
+from autopar.request.constraints import Constraint
 from autopar.show.padding import compared
 from autopar.show.proof import proof
 from autopar.show.table import row, table
@@ -18,16 +21,15 @@ def header(plan: Plan) -> Table:
     """Model, mesh, hardware, what was asked for, and the digest."""
     made = Table.grid(padding=(0, 2))
     proved = proof(plan.objective_s, plan.bound_s, plan.proof)
-    limit = plan.asked.memory_limit
     facts = {
         "model": plan.model,
         "mesh": f"{plan.mesh}  ({plan.mesh.world_size} devices)",
         "compared with": _others(plan),
         "hardware": plan.hardware,
         "operator times": plan.sources,
-        "memory limit": "none asked for" if limit is None else nbytes(limit),
+        "memory limit": limited(plan.asked.memory_limit),
         "preset": plan.preset or "none, the solver chose",
-        "constraints": "\n".join(map(str, plan.asked.constraints)) or "none",
+        "constraints": listed(plan.asked.constraints),
         "padding": compared(plan),
         "searched": _searched(plan.search),
         "solver": f"{seconds(plan.objective_s)} by its count, {proved}",
@@ -40,6 +42,25 @@ def header(plan: Plan) -> Table:
         if fact:
             row(made, name, fact)
     return made
+
+
+def constraints(plan: Plan) -> Table:
+    """What was asked for, where nothing else of the header is shown."""
+    made = Table.grid(padding=(0, 2))
+    row(made, "constraints", listed(plan.asked.constraints))
+    return made
+
+
+def listed(asked: Iterable[Constraint]) -> str:
+    """Constraints, a line each."""
+    return "\n".join(map(str, asked)) or "none"
+
+
+def limited(limit_nbytes: float | None) -> str:
+    """What was asked for of a device's memory."""
+    if limit_nbytes == math.inf:
+        return "none: plans may be larger than the device"
+    return "none asked for" if limit_nbytes is None else nbytes(limit_nbytes)
 
 
 def _searched(search: Search) -> str:

@@ -13,11 +13,12 @@ from autopar.plans.changes import Change, Difference, Figure
 from autopar.plans.explanation import Alternative, Explanation
 from autopar.show.table import row, table
 from autopar.show.units import nbytes, seconds
+from autopar.show.unsolved import listed
 
 SAME = 1e-9
 """Relative to the step, or to the memory: only rounding."""
-PARTS = 2
-"""Kinds of communication that are told one by one; the others as a sum."""
+PARTS = 4
+"""Kinds of communication that a terminal is told one by one; of more the others as a sum."""
 COSTS = ("a step", "compute", "communication", "memory", "with it")
 RIGHT = ("a step", "compute", "memory")
 
@@ -30,7 +31,8 @@ def explanation(found: Explanation) -> RenderableType:
     shown = labelled(found)
     scope = [Text(f"Figures are {found.scope}.")] if found.scope else []
     said = [Text(line) for line in notes(found)]
-    return Group(Text(found.sentence), *scope, "", _legend(shown), "", _table(found, shown), *said)
+    parts = (_legend(shown), "", _table(found, shown), *said, *listed(found))
+    return Group(Text(found.sentence), *scope, "", *parts)
 
 
 def labelled(found: Explanation) -> Labelled:
@@ -39,11 +41,16 @@ def labelled(found: Explanation) -> Labelled:
     return [(_label(found, each, place), each) for place, each in enumerate(made)]
 
 
-def costs_of(found: Explanation, each: Alternative) -> tuple[str, ...]:
-    """What a way costs, by `COSTS`; of others than the chosen one, how much more."""
+def costs_of(found: Explanation, each: Alternative, most: int | None = None) -> tuple[str, ...]:
+    """What a way costs, by `COSTS`; of others than the chosen one, how much more.
+
+    Of communication `most` kinds are told one by one, without it all.
+    """
     if each.difference is None:
         return ("",) * len(COSTS)
-    return _absolute(each.difference) if each.is_chosen else _more(each.difference, found)
+    if each.is_chosen:
+        return _absolute(each.difference, most)
+    return _more(each.difference, found, most)
 
 
 def _label(found: Explanation, each: Alternative, place: int) -> str:
@@ -67,7 +74,7 @@ def _table(found: Explanation, shown: Labelled) -> Table:
     made = table(name, found.kind, *COSTS, right=RIGHT)
     for label, each in shown:
         if each.difference is not None:
-            row(made, label, *costs_of(found, each))
+            row(made, label, *costs_of(found, each, PARTS))
     return made
 
 
@@ -79,7 +86,7 @@ def notes(found: Explanation) -> Iterator[str]:
         more = max(0.0, min(bounds) - found.chosen.plan.objective_s)
         yield (
             f"{_others(len(bounds))} at least {seconds(more)} more each by the sum that the solver "
-            "minimised (--rows shows more)."
+            "minimised."
         )
     if len(bounds) < len(left):
         yield f"Impossible beside what must be: {len(left) - len(bounds)} more."
@@ -94,13 +101,14 @@ def _others(count: int) -> str:
     return "1 other candidate costs" if count == 1 else f"{count} other candidates cost"
 
 
-def _absolute(of: Difference) -> tuple[str, ...]:
+def _absolute(of: Difference, most: int | None) -> tuple[str, ...]:
     """The figures of the plan as it is."""
     sent = [f for f in of.figures if f.kind == "communication"]
     sent.sort(key=lambda f: -(f.after or 0.0))
-    parts = [f"{f.name} {seconds(f.after or 0.0)}" for f in sent[:PARTS]]
-    if rest := sum(f.after or 0.0 for f in sent[PARTS:]):
-        parts.append(f"others {seconds(rest)}")
+    told, others = _cut(sent, most)
+    parts = [f"{f.name} {seconds(f.after or 0.0)}" for f in told]
+    if rest := sum(f.after or 0.0 for f in others):
+        parts.append(f"{len(others)} others {seconds(rest)}")
     if hidden := of.figure("communication, hidden").after:
         parts.append(f"hidden {seconds(hidden)}")
     return (
@@ -112,14 +120,15 @@ def _absolute(of: Difference) -> tuple[str, ...]:
     )
 
 
-def _more(of: Difference, found: Explanation) -> tuple[str, ...]:
+def _more(of: Difference, found: Explanation, most: int | None) -> tuple[str, ...]:
     """What is more, or less, than in the plan as it is."""
     scale = SAME * (of.figure("step").before or 0.0)
     sent = [f for f in of.figures if f.kind == "communication" and abs(f.more or 0.0) > scale]
     sent.sort(key=lambda f: -abs(f.more or 0.0))
-    parts = [f"{f.name} {_signed(f)}" for f in sent[:PARTS]]
-    if abs(rest := sum(f.more or 0.0 for f in sent[PARTS:])) > scale:
-        parts.append(f"others {'+' if rest > 0 else '-'}{seconds(abs(rest))}")
+    told, others = _cut(sent, most)
+    parts = [f"{f.name} {_signed(f)}" for f in told]
+    if abs(rest := sum(f.more or 0.0 for f in others)) > scale:
+        parts.append(f"{len(others)} others {'+' if rest > 0 else '-'}{seconds(abs(rest))}")
     hidden = of.figure("communication, hidden")
     if abs(hidden.more or 0.0) > scale:
         parts.append(f"hidden {_signed(hidden)}")
@@ -127,6 +136,13 @@ def _more(of: Difference, found: Explanation) -> tuple[str, ...]:
         _signed(of.figure("step")), _signed(of.figure("compute")), _lines(parts),
         _signed(of.figure("peak")), _lines(_counts(of.changes, found)),
     )  # fmt: skip
+
+
+def _cut(sent: list[Figure], most: int | None) -> tuple[list[Figure], list[Figure]]:
+    """Those that are told, and the others; a single other takes no more room than a sum."""
+    if most is None or len(sent) <= most + 1:
+        return sent, []
+    return sent[:most], sent[most:]
 
 
 def _lines(parts: Iterable[str]) -> str:

@@ -14,10 +14,12 @@ from autopar.plans.changes import Difference
 from autopar.plans.explanation import Explanation
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
+from autopar.replay import Played
 from autopar.show.changes import show_difference
 from autopar.show.explanation import explanation
 from autopar.show.pipeline import show_pipeline
 from autopar.show.plan import show_plan
+from autopar.show.played import show_played
 from autopar.show.table import WIDTH, to_text
 
 CODE = '<pre style="line-height: normal; overflow-x: auto; white-space: pre">{code}</pre>'
@@ -40,6 +42,7 @@ drawn.register(Plan)(show_plan)
 drawn.register(PipelinePlan)(show_pipeline)
 drawn.register(Difference)(show_difference)
 drawn.register(Explanation)(explanation)
+drawn.register(Played)(show_played)
 
 
 def text(value: object) -> str:

@@ -13,12 +13,15 @@ from autopar.placement import N, S
 from autopar.plans.plan import Conversion, OpSharding, Plan
 from autopar.show.fold import Block, Item, Row, fold, lines
 from autopar.show.names import Names
+from autopar.show.pins import NOTE, PINNED, pinned_operators
 from autopar.show.table import line, row, table
 from autopar.show.units import form, joined
 
 FORM = 23
 """Characters of a type before it is broken between axes."""
 Cells = tuple[str, ...]
+NOTHING = ("", "", "", "")
+"""Of a block's heading."""
 
 
 def operators(plan: Plan, graph: Graph | None = None) -> Table:
@@ -29,21 +32,34 @@ def operators(plan: Plan, graph: Graph | None = None) -> Table:
     axes = ", ".join(plan.mesh.names)
     made = table(f"operators, types on ({axes})", "name", "", "reads", "makes", right=("",))
     for found in lines(folded(plan, graph)):
-        reads, makes, variant = found.value or ("", "", "")
-        line(made, found.label, found.count, reads, makes)
+        reads, makes, variant, asked = found.value or NOTHING
+        line(made, f"{found.label}{PINNED if asked else ''}", found.count, reads, makes)
         if variant:
             row(made, " " * (len(found.label) - len(found.label.lstrip()) + 4) + f"by {variant}")
     whole = sum(_is_whole(sharding) for _, sharding in _computing(plan))
     if whole:
         row(made, "others, without gradient", f"x{whole}", "whole", "whole")
+    made.caption = _note(plan, graph)
+    made.caption_justify = "left"
     return made
 
 
+def _note(plan: Plan, graph: Graph | None) -> str | None:
+    """What the marks mean, or how to see them: constraints name operators by their modules."""
+    if pinned_operators(plan, graph):
+        return NOTE
+    speaks = graph is None and any(c.subject == "tensor" for c in plan.asked.constraints)
+    return "Pass the MODEL to see which of them you asked for." if speaks else None
+
+
 def folded(plan: Plan, graph: Graph | None = None) -> tuple[Item[Cells], ...]:
-    """The operators that are not computed whole: what each reads, makes, and the variant it uses."""
-    names = Names(plan, graph)
+    """The operators that are not computed whole: what each reads and makes, by which variant, and what
+    a person asked of it.
+    """
+    names, asked = Names(plan, graph), pinned_operators(plan, graph)
     split = [(node, sharding) for node, sharding in _computing(plan) if not _is_whole(sharding)]
-    return _runs(fold((names.operator(node), _cells(sharding)) for node, sharding in split))
+    rows = ((names.operator(node), sharding) for node, sharding in split)
+    return _runs(fold((name, (*_cells(sharding), asked.get(name, ""))) for name, sharding in rows))
 
 
 def _computing(plan: Plan) -> list[tuple[str, OpSharding]]:
@@ -78,7 +94,9 @@ def _cells(sharding: OpSharding) -> Cells:
 
 
 def _runs(items: Iterable[Item[Cells]]) -> tuple[Item[Cells], ...]:
-    """Consecutive operators that read and make one and the same type, as one row."""
+    """Consecutive operators that read and make one and the same type, as one row; what somebody asked
+    for keeps its name.
+    """
     made: list[Item[Cells]] = []
     for item in items:
         last = made[-1] if made else None
@@ -99,8 +117,8 @@ def _span(first: str, last: str) -> str:
 
 
 def _keeps(cells: Cells) -> bool:
-    reads, makes, variant = cells
-    return reads == makes and not variant
+    reads, makes, variant, asked = cells
+    return reads == makes and not variant and not asked
 
 
 def _collectives(conversion: Conversion, plan: Plan, names: Names) -> Cells:

@@ -9,12 +9,10 @@ from autopar.placement import Sharding
 from autopar.plans.plan import ParameterPlan, Plan
 from autopar.show.fold import fold, lines
 from autopar.show.names import Names
-from autopar.show.pins import pins
+from autopar.show.pins import NOTE, PINNED, pins
 from autopar.show.table import line, table
 from autopar.show.units import form, shape
 
-PINNED = " ◆"
-"""Behind the name of what constraints speak of."""
 FORM = 23
 """Characters of a type before it is broken between axes."""
 
@@ -30,7 +28,7 @@ def parameters(plan: Plan, graph: Graph | None = None) -> Table:
         pinned, cells = found.value or (False, ())
         line(made, f"{found.label}{PINNED if pinned else ''}", found.count, *cells)
     if asked:
-        made.caption = f"{PINNED.strip()} you asked for it: see constraints above"
+        made.caption = NOTE
         made.caption_justify = "left"
     return made
 

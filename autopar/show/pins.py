@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from autopar.graph import Graph
 from autopar.plans.plan import Plan
 from autopar.request.constraints import Constraint
 
 OF_PARAMETERS = ("stored", "leaf", "used", "tensor")
+PINNED = " ◆"
+"""Behind the name of what constraints speak of."""
+NOTE = f"{PINNED.strip()} you asked for it: see constraints above"
 
 
 def pins(plan: Plan) -> dict[str, str]:
@@ -29,6 +33,13 @@ def pinned_names(plan: Plan, names: Iterable[str]) -> dict[str, str]:
     asked = [c for c in plan.asked.constraints if c.subject == "tensor"]
     found = {name: ", ".join(_said(c, plan) for c in asked if c.matches(name)) for name in names}
     return {name: said for name, said in found.items() if said}
+
+
+def pinned_operators(plan: Plan, graph: Graph | None) -> dict[str, str]:
+    """The same for the operators of a plan; without the graph, which has their paths, none."""
+    if graph is None:
+        return {}
+    return pinned_names(plan, (graph.node[c.node].path for c in plan.choices if c.sharding.inputs))
 
 
 def _said(constraint: Constraint, plan: Plan) -> str:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from autopar.graph import Graph
 from autopar.plans.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
 from autopar.schedules.kept import most_versions
 from autopar.schedules.lower import without_transfers
 from autopar.show.fitted import Fitted
+from autopar.show.pinned import asked, pinned
 from autopar.show.proof import of_table
 from autopar.show.schedules import equal_parts
 from autopar.show.timeline import timeline
 from autopar.show.units import nbytes, seconds
 
 
-def show_pipeline(plan: PipelinePlan) -> RenderableType:
-    """The plan in short."""
-    return Group(*_lines(plan), "", stages(plan), "", *_contents(plan), *_compared(plan))
+def show_pipeline(plan: PipelinePlan, graphs: Sequence[Graph] = ()) -> RenderableType:
+    """The plan in short; with the stages' graphs operators that somebody asked for are named, too."""
+    parts = (*_contents(plan), *pinned(plan, graphs), *_compared(plan))
+    wanted = (asked(plan), "") if plan.stages else ()
+    return Group(*_lines(plan), "", *wanted, stages(plan), "", *parts)
 
 
 def _lines(plan: PipelinePlan) -> Iterator[Text]:

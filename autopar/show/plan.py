@@ -7,10 +7,11 @@ from rich.console import Group, RenderableType
 from autopar.blocks import MODES, no_blocks
 from autopar.graph import Graph
 from autopar.plans.plan import Plan
-from autopar.show.cost import communication, costs, header
+from autopar.show.cost import communication, constraints, costs, header
 from autopar.show.operators import conversions, operators
 from autopar.show.padding import padding
 from autopar.show.parameters import parameters
+from autopar.show.pins import pinned_operators, pins
 from autopar.show.shares import shares
 
 MENTIONED = 3
@@ -44,7 +45,9 @@ def _left(plan: Plan, graph: Graph) -> str:
 
 def show_block(plan: Plan, graph: Graph | None = None) -> RenderableType:
     """A plan that was narrowed to a block: its parameters, operators and conversions."""
-    parts: list[RenderableType] = [parameters(plan, graph)] if plan.parameters else []
+    marked = pins(plan) or pinned_operators(plan, graph)
+    parts: list[RenderableType] = [constraints(plan), ""] if marked else []
+    parts += [parameters(plan, graph)] if plan.parameters else []
     if plan.recompute:
         said = ", ".join(f"{block.path}: {block.recompute}" for block in plan.recompute)
         parts += ["", f"computed again in the backward: {said}"]

@@ -22,9 +22,15 @@ def show_tensor(found: TensorFacts) -> Table:
         "once a step": "\n".join(found.once),
         "where used": "\n".join(found.changes),
         "padding": "\n".join(found.padding),
-        "you asked": "\n".join(found.asked) or ("nothing" if found.kind == "parameter" else ""),
+        "you asked": _asked(found.asked),
     }
     for name, fact in facts.items():
         if fact:
             row(made, name, fact)
     return made
+
+
+def _asked(constraints: tuple[str, ...] | None) -> str:
+    if constraints is None:
+        return "pass the MODEL to see it"
+    return "\n".join(constraints) or "nothing"

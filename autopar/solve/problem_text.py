@@ -59,13 +59,26 @@ def _tables(of: Variable | Factor) -> dict[str, object]:
     return {name: _plain(table) for name, table in every.items() if table is not None}
 
 
-def from_json(text: str) -> Problem:
-    """Read and check a problem; `PlanError` says what is wrong and where."""
+def from_json(text: str, source: str = "this text") -> Problem:
+    """Read and check a problem; `PlanError` names `source`, what is wrong and where."""
     try:
         data = _Problem.model_validate_json(text)
     except ValidationError as error:
-        raise PlanError(f"This is not a problem: {first_fault(error)}.") from None
-    problem = Problem(
+        raise PlanError(
+            f"{source} is not a problem: {first_fault(error)}. docs/solver.md says what one is; "
+            "`autopar plan --problem FILE` writes one."
+        ) from None
+    try:
+        problem = _problem(data)
+        problem.check()
+    except PlanError as error:
+        raise PlanError(f"{source}: {error}") from None
+    return problem
+
+
+def _problem(data: _Problem) -> Problem:
+    """The same as arrays."""
+    return Problem(
         tuple(
             Variable(
                 v.name,
@@ -87,8 +100,6 @@ def from_json(text: str) -> Problem:
             for f in data.factors
         ),
     )
-    problem.check()
-    return problem
 
 
 def _plain(array: Array) -> object:

@@ -240,6 +240,7 @@ def test_another_model_or_profile(forced: Made) -> None:
     assert failed.name == "hardware" and "a100" in failed.what
     failed = forced.refused(put("hardware_digest", value="0" * 12))
     assert failed.name == "hardware" and "hardware_digest is 000000000000" in failed.what
+    assert "with --hardware" in failed.what
 
 
 def test_an_optimizer_that_torch_lacks_or_that_keeps_something_else(forced: Made) -> None:

@@ -49,7 +49,8 @@ FLAGS = {
         "--database", "--batch", "--sequence",
     },
     "frontier": {
-        "model", "--mesh", "--hardware", "--output", "-o", "--database", "--batch", "--sequence",
+        "model", "--mesh", "--hardware", "--optimizer", "--precision", "--output", "-o", "--database",
+        "--batch", "--sequence",
     },
     "map": {
         "model", "--mesh", "--batches", "--memories", "--hardware", "--optimizer", "--precision",
@@ -65,7 +66,11 @@ FLAGS = {
         "--microbatches", "--cut", "--precision", "--memory", "--database", "--threads", "--all",
         "--again", "--run", "--steps", "--batch", "--sequence",
     },
-    "calibrate": {"--output", "-o", "--quick", "--group"},
+    "fit": {
+        "model", "--mesh", "--hardware", "--memory", "--optimizer", "--precision", "--database",
+        "--sequence",
+    },
+    "calibrate": {"--output", "-o", "--quick", "--group", "--hardware"},
 }  # fmt: skip
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 2,
@@ -254,7 +259,8 @@ def test_verify_with_a_profile_of_the_users(tmp_path: Path) -> None:
     assert "--hardware" in unknown.stderr
     assert "FAILS" not in ok("verify", path, f"{FACTORIES}:good", "--hardware", profile)
     other = run("verify", path, f"{FACTORIES}:good", "--hardware", "a100")
-    assert other.exit_code == 1 and "hardware is mine in the plan" in other.stderr
+    said = " ".join(other.stderr.split())
+    assert other.exit_code == 1 and "hardware is mine in the plan" in said and "--hardware)" in said
 
 
 def test_emitted_file_is_python(plan_file: Path, tmp_path: Path) -> None:

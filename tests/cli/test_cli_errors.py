@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import fails, ok
+from tests.cli.commands import fails, ok, run
 
 FACTORIES = "tests/cli/factories.py"
 GOOD = f"{FACTORIES}:good"
@@ -91,6 +91,18 @@ def test_options(words: tuple[str, ...], expected: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        (("--precision", "float8"), "precision='float8' is unknown"),
+        (("--optimizer", "AdmaW"), "AdmaW"),
+        (("-o", "README.md"), "README.md is a file; name a folder"),
+    ],
+)
+def test_frontier(words: tuple[str, ...], expected: str) -> None:
+    assert expected in fails("frontier", GOOD, "--mesh", "2", "--hardware", "h100", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
         (("--batches", "8,x"), "Cannot read the batches '8,x': write whole numbers, as 8,32"),
         (("--batches", "0"), "Cannot read the batches '0'"),
         (("--batches", "8,,32"), "Cannot read the batches"),
@@ -144,6 +156,36 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, plan_file: Path) -> None
     (tmp_path / "file").write_text("")
     message = fails("emit", plan_file, GOOD, "-o", tmp_path / "file" / "below")
     assert "Cannot write" in message
+
+
+NOWHERE = "deep" * 100
+"""Longer than names may be: the system refuses already to say whether it is there."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", f"{NOWHERE}.py:good", "--mesh", "2", "-o", "never.json"),
+        ("frontier", GOOD, "--mesh", "2", "-o", NOWHERE),
+        ("map", GOOD, "--mesh", "2", "--batches", "8", "--memories", "1GiB", "-o", NOWHERE),
+        ("report", "PLAN", "-o", "never.html", "--frontier", NOWHERE),
+    ],
+)
+def test_a_path_that_the_system_refuses(words: tuple[str, ...], plan_file: Path) -> None:
+    message = fails(*(plan_file if word == "PLAN" else word for word in words))
+    assert f"Cannot use {NOWHERE}" in message
+    assert "File name too long. Correct the path" in message
+
+
+def test_what_the_system_refuses_without_a_file_is_a_defect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("autopar.cli.show.load_plan", refused)
+    result = run("show", "plan.json")
+    assert isinstance(result.exception, OSError) and "error: " not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -207,6 +249,10 @@ def hf_fails(folder: Path, content: Any, *sizes: object) -> str:
             {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_head": 5},
             "GPT2LMHeadModel cannot be built",
         ),
+        (
+            {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_head": "five"},
+            "GPT2LMHeadModel cannot be built: StrictDataclassFieldValidationError",
+        ),
     ],
 )
 def test_hugging_face(content: Any, expected: str, tmp_path: Path) -> None:
@@ -216,7 +262,19 @@ def test_hugging_face(content: Any, expected: str, tmp_path: Path) -> None:
 def test_hugging_face_needs_sizes_and_a_file(tmp_path: Path) -> None:
     config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
     assert "need --batch N and --sequence N" in hf_fails(tmp_path, config, "--batch", 2)
-    assert "Cannot read" in plan_fails(tmp_path, "hf:nowhere.json", "--batch", 2, "--sequence", 8)
+    gone = plan_fails(tmp_path, "hf:nowhere.json", "--batch", 2, "--sequence", 8)
+    assert "Cannot read nowhere.json" in gone and "model.config.save_pretrained(folder)" in gone
+    for sizes in ((9 * 10**18, 8), (1, 10**30)):
+        long = hf_fails(tmp_path, config, "--batch", sizes[0], "--sequence", sizes[1])
+        assert f"{sizes[0] * sizes[1]} tokens; pass 1099511627776 at most" in long
+
+
+def test_problems_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    path.write_text("{}")
+    assert "problem.json is not a problem: variables" in fails("solve", path)
+    path.write_text('{"variables": [{"name": "a", "seconds": [1, 2], "nbytes": [1]}]}')
+    assert "problem.json: " in fails("solve", path)
 
 
 def changed(plan_file: Path, folder: Path, **fields: object) -> Path:

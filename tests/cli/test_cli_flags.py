@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from autopar.errors import InputError
 from autopar.mesh import Mesh
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
+from cost_models.hardware import load, to_text
 from tests.cli.commands import fails, ok, run
 
 GOOD = "tests.cli.factories:good"
@@ -76,6 +79,11 @@ STAGE = ("plan", GPT, "--mesh", "4", "--hardware", "cpu", "-o", "never.json", "-
         ((*COMPARE, "--memory", "1GiB"), COMPARED, "memory_limit", "1GiB"),
         ((*COMPARE, "--database", "t.sqlite"), COMPARED, "database", Path("t.sqlite")),
         (("frontier", GOOD, "--mesh", "2", "--database", "t"), CURVE, "database", Path("t")),
+        (("frontier", GOOD, "--mesh", "2", "--optimizer", "SGD"), CURVE, "optimizer", "SGD"),
+        (
+            ("frontier", GOOD, "--mesh", "2", "--precision", "bfloat16"),
+            CURVE, "precision", "bfloat16",
+        ),
         (MAP, MAPPED, "batches", (4, 8)),
         (MAP, MAPPED, "memories", (2.0**30,)),
         ((*MAP, "--optimizer", "SGD"), MAPPED, "optimizer", "SGD"),
@@ -92,6 +100,14 @@ STAGE = ("plan", GPT, "--mesh", "4", "--hardware", "cpu", "-o", "never.json", "-
             TIMED_STAGES, "schedule", "gpipe",
         ),
         (("profile", GPT, "--mesh", "2", "--stages", "2", "--cut", "a"), TIMED_STAGES, "cuts", ("a",)),
+        (
+            ("profile", GPT, "--mesh", "2", "--stages", "2", "--precision", "bfloat16"),
+            TIMED_STAGES, "precision", "bfloat16",
+        ),
+        (
+            ("profile", GPT, "--mesh", "2", "--stages", "2", "--memory", "1GiB"),
+            TIMED_STAGES, "memory_limit", "1GiB",
+        ),
         (("profile", GOOD, "--mesh", "2", "--run", "--steps", "7"), RAN, 3, 7),
     ],
 )  # fmt: skip
@@ -159,3 +175,79 @@ def test_recompute_decides_for_all_blocks(tmp_path: Path) -> None:
         ok(*words, mode)
         modes = {block.recompute for block in Plan.load(path).recompute}
         assert modes == ({"full"} if mode == "full" else set())
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A profile of the user's, and a plan that was priced by it."""
+    folder = tmp_path_factory.mktemp("mine")
+    profile, path = folder / "mine.toml", folder / "plan.json"
+    h100 = load("h100")
+    profile.write_text(to_text(replace(h100, device=replace(h100.device, name="mine"))))
+    ok("plan", GOOD, "--mesh", "2", "--hardware", profile, "--preset", "ddp", "-o", path)
+    return profile, path
+
+
+def test_a_profile_of_the_users_is_named(mine: tuple[Path, Path], tmp_path: Path) -> None:
+    """Without its file nothing can be priced anew; another's figures are refused."""
+    profile, path = mine
+    page = tmp_path / "page.html"
+    for words in (
+        ("explain", path, GOOD, "up/linear", "--rows", "1"),
+        ("simulate", path, "--bandwidth", "x=0.5x"),
+        ("report", path, "-o", page, "--model", GOOD),
+    ):
+        assert "mine" in fails(*words)
+        assert ok(*words, "--hardware", profile)
+    assert page.read_text().count("roofline-chart")
+    assert "priced for" in fails("simulate", path, "--hardware", "a100")
+    assert "priced for" in fails("report", path, "-o", page, "--hardware", "a100")
+
+
+def test_a_slower_link_of_a_profile_of_the_users(mine: tuple[Path, Path]) -> None:
+    profile, path = mine
+    words = ("simulate", path, "--hardware", profile, "--json")
+    planned, slower = (
+        json.loads(ok(*words, *more))["step_s"] for more in ((), ("--bandwidth", "x=0.1x"))
+    )
+    assert slower > planned
+
+
+@pytest.mark.parametrize("command", ["explain", "report"])
+def test_what_explains_a_plan_is_told_its_prices(
+    command: str, mine: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile, path = mine
+    page = path.with_suffix(".html")
+    words = {
+        "explain": (path, GOOD, "up/linear"),
+        "report": (path, "-o", page, "--model", GOOD, "--explain", "up/linear"),
+    }[command]
+    given = (command, *map(str, words), "--hardware", str(profile), "--database", "t.sqlite")
+    got = reached(given, f"{command}.explained_of", monkeypatch)["()"]
+    assert got[2:5] == ("up/linear", str(profile), Path("t.sqlite"))
+
+
+def test_what_a_profiled_plan_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("profile", GOOD, "--mesh", "2", "--preset", "ddp", "--precision", "bfloat16")
+    asked = reached((*words, "--memory", "1GiB"), "profile.captured_by", monkeypatch)["()"][4]
+    assert (asked.preset, str(asked.precision), asked.memory_limit) == ("ddp", "bfloat16", 2.0**30)
+
+
+def test_a_preset_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its plan alone, and that is what comes out; no operator has to be timed for that."""
+    asked: list[int] = []
+
+    def measure(pairs: Sequence[Any], *_: object) -> tuple[list[Any], list[Any]]:
+        asked.append(len(pairs))
+        return [], []
+
+    monkeypatch.setattr("autopar.profile.wanted.measure", measure)
+    path, database = tmp_path / "plan.json", tmp_path / "times.sqlite"
+    words = ("profile", GOOD, "--mesh", "2", "--hardware", "cpu", "--database", database)
+    ok(*words, "--preset", "ddp", "-o", path)
+    assert Plan.load(path).preset == "ddp"
+    alone = asked[0]
+    asked.clear()
+    ok(*words)
+    assert 0 < alone < asked[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import typer
 from autopar.cli import app
 from autopar.cli.examples import EXAMPLES
 from autopar.plans.beside import Beside
+from cost_models.hardware import digest, load, to_text
 from tests.cli.commands import fails, ok, run
 from tests.show import hand_made
 
@@ -72,12 +74,65 @@ def test_plans_that_contradict_themselves(
     assert said in fails(command, edited, *more)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"schema": 9}, "has pipeline schema 9"), ({"cuts": 3}, "is not a pipeline's plan: cuts")],
+)
+def test_pipelines_that_cannot_be_read(
+    wrong: dict[str, object], said: str, files: dict[str, Path], tmp_path: Path
+) -> None:
+    edited = tmp_path / "edited.json"
+    edited.write_text(json.dumps(json.loads(files["pipe"].read_text()) | wrong))
+    message = fails("show", edited)
+    assert said in message and "Make a new one with `autopar plan --stages auto`" in message
+
+
 def test_flags_that_would_say_nothing(files: dict[str, Path], tmp_path: Path) -> None:
     assert "pass it behind the plan" in fails("show", files["one"], "--batch", 3)
     priced = tmp_path / "priced.json"
     content = json.loads(files["one"].read_text()) | {"hardware_digest": "0" * 12}
     priced.write_text(json.dumps(content))
     assert "The plan was priced for" in fails("simulate", priced, "--hardware", "a100")
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A plan and the profile that priced it, which is called "cpu" as `calibrate` calls it."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    cpu, profile, plan = load("cpu"), folder / "mine.toml", folder / "plan.json"
+    device = replace(cpu.device, memory_bytes=cpu.device.memory_bytes / 2)
+    profile.write_text(to_text(replace(cpu, device=device)))
+    ok("plan", f"{FACTORIES}:good", "--mesh", "2", "--hardware", profile, "-o", plan)
+    return plan, profile
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "explain PLAN MODEL up.weight --rows 1",
+        "report PLAN -o PAGE",
+        "report PLAN -o PAGE --model MODEL",
+        "simulate PLAN --bandwidth x=0.5x",
+        "verify PLAN MODEL --no-bound",
+    ],
+)
+def test_a_calibrated_profile_is_not_the_shipped_one_of_its_name(
+    words: str, calibrated: tuple[Path, Path], tmp_path: Path
+) -> None:
+    plan, profile = calibrated
+    page = tmp_path / "page.html"
+    given = {"PLAN": plan, "PAGE": page, "MODEL": f"{FACTORIES}:good"}
+    asked = [given.get(word, word) for word in words.split()]
+    message = fails(*asked)
+    assert digest(load("cpu")) in message and digest(load(profile)) in message
+    assert "--hardware" in message and not page.exists()
+    ok(*asked, "--hardware", profile)
+
+
+def test_what_needs_no_figure_of_the_profile_does_not_ask_for_it(
+    calibrated: tuple[Path, Path],
+) -> None:
+    assert "as planned" in ok("simulate", calibrated[0])
 
 
 def test_what_a_factory_prints_is_no_result(tmp_path: Path) -> None:
@@ -128,6 +183,8 @@ def test_simulate_refuses(files: dict[str, Path]) -> None:
         "simulate", files["one"], "--microbatches", 64
     )
     assert "no rank 9" in fails("simulate", files["pipe"], "--straggler", "9=2x")
+    long = fails("simulate", files["pipe"], "--microbatches", 1_000_000_000)
+    assert "too long to be played: pass 4096 at most" in long
 
 
 def test_report(files: dict[str, Path], tmp_path: Path) -> None:
@@ -148,6 +205,50 @@ def test_report(files: dict[str, Path], tmp_path: Path) -> None:
     assert "<summary>up.weight is " in text and "The step took 1.0 s" in text
 
 
+def test_report_with_a_frontier(tmp_path: Path) -> None:
+    """Of the very flags that made the plan."""
+    on = (f"{FACTORIES}:good", "--mesh", "2", "--hardware", "h100", "--optimizer", "SGD",
+          "--precision", "bfloat16")  # fmt: skip
+    mine, folder, page = tmp_path / "mine.json", tmp_path / "curve", tmp_path / "page.html"
+    ok("plan", *on, "-o", mine)
+    ok("frontier", *on, "-o", folder)
+    ok("report", mine, "-o", page)
+    assert "frontier-chart" not in page.read_text()
+    ok("report", mine, "-o", page, "--frontier", folder)
+    assert "frontier-chart" in page.read_text()
+    ok("frontier", *on[:-2], "-o", folder)
+    other = fails("report", mine, "-o", page, "--frontier", folder)
+    assert "precision: as the model, the plan's bfloat16" in other
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": "BigLM"}, "model: BigLM, the plan's TinyLM"),
+        ({"graph_digest": "f" * 12}, f"graph {'f' * 12}, the plan's graph 0123456789ab"),
+        ({"mesh": "x=4, y=2"}, "mesh: x=4, y=2, the plan's x=2, y=4"),
+        ({"hardware_digest": "f" * 12}, f"hardware: h100 ({'f' * 12}), the plan's h100 ()"),
+        ({"precision": "bfloat16"}, "precision: bfloat16, the plan's float32"),
+        ({"optimizer": "SGD"}, "optimizer: SGD, the plan's AdamW"),
+        (
+            {"times": {"setting": "a GPU", "digest": "f" * 12}},
+            f"operator times: measured on a GPU ({'f' * 12}), the plan's modelled",
+        ),
+    ],
+)
+def test_report_refuses_another_curve(
+    change: dict[str, object], said: str, files: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "curve"
+    folder.mkdir()
+    for name, fields in {"a": {}, "b": change}.items():
+        content = json.loads(files["one"].read_text()) | fields
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    message = fails("report", files["one"], "-o", tmp_path / "page.html", "--frontier", folder)
+    assert "plans of another curve, such as " in message and said in message
+    assert message.count(", the plan's ") == 1 and "`autopar frontier MODEL -o`" in message
+
+
 def measured(model: str) -> Beside:
     return Beside(model, "x=2", "cpu", "0" * 12, 0.9, 1.0, 1.1, 0.01, 0.02, (), ())
 
@@ -164,12 +265,17 @@ def test_report_refuses(files: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("{")
     assert "is no folder" in fails("report", files["one"], "-o", page, "--frontier", files["one"])
     assert "holds no plans" in fails("report", files["one"], "-o", page, "--frontier", tmp_path)
+    assert "makes no pipelines" in fails(
+        "report", files["pipe"], "-o", page, "--frontier", tmp_path
+    )
     assert "Cannot write" in fails("report", files["one"], "-o", files["one"] / "page.html")
     assert "pass --model as well" in fails("report", files["one"], "-o", page, "--explain", "scale")
     step = tmp_path / "step.json"
     step.write_text(json.dumps(measured("MLP").to_dict()))
     words = ("report", files["one"], "-o", page, "--measured")
-    assert "is a step of MLP, the plan is of TinyLM" in fails(*words, step)
+    assert "is a step of MLP, the plan is of TinyLM. Pass what `autopar profile" in fails(
+        *words, step
+    )
     assert "Cannot read the measured step" in fails(*words, tmp_path / "none.json")
     assert "is not a measured step: mesh" in fails(*words, _without(step, "mesh"))
     assert "is not a measured step: the file" in fails(*words, page.parent / "one.txt")

@@ -9,7 +9,7 @@ import pytest
 
 from autopar.plans.estimate import Flow
 from autopar.replay import play
-from autopar.report import charts
+from autopar.report import charts, report
 from tests.show import hand_made
 
 PEAK = hand_made.plan().estimate.memory_nbytes
@@ -52,7 +52,7 @@ def test_all_collectives_of_two_axes_have_colours_of_their_own() -> None:
     flows = tuple(Flow(axis, kind, "forward", "microbatch", 1, 8, 1e-3)
                   for axis in plan.mesh.names for kind in kinds)  # fmt: skip
     estimate = replace(plan.estimate, flows=(*plan.estimate.flows, *flows))
-    made = charts.timeline(play(plan.with_estimate(estimate)))
+    made, _ = charts.timeline(play(plan.with_estimate(estimate)))
     colours = {trace["name"]: trace["marker"]["color"] for trace in made["data"]}
     assert len(colours) == len(set(colours.values())) == 3 + len(flows) + 1, "and what hides"
 
@@ -61,8 +61,43 @@ def test_lanes_are_named_after_what_they_hold() -> None:
     lanes = {
         lane.rpartition(", ")[2]
         for plan in (hand_made.plan(), hand_made.pipeline())
-        for lane in charts.timeline(play(plan))["layout"]["yaxis"]["categoryarray"]
+        for lane in charts.timeline(play(plan))[0]["layout"]["yaxis"]["categoryarray"]
     }
     assert {"collectives", "sends", "worker 0"} <= lanes
-    alone = charts.timeline(play(hand_made.plan()))["layout"]["yaxis"]["categoryarray"]
+    alone = charts.timeline(play(hand_made.plan()))[0]["layout"]["yaxis"]["categoryarray"]
     assert alone == ["ranks 0-7, collectives", "ranks 0-7"]
+
+
+def test_of_many_spans_every_row_has_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = play(hand_made.pipeline(4, 12))
+    every = [span for row in played.rows for span in row.spans]
+    whole, left = charts.timeline(played)
+    assert left == 0 and charts.FOLDED not in {trace["name"] for trace in whole["data"]}
+    monkeypatch.setattr(charts, "MOST_SPANS", 41)
+    made, left = charts.timeline(played)
+    bars = {trace["name"]: trace for trace in made["data"]}
+    folded = bars.pop(charts.FOLDED)
+    drawn = [
+        (y, b, x) for t in bars.values() for y, b, x in zip(t["y"], t["base"], t["x"], strict=True)
+    ]
+    assert len(drawn) == 41 and len(drawn) + left == len(every)
+    assert sum(int(said.split()[0]) for said in folded["customdata"]) == left
+    assert made["layout"]["yaxis"] == whole["layout"]["yaxis"], "all lanes are there"
+    for row in played.rows:
+        mine = [(b, b + x) for y, b, x in drawn if y.split(",")[0] == row.name.split(" (")[0]]
+        assert len(mine) >= 10
+        first, last = (f(s.start for s in row.spans) for f in (min, max))
+        assert min(mine)[0] == pytest.approx(1e3 * first, abs=1e-3)
+        assert max(mine)[0] == pytest.approx(1e3 * last, rel=1e-5), "to the end of the step"
+
+
+def test_rows_with_few_spans_leave_their_share_to_others() -> None:
+    assert charts._shares([3, 100, 100], 21) == [3, 9, 9]
+    assert charts._shares([5, 7], 20) == [5, 7] and charts._shares([5, 7], 0) == [0, 0]
+
+
+def test_what_is_not_drawn_is_said_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert charts.FOLDED not in report(hand_made.pipeline(4, 12))
+    monkeypatch.setattr(charts, "MOST_SPANS", 41)
+    _, left = charts.timeline(play(hand_made.pipeline(4, 12)))
+    assert f"{left} spans are not drawn one by one" in report(hand_made.pipeline(4, 12))

@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 
 from autopar import compile_model
+from autopar.api import compile_staged
 from autopar.errors import InputError
 from autopar.plans.focus import holding, stage_plan, tensor_facts, within_block
 from autopar.request.constraints import Constraint
 from autopar.show import show_block, show_plan, show_tensor, to_text
+from autopar.split import computing, shared
 from tests.models import CASES
 from tests.show import hand_made
 
@@ -44,9 +46,25 @@ def test_a_block_holds_its_own_and_nothing_else() -> None:
 def test_stages_of_a_pipeline() -> None:
     plan = hand_made.pipeline()
     assert stage_plan(plan, 1).parameters == plan.stages[1].plan.parameters
-    assert holding(plan, "model.layers.5") == plan.stages[1].plan
+    assert holding(plan, "model.layers.5") == 1 and holding(plan, "embed.weight") == 0
     with pytest.raises(InputError, match="no stage 2: the plan has 2"):
         stage_plan(plan, 2)
+
+
+def test_what_every_stage_computes_for_itself_is_in_all() -> None:
+    """And an operator that is only one stage's is found by its path, which the graphs know."""
+    model, inputs, loss = CASES["llama"]()
+    made = compile_staged(
+        model, (2,), inputs, loss=loss, hardware="cpu", stages=2, microbatches=2, schedule="1f1b"
+    )
+    graphs = made.stages.graphs
+    assert holding(made.plan, "model.layers.1.mlp.act_fn", graphs) == 1
+    with pytest.raises(InputError, match="No stage has"):
+        holding(made.plan, "model.layers.1.mlp.act_fn")
+    every = [{n.path for n in computing(graph) if n.name in shared(graph)} for graph in graphs]
+    assert "model.rotary_emb/cos" in every[0] & every[1]
+    with pytest.raises(InputError, match=r"Stages 0, 1 all have a 'model\.rotary_emb'"):
+        holding(made.plan, "model.rotary_emb", graphs)
 
 
 def test_pins_are_marked() -> None:
@@ -68,6 +86,10 @@ def test_wrong_names_are_told() -> None:
         (lambda: tensor_facts(plan, "*.weight"), "means 19 parameters"),
         (lambda: within_block(plan, None, "model.layer.0"), "Did you mean"),
         (lambda: holding(hand_made.pipeline(), "nope"), "No stage has 'nope'"),
+        (
+            lambda: holding(hand_made.pipeline(), "model"),
+            "Stages 0, 1 all have a 'model': .* --stage",
+        ),
     ):
         with pytest.raises(InputError, match=said):
             call()

@@ -8,14 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.compare import Contender
+from autopar.compare import Comparison, Contender
 from autopar.plans.explanation import Alternative, Explanation
+from autopar.replay import play
 from autopar.show import (
     contenders,
     explanation,
     show_difference,
     show_pipeline,
     show_plan,
+    show_played,
     to_text,
 )
 from tests.show import hand_made
@@ -24,6 +26,7 @@ PLAN = hand_made.plan()
 CHANGE = PLAN.diff(replace(PLAN, preset="ddp"))
 CHOSEN = Alternative("[S(0), R] <&>", "split by batch", True, 0.1, PLAN, PLAN.diff(PLAN))
 WHY = Explanation("up", "up/linear", "operator", "up is split by batch.", (CHOSEN,))
+BOTH = Comparison((Contender("fsdp", PLAN), Contender("ddp", None, "too large")), 2.0**30)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +38,19 @@ WHY = Explanation("up", "up/linear", "operator", "up is split by batch.", (CHOSE
         (WHY, explanation(WHY)),
         (Contender("fsdp", PLAN), contenders([("fsdp", PLAN, "")])),
         (Contender("ddp", None, "too large"), contenders([("ddp", None, "too large")])),
+        (BOTH, contenders([("fsdp", PLAN, ""), ("ddp", None, "too large")], 2.0**30)),
+        (play(PLAN), show_played(play(PLAN))),
     ],
-    ids=["plan", "pipeline", "difference", "explanation", "contender", "no plan"],
+    ids=[
+        "plan",
+        "pipeline",
+        "difference",
+        "explanation",
+        "contender",
+        "no plan",
+        "comparison",
+        "step",
+    ],
 )
 def test_html_is_what_is_printed(value: object, drawn: object) -> None:
     made = value._repr_html_()  # type: ignore[attr-defined]
