@@ -1,8 +1,8 @@
 """A call as something to be run over and over: random operands in cold memory, forward and backward.
 
 Copies of a call read different places of one large pool, so that what one copy of a large call reads is
-out of the caches before its turn comes again, as a step's large tensors are.  One backward goes through all copies:
-what the engine spends on starting is shared by them, as a step's operators share it.
+out of the caches before its turn comes again, as a step's large tensors are.  One backward goes through
+all copies: what the engine spends on starting is shared by them, as a step's operators share it.
 """
 
 from __future__ import annotations
