@@ -115,6 +115,7 @@ def measured(plan: autopar.Plan) -> Beside:
                   (sent,))  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1366, 500, PHONE])
 @pytest.mark.parametrize("name", ["whole", "pipeline"])
