@@ -221,6 +221,8 @@ def test_an_optimizer_of_one_kernel_is_priced_as_one() -> None:
     assert fast.estimate.parts.update_s < 0.5 * slow.estimate.parts.update_s
     assert fast.estimate.optimizer_nbytes == slow.estimate.optimizer_nbytes
     assert plan(hardware="cpu", optimizer=fast.optimizer).digest == fast.digest
+    with pytest.raises(InputError, match=r"keeps 3 tensors .* and 2 without"):
+        plan(optimizer=partial(torch.optim.AdamW, amsgrad=True))
     with pytest.raises(InputError, match=r"Adadelta\(fused=True\) cannot be tried out"):
         plan(optimizer="Adadelta(fused=True)")
     with pytest.raises(InputError, match=r"no optimizer 'AdamW\(lr=1\)'.*'AdamW\(fused=True\)'"):

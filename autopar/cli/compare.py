@@ -28,7 +28,6 @@ from autopar.compare import Contender, compare
 from autopar.compiler.given import as_hardware
 from autopar.errors import InputError
 from autopar.mesh import Mesh
-from autopar.planning.posed import device_memory
 from autopar.request.options import Options
 from autopar.show.html import drawn
 
@@ -62,7 +61,6 @@ def command(
     chosen = tuple(known("preset", name, presets.names()) for name in preset or presets.names())
     devices, profile = Mesh.parse(mesh), as_hardware(hardware or None)
     Options.of(**asked)  # raises before the model is built
-    device_memory(devices, profile)
     given = {str(path): load_plan(path) for path in plan or ()}
     if len(given) < len(plan or ()):
         raise InputError("The same --plan is given twice.")

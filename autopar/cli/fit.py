@@ -68,7 +68,6 @@ def _said(fitting: list[Point], tried: list[Point]) -> str:
             "No batch fits, not even one sample. Use more devices, or autopar plan --stages auto."
         )
     last = fitting[-1]
-    assert last.made is not None
     beyond = [point.batch for point in tried if point.batch > last.batch]
     until = f"; {beyond[0]} does not" if beyond else ", and no larger one was tried"
     best = max(fitting, key=lambda point: point.batch / _step_s(point))

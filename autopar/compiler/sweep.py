@@ -17,7 +17,6 @@ from torch import nn
 from autopar.compiler.compiler import Compiler
 from autopar.compiler.given import MeshLike, as_hardware, as_mesh, offered_inputs
 from autopar.errors import InputError
-from autopar.mesh import Mesh
 from autopar.planning.landscape import Point, landscape
 from autopar.planning.largest import largest
 from autopar.planning.posed import Settings, device_memory
@@ -76,23 +75,22 @@ def largest_batch(
     if options.memory_limit == math.inf:
         raise InputError("Without a limit every batch fits: pass one such as '40GiB', or None.")
     swept = _Swept.of(model, mesh, example_inputs, hardware, options)
-    limit = options.memory_limit or device_memory(swept.mesh, swept.hardware)
+    where, profile = swept.compiler.mesh, swept.compiler.hardware
+    limit = options.memory_limit or device_memory(where, profile)
 
     def at(batch: int) -> Point:
         (point,) = swept.landscape((batch,), (limit,))
         return point
 
-    return largest(at, swept.mesh.world_size)
+    return largest(at, where.world_size)
 
 
 @dataclass(frozen=True)
 class _Swept:
-    """A model, and where its batches are planned."""
+    """A model's compiler, and the inputs that are resized."""
 
     compiler: Compiler
     inputs: Any
-    mesh: Mesh
-    hardware: Hardware
 
     @classmethod
     def of(
@@ -104,20 +102,19 @@ class _Swept:
         options: Options,
     ) -> _Swept:
         inputs = example_inputs if example_inputs is not None else offered_inputs(model)
-        where, devices = as_mesh(mesh), as_hardware(hardware)
         bare = without_weights(model, options.precision.compute)
-        return cls(Compiler(bare, where, devices, options), inputs, where, devices)
+        return cls(Compiler(bare, as_mesh(mesh), as_hardware(hardware), options), inputs)
 
     def landscape(self, batches: Sequence[int], memories: Sequence[float]) -> Iterator[Point]:
-        graphs = ((batch, self.compiler.graph(resized(self.inputs, batch))) for batch in batches)
-        options = self.compiler.options
+        compiler, options = self.compiler, self.compiler.options
+        graphs = ((batch, compiler.graph(resized(self.inputs, batch))) for batch in batches)
         settings = Settings(
             optimizer=options.optimizer,
             states=options.states,
             precision=str(options.precision),
-            times=self.compiler.times,
+            times=compiler.times,
         )
-        return landscape(graphs, self.mesh, self.hardware, settings, memories)
+        return landscape(graphs, compiler.mesh, compiler.hardware, settings, memories)
 
 
 def resized(inputs: Any, batch: int) -> Any:

@@ -39,8 +39,6 @@ def largest(at: Callable[[int], Point], first: int) -> Iterator[Point]:
             fits = fails // 2
     while fits and fails - fits > max(unit, fits // NEAR):
         middle = (fits + fails) // (2 * unit) * unit
-        if middle == fits:
-            return
         point = at(middle)
         yield point
         fits, fails = (fits, middle) if point.made is None else (middle, fails)

@@ -30,7 +30,24 @@ def is_fused(name: str) -> bool:
 
 
 def states_of(optimizer: OptimizerLike) -> float:
-    """How much state an optimizer keeps per parameter, in tensors of its size: tried out."""
+    """How much state an optimizer keeps per parameter, in tensors of its size: tried out.
+
+    Raises `InputError` where that is more or less than one of its name keeps, which is all that a plan
+    records.
+    """
+    keeps, name = _tried(optimizer), name_of(optimizer)
+    if isinstance(optimizer, partial) and hasattr(torch.optim, name.removesuffix(FUSED)):
+        usual = _tried(name)
+        if keeps != usual:
+            raise InputError(
+                f"With these arguments {name} keeps {keeps:g} tensors of a parameter's size, and "
+                f"{usual:g} without; plans know optimizers by name. Leave the arguments out of "
+                "optimizer=, or pass one that keeps as much; you may train with any."
+            )
+    return keeps
+
+
+def _tried(optimizer: OptimizerLike) -> float:
     kind = _kind(optimizer)
     parameter = torch.nn.Parameter(torch.ones(64, 64))
     parameter.grad = torch.ones(64, 64)

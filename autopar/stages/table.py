@@ -169,9 +169,8 @@ class StageProblem:
             _check_figures(f"{where}: {name}", array, np.ones(array.shape, dtype=bool))
         if not 0 <= table.latency_s < np.inf:
             raise PlanError(f"{where}: a latency of {table.latency_s} s")
-        seen: set[object] = (
-            set()
-        )  # arrays that ways have in common, where they offer the same ranges
+        # Arrays that ways have in common, where they offer the same ranges, are looked at once.
+        seen: set[object] = set()
         for way in table.ways:
             at = f"{where}, way {way.name!r} on {way.nodes}x{way.devices}"
             if min(way.nodes, way.devices) < 1 or not min(way.entry, way.exit) >= 0:

@@ -30,6 +30,8 @@ CHAIN_CALLS = 2
 """Length of the chains of matrix products and of elementwise operators."""
 OVERLAPS = 5
 """So many times as often as other figures is measured how far communication hides."""
+SIDES = {"cpu": 128, "cuda": 4096}
+"""Of the matrices that are multiplied beside communication: they fill an accelerator, too."""
 SHORTEST_S = 1e-6
 """What a message takes at least, whatever noise says."""
 MOST_CALLS = 100
@@ -296,8 +298,9 @@ def _trained(
 
 def overlap(effort: Effort) -> float:
     """The share of an all-reduce beside as much compute that costs nothing; all ranks call it."""
-    message = torch.rand(max(effort.message_nbytes[:-1]) // 4, device=effort.device)
-    matrix = torch.randn(128, 128, device=effort.device)
+    message = _message(max(effort.message_nbytes[:-1]) // 4, effort)
+    side = SIDES[effort.device]
+    matrix = torch.randn(side, side, device=effort.device)
     communicate_s = sustained_seconds({0: lambda: dist.all_reduce(message)}, effort)[0]
     product_s = sustained_seconds({0: lambda: matrix @ matrix}, effort)[0]
     products = torch.tensor(communicate_s / product_s)
@@ -344,9 +347,7 @@ def in_group(group: Any, ranks: int, effort: Effort) -> dict[tuple[str, int], di
     found: dict[tuple[str, int], dict[int, float]] = {}
     for kind in KINDS:
         calls = {
-            nbytes: _collective(
-                kind, _message(nbytes // 4 // ranks * ranks * 4, effort), ranks, group
-            )
+            nbytes: _collective(kind, _message(nbytes // 4 // ranks * ranks, effort), ranks, group)
             for nbytes in effort.message_nbytes
         }
         found[kind, ranks] = sustained_seconds(calls, effort, of_rows="median")
@@ -361,7 +362,7 @@ def sends(peer: int | None, effort: Effort) -> dict[int, float]:
     """
 
     def exchange(nbytes: int) -> Action:
-        message, place = _message(nbytes, effort), _message(nbytes, effort)
+        message, place = _message(nbytes // 4, effort), _message(nbytes // 4, effort)
 
         def both_ways() -> None:
             ways = [dist.P2POp(dist.isend, message, peer), dist.P2POp(dist.irecv, place, peer)]
@@ -374,8 +375,8 @@ def sends(peer: int | None, effort: Effort) -> dict[int, float]:
     return sustained_seconds(calls, effort, of_rows="median")
 
 
-def _message(nbytes: int, effort: Effort) -> torch.Tensor:
-    return torch.rand(nbytes // 4, device=effort.device)
+def _message(count: int, effort: Effort) -> torch.Tensor:
+    return torch.rand(count, device=effort.device)
 
 
 def _collective(kind: str, whole: torch.Tensor, ranks: int, group: Any) -> Action:

@@ -83,6 +83,14 @@ def test_other_families_and_far_sizes_are_modelled() -> None:
         assert answer.source == "modelled" and answer.forward_s == model(wanted.forward)
 
 
+def test_without_a_timed_backward_none_is_interpolated() -> None:
+    """A neighbour of which only the forward was timed says nothing of the way back."""
+    wanted = call(1.1e6)
+    forward_only = replace(timed(1e6), backward=None)
+    assert times(forward_only).of(wanted, model).source == "modelled"
+    assert times(forward_only, timed(1.2e6)).of(wanted, model).source == "interpolated"
+
+
 def test_times_come_back_as_they_were_written(tmp_path: Path) -> None:
     store = Database(tmp_path / "deep" / "times.sqlite")
     no_backward = replace(timed(8), backward=None, call=replace(call(8), backward=None))

@@ -10,10 +10,14 @@ from torch import nn
 
 import autopar
 from autopar.capture import capture
+from autopar.graph import Tensor
 from autopar.mesh import Mesh
 from autopar.placement import R, Sharding
 from autopar.plans.plan import OpSharding, Plan
 from autopar.pricing.operators import moved_nbytes, unread_nbytes
+from autopar.pricing.parameters import summed_seconds
+from autopar.pricing.prices import Prices
+from cost_models.hardware import load
 
 ROWS, WIDTH = 64, 8
 
@@ -43,6 +47,13 @@ def lookup(words: int) -> tuple[int, int]:
 def test_a_lookup_reads_what_it_finds(words: int) -> None:
     found = 4 * ROWS * WIDTH
     assert lookup(words) == (2 * found + 8 * ROWS, 4 * words * WIDTH - found)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_sums_of_gradients_are_as_wide_as_weights_rest(dtype: str) -> None:
+    prices = Prices(Mesh.of(2), load("h100"), master_itemsize=4)
+    tensor = Tensor("w", (64, 64), dtype, True)
+    assert summed_seconds(tensor, Sharding((R,)), prices) == prices.summed(4 * 64 * 64)
 
 
 def test_weights_in_float32_are_updated_as_such() -> None:

@@ -291,3 +291,19 @@ def test_a_fast_way_that_needs_too_much_room_to_work_beats_nothing() -> None:
     table = StageTable(1, ways, no_transfers(2), no_transfers(2))
     assert plan_stages(StageProblem(2, 1, 5.0, (table,), (GPIPE,))).stages[0].way == "slow"
     assert plan_stages(StageProblem(2, 1, 9.0, (table,), (GPIPE,))).stages[0].way == "fast"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_one_stage_needs_no_ways_but_those_of_all_devices(seed: int) -> None:
+    """Left out are only ways that no plan of one stage could take."""
+    problem = random_problem(seed, (ONE_F_ONE_B, GPIPE))
+    narrow = problem.of_one_stage().check()
+    same = replace(problem, most_stages=1, families=problem.families[:1])
+    try:
+        expected = plan_stages(same)
+    except InfeasibleError:
+        with pytest.raises(InfeasibleError):
+            plan_stages(narrow)
+        return
+    found = plan_stages(narrow)
+    assert found.step_s == expected.step_s and found.bound_s == pytest.approx(expected.bound_s)
