@@ -1,7 +1,7 @@
 """What every command says to people, as transcripts: commands, their output, and their exit codes.
 
-Where a plan was written by hand all figures stand; where a model is planned here they are blotted out:
-pinned are words and tables, not the cost model.
+All figures stand, those of plans that are made here too.  A change of the cost model changes them: read
+the diff that ``--update-golden`` makes.
 """
 
 from __future__ import annotations
@@ -50,10 +50,13 @@ def transcript(commands: Iterable[str]) -> str:
 
 
 def blotted(text: str) -> str:
-    """Without figures and digests; columns are as wide as figures, so spaces are one."""
-    text = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{12}\b", "<digest>", text)
-    text = re.sub(r"\d+(\.\d+)?( (s|ms|µs|B|KiB|MiB|GiB)\b)?%?", "#", text)
-    return re.sub(r" +", " ", text)
+    """Without what another run, or another installation, says differently."""
+    # Predictions are of profiles that autopar brings along, and no clock, hash seed or number of
+    # processes is in them; they are printed to two to four digits, which sums in another order do not
+    # reach.  So they stand.  A page's size is that of the drawing library which is installed.
+    text = re.sub(r"(solved in +)\S+ \S+", r"\1<seconds>", text)
+    text = re.sub(r"(made by +).*", r"\1<versions>", text)
+    return re.sub(r"\(\S+ MB\)", "(<size>)", text)
 
 
 def test_what_needs_a_plan_alone(golden: Golden) -> None:
@@ -102,7 +105,7 @@ def test_stages(golden: Golden) -> None:
         "explain made.json tests.cli.factories:gpt h.1.mlp.c_fc.weight --rows 1",
         "emit made.json tests.cli.factories:gpt -o out",
     )
-    golden("cli_stages.txt", blotted(transcript(commands)))
+    golden("cli_stages.txt", transcript(commands))
 
 
 def test_errors(golden: Golden) -> None:
