@@ -23,6 +23,7 @@ from autopar.explained import hardware_of
 from autopar.graph import Graph
 from autopar.plans.beside import Beside
 from autopar.plans.explanation import Explanation
+from autopar.plans.identity import Identity
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.report import Extras, report, roofline, roofline_of_stages, written
@@ -120,17 +121,13 @@ class _Model:
 
 
 def _measured(path: Path, plan: Plan | PipelinePlan) -> Beside:
-    """A step of this model that was run."""
+    """A step of this plan that was run."""
     if isinstance(plan, PipelinePlan):
         raise InputError(
             "--measured is of plans without stages: `autopar profile` runs no pipelines."
         )
     found = Beside.load(path)
-    if found.model != plan.model:
-        raise InputError(
-            f"{path} is a step of {found.model}, the plan is of {plan.model}. Pass what `autopar "
-            f"profile MODEL --mesh ... --run --json` prints of {plan.model}."
-        )
+    found.check(plan, str(path))
     return found
 
 
@@ -146,7 +143,7 @@ def _frontier(folder: Path, plan: Plan | PipelinePlan) -> tuple[Plan, ...]:
     if not found:
         raise InputError(f"{folder} holds no plans; `autopar frontier MODEL -o` fills a folder.")
     for other in found:
-        differs = _differing(plan, other)
+        differs = Identity.of(other).differences(Identity.of(plan))
         if differs:
             raise InputError(
                 f"{folder} holds plans of another curve, such as {other.digest}:\n- "
@@ -155,25 +152,3 @@ def _frontier(folder: Path, plan: Plan | PipelinePlan) -> tuple[Plan, ...]:
                 "plan."
             )
     return found
-
-
-def _differing(plan: Plan, other: Plan) -> list[str]:
-    """Why the seconds and bytes of two plans are not to be compared."""
-    mine, theirs = _curve_of(plan), _curve_of(other)
-    return [
-        f"{what}: {theirs[what]}, the plan's {mine[what]}"
-        for what in mine if theirs[what] != mine[what]
-    ]  # fmt: skip
-
-
-def _curve_of(plan: Plan) -> dict[str, str]:
-    """What all plans of one curve of time against memory have in common."""
-    return {
-        "model": plan.model,
-        "sizes, batch, version or code": f"graph {plan.graph_digest}",
-        "mesh": str(plan.mesh),
-        "hardware": f"{plan.hardware} ({plan.hardware_digest})",
-        "precision": plan.precision,
-        "optimizer": plan.optimizer,
-        "operator times": str(plan.times or "modelled"),
-    }

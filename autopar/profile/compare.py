@@ -9,6 +9,7 @@ from pathlib import Path
 from autopar.blocks import block_of
 from autopar.graph import Graph, Node
 from autopar.plans.beside import Beside, FlowLine, Line
+from autopar.plans.identity import Identity
 from autopar.plans.plan import Flow, Plan
 from autopar.profile.trace import BACKWARD, FORWARD, UPDATE, Trace, by_group
 
@@ -18,9 +19,7 @@ def compared(plan: Plan, graph: Graph, trace: Trace) -> Beside:
     parts = plan.estimate.parts
     assert parts is not None, "only plans read from old files have none"
     return Beside(
-        model=plan.model,
-        mesh=str(plan.mesh),
-        hardware=plan.hardware,
+        of=Identity.of(plan),
         plan=plan.digest,
         predicted_step_s=plan.estimate.step_s,
         measured_step_s=trace.step_s,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from html import escape
 
 from autopar.plans.beside import Beside
-from autopar.plans.plan import Plan
 from autopar.report.tables import table
 from autopar.show.beside import parts_of
 from autopar.show.units import seconds
@@ -15,28 +13,23 @@ MOST = 12
 """Lines of source that are shown, those with the largest error first."""
 
 
-def tables_of(found: Beside, plan: Plan) -> str:
+def tables_of(found: Beside) -> str:
     """In words, by parts, by collectives, and the lines whose seconds are furthest off."""
     return "".join((
-        *_said(found, plan),
+        _said(found),
         _parts(found),
         "<h3>Collectives</h3>" + _flows(found) if found.flows else "",
         "<h3>Lines that are furthest off</h3>" + _lines(found),
     ))  # fmt: skip
 
 
-def _said(found: Beside, plan: Plan) -> Iterator[str]:
+def _said(found: Beside) -> str:
     error = found.predicted_step_s / found.measured_step_s - 1
-    yield (
+    return (
         f"<p>The step took {seconds(found.measured_step_s)}; predicted were "
         f"{seconds(found.predicted_step_s)}, which is {abs(error):.1%} too "
         f"{'much' if error > 0 else 'little'}.</p>"
     )
-    if found.plan != plan.digest:
-        yield (
-            f'<p class="warn">Measured was plan {escape(found.plan)} of this model, on '
-            f"{escape(found.mesh)} of {escape(found.hardware)}, not the plan of this page.</p>"
-        )
 
 
 def _parts(found: Beside) -> str:

@@ -220,7 +220,8 @@ class _Page:
     def _measured(self) -> str:
         found = self.extras.measured
         if found is not None and isinstance(self.plan, Plan):
-            return tables_of(found, self.plan)
+            found.check(self.plan)
+            return tables_of(found)
         if self.stages:
             return "<p>No step can be measured: <code>autopar profile</code> runs no pipelines.</p>"
         return _hint(

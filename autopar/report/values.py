@@ -22,4 +22,4 @@ class Extras:
     """Of a device, where the plan itself has no limit."""
     explained: tuple[Explanation, ...] = ()
     measured: Beside | None = None
-    """A step that was run, of this model."""
+    """A step of this plan that was run."""

@@ -22,7 +22,7 @@ def step_beside(found: Beside) -> RenderableType:
 
 def _step(found: Beside) -> Table:
     numbers = ("predicted", "measured", "ratio")
-    made = table(f"step of {found.model} on {found.mesh}", "part", *numbers, right=numbers)
+    made = table(f"step of {found.of.model} on {found.of.mesh}", "part", *numbers, right=numbers)
     for name, (predicted_s, measured_s) in parts_of(found).items():
         row(made, name, seconds(predicted_s), seconds(measured_s), _ratio(predicted_s, measured_s))
     row(made, "step, traced", "", seconds(found.traced_step_s), "")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from autopar.plans.beside import Beside, FlowLine, Line
+from autopar.plans.identity import Identity
 from autopar.show import step_beside, to_text
 from cost_models.hardware import load
 from tests.cli.commands import run
@@ -112,6 +113,8 @@ def test_errors(golden: Golden) -> None:
     Path("text.json").write_text("words")
     Path("bytes.json").write_bytes(b"\xff\xfe")
     Path("broken.py").write_text("def model(:\n")
+    step = Beside(Identity.of(hand_made.other()), "0" * 12, 0.9, 1.0, 1.1, 0.01, 0.02, (), ())
+    Path("step.json").write_text(json.dumps(step.to_dict()))
     Path("clash.toml").write_text(
         '[pin]\n"used:up.weight" = { x = "S(0)" }\n[forbid]\n"used:*.weight" = { x = "S(0)" }\n'
     )
@@ -134,6 +137,7 @@ def test_errors(golden: Golden) -> None:
         "report plan.json -o plan.json/page.html",
         "report plan.json -o page.html --explain scale",
         "report plan.json -o page.html --measured text.json",
+        "report plan.json -o page.html --measured step.json",
         "plan nowhere.py:model --mesh 2 -o p.json",
         "plan broken.py:model --mesh 2 -o p.json",
         "plan tests.cli.factories:godo --mesh 2 -o p.json",
@@ -166,7 +170,8 @@ def test_a_step_beside_its_prediction(golden: Golden) -> None:
         Line("(autograd)", "", "", 0, "", 0.0, 0.001, 0.0, 0.001),
     )
     sent = FlowLine("x", "all_gather", "forward", 3, 4, 0.001, 0.002)
-    found = Beside("LM", "x=2", "cpu", "0" * 12, 0.02, 0.025, 0.03, 0.001, 0.002, lines, (sent,))
+    of = Identity("LM", "0" * 12, "x=2", "cpu", "as the model", "AdamW", "modelled")
+    found = Beside(of, "0" * 12, 0.02, 0.025, 0.03, 0.001, 0.002, lines, (sent,))
     golden("cli_step.txt", to_text(step_beside(found)))
 
 

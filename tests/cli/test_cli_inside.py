@@ -11,9 +11,10 @@ import typer
 
 from autopar.cli import app
 from autopar.cli.examples import EXAMPLES
-from autopar.plans.beside import Beside
+from autopar.plans.plan import Plan
 from cost_models.hardware import digest, load, to_text
 from tests.cli.commands import fails, ok, run
+from tests.cli.test_cli_measured import step_of
 from tests.show import hand_made
 
 FACTORIES = "tests/cli/factories.py"
@@ -194,7 +195,7 @@ def test_report(files: dict[str, Path], tmp_path: Path) -> None:
     mine = tmp_path / "mine.json"
     ok("plan", f"{FACTORIES}:good", "--mesh", "2x2", "--hardware", "h100", "-o", mine)
     step = tmp_path / "step.json"
-    step.write_text(json.dumps(measured("MLP").to_dict()))
+    step.write_text(json.dumps(step_of(Plan.load(mine)).to_dict()))
     ok("report", mine, "-o", page, "--model", f"{FACTORIES}:good", "--explain", "up.weight",
        "--explain", "head/linear", "--measured", step)  # fmt: skip
     text = page.read_text()
@@ -225,7 +226,7 @@ def test_report_with_a_frontier(tmp_path: Path) -> None:
     ("change", "said"),
     [
         ({"model": "BigLM"}, "model: BigLM, the plan's TinyLM"),
-        ({"graph_digest": "f" * 12}, f"graph {'f' * 12}, the plan's graph 0123456789ab"),
+        ({"graph_digest": "f" * 12}, f"graph {'f' * 12}, the plan's 0123456789ab"),
         ({"mesh": "x=4, y=2"}, "mesh: x=4, y=2, the plan's x=2, y=4"),
         ({"hardware_digest": "f" * 12}, f"hardware: h100 ({'f' * 12}), the plan's h100 ()"),
         ({"precision": "bfloat16"}, "precision: bfloat16, the plan's float32"),
@@ -249,17 +250,6 @@ def test_report_refuses_another_curve(
     assert message.count(", the plan's ") == 1 and "`autopar frontier MODEL -o`" in message
 
 
-def measured(model: str) -> Beside:
-    return Beside(model, "x=2", "cpu", "0" * 12, 0.9, 1.0, 1.1, 0.01, 0.02, (), ())
-
-
-def _without(path: Path, key: str) -> Path:
-    content = json.loads(path.read_text())
-    del content[key]
-    path.write_text(json.dumps(content))
-    return path
-
-
 def test_report_refuses(files: dict[str, Path], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     (tmp_path / "one.txt").write_text("{")
@@ -270,16 +260,6 @@ def test_report_refuses(files: dict[str, Path], tmp_path: Path) -> None:
     )
     assert "Cannot write" in fails("report", files["one"], "-o", files["one"] / "page.html")
     assert "pass --model as well" in fails("report", files["one"], "-o", page, "--explain", "scale")
-    step = tmp_path / "step.json"
-    step.write_text(json.dumps(measured("MLP").to_dict()))
-    words = ("report", files["one"], "-o", page, "--measured")
-    assert "is a step of MLP, the plan is of TinyLM. Pass what `autopar profile" in fails(
-        *words, step
-    )
-    assert "Cannot read the measured step" in fails(*words, tmp_path / "none.json")
-    assert "is not a measured step: mesh" in fails(*words, _without(step, "mesh"))
-    assert "is not a measured step: the file" in fails(*words, page.parent / "one.txt")
-    assert "runs no pipelines" in fails("report", files["pipe"], "-o", page, "--measured", step)
     stranger = fails("report", files["one"], "-o", page, "--model", f"{FACTORIES}:good")
     assert "does not belong to" in stranger
     assert not page.exists()

@@ -12,6 +12,7 @@ import pytest
 
 import autopar
 from autopar.plans.beside import Beside, Line
+from autopar.plans.identity import Identity
 from autopar.profile.compare import compared, group_of
 from autopar.profile.trace import BACKWARD, FORWARD, UPDATE, read
 from autopar.runtime import _torch
@@ -164,7 +165,8 @@ def test_equal_lines_of_blocks_are_added_up() -> None:
     lines = tuple(
         Line(f"h.{i}", "a.py:1", "y = x", 1, "modelled", 1.0, 2.0, 3.0, 4.0) for i in range(3)
     )
-    found = Beside("M", "x=1", "cpu", "p", 9.0, 9.0, 9.0, 1.0, 1.0, lines, ())
+    of = Identity("M", "g", "x=1", "cpu", "as the model", "AdamW", "modelled")
+    found = Beside(of, "p", 9.0, 9.0, 9.0, 1.0, 1.0, lines, ())
     (row,) = [r for r in to_text(step_beside(found)).splitlines() if "a.py:1" in r]
     assert row.split() == ["h.*", "a.py:1", "x3", "3.0", "s", "6.0", "s", "9.0", "s", "12.0", "s",
                            "modelled"]  # fmt: skip
@@ -185,7 +187,11 @@ def test_the_plan_is_compared_with_an_empty_trace() -> None:
 
 
 @pytest.mark.thorough
-def test_the_command_runs_a_step() -> None:
-    words = ["profile", "tests/cli/factories.py:good", "--mesh", "1", "--hardware", "cpu"]
-    assert "step of MLP" in ok(*words, "--run", "--steps", 1)
-    assert json.loads(ok(*words, "--run", "--steps", 1, "--json"))["model"] == "MLP"
+def test_the_command_runs_a_step(tmp_path: Path) -> None:
+    """Which is that of the plan that the same flags make."""
+    words = ["tests/cli/factories.py:good", "--mesh", "1", "--hardware", "cpu"]
+    assert "step of MLP" in ok("profile", *words, "--run", "--steps", 1)
+    plan, step, page = (tmp_path / name for name in ("plan.json", "step.json", "page.html"))
+    step.write_text(ok("profile", *words, "--run", "--steps", 1, "--json"))
+    ok("plan", *words, "-o", plan)
+    assert "wrote" in ok("report", plan, "--measured", step, "-o", page)

@@ -14,15 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autopar
+from autopar.errors import InputError
 from autopar.mesh import Mesh
 from autopar.placement import R, S, Sharding
 from autopar.plans.beside import Beside, FlowLine, Line
 from autopar.plans.explanation import Alternative, Explanation
+from autopar.plans.identity import Identity
 from autopar.plans.pipeline_plan import Compared, PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.plans.record import View
 from autopar.report import Extras, report, roofline
 from autopar.report.boxes import HIGH, LEAST, LOW, WIDE, box
+from autopar.show.units import seconds
 from cost_models.hardware import load
 from tests.models import CASES
 from tests.show import hand_made
@@ -229,15 +232,19 @@ def test_what_was_measured_is_beside_what_was_predicted() -> None:
     line = Line("model.layers.0", "lm.py:3", "x = a < b", 1, "modelled", 0.002, 0.004, 0.002, 0.004)
     own = Line("(autograd)", "", "", 0, "", 0.0, 0.1, 0.0, 0.1)
     sent = FlowLine("x", "all_gather", "forward", 3, 4, 0.001, 0.002)
-    found = Beside("TinyLM", "x=2, y=4", "h100", plan.digest, 0.9, 1.0, 1.1, 0.01, 0.02, (line, own),
+    step_s = plan.estimate.step_s
+    found = Beside(Identity.of(plan), plan.digest, step_s, step_s / 0.9, 1.1, 0.01, 0.02, (line, own),
                    (sent,))  # fmt: skip
     said = " ".join(parsed(report(plan, Extras(measured=found))).text)
-    assert "The step took 1.0 s; predicted were 900.0 ms, which is 10.0% too little." in said
+    assert (
+        f"The step took {seconds(step_s / 0.9)}; predicted were {seconds(step_s)}, which is" in said
+    )
+    assert "10.0% too little" in said
     assert "x = a < b" in said and "-50%" in said and "(autograd)" not in said
-    assert "not the plan of this page" not in said
-    other = replace(found, plan="0" * 12, predicted_step_s=1.2)
-    said = " ".join(parsed(report(plan, Extras(measured=other))).text)
-    assert "20.0% too much" in said and "not the plan of this page" in said
+    faster = replace(found, measured_step_s=step_s / 1.2)
+    assert "20.0% too much" in " ".join(parsed(report(plan, Extras(measured=faster))).text)
+    with pytest.raises(InputError, match="is of another plan"):
+        report(plan, Extras(measured=replace(found, plan="0" * 12)))
     assert "--measured step.json" in " ".join(parsed(report(plan)).text)
 
 

@@ -15,6 +15,7 @@ import pytest
 import autopar
 from autopar.plans.beside import Beside, FlowLine, Line
 from autopar.plans.explanation import Alternative, Explanation
+from autopar.plans.identity import Identity
 from autopar.plans.pipeline_plan import Compared
 from autopar.plans.record import View
 from autopar.report import Extras, report, roofline
@@ -111,8 +112,8 @@ def measured(plan: autopar.Plan) -> Beside:
         for n in range(4)
     )  # fmt: skip
     sent = FlowLine("x", "reduce_scatter", "backward", 3, 4, 0.001, 0.002)
-    return Beside(plan.model, str(plan.mesh), "h100", plan.digest, 0.9, 1.0, 1.1, 0.01, 0.02, lines,
-                  (sent,))  # fmt: skip
+    predicted_s = plan.estimate.step_s
+    return Beside(Identity.of(plan), plan.digest, predicted_s, 1.0, 1.1, 0.01, 0.02, lines, (sent,))
 
 
 @pytest.mark.thorough
