@@ -28,7 +28,7 @@ from autopar.cli.flags import (
 from autopar.cli.models import Loaded, load
 from autopar.cli.output import console, save, working, writable
 from autopar.cli.stages import Forced, read_stages
-from autopar.cli.traced import refuse_flags, run
+from autopar.cli.traced import refuse_crowd, refuse_flags, run
 from autopar.cli.values import outlined, print_json
 from autopar.compiler.given import as_hardware
 from autopar.errors import InputError
@@ -108,9 +108,11 @@ def command(
     database = database or default_database()
     _check_files(output, database)
     devices, known = Mesh.parse(mesh), as_hardware(hardware or None)
+    setting = setting_here(known, devices, threads or 1)
+    refuse_crowd(setting)
     loaded = load(model, batch, sequence)
     timing = Timing(
-        database, setting_here(known, devices, threads or 1), again,
+        database, setting, again,
         imports=_imports(model), tell=lambda text: print(text, file=sys.stderr), during=working,
     )  # fmt: skip
     options |= {"hardware": known, "loss": loaded.loss}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,12 +31,18 @@ def command(
     asked = from_json(text_of(problem, "the problem"), str(problem))
     started = time.perf_counter()
     with working("solving"):
-        found = (_program() if ilp else solve)(asked, nbytes(memory))
+        found = (_program() if ilp else solve)(asked, _limit(memory))
     took_s = time.perf_counter() - started
     if as_json:
         print_json(_content(asked, found, took_s))
     else:
         console().print(solution(asked, found, took_s))
+
+
+def _limit(memory: str | None) -> float | None:
+    """Bytes; None where there is no limit, as nothing is a device's here."""
+    limit = nbytes(memory)
+    return None if limit == math.inf else limit
 
 
 def _content(problem: Problem, found: Assignment, took_s: float) -> dict[str, Any]:

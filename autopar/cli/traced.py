@@ -20,6 +20,7 @@ from autopar.request.options import Options
 from autopar.show import step_beside
 from cost_models.calibrate import processes
 from cost_models.calibrate.cluster import is_launched
+from cost_models.measured import Setting
 from cost_models.measured.here import cores
 
 LIMIT_S = 1800.0
@@ -66,6 +67,17 @@ def refuse_many(ranks: int) -> None:
             f"A mesh of {ranks} devices takes {ranks} processes; on this machine's {cores()} cores "
             f"{most} are the most. Pass a smaller --mesh, or start the command with torchrun on "
             "machines that have as many devices."
+        )
+
+
+def refuse_crowd(setting: Setting) -> None:
+    """Raise where so many ranks of so many threads would be timed at once on too few cores."""
+    most = RANKS_PER_CORE * cores()
+    if setting.kind == "cpu" and setting.ranks * setting.threads > most:
+        raise InputError(
+            f"{setting.ranks} ranks of {setting.threads} threads would be timed at once; on this "
+            f"machine's {cores()} cores {most} threads are the most. Pass a smaller --mesh or fewer "
+            "--threads, or measure on a machine like the mesh's hosts."
         )
 
 

@@ -26,6 +26,9 @@ from autopar.request.optimizers import OptimizerLike
 from autopar.request.options import Options
 from cost_models.hardware import Hardware
 
+MOST = 2**40
+"""Samples: the bytes of larger batches overflow, here or in torch."""
+
 
 def plan_landscape(
     model: nn.Module,
@@ -118,7 +121,12 @@ class _Swept:
 
 
 def resized(inputs: Any, batch: int) -> Any:
-    """Example inputs of another batch, without values: the first tensor's first dim is the batch's."""
+    """Example inputs of another batch, without values: the first tensor's first dim is the batch's.
+
+    Raises `InputError` where no tensor has a batch, and for more than `MOST` samples.
+    """
+    if batch > MOST:
+        raise InputError(f"A batch of {batch} is too large: pass {MOST} at most.")
     tensors = [v for _, v in leaves_of(inputs, "") if isinstance(v, torch.Tensor) and v.dim()]
     if not tensors:
         raise InputError("The example inputs have no tensor whose first dim could be the batch.")

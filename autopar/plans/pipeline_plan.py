@@ -17,8 +17,8 @@ from autopar.errors import PlanError
 from autopar.plans.changes import Difference, Outline, Outlined, difference
 from autopar.plans.html import Shown
 from autopar.plans.pipeline_changes import pipeline_outline
+from autopar.plans.pipeline_sound import check_layout, check_pipeline_sound
 from autopar.plans.plan import Plan
-from autopar.plans.sound import check_sound
 from autopar.plans.texts import MeshText
 from autopar.plans.timing import Timing, summed_up
 from autopar.reading import first_fault, text_of
@@ -243,8 +243,7 @@ class PipelinePlan(Shown):
                 f"{source} has pipeline schema {plan.schema}; this autopar reads {PIPELINE_SCHEMA}. "
                 "Make a new one with `autopar plan --stages auto`."
             )
-        for each in plan.stages:
-            check_sound(each.plan, f"{source}: stage {each.stage} on worker {each.worker}")
+        check_pipeline_sound(plan, source)
         return plan
 
     @classmethod
@@ -254,49 +253,15 @@ class PipelinePlan(Shown):
 
     def check(self, stages: Stages) -> None:
         """Raise `PlanError` or `ScheduleError` unless it fits the stages' graphs and itself."""
-        ranks = sorted(rank for worker in self.workers for rank in worker.ranks)
-        if ranks != list(range(self.mesh.world_size)):
+        check_layout(self)
+        if self.schedule.stages != len(stages.graphs):
             raise PlanError(
-                f"The workers' ranks {ranks} are not the {self.mesh.world_size} of the mesh "
-                f"({self.mesh}), each once."
+                f"The plan has {self.schedule.stages} stages; the graph is cut into "
+                f"{len(stages.graphs)}."
             )
-        for number, worker in enumerate(self.workers):
-            if worker.mesh.world_size != len(worker.ranks):
-                raise PlanError(
-                    f"Worker {number} has {len(worker.ranks)} ranks on a mesh of "
-                    f"{worker.mesh.world_size} ({worker.mesh})."
-                )
-        schedule = self.schedule
-        if (schedule.stages, len(schedule.workers)) != (len(stages.graphs), len(self.workers)):
-            raise PlanError(
-                f"The schedule is of {schedule.stages} stages on {len(schedule.workers)} workers; "
-                f"the plan has {len(stages.graphs)} on {len(self.workers)}."
-            )
-        schedule.check(edges(stages))
-        self._check_stages(stages)
-
-    def _check_stages(self, stages: Stages) -> None:
-        """Each stage has one plan where it is held, of that worker's mesh."""
-        held = [
-            (s, worker) for s, holders in enumerate(self.schedule.holders) for worker in holders
-        ]
-        for stage, worker in held:
-            if (stage, worker) not in self.of:
-                raise PlanError(f"There is no plan of stage {stage} on worker {worker}.")
+        self.schedule.check(edges(stages))
         for each in self.stages:
-            where = f"stage {each.stage} on worker {each.worker}"
-            if (each.stage, each.worker) not in held:
-                raise PlanError(
-                    f"There is a plan of {where}, which the schedule does not hold there."
-                )
-            mesh = self.workers[each.worker].mesh
-            if each.plan.mesh != mesh:
-                raise PlanError(
-                    f"The plan of {where} is of the mesh ({each.plan.mesh}); the worker's is ({mesh})."
-                )
             each.plan.check(stages.graphs[each.stage])
-        if len(self.stages) != len(held):
-            raise PlanError(f"There are {len(self.stages)} stages' plans for {len(held)} places.")
 
 
 def edges(stages: Stages) -> tuple[Edge, ...]:

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 
 from autopar.errors import PlanError
 from autopar.placement import Sharding
+from autopar.plans.figures import figure_faults
 
 if TYPE_CHECKING:
     from autopar.plans.plan import Plan
+
+FIGURES = "objective_s", "estimate", "asked", "search", "shares", "padded", "views", "buckets"
+"""The plan's fields that are made of figures which are never below zero."""
 
 
 def check_sound(plan: Plan, source: str) -> None:
@@ -34,15 +38,15 @@ def _faults(plan: Plan) -> Iterator[str]:
         fault = None if parameter.pads else parameter.leaf.fault(parameter.shape, mesh)
         if parameter.shape and fault:
             yield f"{parameter.name}: {fault}"
-    estimate = plan.estimate
-    figures = {
-        "compute_s": estimate.compute_s,
-        "exposed_s": estimate.exposed_s, "hidden_s": estimate.hidden_s,
-        "memory": float(estimate.memory_nbytes),
-    }  # fmt: skip
-    for name, figure in figures.items():
-        if not 0 <= figure < math.inf:
-            yield f"{name} is {figure}"
+    yield from _figure_faults(plan)
+
+
+def _figure_faults(plan: Plan) -> Iterator[str]:
+    for name in FIGURES:
+        yield from figure_faults(getattr(plan, name), name)
+    bounds = plan.bound_s, plan.bound_nbytes or 0.0
+    if not all(map(math.isfinite, bounds)):  # a weak bound may lie below zero
+        yield f"the bound is {bounds[0]} s, within {bounds[1]} bytes"
 
 
 def _shardings(plan: Plan) -> Iterator[tuple[str, Sharding]]:

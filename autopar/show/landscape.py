@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -26,23 +27,27 @@ def landscape_table(points: Sequence[Point]) -> Table:
     )  # fmt: skip
     made.columns[0].no_wrap, made.columns[-1].no_wrap = True, False
     for point in points:
-        row(made, str(point.batch), nbytes(point.limit_nbytes), *_cells(point))
+        row(made, str(point.batch), _limit(point.limit_nbytes), *_cells(point))
     return made
 
 
 def landscape_grid(points: Sequence[Point]) -> str:
     """Markdown: a row per batch and a column per memory; a plan is said once per row."""
     limits = sorted({point.limit_nbytes for point in points})
-    lines = [["batch", *map(nbytes, limits)], ["---:", *("---" for _ in limits)]]
+    lines = [["batch", *map(_limit, limits)], ["---:", *("---" for _ in limits)]]
     for batch in sorted({point.batch for point in points}):
-        cells = [_cell(p) for p in sorted(points, key=_limit) if p.batch == batch]
+        cells = [_cell(p) for p in sorted(points, key=_limit_nbytes) if p.batch == batch]
         said = [b if a != b else "as left" for a, b in itertools.pairwise(("", *cells))]
         lines.append([str(batch), *said])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _limit(point: Point) -> float:
+def _limit_nbytes(point: Point) -> float:
     return point.limit_nbytes
+
+
+def _limit(limit_nbytes: float) -> str:
+    return "none" if limit_nbytes == math.inf else nbytes(limit_nbytes)
 
 
 def _cells(point: Point) -> tuple[str, str, str, str]:

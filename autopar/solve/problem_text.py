@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Annotated
 
 import numpy as np
@@ -69,11 +70,20 @@ def from_json(text: str, source: str = "this text") -> Problem:
             "`autopar plan --problem FILE` writes one."
         ) from None
     try:
+        _check_names(data)
         problem = _problem(data)
         problem.check()
     except PlanError as error:
         raise PlanError(f"{source}: {error}") from None
     return problem
+
+
+def _check_names(data: _Problem) -> None:
+    """Raise `PlanError` where two variables have one name, by which answers are told apart."""
+    counts = Counter(variable.name for variable in data.variables)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise PlanError(f"Two variables are called {twice[0]!r}.")
 
 
 def _problem(data: _Problem) -> Problem:

@@ -224,6 +224,9 @@ def test_solve(tmp_path: Path) -> None:
     assert by_elimination.splitlines()[0].split(",")[0] == by_program.splitlines()[0].split(",")[0]
     for limit in ("1", "1.2.3", ".", "1e400"):
         assert run("solve", problem, "--memory", limit).exit_code == 1
+    assert (
+        ok("solve", problem, "--memory", "none").splitlines()[0] == by_elimination.splitlines()[0]
+    )
     problem.write_text('{"variables": 3}')
     assert run("solve", problem).exit_code == 1
 

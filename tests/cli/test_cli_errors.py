@@ -106,6 +106,10 @@ def test_frontier(words: tuple[str, ...], expected: str) -> None:
         (("--batches", "8,x"), "Cannot read the batches '8,x': write whole numbers, as 8,32"),
         (("--batches", "0"), "Cannot read the batches '0'"),
         (("--batches", "8,,32"), "Cannot read the batches"),
+        (
+            ("--batches", "9" * 30),
+            f"A batch of {'9' * 30} is too large: pass 1099511627776 at most",
+        ),
         (("--memories", "40GiB,"), "Cannot read the memory limit ''"),
         (("--memories", "much"), "Cannot read the memory limit 'much'"),
         (("--precision", "float8"), "precision='float8' is unknown"),
@@ -275,6 +279,15 @@ def test_problems_are_named(tmp_path: Path) -> None:
     assert "problem.json is not a problem: variables" in fails("solve", path)
     path.write_text('{"variables": [{"name": "a", "seconds": [1, 2], "nbytes": [1]}]}')
     assert "problem.json: " in fails("solve", path)
+    path.write_text('{"variables": [{"name": "a", "seconds": [1]}, {"name": "a", "seconds": [2]}]}')
+    assert "problem.json: Two variables are called 'a'" in fails("solve", path)
+
+
+@pytest.mark.parametrize("words", [("--mesh", "2", "--threads", "99999999"), ("--mesh", "9999")])
+def test_a_crowd_is_not_timed(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autopar.cli.traced.cores", lambda: 2)
+    message = fails("profile", GOOD, "--hardware", "cpu", *words)
+    assert "would be timed at once; on this machine's 2 cores 16 threads are the most" in message
 
 
 def changed(plan_file: Path, folder: Path, **fields: object) -> Path:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,9 @@ def test_tables(points: tuple[Point, ...]) -> None:
     assert [line.split("|")[1].strip() for line in grid[2:]] == [str(b) for b in BATCHES]
     large = [p.made for p in points if p.batch == BATCHES[0]][:2]
     assert (large[0] == large[1]) == grid[2].endswith("| as left |")
+    unlimited = (replace(points[0], limit_nbytes=math.inf),)
+    assert to_text(landscape_table(unlimited)).splitlines()[2].split()[1] == "none"
+    assert landscape_grid(unlimited).splitlines()[0] == "| batch | none |"
 
 
 def test_resized() -> None:
@@ -82,6 +87,8 @@ def test_resized() -> None:
     assert resized((torch.ones(4, 2),), 2)[0].shape == (2, 2)
     with pytest.raises(InputError, match="no tensor whose first dim"):
         resized({"a": 3}, 2)
+    with pytest.raises(InputError, match="is too large: pass 1099511627776 at most"):
+        resized({"a": torch.ones(4)}, 2**60)
 
 
 def test_the_page_was_written_by_the_command_on_the_models_own_configuration() -> None:
