@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
-from autopar.graph import Graph, Node, Origin, Saved, short
+from autopar.graph import SAVES_NOTHING, Graph, Node, Origin, Saved, short
 
 Recompute = Literal["none", "selective", "full"]
 """What a block does in the backward: use what it kept, make all but products and attention again, or
@@ -66,7 +66,9 @@ class Block:
     def run_again(self, saved: Mapping[str, Saved]) -> tuple[Node, ...]:
         """The operators that a recomputation runs: it ends with the last one that keeps anything."""
         keeping = [
-            i for i, node in enumerate(self.nodes) if not saved.get(node.name, Saved()).is_nothing
+            i
+            for i, node in enumerate(self.nodes)
+            if not saved.get(node.name, SAVES_NOTHING).is_nothing
         ]
         return self.nodes[: keeping[-1] + 1] if keeping else ()
 

@@ -199,6 +199,10 @@ class Saved:
         return not (self.operands or self.outputs or self.extra_nbytes)
 
 
+SAVES_NOTHING = Saved()
+"""Of nodes of which nothing is said."""
+
+
 @dataclass(frozen=True)
 class Graph:
     """A forward pass: nodes in order, the loss, and the user's output object as named tensors.

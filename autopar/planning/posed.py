@@ -19,6 +19,7 @@ from autopar.plans.record import Asked, Padding, Search
 from autopar.pricing.assemble import assemble
 from autopar.pricing.build import build
 from autopar.pricing.narrow import narrow, speaks
+from autopar.pricing.once import Once
 from autopar.pricing.parameters import Storage, storages
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Routes
@@ -100,6 +101,8 @@ class Posed:
     routes: Routes
     saved: Mapping[str, Saved]
     priced: Priced
+    once: Once
+    """Prices that problems of the same graph and mesh have in common."""
 
     @property
     def nothing_again(self) -> Mapping[str, Recompute]:
@@ -124,8 +127,10 @@ class Posed:
     def recomputing(self, modes: tuple[Recompute, ...]) -> Posed:
         """The same graph, where each block may do any of these in the backward."""
         candidates = replace(self.priced.candidates, recompute=modes)
-        priced = build(self.graph, candidates, self.prices, self.routes, saved=self.saved)
-        return Posed(self.graph, self.settings, self.prices, self.routes, self.saved, priced)
+        priced = build(
+            self.graph, candidates, self.prices, self.routes, saved=self.saved, once=self.once
+        )
+        return replace(self, priced=priced)
 
     def asking(self, settings: Settings) -> Posed:
         """The same problem under settings that differ in limits only; what is prepared serves both."""
@@ -201,8 +206,9 @@ def pose(
     routes = Routes(mesh, prices.step, prices.weight_step)
     modes = recompute or (settings.recompute or "none",)
     candidates = replace(candidates_of(graph, mesh, settings), recompute=modes)
-    priced = build(graph, candidates, prices, routes, saved=saved)
-    return Posed(graph, settings, prices, routes, saved, priced)
+    once = Once()
+    priced = build(graph, candidates, prices, routes, saved=saved, once=once)
+    return Posed(graph, settings, prices, routes, saved, priced, once)
 
 
 def prices_of(mesh: Mesh, hardware: Hardware, settings: Settings) -> Prices:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autopar.graph import Node, Saved
+from autopar.graph import SAVES_NOTHING, Node
 from autopar.leaving import leaving
 from autopar.plans.plan import Conversion
 from autopar.pricing.keeps import moves_nothing
@@ -147,7 +147,9 @@ class _Walk:
 
     def _made(self, node: Node, arrived: list[int | None]) -> dict[Form, int]:
         """The memory of the gradients of an operator's operands."""
-        passes = self._keeps.saved.get(node.name, Saved()).passes or (None,) * len(node.operands)
+        passes = self._keeps.saved.get(node.name, SAVES_NOTHING).passes or (None,) * len(
+            node.operands
+        )
         forms = zip(node.operands, self._keeps.shardings[node.name].inputs, strict=True)
         made: dict[Form, int] = {}
         for form, source in zip(forms, passes, strict=True):

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from autopar.blocks import Block, blocks
-from autopar.graph import Graph, Node, Saved, Tensor
+from autopar.graph import SAVES_NOTHING, Graph, Node, Saved, Tensor
 from autopar.grouping import companions
 from autopar.leaving import leaving
 from autopar.placement import Sharding
@@ -40,9 +40,13 @@ def build(
     routes: Routes,
     *,
     saved: Mapping[str, Saved],
+    once: Once,
 ) -> Priced:
-    """Price every candidate and every conversion between candidates."""
-    builder = _Builder(graph, candidates, prices, routes, saved)
+    """Price every candidate and every conversion between candidates.
+
+    `once` knows what was asked before about this graph under these prices, by whatever blocks might do.
+    """
+    builder = _Builder(graph, candidates, prices, routes, saved, once)
     if candidates.recompute != ("none",):
         for block in blocks(graph):
             builder.add_block(block)
@@ -68,13 +72,14 @@ class _Builder:
         prices: Prices,
         routes: Routes,
         saved: Mapping[str, Saved],
+        once: Once,
     ) -> None:
         self.graph, self.candidates, self.prices, self.routes = graph, candidates, prices, routes
         self.saved = saved
         self.variables: list[Variable] = []
         self.factors: list[Factor] = []
         self._index: dict[str, int] = {}
-        self._once = Once()
+        self._once = once
         self._costs = StateCosts(graph, candidates, prices, routes, saved, self._once)
         self._together = companions(graph)
         self._kept: set[str] = set()
@@ -87,8 +92,8 @@ class _Builder:
 
     def add_block(self, block: Block) -> None:
         """A variable for what the block does in the backward."""
-        index = len(self.variables)
-        zeros = self._once(lambda: np.zeros(len(self.candidates.recompute)), "modes")
+        index, modes = len(self.variables), self.candidates.recompute
+        zeros = self._once(lambda: np.zeros(len(modes)), "modes", also=modes)
         self.variables.append(Variable(block.path, zeros, zeros))
         self._block_of |= {node.name: index for node in block.run_again(self.saved)}
 
@@ -124,14 +129,14 @@ class _Builder:
 
     def _weights_nbytes(self, node: Node) -> float:
         """The weights that an operator saves, each of which may have been gathered for it."""
-        saved = self.saved.get(node.name, Saved())
+        saved = self.saved.get(node.name, SAVES_NOTHING)
         names = {node.operands[place] for place in saved.operands}
         weights = [name for name in names if self.graph.producer[name].op == "parameter"]
         return float(sum(self.graph.tensors[name].nbytes for name in weights))
 
     def _newly_kept(self, node: Node) -> tuple[int, ...]:
         """Operands and outputs that this node is the first to keep for the backward."""
-        saved = self.saved.get(node.name, Saved())
+        saved = self.saved.get(node.name, SAVES_NOTHING)
         outputs = (len(node.operands) + i for i in saved.outputs)
         names = (*node.operands, *(tensor.name for tensor in node.outputs))
         fresh = []
@@ -275,24 +280,28 @@ class _Builder:
         made: Forms,
         forms: Forms,
     ) -> None:
-        """The conversion's seconds; with a block, for each of its modes."""
+        """The conversion's seconds; with a block, for each of its modes where they differ."""
+        modes = self.candidates.recompute
 
         def once() -> Array:
             return closure.matrix(made, forms)
 
-        def each_mode() -> Array:
+        def each_mode() -> Array | None:
             forward = closure.along(lambda step: self.prices.forward(step, tensor), made, forms)
-            repeated = np.array([mode != "none" for mode in self.candidates.recompute])
+            if not forward.any():
+                return None
+            repeated = np.array([mode != "none" for mode in modes])
             more: Array = forward[..., None] * repeated
             return closure.matrix(made, forms)[..., None] + more
 
-        seconds = self._once(once, "table", closure, made, forms)
+        every = None
         if block is not None:
-            every = self._once(each_mode, "tables", closure, made, forms)
-            if not np.array_equal(every, np.broadcast_to(seconds[..., None], every.shape)):
-                self.factors.append(Factor((*ends, block), every))
-                return
-        self.factors.append(Factor(ends, seconds))
+            every = self._once(each_mode, "tables", closure, made, forms, also=modes)
+        if block is None or every is None:
+            seconds = self._once(once, "table", closure, made, forms)
+            self.factors.append(Factor(ends, seconds))
+        else:
+            self.factors.append(Factor((*ends, block), every))
 
     def _common_block(self, producer: Node, readers: list[tuple[Node, int]]) -> int | None:
         """The block in which a shared form is made: that of all readers."""
@@ -313,7 +322,8 @@ class _Builder:
                 repeated = [mode != "none" for mode in self.candidates.recompute]
                 return np.outer(nbytes, repeated).astype(float)
 
-            kept = self._once(held, "held", made, also=looks(tensor))
+            also = (looks(tensor), self.candidates.recompute)
+            kept = self._once(held, "held", made, also=also)
             self._most_kept[producer.name] += float(kept.max())
             scope = (self._index[producer.name], block)
             self.factors.append(Factor(scope, self._zeros(kept), kept=kept))
@@ -353,5 +363,5 @@ class _Builder:
                 np.stack([nbytes if mode == "none" else 0.0 * nbytes for mode in modes], axis=-1),
             )
 
-        also = (looks(tensor), in_block)
+        also = (looks(tensor), self.candidates.recompute if in_block else None)
         return self._once(priced, "uses", options, closure, forms, also=also)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 
@@ -52,12 +53,28 @@ class Edges:
             count, tuple(Layer(*np.array(layer, dtype=np.intp).T.copy()) for layer in layers)
         )
 
+    def kinds(self, sources: Nodes, targets: Nodes) -> Nodes:
+        """Of edges that there are."""
+        names, kinds = self._named
+        found: Nodes = kinds[np.searchsorted(names, sources * self.count + targets)]
+        return found
+
+    @cached_property
+    def _named(self) -> tuple[Nodes, Nodes]:
+        """A number for each edge, in order, and its kind."""
+        nothing = np.empty(0, dtype=np.intp)
+        names = [layer.sources * self.count + layer.targets for layer in self.layers]
+        kinds = [layer.kinds for layer in self.layers]
+        together = np.concatenate([nothing, *names])
+        order = np.argsort(together)
+        return together[order], np.concatenate([nothing, *kinds])[order]
+
 
 class Chains:
     """Cheapest chains over edges, given the seconds of each kind."""
 
     def __init__(self, edges: Edges, seconds: Array) -> None:
-        self._count = edges.count
+        self._edges = edges
         self._layers = [(each, seconds[each.kinds, None]) for each in edges.layers]
         self._column: dict[int, int] = {}
         self._seconds = np.empty((edges.count, 0))
@@ -77,10 +94,7 @@ class Chains:
         return stops
 
     def along(
-        self,
-        of_edge: Callable[[int, int], float],
-        sources: Sequence[int],
-        targets: Sequence[int],
+        self, of_kind: Callable[[int], float], sources: Sequence[int], targets: Sequence[int]
     ) -> Array:
         """Sum of a value over the edges of each cheapest chain; zero where there is none."""
         at = np.ix_(sources, self._columns(targets))
@@ -89,14 +103,15 @@ class Chains:
         here = np.where(np.isfinite(self._seconds[at]), np.array(sources)[:, None], end)
         known: dict[int, float] = {}
         total = np.zeros(columns.shape)
-        count = len(self._seconds)
         while (going := here != end).any():
             there = self._following[here, columns]
-            edges, which = np.unique((here * count + there)[going], return_inverse=True)
-            for edge in edges.tolist():
-                if edge not in known:
-                    known[edge] = of_edge(*divmod(edge, count))
-            total[going] += np.array([known[edge] for edge in edges.tolist()])[which]
+            kinds, which = np.unique(
+                self._edges.kinds(here[going], there[going]), return_inverse=True
+            )
+            for kind in kinds.tolist():
+                if kind not in known:
+                    known[kind] = of_kind(kind)
+            total[going] += np.array([known[kind] for kind in kinds.tolist()])[which]
             here = np.where(going, there, here)
         return total
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autopar.graph import Graph, Node, Saved
+from autopar.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.mesh import Mesh
 from autopar.plans.plan import OpSharding
 from autopar.pricing.operators import local_nbytes
@@ -60,7 +60,7 @@ def fresh_nbytes(
 
 
 def _passes(node: Node, saved: Mapping[str, Saved]) -> tuple[int | None, ...]:
-    return saved.get(node.name, Saved()).passes or (None,) * len(node.operands)
+    return saved.get(node.name, SAVES_NOTHING).passes or (None,) * len(node.operands)
 
 
 def _goes_back(node: Node, graph: Graph) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autopar.graph import Graph, Node, Saved, short
+from autopar.graph import SAVES_NOTHING, Graph, Node, Saved, short
 from autopar.mesh import Mesh
 from autopar.placement import S
 from autopar.plans.plan import Conversion, OpSharding
@@ -75,7 +75,7 @@ class Keeps:
         in_order = self._storages(_first_of(IN_ORDER))
         found = set()
         for node in self._keeping:
-            saved, sharding = self.saved.get(node.name, Saved()), self.shardings[node.name]
+            saved, sharding = self.saved.get(node.name, SAVES_NOTHING), self.shardings[node.name]
             for place in {*saved.operands, *saved.copied}:
                 if self._may_be_copied(node, place):
                     continue
@@ -137,12 +137,12 @@ class Keeps:
 
     def _shares(self, node: Node, output: int) -> int | None:
         """The operand in whose storage an output lies."""
-        shares = self.saved.get(node.name, Saved()).shares
+        shares = self.saved.get(node.name, SAVES_NOTHING).shares
         return shares[output] if shares else None
 
     def _saved_forms(self, nodes: Iterable[Node]) -> Iterator[Form]:
         for node in nodes:
-            saved = self.saved.get(node.name, Saved())
+            saved = self.saved.get(node.name, SAVES_NOTHING)
             sharding = self.shardings[node.name]
             yield from ((node.operands[i], sharding.inputs[i]) for i in saved.operands)
             yield from ((node.outputs[i].name, sharding.outputs[i]) for i in saved.outputs)
@@ -152,11 +152,11 @@ class Keeps:
 
     def extra_nbytes(self, node: Node) -> int:
         """Of one rank: what an operator saves that is none of its operands and outputs."""
-        return self._part(node, self.saved.get(node.name, Saved()).extra_nbytes)
+        return self._part(node, self.saved.get(node.name, SAVES_NOTHING).extra_nbytes)
 
     def cached_nbytes(self, node: Node) -> int:
         """Of one rank: what selective recomputation keeps inside of an operator."""
-        return self._part(node, self.saved.get(node.name, Saved()).cached_nbytes)
+        return self._part(node, self.saved.get(node.name, SAVES_NOTHING).cached_nbytes)
 
     def _part(self, node: Node, nbytes: int) -> int:
         return nbytes and nbytes // split(self.shardings[node.name], self.mesh)

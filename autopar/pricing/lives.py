@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.blocks import FEWEST, block_of, is_hub
-from autopar.graph import Graph, Node, Saved
+from autopar.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.placement import Sharding
 from autopar.plans.plan import Conversion, Plan
 from autopar.pricing.keeps import Keeps
@@ -23,8 +23,6 @@ from autopar.pricing.recomputed import Form, again
 
 WORTH = 16
 """The largest storage of a function over the least that is worth a `del`."""
-
-_NOTHING = Saved()
 
 
 @dataclass(frozen=True)
@@ -279,9 +277,9 @@ class Lives:
     def within(self, place: int) -> Saved:
         """One rank's share of what an operator makes and lets go while it runs."""
         node = self.graph.nodes[place]
-        found = self.keeps.saved.get(node.name, _NOTHING)
+        found = self.keeps.saved.get(node.name, SAVES_NOTHING)
         if not (found.forward_nbytes or found.backward_nbytes):
-            return _NOTHING
+            return SAVES_NOTHING
         ways = split(self.keeps.shardings[node.name], self.keeps.mesh) if not node.is_leaf else 1
         return Saved(
             forward_nbytes=found.forward_nbytes // ways,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from autopar.blocks import Block, Recompute, block_of, blocks, is_dear, is_hub
-from autopar.graph import Graph, Node, Saved
+from autopar.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.grouping import groups
 from autopar.mesh import Mesh
 from autopar.placement import Sharding
@@ -88,7 +88,7 @@ def _cached(
 ) -> Iterator[Form]:
     """The results that selective recomputation keeps."""
     for node in nodes:
-        for place in saved.get(node.name, Saved()).cached:
+        for place in saved.get(node.name, SAVES_NOTHING).cached:
             yield node.outputs[place].name, shardings[node.name].outputs[place]
 
 

@@ -36,6 +36,7 @@ class Closure:
     def __init__(self, web: Web, seconds: Array) -> None:
         """`seconds`: of each kind of step of the web."""
         self.forms, self.index = web.forms, web.index
+        self._kinds = tuple(web.kinds.values())
         self._chains = Chains(web.steps, seconds)
 
     def matrix(self, sources: Forms, targets: Forms) -> Array:
@@ -47,12 +48,13 @@ class Closure:
         return float(self.matrix((source,), (target,))[0, 0])
 
     def along(self, of_step: Callable[[Step], float], sources: Forms, targets: Forms) -> Array:
-        """From every source to every target the sum over the chain's steps; zero where there is none."""
+        """From every source to every target the sum over the chain's steps; zero where there is none.
 
-        def of_edge(here: int, there: int) -> float:
-            return of_step(self._step(here, there))
-
-        return self._chains.along(of_edge, self._numbers(sources), self._numbers(targets))
+        `of_step` has to say the same of all steps of a kind.
+        """
+        return self._chains.along(
+            lambda kind: of_step(self._kinds[kind]), self._numbers(sources), self._numbers(targets)
+        )
 
     def path(self, source: Sharding, target: Sharding) -> tuple[Step, ...]:
         """The cheapest chain itself."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from autopar.blocks import is_dear
-from autopar.graph import Graph, Node, Saved
+from autopar.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.plans.plan import OpSharding
 from autopar.pricing.gradients import fresh_nbytes, full_gradients
 from autopar.pricing.once import Once, looks
@@ -115,7 +115,7 @@ class StateCosts:
 
         cached = self._saved(node).cached, self._saved(node).cached_nbytes
         rule = rule_of(node, self.graph)
-        return self._once(priced, "recompute", options, rule, nbytes, also=cached)
+        return self._once(priced, "recompute", options, rule, nbytes, also=(modes, cached))
 
     def working(self, node: Node) -> Array:
         """Bytes that are alive while the operator goes back, beside what is kept."""
@@ -150,4 +150,4 @@ class StateCosts:
         return extra // split(option, self.prices.mesh)
 
     def _saved(self, node: Node) -> Saved:
-        return self.saved.get(node.name, Saved())
+        return self.saved.get(node.name, SAVES_NOTHING)

@@ -11,7 +11,8 @@ byte, and however much is covered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -68,12 +69,30 @@ def _without_decided(network: Network, kept: list[States]) -> Reduced:
     return Reduced(network.open(), open_, tuple(kept))
 
 
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """An array of a table, seen from one of its variables.
+
+    rows    [state, the others' states]
+    least   [i, j]: a lower bound of max over the others' states of rows[j] - rows[i], at i's best for
+            them.  A conversion's costs obey the triangle inequality, and there it is the maximum itself.
+    """
+
+    rows: Array
+    least: Array
+
+
+_Parts = list[tuple[int, _Seen]]
+"""What a table adds to some of the four sums, by their number."""
+
+
 class _Round:
     """One pass over all variables; equal ones are looked at once."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._least: dict[tuple[int, int], Array] = {}
+        self._seen: dict[tuple[int, int], _Seen | None] = {}
+        """By array and place of the variable; None where all is zero."""
 
     def kept(self) -> list[States]:
         """The states that are left of each variable; one object for equal variables."""
@@ -82,7 +101,7 @@ class _Round:
         for size, roles in zip(self._network.sizes, self._roles(), strict=True):
             key = size, roles.tobytes()
             if key not in known:
-                known[key] = self._undominated(size, [self._tables[role] for role in roles])
+                known[key] = _undominated(size, map(self._parts_of, roles.tolist()))
             found.append(known[key])
         return found
 
@@ -101,35 +120,39 @@ class _Round:
         starts = np.searchsorted(variables[order], np.arange(1, len(self._network.sizes)))
         return np.split(roles[order], starts)[: len(self._network.sizes)]
 
-    def _undominated(self, size: int, tables: list[tuple[Arrays, int]]) -> States:
-        if size == 1:
-            return np.arange(1)
-        least = np.zeros((len(tables), 4, size, size))
-        for bounds, (arrays, place) in zip(least, tables, strict=True):
-            for bound, array in zip(bounds, arrays, strict=True):
-                bound += self._least_of(array, place)
-        more = least.sum(axis=0)
-        open_ = _no_worse(more)
-        np.fill_diagonal(open_, False)
-        pairs = np.argwhere(open_)
-        more = more[:, *pairs.T]
-        for bounds, (arrays, place) in zip(least, tables, strict=True):
-            for total, bound, array in zip(more, bounds, arrays, strict=True):
-                if array.any():
-                    total += _largest_differences(_by_state(array, place), pairs) - bound[*pairs.T]
-            left = _no_worse(more)
-            pairs, more = pairs[left], more[:, left]
-        return _kept(size, pairs)
+    def _parts_of(self, role: int) -> _Parts:
+        arrays, place = self._tables[role]
+        every = ((number, self._at(array, place)) for number, array in enumerate(arrays))
+        return [(number, seen) for number, seen in every if seen is not None]
 
-    def _least_of(self, array: Array, place: int) -> Array:
-        """A lower bound of max over the others' states of array[j] - array[i]: at i's best for them.
+    def _at(self, array: Array, place: int) -> _Seen | None:
+        key = id(array), place
+        if key not in self._seen:
+            rows = _by_state(array, place)
+            self._seen[key] = _Seen(rows, _differences_at_best(rows)) if rows.any() else None
+        return self._seen[key]
 
-        A conversion's costs obey the triangle inequality, and there it is the maximum itself.
-        """
-        key = (id(array), place)
-        if key not in self._least:
-            self._least[key] = _differences_at_best(_by_state(array, place))
-        return self._least[key]
+
+def _undominated(size: int, tables: Iterable[_Parts]) -> States:
+    """The states of a variable that is part of these tables; all bounds first, then what they leave."""
+    if size == 1:
+        return np.arange(1)
+    parts = [part for part in tables if part]
+    more = np.zeros((4, size, size))
+    for number, seen in itertools.chain.from_iterable(parts):
+        more[number] += seen.least
+    open_ = _no_worse(more)
+    np.fill_diagonal(open_, False)
+    pairs = np.argwhere(open_)
+    more = more[:, *pairs.T]
+    for table in parts:
+        if not len(pairs):
+            return np.arange(size)
+        for number, seen in table:
+            more[number] += _largest_differences(seen.rows, pairs) - seen.least[*pairs.T]
+        left = _no_worse(more)
+        pairs, more = pairs[left], more[:, left]
+    return _kept(size, pairs)
 
 
 def _by_state(array: Array, place: int) -> Array:
@@ -138,7 +161,9 @@ def _by_state(array: Array, place: int) -> Array:
 
 def _no_worse(more: Array) -> NDArray[np.bool_]:
     ticks, nbytes, kept, uncovered = more
-    answer: NDArray[np.bool_] = np.maximum.reduce((ticks, nbytes, kept, ticks + uncovered)) <= 0
+    answer: NDArray[np.bool_] = (
+        (ticks <= 0) & (nbytes <= 0) & (kept <= 0) & (ticks + uncovered <= 0)
+    )
     return answer
 
 
@@ -152,8 +177,6 @@ def _kept(size: int, pairs: NDArray[np.intp]) -> States:
 
 def _differences_at_best(rows: Array) -> Array:
     """rows[j] - rows[i] for all i, j, in the column where row i is least."""
-    if not rows.any():
-        return np.zeros((1, 1))
     best = rows.argmin(axis=1)
     mine = rows.min(axis=1, keepdims=True)
     with np.errstate(invalid="ignore"):

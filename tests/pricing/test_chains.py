@@ -45,7 +45,7 @@ def test_every_column_is_the_cheapest(edges, order, whole):
         expected = all_pairs(8, edges)
         for targets in (order[:3], order[2:]):
             assert_allclose(closed.seconds(range(8), targets), expected[:, targets])
-            walked = closed.along(lambda a, b: edges[a, b], range(8), targets)
+            walked = closed.along(sorted(set(edges.values())).__getitem__, range(8), targets)
             assert_allclose(walked, np.where(np.isinf(expected), 0.0, expected)[:, targets])
     finally:
         chains.WHOLE = before
