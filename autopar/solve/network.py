@@ -150,8 +150,11 @@ def _parted(alike: Alike[Arrays], kind: NDArray[np.intp]) -> Iterator[Alike[Arra
     if not len(alike.scopes):
         yield alike
         return
-    _, which = np.unique(kind[alike.scopes], axis=1, return_inverse=True)
-    for part in range(int(which.max()) + 1):
+    # One number says all kinds of a scope; again a small one after each, so that none overflows.
+    which = kind[alike.scopes[0]]
+    for row in alike.scopes[1:]:
+        _, which = np.unique(which * (1 + int(kind.max())) + kind[row], return_inverse=True)
+    for part in np.unique(which).tolist():
         chosen = which == part
         yield Alike(alike.content, alike.numbers[chosen], alike.scopes[:, chosen])
 
