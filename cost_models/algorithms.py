@@ -26,7 +26,7 @@ def axis_levels(hardware: Hardware, stride: int, size: int) -> tuple[Level, ...]
     """What a mesh axis of this stride and size passes, from inside hosts outwards (row-major ranks)."""
     borders = hardware.borders
     reached = min(size, max(1, borders[0][0] // stride))
-    inner = hardware.intra_host
+    inner = hardware.intra_host.reaching(reached - 1)
     found = [Level(reached, inner.bytes_per_s, inner.latency_s, True)]
     for place, (devices, leaving) in enumerate(borders):
         beyond = borders[place + 1][0] // stride if place + 1 < len(borders) else size

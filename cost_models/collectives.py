@@ -77,12 +77,14 @@ def _latest(ranks: int) -> float:
 def axis_link(hardware: Hardware, stride: int, size: int, kind: str = "all_reduce") -> Link:
     """What a collective finds on a mesh axis of this stride and size (row-major ranks).
 
+    Where devices are wired to each other it has the wires between those on the axis.
     A ring leaves a host, or another group of devices, once, with however many of its ranks inside:
     it has the adapters of all of them, which are its rails, and one step in so many pays the longer
     latency.  In an all-to-all each rank has its own share for what leaves the group, which is what it
     sends to all ranks but those inside, and so are the messages with the longer latency.
     """
-    link = hardware.intra_host
+    narrowest, _ = hardware.borders[0]
+    link = hardware.intra_host.reaching(min(size, narrowest // stride) - 1)
     for devices, leaving in hardware.borders:
         if stride * size <= devices:
             break

@@ -115,6 +115,9 @@ class Link:
     """What it is called: NVLink 4, PCIe 4, InfiniBand NDR, Ethernet."""
     alone_bytes_per_s: float = 0.0
     """Of one rank while no other of its host sends, where that is more than its share; 0: it is not."""
+    neighbours: int = 0
+    """Devices to which each has links of its own, among which `bytes_per_s` is divided; 0: a switch
+    gives a device all of it, whoever it talks to."""
     levels: tuple[Level, ...] = field(default=(), metadata={"derived": True})
     """Of a mesh axis, where algorithms besides the ring may be taken; no profile writes this."""
     algorithms: tuple[str, ...] = field(default=(), metadata={"derived": True})
@@ -125,6 +128,7 @@ class Link:
         yield f"{name}.bytes_per_s", self.bytes_per_s, "positive"
         yield f"{name}.latency_s", self.latency_s, "zero or more"
         yield f"{name}.alone_bytes_per_s", self.alone_bytes_per_s, "zero or more"
+        yield f"{name}.neighbours", self.neighbours, "zero or more"
         for fit in self.fits:
             yield f"{name}.fits.bytes_per_s", fit.bytes_per_s, "positive"
             yield f"{name}.fits.latency_s", fit.latency_s, "zero or more"
@@ -144,6 +148,12 @@ class Link:
         What joins hosts may be shared, such as the uplink of a rack: few ranks have more of it each.
         """
         return max(self.bytes_per_s, self.alone_bytes_per_s / ranks)
+
+    def reaching(self, others: int) -> Link:
+        """The link as a device finds it that talks to so many others: by its wires to these only."""
+        if not 0 < others < self.neighbours:
+            return self
+        return replace(self, bytes_per_s=self.bytes_per_s * others / self.neighbours)
 
     def shared_by(self, ranks: int) -> Link:
         """The link while `ranks` ranks use the host: only the fits measured nearest to that."""

@@ -184,6 +184,8 @@ def _lines(hardware: Hardware) -> Iterator[str]:
         yield _line("kind", link.kind)
         if link.alone_bytes_per_s:
             yield _line("alone_bytes_per_s", link.alone_bytes_per_s)
+        if link.neighbours:
+            yield _line("neighbours", link.neighbours)
         for fit in link.fits:
             yield f"\n[[{name}.fits]]"
             yield from (_line(key, v) for key, v in asdict(fit).items() if v != ())

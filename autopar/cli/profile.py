@@ -105,11 +105,9 @@ def command(
         run(model, (batch, sequence), Mesh.parse(mesh), options, steps, as_json)
         return
     refuse_flags({"--steps": steps}, "is of --run")
-    database = database or default_database()
-    _check_files(output, database)
+    database = _checked(database or default_database(), output)
     devices, known = Mesh.parse(mesh), as_hardware(hardware or None)
-    setting = setting_here(known, devices, threads or 1)
-    refuse_crowd(setting)
+    setting = refuse_crowd(setting_here(known, devices, threads or 1))
     loaded = load(model, batch, sequence)
     timing = Timing(
         database, setting, again,
@@ -126,11 +124,12 @@ def command(
     _told(found, prices, timing.database, output, as_json)
 
 
-def _check_files(output: Path | None, database: Path) -> None:
-    """Raise before minutes of measuring what writing would raise behind them."""
+def _checked(database: Path, output: Path | None) -> Path:
+    """The database; raise before minutes of measuring what writing would raise behind them."""
     writable(output, database)
     if database.is_file():
         Database(database).settings()
+    return database
 
 
 def _told(

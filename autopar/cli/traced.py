@@ -70,8 +70,8 @@ def refuse_many(ranks: int) -> None:
         )
 
 
-def refuse_crowd(setting: Setting) -> None:
-    """Raise where so many ranks of so many threads would be timed at once on too few cores."""
+def refuse_crowd(setting: Setting) -> Setting:
+    """The setting; raise where its ranks and threads would be timed at once on too few cores."""
     most = RANKS_PER_CORE * cores()
     if setting.kind == "cpu" and setting.ranks * setting.threads > most:
         raise InputError(
@@ -79,6 +79,7 @@ def refuse_crowd(setting: Setting) -> None:
             f"machine's {cores()} cores {most} threads are the most. Pass a smaller --mesh or fewer "
             "--threads, or measure on a machine like the mesh's hosts."
         )
+    return setting
 
 
 def refuse_flags(given: Mapping[str, Any], why: str) -> None:

@@ -36,6 +36,8 @@ def check_layout(plan: PipelinePlan) -> None:
 
 
 def _faults(plan: PipelinePlan) -> Iterator[str]:
+    if not plan.stages:
+        yield "The plan has no stages"
     yield from _layout_faults(plan)
     if plan.prediction is not None:
         yield from figure_faults(plan.prediction, "prediction")

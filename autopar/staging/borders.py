@@ -51,7 +51,7 @@ def passing(
 
 def link_of(hardware: Hardware, one: WorkerPlan, two: WorkerPlan) -> Link:
     """The slowest link between two workers, ranks being numbered host by host."""
-    ranks, link = (*one.ranks, *two.ranks), hardware.intra_host
+    ranks, link = (*one.ranks, *two.ranks), hardware.intra_host.reaching(1)
     for devices, leaving in hardware.borders:
         if len({rank // devices for rank in ranks}) == 1:
             break
@@ -85,7 +85,7 @@ def link_between(hardware: Hardware, devices: int) -> Link:
 
     Tiers inside a host count; few of all cuts lie on a border beyond hosts.
     """
-    link = hardware.intra_host
+    link = hardware.intra_host.reaching(1)
     for border, leaving in hardware.borders:
         if border < devices and border <= hardware.devices_per_host:
             link = leaving

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 
+from cost_models.calibrate.effort import QUICK, Effort
 from cost_models.calibrate.fit import fit_line
-from cost_models.calibrate.measure import QUICK, Effort, Measured, combined, measure
+from cost_models.calibrate.measure import Measured, combined, measure
 from cost_models.calibrate.processes import run
 from cost_models.calibrate.profile import profile
 from cost_models.errors import CostModelError

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 
+from cost_models.calibrate.effort import QUICK, Effort
 from cost_models.calibrate.fit import fit_sustained
-from cost_models.calibrate.measure import QUICK, Effort, in_group, measure, overlap, sends
+from cost_models.calibrate.measure import in_group, measure, overlap, sends
 from cost_models.calibrate.profile import (
     NOMINAL_ETHERNET,
     Times,

@@ -6,18 +6,18 @@ share a host's cores slow each other down.
 
 from __future__ import annotations
 
-import os
 import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from cost_models.calibrate.effort import Effort
 from cost_models.calibrate.operators import COPIES, Amount, samples
+from cost_models.calibrate.rows import Action, computing_seconds, crowd_of, sustained_seconds
 from cost_models.calibrate.waiting import NO_WAITING, Waiting, waiting
 from cost_models.curves import Direction
 
@@ -34,43 +34,8 @@ SIDES = {"cpu": 128, "cuda": 4096}
 """Of the matrices that are multiplied beside communication: they fill an accelerator, too."""
 SHORTEST_S = 1e-6
 """What a message takes at least, whatever noise says."""
-MOST_CALLS = 100
-"""Limit of calls in one row of them."""
 
-Action = Callable[[], object]
 Pick = Callable[[Sequence[float]], float]
-
-
-@dataclass(frozen=True)
-class Effort:
-    """What is measured and how long: each row of calls takes about `row_s`, or one call."""
-
-    matrices: tuple[int, ...] = (32, 64, 128, 256, 512)
-    tensor_nbytes: tuple[int, ...] = (2**14, 2**17, 2**19, 2**20, 2**22, 2**24)
-    message_nbytes: tuple[int, ...] = (2**10, 2**14, 2**18, 2**20, 2**22, 2**24)
-    rounds: int = 3
-    passes: int = 2
-    curve_nbytes: tuple[int, ...] = (2**16, 2**19, 2**22)
-    row_s: float = 0.01
-    pause_s: float = 0.01
-    """Before each row of collectives, as training computes between them: what limits a link may let
-    bursts through after a rest."""
-    waiting_rows: int = 15
-    """Of turns in which ranks compute and meet."""
-    device: str = "cpu"
-    """Where messages lie, and what is computed beside them."""
-
-
-QUICK = Effort(
-    matrices=(32, 128, 256),
-    tensor_nbytes=(2**14, 2**20),
-    message_nbytes=(2**10, 2**18),
-    rounds=2,
-    passes=1,
-    curve_nbytes=(2**16, 2**20),
-    row_s=0.002,
-    waiting_rows=1,
-)
 
 
 @dataclass(frozen=True)
@@ -112,16 +77,16 @@ def measure(effort: Effort, apart: bool = False) -> Measured:
         found = replace(found, waiting=waiting(effort.waiting_rows))
         if not apart:
             return found
-    passes = [_operator_seconds(effort) for _ in range(effort.passes)]
+    passes = [_operator_seconds(effort, crowd_of(effort)) for _ in range(effort.passes)]
     return replace(found, operators=_picked(passes))
 
 
 def _measure_once(effort: Effort, apart: bool) -> Measured:
-    alone = dist.get_world_size() == 1
+    alone, crowd = dist.get_world_size() == 1, crowd_of(effort)
     return Measured(
-        tiny_s=_tiny_seconds(effort),
-        matmul_s={dtype: _matmul_seconds(dtype, effort) for dtype in DTYPES},
-        elementwise_s=_elementwise_seconds(effort),
+        tiny_s=_tiny_seconds(effort, crowd),
+        matmul_s={dtype: _matmul_seconds(dtype, effort, crowd) for dtype in DTYPES},
+        elementwise_s=_elementwise_seconds(effort, crowd),
         collectives={} if alone or apart else _all_collectives(effort),
         overlap=0.0 if alone else overlap(effort),
     )
@@ -159,79 +124,7 @@ def _picked(
     }
 
 
-def sustained_seconds(
-    actions: Mapping[int, Action], effort: Effort, of_rows: Literal["fastest", "median"] = "fastest"
-) -> dict[int, float]:
-    """Seconds of one call of each action in a row of them, of several rows.
-
-    A row lasts from the first rank's start to the last one's end, by the host's clock: where ranks
-    outnumber cores, each by its own clock would not see the time that it waits to be started.
-    Operators take the fastest row, as only other programs can slow a row down; collectives the median
-    row, as luck is part of how ranks find each other.
-
-    All ranks start a row together, and a row is long enough to feel that other ranks want the same
-    cores.  The rows of different actions alternate, so that a busy moment of the machine spoils one
-    row of each rather than every row of one.  Every rank returns the same.
-    """
-    calls = {key: _calls_in_a_row(action, effort.row_s) for key, action in actions.items()}
-    rows = torch.zeros(effort.rounds, len(actions), dtype=torch.float64)
-    for row in rows:
-        for column, (key, action) in enumerate(actions.items()):
-            if of_rows == "median":
-                time.sleep(effort.pause_s)
-            dist.barrier()
-            row[column] = _common_seconds(action, calls[key]) / calls[key]
-    seconds = rows.amin(0) if of_rows == "fastest" else rows.median(0).values
-    return dict(zip(actions, seconds.tolist(), strict=True))
-
-
-def _common_seconds(action: Action, calls: int) -> float:
-    """A row of calls on all ranks at once, the same on all of them: of the host that takes longest.
-
-    Clocks of different hosts have nothing in common; ``torchrun`` numbers hosts by ``GROUP_RANK``.
-    """
-    start = time.monotonic()
-    _row_seconds(action, calls)
-    host = float(os.environ.get("GROUP_RANK", 0))
-    mine = torch.tensor([host, start, time.monotonic()], dtype=torch.float64)
-    every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, mine)
-    return longest(tuple(found.tolist()) for found in every)
-
-
-def longest(rows: Iterable[tuple[float, ...]]) -> float:
-    """Of (host, start, end) by each host's clock: the most from a host's first start to its last end."""
-    spans: dict[float, tuple[float, float]] = {}
-    for host, start, end in rows:
-        first, last = spans.get(host, (start, end))
-        spans[host] = (min(first, start), max(last, end))
-    return max(last - first for first, last in spans.values())
-
-
-def _calls_in_a_row(action: Action, row_s: float) -> int:
-    """As many as fit into `row_s`; the same on all ranks, which wait for each other in collectives."""
-    action()
-    slowest_s = torch.tensor(_row_seconds(action, 1), dtype=torch.float64)
-    dist.all_reduce(slowest_s, op=dist.ReduceOp.MAX)
-    return min(MOST_CALLS, max(1, int(row_s / max(slowest_s.item(), 1e-9))))
-
-
-def _row_seconds(action: Action, calls: int) -> float:
-    _settle()
-    start = time.perf_counter()
-    for _ in range(calls):
-        action()
-    _settle()
-    return time.perf_counter() - start
-
-
-def _settle() -> None:
-    """Wait for what was queued on an accelerator."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-
-
-def _tiny_seconds(effort: Effort) -> float:
+def _tiny_seconds(effort: Effort, crowd: float) -> float:
     """Of the operators of a block, on the least of tensors."""
     start = torch.rand(2, 4, requires_grad=True)
     weight, bias = torch.rand(4, 4, requires_grad=True), torch.rand(4, requires_grad=True)
@@ -247,19 +140,19 @@ def _tiny_seconds(effort: Effort) -> float:
             out = block(out)
         torch.autograd.grad(out, (start, weight, bias), start)
 
-    return sustained_seconds({0: chain}, effort)[0] / (BLOCKS * BLOCK_CALLS)
+    return computing_seconds({0: chain}, effort, crowd)[0] / (BLOCKS * BLOCK_CALLS)
 
 
-def _operator_seconds(effort: Effort) -> dict[Amount, dict[Direction, float]]:
+def _operator_seconds(effort: Effort, crowd: float) -> dict[Amount, dict[Direction, float]]:
     found: dict[Amount, dict[Direction, float]] = {}
     for sample in samples(effort.matrices, effort.curve_nbytes):
         forward, backward = sample.actions()
-        seconds = sustained_seconds({0: forward, 1: backward}, effort)
+        seconds = computing_seconds({0: forward, 1: backward}, effort, crowd)
         found[sample.amount] = {"forward": seconds[0] / COPIES, "backward": seconds[1] / COPIES}
     return found
 
 
-def _matmul_seconds(dtype: str, effort: Effort) -> dict[int, float]:
+def _matmul_seconds(dtype: str, effort: Effort, crowd: float) -> dict[int, float]:
     def chain(n: int) -> Action:
         def matrix() -> torch.Tensor:
             values: torch.Tensor = (torch.randn(n, n) / n**0.5).to(getattr(torch, dtype))
@@ -267,15 +160,16 @@ def _matmul_seconds(dtype: str, effort: Effort) -> dict[int, float]:
 
         return _trained(matrix, torch.matmul)
 
-    seconds = sustained_seconds({n: chain(n) for n in effort.matrices}, effort)
+    seconds = computing_seconds({n: chain(n) for n in effort.matrices}, effort, crowd)
     return {n: time_s / CHAIN_CALLS for n, time_s in seconds.items()}
 
 
-def _elementwise_seconds(effort: Effort) -> dict[int, float]:
+def _elementwise_seconds(effort: Effort, crowd: float) -> dict[int, float]:
     def chain(nbytes: int) -> Action:
         return _trained(lambda: torch.rand(nbytes // 4, requires_grad=True), torch.mul)
 
-    seconds = sustained_seconds({nbytes: chain(nbytes) for nbytes in effort.tensor_nbytes}, effort)
+    actions = {nbytes: chain(nbytes) for nbytes in effort.tensor_nbytes}
+    seconds = computing_seconds(actions, effort, crowd)
     return {nbytes: time_s / CHAIN_CALLS for nbytes, time_s in seconds.items()}
 
 

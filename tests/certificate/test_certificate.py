@@ -400,7 +400,8 @@ def test_a_bound_that_is_not_proved_again(limited: Made) -> None:
     below = limited.after(scale("bound_s", by=0.5), bound=False)["bound"]
     assert below.ok and "not proved again" in below.what
     assert not limited.after(scale("bound_s", by=2), bound=False)["bound"].ok
-    assert not limited.after(put("bound_s", value="nan"), bound=False)["bound"].ok
+    with pytest.raises(PlanError, match="the bound is nan s"):
+        limited.after(put("bound_s", value="nan"), bound=False)
 
 
 def test_a_proof_of_another_kind(limited: Made) -> None:

@@ -21,6 +21,21 @@ def small() -> tuple[Any, ...]:
     return model, {key: value[:4] for key, value in inputs.items()}, loss
 
 
+def gpt_of_six() -> tuple[Any, ...]:
+    """A batch that does not go into four."""
+    return _gpt(6)
+
+
+def gpt_of_four() -> tuple[Any, ...]:
+    """A smaller batch."""
+    return _gpt(4)
+
+
+def _gpt(batch: int) -> tuple[Any, ...]:
+    model, inputs, *loss = gpt2()
+    return model, {key: value[:batch] for key, value in inputs.items()}, *loss
+
+
 def chatty() -> tuple[Any, ...]:
     """It talks."""
     print("building the model")

@@ -84,7 +84,7 @@ def test_figures_of_plans(place: Place, value: object, said: str, refused: Refus
         (("cuts",), [], "The schedule is of 2 stages on 2 workers; the plan has 1 on 2."),
         (("microbatches",), 0, "The schedule is of 4 microbatches in 1 batches; the plan's batch"),
         (("microbatches",), -4, "the plan's batch has -4"),
-        (("stages",), [], "There is no plan of stage 0 on worker 0"),
+        (("stages",), [], "The plan has no stages"),
         (("stages", 1, "worker"), 0, "There is no plan of stage 1 on worker 1"),
         (("workers", 0, "mesh"), "x=4, y=1", "stage 0 on worker 0 is of the mesh (x=1, y=4)"),
         (("actions",), "", "Cannot read ''; a schedule begins like"),

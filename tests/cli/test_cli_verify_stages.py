@@ -113,10 +113,6 @@ def three(plan: Content) -> None:
     plan["microbatches"] = 3
 
 
-def two(plan: Content) -> None:
-    plan["microbatches"] = 2
-
-
 def empty(plan: Content) -> None:
     plan["stages"] = []
 
@@ -136,21 +132,17 @@ def device(plan: Content) -> None:
         (lies, "- prediction: step_s is"),
         (no_cut, "- cuts: GPT2LMHeadModel has no operator 'nowhere'"),
         (swapped, "- schedule: zb-v, worker 0, position"),
-        (unreadable, "- schedule: Cannot read the action '0X0'"),
-        (twice, "- schedule: The workers' ranks [0, 0, 1, 1] are not the 4"),
-        (missing, "- schedule: There is no plan of stage 2 on worker 1"),
-        (ninth, "- schedule: There is a plan of stage 9 on worker 1"),
-        (doubled, "- schedule: There are 5 stages' plans for 4 places"),
-        (
-            other_mesh,
-            "- schedule: The plan of stage 1 on worker 1 is of the mesh (x=2); the worker's",
-        ),
+        (unreadable, "is not a pipeline's plan: Cannot read the action '0X0'"),
+        (twice, "The workers' ranks [0, 0, 1, 1] are not the 4"),
+        (missing, "There is no plan of stage 2 on worker 1"),
+        (ninth, "There is a plan of stage 9 on worker 1"),
+        (doubled, "There are 5 stages' plans for 4 places"),
+        (other_mesh, "The plan of stage 1 on worker 1 is of the mesh (x=2); the worker's"),
         (estimate, "- stage 1: estimate: compute_s is"),
         (figures, "- in flight: in_flight of stage 0 is 1 in the plan; computed again it is"),
-        (fewer, "- in flight: the number of stages' figures is 1 in the plan"),
+        (fewer, "prediction.stages are of (stage, worker) [(0, 0)], not"),
         (limit, "- stage 0: memory: memory_limit is 1.0 bytes in the plan"),
-        (three, "The plan cuts a batch into 3 microbatches, which a batch of 8 cannot be"),
-        (two, "The plan is not of this model and batch: - graph"),
+        (three, "The schedule is of 4 microbatches in 1 batches; the plan's batch has 3"),
         (empty, "The plan has no stages"),
         (profile, "- hardware: hardware_digest is 000000000000 in the plan"),
         (device, "Pass the profile's file with --hardware"),
@@ -164,6 +156,14 @@ def test_what_is_wrong_is_named(
     path = tmp_path / "changed.json"
     path.write_text(json.dumps(content))
     assert said in refused(path)
+
+
+@pytest.mark.thorough
+def test_another_batch(plan_file: Path) -> None:
+    six = fails("verify", plan_file, f"{GPT}_of_six", "--no-bound")
+    assert "The plan cuts a batch into 4 microbatches, which a batch of 6 cannot be" in six
+    smaller = fails("verify", plan_file, f"{GPT}_of_four", "--no-bound")
+    assert "The plan is not of this model and batch: - graph" in smaller
 
 
 def test_another_model_and_another_machine(plan_file: Path) -> None:

@@ -37,6 +37,22 @@ def test_levels_of_an_axis() -> None:
     assert [level.ranks for level in axis_levels(POD, 1, 64)] == [8, 4, 2]
 
 
+def test_wires_serve_those_whom_they_reach() -> None:
+    """Four of eight devices that are wired to each other have three of the seven wires."""
+    wired = replace(HOST, intra_host=replace(HOST.intra_host, neighbours=HOST.devices_per_host - 1))
+    whole, per_host = HOST.intra_host.bytes_per_s, HOST.devices_per_host
+    for size in (2, 4, per_host):
+        expected = pytest.approx(whole * (size - 1) / (per_host - 1))
+        assert axis_link(wired, 1, size).bytes_per_s == expected
+        assert axis_levels(wired, 1, size)[0].bytes_per_s == expected
+        assert axis_link(wired, per_host // size, size).bytes_per_s == expected
+    assert axis_link(wired, per_host, 4) == axis_link(HOST, per_host, 4)
+    assert axis_link(wired, 1, 4 * per_host) == axis_link(HOST, 1, 4 * per_host)
+    assert parse(to_text(wired), "wired") == wired
+    with pytest.raises(ProfileError, match=r"intra_host\.neighbours is -1, not zero or more"):
+        replace(HOST, intra_host=replace(HOST.intra_host, neighbours=-1)).check()
+
+
 def test_a_tree_takes_as_many_hops_as_it_is_deep() -> None:
     """Sixteen hosts: four hops up and four down, where a ring takes thirty."""
     per_host, outer = HOST.devices_per_host, HOST.inter_host

@@ -20,8 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.calibrate import calibrate
+from cost_models.calibrate.effort import QUICK, Effort
 from cost_models.calibrate.fit import fit_line, fit_rates, fit_sustained, rising
-from cost_models.calibrate.measure import KINDS, QUICK, Effort, Measured, combined, measure
+from cost_models.calibrate.measure import KINDS, Measured, combined, measure
 from cost_models.calibrate.operators import COPIES, HELD, Amount, samples
 from cost_models.calibrate.processes import run
 from cost_models.calibrate.profile import profile

@@ -22,7 +22,8 @@ from cost_models.calibrate.cluster import (
     with_alone,
     with_sends,
 )
-from cost_models.calibrate.measure import KINDS, QUICK
+from cost_models.calibrate.effort import QUICK
+from cost_models.calibrate.measure import KINDS
 from cost_models.calibrate.processes import run
 from cost_models.calibrate.profile import Times, link_of
 from cost_models.errors import CostModelError

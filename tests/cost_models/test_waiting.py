@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from cost_models.calibrate.measure import longest
 from cost_models.calibrate.processes import run
+from cost_models.calibrate.rows import longest
 from cost_models.calibrate.waiting import Waiting, waiting
 from cost_models.collectives import lateness
 from cost_models.machine import Device

@@ -47,3 +47,10 @@ def test_a_table_knows_tiers_inside_hosts() -> None:
     assert link_between(PAIRS, 2) is PAIRS.intra_host
     assert link_between(PAIRS, 8).bytes_per_s == 2e10
     assert link_between(PODS, 64) == HOST.inter_host
+
+
+def test_two_stages_have_the_wire_between_them() -> None:
+    wired = replace(HOST, intra_host=replace(HOST.intra_host, neighbours=5))
+    assert link_of(wired, worker(0, 1), worker(1, 1)).bytes_per_s == HOST.intra_host.bytes_per_s / 5
+    assert link_between(wired, 2).bytes_per_s == HOST.intra_host.bytes_per_s / 5
+    assert link_between(wired, 2 * HOST.devices_per_host) == HOST.inter_host
