@@ -38,9 +38,16 @@ class LocalCall:
 
     @cached_property
     def family(self) -> str:
-        """``aten.mm.default of float32 2d grad, float32 2d grad``."""
+        """``aten.mm.default(t0, t1) of float32 2d grad, float32 2d grad``.
+
+        Of arguments that are numbers it says that they are, and of fractions whether they are zero.
+        """
+        written = [
+            *map(_whatever_size, self.args),
+            *(f"{key}={_whatever_size(value)}" for key, value in self.kwargs),
+        ]
         read = ", ".join(f"{t.dtype} {len(t.shape)}d{_grad(t)}" for t in self.operands)
-        return f"{self._op} of {read}"
+        return f"{self._op}({', '.join(written)}) of {read}"
 
     @property
     def _op(self) -> str:
@@ -83,6 +90,15 @@ def _renamed(arg: Arg, name: Callable[[str], str]) -> Arg:
     if isinstance(arg, tuple):
         return tuple(_renamed(item, name) for item in arg)
     return arg
+
+
+def _whatever_size(arg: Arg) -> str:
+    """Equal for arguments that may differ in sizes; what is switched on or off stays."""
+    if isinstance(arg, tuple):
+        return f"({', '.join(map(_whatever_size, arg))})"
+    if isinstance(arg, bool) or not isinstance(arg, (int, float)):
+        return repr(arg)
+    return "int" if isinstance(arg, int) else "float" if arg else "0.0"
 
 
 def _grad(tensor: Tensor) -> str:

@@ -58,14 +58,27 @@ class Deferred:
     parameters: frozenset[int] = frozenset()
     left: list[Late] = field(default_factory=list)
 
-    def run(self) -> None:
-        """Compute them, and let them flow on to the parameters."""
-        left, self.left = self.left, []
+    @property
+    def late(self) -> frozenset[int] | None:
+        """The parameters, by id, whose gradients are not complete yet; None: any, by conversions."""
+        if any(not late.weight.is_leaf for late in self.left):
+            return None
+        return frozenset(id(late.weight) for late in self.left)
+
+    def run(self, arrived: Callable[[torch.Tensor], None] | None = None) -> None:
+        """Compute them, and let them flow on to the parameters.
+
+        `arrived` hears of every parameter's, where none is made of conversions, as it is complete.
+        """
+        is_heard, (left, self.left) = self.late is not None, (self.left, [])
         converted = [late for late in left if not late.weight.is_leaf]
+        last = {id(late.weight): place for place, late in enumerate(left)}
         with torch.no_grad():
-            for late in left:
+            for place, late in enumerate(left):
                 if late.weight.is_leaf:
                     late.add()
+                    if arrived and is_heard and last[id(late.weight)] == place:
+                        arrived(late.weight)
             gradients = [late.gradient() for late in converted]
         if converted:
             torch.autograd.backward([late.weight for late in converted], gradients)

@@ -139,10 +139,15 @@ def _settings(settings: Settings, each: StagePlan, plan: PipelinePlan) -> Settin
 
 def _as_run(spent: Spent, schedule: Schedule) -> Spent:
     """Under a schedule that splits backwards every forward puts gradients off, also of those that are
-    not split."""
+    not split, and only beside the second half are they summed."""
     if not schedule.splits_backward:
         return spent
-    return replace(spent, input_grad_s=spent.input_grad_s + spent.split_s)
+    whole_s = spent.input_grad_s + spent.weight_grad_s
+    return replace(
+        spent,
+        input_grad_s=spent.input_grad_s + spent.split_s,
+        covers_s=spent.covers_s * (spent.weight_grad_s / whole_s if whole_s else 0.0),
+    )
 
 
 def _slowest(every: Sequence[Spent]) -> StageCost:

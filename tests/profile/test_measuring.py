@@ -17,7 +17,7 @@ from autopar.api import captured_by
 from autopar.certificate import certify
 from autopar.cli import app
 from autopar.errors import InputError
-from autopar.graph import Tensor
+from autopar.graph import Ref, Tensor
 from autopar.mesh import Mesh
 from autopar.planning.asked import posed_for
 from autopar.planning.posed import Compilation
@@ -226,11 +226,31 @@ def test_larger_products_take_longer() -> None:
 
 def product(n: int) -> tuple[LocalCall, Call]:
     operands = tuple(Tensor(f"t{i}", (n, n), "float32", True) for i in range(2))
-    from autopar.graph import Ref
-
     local = LocalCall("aten.mm.default", (Ref("t0"), Ref("t1")), (), operands, True)
     forward = Work(2.0 * n**3, 12.0 * n**2, "float32")
     return local, Call(local.op, local.text, local.family, forward, forward)
+
+
+def attention(length: int, dropout: float, causal: bool) -> LocalCall:
+    shape = (2, 4, length, 8)
+    operands = tuple(Tensor(f"t{i}", shape, "float32", True) for i in range(3))
+    names = tuple(Ref(tensor.name) for tensor in operands)
+    switches = (("dropout_p", dropout), ("is_causal", causal))
+    return LocalCall("aten.scaled_dot_product_attention.default", names, switches, operands, True)
+
+
+def test_a_family_differs_in_sizes_alone() -> None:
+    """What is switched on or off is other work, of which other calls' times say nothing."""
+    known = attention(16, 0.0, True)
+    assert attention(32, 0.0, True).family == known.family != known.text
+    assert attention(16, 0.0, False).family != known.family
+    assert attention(16, 0.1, True).family != known.family
+    assert attention(16, 0.1, True).family == attention(16, 0.2, True).family
+    reshaped = [
+        LocalCall("aten.view.default", (Ref("t0"), (n, 4)), (), known.operands, True)
+        for n in (2, 8)
+    ]
+    assert reshaped[0].family == reshaped[1].family
 
 
 def test_results_stay_until_the_next_forward(monkeypatch: pytest.MonkeyPatch) -> None:

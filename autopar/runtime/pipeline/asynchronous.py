@@ -62,7 +62,7 @@ class Asynchronous(Pipelined):
             self._links(built),
             _Inputs(self, built, batches).of,
             seed=self.seeds.next() if built.is_random else 0,
-            reduce=self._gradients.reduce,
+            filling=self._gradients.filling,
             update=self._update_buffers,
             versions=versions,
             advance=advance,

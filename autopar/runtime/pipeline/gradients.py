@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes
+from autopar.runtime.pipeline.filling import Filling
 from autopar.runtime.reducer import in_buckets
 from autopar.runtime.slots import Slot
 
@@ -25,27 +26,21 @@ class Gradients:
         for slot in reversed(self._slots):
             if slot.hops:
                 by_stage[last.get(slot.name, 0)].append(slot)
-        self._buckets = {
-            stage: [
-                Bucket(group, axes, group[0].local.dtype) for group in in_buckets(found, shares)
-            ]
+        self._fillings = {
+            stage: Filling(
+                [Bucket(group, axes, group[0].local.dtype) for group in in_buckets(found, shares)]
+            )
             for stage, found in sorted(by_stage.items())
         }
-        self._launched: list[Bucket] = []
 
-    def reduce(self, stage: int) -> None:
-        """Start the sums of what is complete with this stage."""
-        for bucket in self._buckets.get(stage, ()):
-            for number in range(len(bucket.slots)):
-                bucket.put(number)
-            bucket.launch()
-            self._launched.append(bucket)
+    def filling(self, stage: int) -> Filling | None:
+        """What is complete with this stage, if it is summed."""
+        return self._fillings.get(stage)
 
     def finish(self) -> None:
         """Wait for all sums, and set every parameter's gradient."""
-        for bucket in self._launched:
-            bucket.finish()
-        self._launched = []
+        for filling in self._fillings.values():
+            filling.finish()
         for slot in self._slots:
             if not slot.hops and slot.leaf.grad is not None:
                 slot.settle(slot.leaf.grad.to(slot.local.dtype))

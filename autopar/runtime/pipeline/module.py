@@ -268,7 +268,7 @@ class Pipelined(Held):
             self._microbatches(built, batch).__getitem__,
             seed=self.seeds.next() if built.is_random else 0,
             scale=scale,
-            reduce=self._gradients.reduce,
+            filling=self._gradients.filling,
             update=self._update_buffers,
         )
 

@@ -12,6 +12,7 @@ from autopar.runtime.context import Axes, on
 from autopar.runtime.deferred import Deferred, deferring
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
+from autopar.runtime.pipeline.filling import Filling
 from autopar.runtime.program import Program
 from autopar.runtime.regather import regathering
 
@@ -94,6 +95,9 @@ class Stage:
             if graph.tensors[name].differentiable
         }
 
-    def weights(self, microbatch: int) -> None:
-        """The second half of a backward."""
-        self.flights.pop(microbatch).deferred.run()
+    def weights(self, microbatch: int, filling: Filling | None = None) -> None:
+        """The second half of a backward; `filling` waits for the gradients, which are the last."""
+        deferred = self.flights.pop(microbatch).deferred
+        if filling is not None and deferred.late is not None:
+            filling.all_but(deferred.late)
+        deferred.run(None if filling is None else filling.arrived)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Literal
 
@@ -16,6 +17,7 @@ import torch
 from autopar.errors import InternalError
 from autopar.runtime.named import named
 from autopar.runtime.pipeline.channel import Arriving, Channel, Work
+from autopar.runtime.pipeline.filling import Filling
 from autopar.runtime.pipeline.links import Links
 from autopar.runtime.pipeline.stage import Stage, Tensors
 from autopar.runtime.random import LARGEST_SEED, STRIDE, seeded
@@ -41,15 +43,17 @@ class Step:
         *,
         seed: int,
         scale: torch.Tensor | None = None,
-        reduce: Callable[[int], None] = lambda _: None,
+        filling: Callable[[int], Filling | None] = lambda _: None,
         update: Callable[[Stage, Tensors], None] = lambda *_: None,
     ) -> None:
-        self.stages, self.reduce = stages, reduce
+        self.stages, self._filling = stages, filling
         self._links, self._inputs = links, inputs
         self._seed, self._scale, self._update = seed, scale, update
         self._arriving: dict[Arrival, dict[str, Arriving]] = {}
         self._made: dict[Arrival, Tensors] = {}
         self._sends: deque[Work] = deque()
+        self._last: frozenset[Action] = frozenset()
+        """Of every stage the backward that completes its gradients."""
         self.losses: dict[int, torch.Tensor] = {}
 
     @property
@@ -62,8 +66,14 @@ class Step:
         """Where this rank works."""
         return torch.device(self._links.device)
 
+    def reduce(self, stage: int) -> None:
+        """Start the sums of what is complete with this stage and has not begun."""
+        if (filling := self._filling(stage)) is not None:
+            filling.rest()
+
     def run(self, actions: Sequence[Action]) -> None:
         """Do all actions in order, and wait for what was sent."""
+        self._last = _completing(actions)
         posted = 0
         for place, action in enumerate(actions):
             posted = self._post_ahead(actions, place, posted)
@@ -93,12 +103,8 @@ class Step:
         stage, microbatch = action.stage, action.microbatch
         if action.kind == "F":
             self._forward(stage, microbatch)
-        elif action.kind in ("B", "I"):
-            self._backward(stage, microbatch)
-            if action.kind == "B":
-                self.stages[stage].weights(microbatch)
-        elif action.kind == "W":
-            self.stages[stage].weights(microbatch)
+        elif action.kind in ("B", "I", "W"):
+            self._backward(action)
         elif action.kind in ("SEND_F", "SEND_B"):
             self._send(action)
         elif action.kind == "REDUCE":
@@ -130,7 +136,20 @@ class Step:
             made = {way.name: results[way.name].detach() for way in ways}
             self._hand_over(("F", target, stage, microbatch), made)
 
-    def _backward(self, stage: int, microbatch: int) -> None:
+    def _backward(self, action: Action) -> None:
+        """One half, or both; sums of what it completes start meanwhile."""
+        stage, microbatch = action.stage, action.microbatch
+        here = self.stages[stage]
+        filling = self._filling(stage) if action in self._last else None
+        with ExitStack() as stack:
+            if filling is not None and not here.splits:
+                stack.enter_context(filling.watching())
+            if action.kind != "W":
+                self._inputs_backward(stage, microbatch)
+            if action.kind != "I":
+                here.weights(microbatch, filling if here.splits else None)
+
+    def _inputs_backward(self, stage: int, microbatch: int) -> None:
         here = self.stages[stage]
         graph = here.program.graph
         gradients: Tensors = {}
@@ -189,3 +208,11 @@ class Step:
             channel = way.forward if kind == "F" else way.back
             if channel is not None:
                 yield way.name, channel, self._links.tag(way, microbatch, kind == "B")
+
+
+def _completing(actions: Sequence[Action]) -> frozenset[Action]:
+    """Of every stage its last backward; none where weights change in between, which waits for sums."""
+    if any(action.kind == "U" for action in actions):
+        return frozenset()
+    last = {action.stage: action for action in actions if action.kind in ("B", "W")}
+    return frozenset(last.values())
