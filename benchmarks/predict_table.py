@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from typing import Any
 from plan_table import kendall_tau
 
 LEAST_SHARE = 0.02
-"""Lines and collectives below this share of the measured step are too small to be timed by a trace."""
+"""Lines and collectives that took, and were predicted to take, less than this share of the measured step
+are too small to be timed by a trace."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,8 @@ class Pair:
 
     @property
     def error(self) -> float:
-        """The size of the relative error."""
-        return abs(self.predicted_s / self.measured_s - 1)
+        """The size of the relative error; infinite of what took no time at all."""
+        return abs(self.predicted_s / self.measured_s - 1) if self.measured_s else math.inf
 
 
 @dataclass(frozen=True)
@@ -65,16 +67,18 @@ def operators(beside: Mapping[str, Any]) -> Iterator[Pair]:
 
 
 def collectives(beside: Mapping[str, Any]) -> Iterator[Pair]:
-    """By kind, axis and purpose; without those whose seconds the backend did not tell."""
+    """By kind, axis and purpose; without those that ran, and whose seconds the backend did not tell."""
     for flow in beside["flows"]:
-        if flow["predicted_calls"] and flow["measured_s"]:
+        is_known = flow["measured_s"] or not flow["measured_calls"]
+        if flow["predicted_calls"] and is_known:
             what = f"{flow['collective']} {flow['axis']} {flow['when']}"
             yield Pair(what, flow["predicted_s"], flow["measured_s"])
 
 
 def large(pairs: Iterable[Pair], step_s: float) -> Iterator[Pair]:
-    """Those that count."""
-    return (pair for pair in pairs if pair.measured_s >= LEAST_SHARE * step_s)
+    """Those that count: they took long, or were predicted to."""
+    least_s = LEAST_SHARE * step_s
+    return (pair for pair in pairs if max(pair.predicted_s, pair.measured_s) >= least_s)
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:

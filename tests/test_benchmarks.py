@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,11 @@ def found(model: str, plan: str, predicted_s: float, *seconds: float) -> dict[st
     def flow(calls: int, predicted: float, measured: float) -> dict[str, Any]:
         return {
             "axis": "x", "collective": "all_reduce", "when": "backward", "predicted_calls": calls,
-            "predicted_s": predicted, "measured_s": measured,
+            "measured_calls": calls, "predicted_s": predicted, "measured_s": measured,
         }  # fmt: skip
 
     beside = {
-        "lines": [line("large", 0.5, 0.4), line("small", 1.0, 0.001), line("conversion", 0.0, 0.5)],
+        "lines": [line("large", 0.5, 0.4), line("small", 0.002, 0.001), line("conversion", 0.0, 0.5)],
         "flows": [flow(1, 0.3, 0.2), flow(0, 0.0, 0.4), flow(2, 0.1, 0.0)],
         "predicted_update_s": 0.2, "measured_update_s": 0.1,
     }  # fmt: skip
@@ -87,12 +88,18 @@ def found(model: str, plan: str, predicted_s: float, *seconds: float) -> dict[st
 def test_predictions_are_compared_with_medians_and_what_is_too_small_is_left_out() -> None:
     import predict_table
 
-    one = predict_table.Row.of(found("GPT-2", "ddp", 1.1, 0.9, 1.0, 9.0))
+    made = found("GPT-2", "ddp", 1.1, 0.9, 1.0, 9.0)
+    one = predict_table.Row.of(made)
     assert one.step.measured_s == 1.0 and one.step.error == pytest.approx(0.1)
     assert [pair.what for pair in one.operators] == ["h.0 large forward"]
     assert [pair.error for pair in one.operators] == [pytest.approx(0.25)]
     assert [pair.error for pair in one.collectives] == [pytest.approx(0.5)]
     assert one.update.error == pytest.approx(1.0)
+    made["beside"]["lines"][1]["predicted_forward_s"] = 1.0
+    made["beside"]["flows"][2]["measured_calls"] = 0
+    promised = predict_table.Row.of(made)
+    assert [pair.what for pair in promised.operators] == ["h.0 large forward", "h.0 small forward"]
+    assert [pair.error for pair in promised.collectives] == [pytest.approx(0.5), math.inf]
 
 
 def test_the_order_of_plans_is_that_within_a_model() -> None:
