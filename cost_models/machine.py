@@ -227,6 +227,11 @@ class Hardware:
             raise ProfileError(f"Profile {name!r} has no device.flops_per_s.")
         if self.device.cache_bytes and self.device.cache_bytes_per_s < self.device.bytes_per_s:
             raise ProfileError(f"Profile {name!r}: device.cache_bytes_per_s is below bytes_per_s.")
+        if self.inter_host.neighbours:
+            raise ProfileError(
+                f"Profile {name!r}: inter_host.neighbours means nothing, as hosts are joined by "
+                "switches; leave it out."
+            )
         sizes = [devices for devices, _ in self.borders]
         if len(set(sizes)) < len(sizes):
             raise ProfileError(
