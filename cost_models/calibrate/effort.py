@@ -19,7 +19,7 @@ class Effort:
     pause_s: float = 0.01
     """Before each row of collectives, as training computes between them: what limits a link may let
     bursts through after a rest."""
-    crowd_s: float = 0.3
+    crowd_s: float = 0.2
     """For so long all ranks compute in a round that tells how long a core's second lasts."""
     waiting_rows: int = 15
     """Of turns in which ranks compute and meet."""
