@@ -70,14 +70,14 @@ class Deferred:
 
         `arrived` hears of every parameter's, where none is made of conversions, as it is complete.
         """
-        is_heard, (left, self.left) = self.late is not None, (self.left, [])
+        left, self.left = self.left, []
         converted = [late for late in left if not late.weight.is_leaf]
         last = {id(late.weight): place for place, late in enumerate(left)}
         with torch.no_grad():
             for place, late in enumerate(left):
                 if late.weight.is_leaf:
                     late.add()
-                    if arrived and is_heard and last[id(late.weight)] == place:
+                    if arrived and not converted and last[id(late.weight)] == place:
                         arrived(late.weight)
             gradients = [late.gradient() for late in converted]
         if converted:

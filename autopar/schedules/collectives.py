@@ -14,6 +14,12 @@ Ties = Sequence[Sequence[int]]
 """Groups of stages that share weights."""
 
 
+def completing(actions: Sequence[Action]) -> tuple[Action, ...]:
+    """Of every stage of a worker its last backward, which completes its gradients; in order."""
+    last = {action.stage: action for action in actions if action.kind in ("B", "W")}
+    return tuple(action for action in actions if last.get(action.stage) == action)
+
+
 def check_collectives(schedule: Schedule, ties: Ties) -> None:
     """One REDUCE per held stage and one TIE per group, behind all gradients; or one before each U."""
     for worker, row in enumerate(schedule.workers):

@@ -14,6 +14,9 @@ from cost_models.calibrate.effort import Effort
 
 SIDE = 128
 """Of matrices that lie in a cache: their product needs a core, and no memory."""
+ROUNDS = 6
+"""In which all ranks compute at once: in one of them at least, other programs should leave the cores to
+them."""
 MOST_CALLS = 100
 """Limit of calls in one row of them."""
 Action = Callable[[], object]
@@ -74,7 +77,7 @@ def crowd_of(effort: Effort) -> float:
     if effort.device != "cpu":
         return 1.0
     matrix = torch.randn(SIDE, SIDE)
-    rounds = torch.tensor([_lasting(matrix, effort.crowd_s) for _ in range(effort.rounds)])
+    rounds = torch.tensor([_lasting(matrix, effort.crowd_s) for _ in range(ROUNDS)])
     dist.all_reduce(rounds)
     return max(1.0, rounds.min().item() / dist.get_world_size())
 

@@ -264,20 +264,15 @@ def test_the_time_limit_ends_the_run() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_the_command_writes_a_profile(tmp_path: Path) -> None:
-    """Where other tests keep the cores from a rank that is measured alone, it is measured again."""
     path = tmp_path / "mine.toml"
     command = [sys.executable, "-m", "cost_models.calibrate", "--quick", "-o", str(path)]
-    together = []
-    for _ in range(3):
-        subprocess.run(command, check=True, timeout=120)
-        found = load(path)
-        assert {fit.ranks for fit in found.intra_host.fits} == {2, 4}
-        together.append(4 * found.shared[4].flops)
-        if not 0 < found.cores < 4 or together[-1] < 1.3 * found.cores:
-            return
-    pytest.fail(f"four ranks did more than {found.cores} cores can do: {together}")
+    subprocess.run(command, check=True, timeout=120)
+    found = load(path)
+    assert {fit.ranks for fit in found.intra_host.fits} == {2, 4}
+    if 0 < found.cores < 4:
+        together = 4 * found.shared[4].flops
+        assert together < 1.3 * found.cores, "four ranks did more than the cores can do"
 
 
 def test_what_falls_is_noise_and_pooled() -> None:

@@ -98,3 +98,27 @@ def test_a_recomputed_block_puts_nothing_off() -> None:
         loss = checkpoint(block, x, use_reentrant=False).sum()
     loss.backward()
     assert not deferred.left and w.grad is not None
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_whoever_waits_hears_of_complete_gradients_only(gathered: bool) -> None:
+    """Of each parameter once, behind its last product; of none where they are gathered."""
+    parameters = leaves()
+    x = torch.randn(2, 3, 7, dtype=torch.float64, requires_grad=True)
+    deferred = Deferred(frozenset(map(id, parameters)))
+    weights = tuple(p * 1.0 for p in parameters) if gathered else parameters
+    with deferring(deferred):
+        loss = loss_of(x, *weights)
+    loss.backward()
+    heard: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def arrived(leaf: torch.Tensor) -> None:
+        assert leaf.grad is not None
+        heard.append((leaf, leaf.grad.clone()))
+
+    deferred.run(arrived)
+    w, _, v, u = parameters
+    late = [] if gathered else [w, v, u]  # two products read `u`
+    assert sorted(id(leaf) for leaf, _ in heard) == sorted(map(id, late))
+    for leaf, gradient in heard:
+        assert leaf.grad is not None and torch.equal(gradient, leaf.grad)

@@ -9,6 +9,7 @@ from hypothesis import given
 
 from autopar.errors import ScheduleError
 from autopar.schedules import Action, Edge, Schedule, build, chain, lower
+from autopar.schedules.collectives import completing
 from tests.schedules.drawing import schedules
 
 Edges = tuple[Edge, ...]
@@ -217,6 +218,14 @@ def test_collectives_are_those_of_the_stages() -> None:
         ScheduleError, match=r"position .*: 0REDUCE0 comes before 0B1, whose gradient"
     ):
         swapped(lower(build("1f1b", 2, 2)), 0, "0B1", "0REDUCE0").check()
+
+
+def test_gradients_are_complete_with_the_last_backward_wherever_their_sum_is() -> None:
+    """In two halves or one; a list may sum its stages in another order than they are done."""
+    line = "0F0 1F0 0F1 1F1 1B0 0B0 1B1 0I1 0W1 0REDUCE0 1REDUCE0"
+    schedule = written(line, microbatches=2)
+    schedule.check((Edge(0, 1),))
+    assert completing(schedule.workers[0]) == (Action("B", 1, 1), Action("W", 0, 1))
 
 
 def test_asynchronous_sums_come_before_their_updates() -> None:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from autopar.plans.pipeline_plan import PipelinePlan, edges
 from autopar.runtime.program import Program
 from autopar.schedules import lower, stream
+from autopar.schedules.collectives import completing
 from autopar.split import Stages
 
 
@@ -45,7 +46,7 @@ class Built:
     def order(self) -> tuple[int, ...]:
         """This worker's stages as their gradients become complete."""
         actions = self.plan.schedule.workers[self.worker]
-        return tuple(action.stage for action in actions if action.kind == "REDUCE")
+        return tuple(action.stage for action in completing(actions))
 
     @cached_property
     def parameters(self) -> Mapping[int, tuple[str, ...]]:

@@ -22,6 +22,7 @@ from autopar.runtime.pipeline.links import Links
 from autopar.runtime.pipeline.stage import Stage, Tensors
 from autopar.runtime.random import LARGEST_SEED, STRIDE, seeded
 from autopar.schedules.action import COMPUTE, RECEIVES, Action
+from autopar.schedules.collectives import completing
 
 AHEAD = 2
 """Receives are posted so many computations before they are needed."""
@@ -73,7 +74,9 @@ class Step:
 
     def run(self, actions: Sequence[Action]) -> None:
         """Do all actions in order, and wait for what was sent."""
-        self._last = _completing(actions)
+        # Where weights change in between, sums wait for the update's place in the list.
+        if not any(action.kind == "U" for action in actions):
+            self._last = frozenset(completing(actions))
         posted = 0
         for place, action in enumerate(actions):
             posted = self._post_ahead(actions, place, posted)
@@ -208,11 +211,3 @@ class Step:
             channel = way.forward if kind == "F" else way.back
             if channel is not None:
                 yield way.name, channel, self._links.tag(way, microbatch, kind == "B")
-
-
-def _completing(actions: Sequence[Action]) -> frozenset[Action]:
-    """Of every stage its last backward; none where weights change in between, which waits for sums."""
-    if any(action.kind == "U" for action in actions):
-        return frozenset()
-    last = {action.stage: action for action in actions if action.kind in ("B", "W")}
-    return frozenset(last.values())
