@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cli.commands import ok, run
 
 MODEL = "tests.cli.factories:good"
 ON = ("--mesh", "2", "--hardware", "h100", "--memory", "86KiB")
 
 
+@pytest.mark.thorough
 def test_the_largest_batch_is_named_with_the_next_that_fails() -> None:
     found = json.loads(ok("fit", MODEL, *ON, "--json"))
     batch = found["largest"]["batch"]

@@ -78,6 +78,7 @@ def test_without_a_launcher(failing: int) -> None:
             assert f"rank {failing} failed first: ValueError: broken on purpose" in text
 
 
+@pytest.mark.thorough
 def test_the_watch_ends_before_the_interpreter() -> None:
     """A thread inside the store when the interpreter goes down aborts the process; half of the time."""
     command = [sys.executable, str(SCRIPT.parent / "ending.py")]

@@ -91,6 +91,7 @@ def test_checkpoints_of_heads_move(pool: Pool, tmp_path: Path) -> None:
     pool.run(2, jobs.moved, str(tmp_path), "uneven_gpt2", (((2,), "heads"), ((2,), None)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "force"), [("uneven_five", "vocabulary"), ("uneven_gpt2", "heads")]
 )

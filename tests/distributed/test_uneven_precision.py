@@ -83,7 +83,14 @@ def step(model: torch.nn.Module, single: Any) -> None:
             parameter -= RATE * low.grad.float() / SCALE
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16", "autocast"])
+@pytest.mark.parametrize(
+    "precision",
+    [
+        "bfloat16",
+        pytest.param("float16", marks=pytest.mark.thorough),
+        pytest.param("autocast", marks=pytest.mark.thorough),
+    ],
+)
 @pytest.mark.parametrize(
     ("name", "mesh", "force", "padded"),
     [

@@ -58,6 +58,7 @@ def test_save_and_read_safetensors(pool: Pool, tmp_path: Path, name: str) -> Non
         assert torch.equal(plain.state_dict()[key], value), key
 
 
+@pytest.mark.thorough
 def test_transformers_reads_what_was_saved_and_the_other_way(pool: Pool, tmp_path: Path) -> None:
     model = models.gpt2()[0]
     ours, theirs, bare = tmp_path / "ours", tmp_path / "theirs", tmp_path / "bare"

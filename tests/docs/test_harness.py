@@ -85,6 +85,7 @@ def test_a_wrong_page(fault: str, page_folder: Path, forked: Mapping[str, str]) 
         check(GOOD.replace(old, new), page_folder, forked)
 
 
+@pytest.mark.thorough
 def test_a_rank_that_fails_fails_the_page(page_folder: Path, forked: Mapping[str, str]) -> None:
     text = (
         "```python\n# torchrun --nproc-per-node 2 both.py\nimport os\n\n"
@@ -94,6 +95,7 @@ def test_a_rank_that_fails_fails_the_page(page_folder: Path, forked: Mapping[str
         check(text, page_folder, forked)
 
 
+@pytest.mark.thorough
 def test_slow_blocks_wait_for_the_slow_run(page_folder: Path, forked: Mapping[str, str]) -> None:
     text = "<!-- slow -->\n```sh\nfalse\n```\n\n```text\nnothing\n```\n"
     check(text, page_folder, forked)
@@ -101,6 +103,7 @@ def test_slow_blocks_wait_for_the_slow_run(page_folder: Path, forked: Mapping[st
         Runner(page_folder, False, forked).run(blocks(text, "page.md"))
 
 
+@pytest.mark.thorough
 def test_a_cluster(page_folder: Path, forked: Mapping[str, str]) -> None:
     text = (
         '```sh title="job.sh"\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n'
