@@ -225,6 +225,7 @@ def _settings(
     optional = tuple(replace(c, optional=True) for c in whole)
     return Settings(
         states=6.0 if half else 2.0,
+        optimizer="AdamW(fused=True)",  # as Megatron and DeepSpeed have it
         precision="as the model" if half else "bfloat16",
         constraints=(*forced, *optional),
         padding=(),
