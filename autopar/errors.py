@@ -6,6 +6,7 @@
     │   ├── PlacementError    a type or sharding that is malformed or does not fit a shape
     │   ├── ScheduleError     a schedule that breaks its own order, hangs, or does not fit its sizes
     │   ├── ConstraintError   a constraint that matches nothing or cannot be met
+    │   │   └── ClashError    constraints of which each could be met, but not all of them
     │   └── PaddingError      a dim that cannot be padded without changing what is computed
     ├── CaptureError          the model cannot be captured without changing what it computes
     ├── RuleError             an operator's rule is malformed or missing
@@ -43,6 +44,10 @@ class PlacementError(InputError):
 
 class ConstraintError(InputError):
     """A constraint matches nothing, or no candidate satisfies it."""
+
+
+class ClashError(ConstraintError):
+    """Each of some constraints could be met, but not all of them; the message has their lines."""
 
 
 class ScheduleError(InputError):

@@ -43,6 +43,19 @@ def test_offered_example_inputs_are_taken() -> None:
     assert autopar.plan(Offers(), 2, hardware="cpu").model == "Offers"
 
 
+def test_a_loss_that_is_no_function() -> None:
+    with pytest.raises(InputError, match=r"loss is 'mse'; pass a function of the model's output"):
+        plan(loss="mse")
+
+
+def test_a_loss_whose_names_nobody_knows_takes_the_output_alone() -> None:
+    model, inputs = torch.nn.Linear(8, 4), {"input": torch.zeros(4, 8)}
+    found = autopar.plan(model, (2,), inputs, loss=torch.sum, hardware="cpu")
+    assert found.estimate.step_s > 0
+    with pytest.raises(InputError, match=r"fits neither Linear.*\(built in"):
+        autopar.plan(model, (2,), inputs | {"y": inputs["input"]}, loss=torch.sum, hardware="cpu")
+
+
 def test_model_without_a_loss() -> None:
     with pytest.raises(CaptureError, match=r"no loss to train on.*loss="):
         plan(loss=None, example_inputs={"x": torch.randn(8, models.HIDDEN)})

@@ -44,6 +44,11 @@ class Call:
 
 def bind(model: nn.Module, inputs: ExampleInputs, loss: Callable[..., Any] | None) -> Call:
     """Split the example inputs between the model's forward and the loss."""
+    if loss is not None and not callable(loss):
+        raise InputError(
+            f"loss is {loss!r}; pass a function of the model's output and, by name, of what else it "
+            "takes of the batch."
+        )
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, Mapping):
@@ -83,7 +88,11 @@ class _Signature:
             self.text = " (none was given)"
             return
         called = function.forward if isinstance(function, nn.Module) else function
-        signature = inspect.signature(called)
+        try:
+            signature = inspect.signature(called)
+        except ValueError:  # of what is written in C, such as `torch.sum`, nobody knows names
+            self.text = " (built in, it has no names)"
+            return
         self.text = str(signature)
         for parameter in list(signature.parameters.values())[skip:]:
             if parameter.kind is parameter.VAR_KEYWORD:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from autopar.errors import ConstraintError, InfeasibleError, PaddingError
+from autopar.errors import ClashError, ConstraintError, InfeasibleError, PaddingError
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
 from autopar.padding import Proposal, padded, proposals
@@ -122,10 +122,16 @@ class _Trials:
         """The best plan, with what it was compared with."""
         made = self._made[self.best]
         if not isinstance(made, Compilation):
-            raise made
+            raise self._telling(made)
         compared = tuple(Padded(_words(key), _stated(each)) for key, each in self._made.items())
         record = compared if len(compared) > 1 else ()
         return replace(made, plan=replace(made.plan, padded=record))
+
+    def _telling(self, plain: Refusal) -> Refusal:
+        """Where only a padded size has the types that are asked for, what clashes there tells more."""
+        if not isinstance(plain, ConstraintError):
+            return plain
+        return next((each for each in self._made.values() if isinstance(each, ClashError)), plain)
 
 
 def _stated(made: Compilation | Refusal) -> float | None:

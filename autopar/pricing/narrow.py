@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn, TypeVar
 
-from autopar.errors import ConstraintError
+from autopar.errors import ClashError, ConstraintError
 from autopar.graph import Graph, Node, Tensor
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding, parse_type
@@ -105,13 +105,13 @@ def _refuse_clash(
     for other, its_forms in earlier:
         left = _filter(options, other, mesh, its_forms, name)
         if left and not _filter(left, constraint, mesh, forms, name):
-            raise ConstraintError(
+            raise ClashError(
                 f"{name}: two constraints clash:\n  {other.line}\n  {constraint.line}\n"
                 f"Of {len(options)} candidates the first leaves {len(left)}, the second alone "
                 f"{len(alone)}, both none. Change one of them."
             )
     lines = "".join(f"\n  {other.line}" for other, _ in earlier)
-    raise ConstraintError(
+    raise ClashError(
         f"{name}: no candidate meets all of these constraints:{lines}\n  {constraint.line}\n"
         "Change one of them."
     )

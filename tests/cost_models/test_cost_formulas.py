@@ -120,7 +120,7 @@ def test_messages_are_copied_by_way_of_memory() -> None:
 
 
 def test_adamw_moves_twenty_tensors_or_seven() -> None:
-    """By itself it launches 25 operators of each parameter on a CPU, elsewhere those of many together."""
+    """By itself it launches 25 operators per parameter on a CPU, elsewhere those of many together."""
     gpu, memory = replace(PLAIN, kind="cuda"), 1e11 * 0.8
     assert adamw_seconds(1e9, PLAIN) == pytest.approx(20e9 / memory + 25e-6)
     assert adamw_seconds(1e9, gpu) == pytest.approx(20e9 / memory + 3e-6)

@@ -13,7 +13,7 @@ import transformers
 import autopar
 from autopar.capture import capture
 from autopar.compiler.compiler import with_outputs
-from autopar.errors import AutoparError, PaddingError
+from autopar.errors import AutoparError, ClashError, PaddingError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.padding import Proposal, padded, padding_of, proposals, rewrite
@@ -294,6 +294,20 @@ def test_constraints_may_need_padding() -> None:
             model, (4,), inputs, hardware="cpu", constraints={"tensor:*.ln_f/layer_norm": "[S(0)]"},
             input="local",
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "more", [{"forbid": {"used:w*": "[S(0)]"}}, {"pin": {"used:weigh*": "[R]"}}]
+)
+def test_constraints_that_clash_where_a_size_is_padded(more: dict[str, dict[str, str]]) -> None:
+    """Without padding no candidate meets the first of them: that is not what is wrong."""
+    model, inputs = torch.nn.Linear(8, 5), {"input": torch.zeros(4, 8)}
+    asked = {"pin": {"used:weight": "[S(0)]"}}
+    made = autopar.plan(model, (2,), inputs, loss=torch.sum, hardware="cpu", constraints=asked)
+    assert made.padding
+    both = {kind: asked.get(kind, {}) | more.get(kind, {}) for kind in asked | more}
+    with pytest.raises(ClashError, match=r"(?s)two constraints clash.*S\(0\).*used '"):
+        autopar.plan(model, (2,), inputs, loss=torch.sum, hardware="cpu", constraints=both)
 
 
 def test_dropout_makes_no_copies() -> None:
