@@ -89,11 +89,13 @@ def _costs(
         copied = [c for c in found.copied if (c.stage, c.worker) == (figures.stage, figures.worker)]
         copied_s = sum(c.seconds for c in copied)
         cost = _cost(replace(figures, once_s=figures.once_s - copied_s), own, flows, slow)
-        waits = sum(c.seconds / conditions.bandwidth.get(c.link, 1.0) for c in copied)
+        waits = sum(
+            c.seconds / _faster(plan, conditions, c.worker, c.other, c.link) for c in copied
+        )
         cost = replace(cost, update=cost.update + waits)
         by_stage.setdefault(figures.stage, []).append(cost)
     stages = tuple(_slowest(by_stage[stage]) for stage in range(schedule.stages))
-    factor = {(j.one, j.two): conditions.bandwidth.get(j.link, 1.0) for j in found.joined}
+    factor = {(j.one, j.two): _faster(plan, conditions, j.one, j.two, j.link) for j in found.joined}
     holders = plan.schedule.holders
     traffic = []
     for each in found.passed:
@@ -107,6 +109,20 @@ def _costs(
             links[pair] = Link(joined.latency_s, 1.0)
     routes = {pair: (place,) for place, pair in enumerate(links)}
     return Costs(stages, tuple(traffic), Network(tuple(links.values()), routes))
+
+
+def _faster(plan: PipelinePlan, conditions: Conditions, one: int, two: int, link: str) -> float:
+    """So many times as much per second goes between two workers: by their link, and by every axis of
+    the whole mesh on which they have no place in common."""
+    factor = conditions.bandwidth.get(link, 1.0)
+    for axis, name in enumerate(plan.mesh.names):
+        places = [
+            {plan.mesh.coordinate(rank)[axis] for rank in plan.workers[worker].ranks}
+            for worker in (one, two)
+        ]
+        if set.isdisjoint(*places):
+            factor *= conditions.bandwidth.get(name, 1.0)
+    return factor
 
 
 def _cost(figures: StageFigures, own: Plan, flows: Flows, slow: float) -> StageCost:

@@ -161,6 +161,13 @@ def test_conditions_of_pipelines() -> None:
     slow_axis = under(hand_made.pipeline(), bandwidth=["y=0.1x"])
     assert slow_axis.step_s > play(hand_made.pipeline()).step_s
     assert under(plan, bandwidth=["inter_host=0.001x"]).step_s == pytest.approx(planned)
+    apart, link = (
+        under(hand_made.pipeline(), bandwidth=[f"{name}=0.1x"]) for name in ("x", "intra_host")
+    )
+    assert (
+        play(hand_made.pipeline()).step_s < apart.step_s
+    )  # the stages lie apart on x, where none is split
+    assert apart.step_s < link.step_s  # as y is of the same links
     slow = under(plan, stragglers=["3=2x"])
     assert planned < slow.step_s <= 2 * planned
     assert slow.rows[0].busy_s == pytest.approx(play(plan).rows[0].busy_s)
