@@ -88,14 +88,14 @@ def _least(least: Least, values: list[Array]) -> Array:
     views = [values[content].transpose(order)[at] for content, order, at in least.aligned]
     joint = np.broadcast_shapes(*(view.shape for view in views))
     if math.prod(joint) <= AT_ONCE:
-        return np.asarray(_summed(views).min(axis=0))
-    found = _summed([view[0] for view in views])
+        return np.asarray(summed(views).min(axis=0))
+    found = summed([view[0] for view in views])
     for state in range(1, joint[0]):
-        np.minimum(found, _summed([view[state] for view in views]), out=found)
+        np.minimum(found, summed([view[state] for view in views]), out=found)
     return found
 
 
-def _summed(views: Sequence[Array]) -> Array:
+def summed(views: Sequence[Array]) -> Array:
     """Of all their states; a sum that has grown to its full size is added to where it is."""
     total = views[0] + views[1] if len(views) > 1 else views[0].copy()
     for view in views[2:]:

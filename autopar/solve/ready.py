@@ -22,7 +22,7 @@ from autopar.solve.care import THOROUGH, Care
 from autopar.solve.dominance import Reduced, States, reduced
 from autopar.solve.dual import Found, Point, best_within
 from autopar.solve.elimination import eliminate
-from autopar.solve.marginals import marginals
+from autopar.solve.marginals import going_back
 from autopar.solve.network import Network
 from autopar.solve.order import Order, ordered
 from autopar.solve.pareto import TooManyPoints, cheapest
@@ -143,7 +143,7 @@ def _closed(goal: Goal, found: Found, care: Care) -> Found:
     so its optimum is a bound; if it costs here what it costs there, it is the optimum.  Then all is.
     """
     hopeful = _hopeful(goal, found)
-    if sum(len(states) for states in hopeful if len(states) > 1) > MOST_HOPEFUL:
+    if hopeful is None:
         return found
     for followed in dict.fromkeys((goal.without_cover(found.multipliers), goal)):
         if followed.rows and (found.best is None or found.gap > care.close):
@@ -151,13 +151,22 @@ def _closed(goal: Goal, found: Found, care: Care) -> Found:
     return found
 
 
-def _hopeful(goal: Goal, found: Found) -> list[States]:
-    """By variable: the states whose best assignment, at the multipliers, may beat what was found."""
-    cutoff = (
-        found.cost + goal.allowance(found.multipliers) + len(found.elimination.order.network.tables)
-    )
-    costs = marginals(found.elimination).of_states
-    return [np.flatnonzero(cost <= cutoff) for cost in costs]
+def _hopeful(goal: Goal, found: Found) -> list[States] | None:
+    """By variable: the states whose best assignment, at the multipliers, may beat what was found.
+
+    None as soon as there are more than `MOST_HOPEFUL`.
+    """
+    network = found.elimination.order.network
+    cutoff = found.cost + goal.allowance(found.multipliers) + len(network.tables)
+    hopeful = [np.arange(size) for size in network.sizes]
+    count = 0
+    for told in going_back(found.elimination, cutoff):
+        states = np.flatnonzero(told.of_states <= cutoff)
+        hopeful[told.variable] = states
+        count += len(states) if len(states) > 1 else 0
+        if count > MOST_HOPEFUL:
+            return None
+    return hopeful
 
 
 def _followed(relaxed: Goal, goal: Goal, found: Found, hopeful: list[States]) -> Found:
