@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.autograd.function
@@ -20,6 +21,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
@@ -51,6 +53,14 @@ REGISTERED = "torch._library.autograd"
 """The module of the functions behind `register_autograd`."""
 READ_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__get__
 WRITE_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__set__
+HISTORY: tuple[Callable[..., Any], ...] = (
+    *(
+        vars(torch._C.TensorBase)[name].__get__
+        for name in ("is_leaf", "grad_fn", "_base", "_version")
+    ),
+    torch.Tensor._is_view,
+)
+"""What tells how autograd came to a tensor."""
 SET_GRAD_ENABLED: Callable[..., Any] = torch._C._set_grad_enabled
 ENTER_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode._enter_autocast
 EXIT_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode._exit_autocast
@@ -74,6 +84,89 @@ def trace(function: Callable[..., Any], *args: Any) -> fx.GraphModule:
     """Pre-dispatch ATen graph of a function of fake tensors, composite operators kept whole."""
     make = make_fx(function, tracing_mode="real", pre_dispatch=True, _allow_non_fake_inputs=True)
     return make(*args)
+
+
+Run = Callable[[], Any]
+Answer = Callable[["Tracer", Any, tuple[Any, ...], dict[str, Any], Run], Any]
+
+
+@contextlib.contextmanager
+def operators_answered(answer: Answer) -> Iterator[None]:
+    """Within, a trace asks `answer` for each operator's result; it may `run`, which records and runs."""
+    module: Any = proxy_tensor
+    original = module.proxy_call
+
+    def call(mode: Any, func: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> Any:
+        return answer(
+            mode.tracer,
+            func,
+            args,
+            kwargs,
+            lambda: original(mode, func, pre_dispatch, args, kwargs),
+        )
+
+    module.proxy_call = call
+    try:
+        yield
+    finally:
+        module.proxy_call = original
+
+
+class Tracer(Protocol):
+    """What a trace knows of its tensors."""
+
+    graph: fx.Graph
+    tensor_tracker: MutableMapping[torch.Tensor, Any]
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """What stands for the node's result."""
+
+
+def node_of(tracer: Tracer, tensor: torch.Tensor) -> fx.Node | None:
+    """The node that made a tensor; None where its values are known or it is of no node."""
+    tracked = tracer.tensor_tracker.get(tensor)
+    if tracked is None or tracked.constant is not None:
+        return None
+    node: fx.Node = tracked.proxy.node
+    return node
+
+
+def record(
+    tracer: Tracer,
+    target: Any,
+    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    values: Any,
+    name: str | None = None,
+) -> None:
+    """A node whose result is a tensor, or a list of them, that were made beside the trace."""
+    node = tracer.graph.create_node("call_function", target, *arguments, name=name)
+    node.meta["val"] = values
+    if isinstance(values, torch.Tensor):
+        tracer.tensor_tracker[values] = proxy_tensor._ProxyTensor(tracer.proxy(node), None)
+        return
+    for index, value in enumerate(values):
+        record(tracer, operator.getitem, ((node, index), {}), value)
+
+
+@contextlib.contextmanager
+def _beside_the_trace() -> Iterator[None]:
+    with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
+        yield
+
+
+def fake_of(
+    like: FakeTensor, shape: Any, stride: Any, offset: int, dtype: torch.dtype, device: torch.device,
+    *, shares: bool, gradient: bool,
+) -> torch.Tensor:  # fmt: skip
+    """A tensor of the same trace that no operator made; it may share the storage of `like`."""
+    with _beside_the_trace():
+        if shares:
+            made = torch.empty(0, dtype=dtype, device="meta")
+            made.set_(like.untyped_storage(), offset, shape, stride)
+        else:
+            made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        made.requires_grad_(gradient)
+        return FakeTensor(like.fake_mode, made, device)
 
 
 def graph_in_progress() -> fx.Graph | None:
@@ -105,6 +198,16 @@ def is_operator(target: object) -> bool:
 def operator_name(overload: Any) -> str:
     """``batch_norm`` for any overload of ``aten::batch_norm``."""
     return str(overload._opname)
+
+
+def plain_name(overload: Any) -> str:
+    """What torch calls the nodes of an operator."""
+    return str(overload.overloadpacket.__name__)
+
+
+def is_mutable(overload: Any) -> bool:
+    """Whether an operator writes to any argument."""
+    return bool(overload._schema.is_mutable)
 
 
 def writes_to(overload: Any) -> tuple[tuple[int, str], ...]:

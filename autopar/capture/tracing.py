@@ -22,9 +22,10 @@ from autopar.capture.refuse import (
     refuse_parameter_hooks,
     watchers,
 )
+from autopar.capture.remembered import Forgotten, Remembered
 from autopar.capture.state import AssignedBuffers, clean_attributes
 from autopar.capture.told import transformers_told
-from autopar.capture.where import Whereabouts
+from autopar.capture.where import Watcher, Whereabouts
 from autopar.graph import LeafKind
 
 Tensors = dict[str, torch.Tensor]
@@ -66,6 +67,20 @@ def trace(
     autocast: torch.dtype | None,
 ) -> Trace:
     """Record the model, and the loss behind it, on tensors without storage."""
+    try:
+        return _traced(model, call, loss, train, autocast, Remembered())
+    except Forgotten:
+        return _traced(model, call, loss, train, autocast, None)
+
+
+def _traced(
+    model: nn.Module,
+    call: Call,
+    loss: Callable[..., Any] | None,
+    train: bool,
+    autocast: torch.dtype | None,
+    remembered: Remembered | None,
+) -> Trace:
     parameters = dict(model.named_parameters())
     buffers = dict(model.named_buffers())
     trainable = frozenset(key for key, p in parameters.items() if train and p.requires_grad)
@@ -77,7 +92,8 @@ def trace(
             {key: _fake(buffer) for key, buffer in buffers.items()},
             {key: _fake(tensor) for key, tensor in call.tensors.items()},
         )
-    where = Whereabouts(model, watchers())
+    asked: Mapping[Any, Watcher] = {} if remembered is None else remembered.watchers()
+    where = Whereabouts(model, {**watchers(), **asked})
     run = _Run(
         model, call, loss, train, torch.autocast(device, autocast, autocast is not None), where
     )
@@ -89,6 +105,7 @@ def trace(
         explained(model, where, call.tensors),
         refuse_custom_backward(where),
         transformers_told(),
+        contextlib.nullcontext() if remembered is None else remembered.answering(),
         mode,
     ):
         # Of a bound method torch would count `self` among the arguments.
