@@ -16,6 +16,7 @@ import torch
 
 from autopar.capture import _torch
 from autopar.capture.within import Made, within
+from autopar.capture.workspace import workspace_nbytes
 from autopar.graph import Graph, Node, Saved, Tensor, short
 from autopar.operators import bind, callable_of, dear_kernels
 
@@ -51,9 +52,9 @@ def saved(
         lying = {name: strides.get(name) for name in operands}
         order = {name: place for place, name in enumerate(operands)}
         shapes = tuple((t.shape, t.dtype, t.differentiable) for t in operands.values())
-        key = (node.op, _numbered(node, order), shapes, tuple(lying.values()), _flows(node))
+        key = (kind, node.op, _numbered(node, order), shapes, tuple(lying.values()), _flows(node))
         if key not in known:
-            known[key] = _ask(node, operands, lying)
+            known[key] = _ask(node, operands, lying, kind)
         strides |= zip((t.name for t in node.outputs), known[key].strides, strict=True)
         found[node.name] = known[key].saved
     return found
@@ -76,15 +77,17 @@ def _numbered(node: Node, order: dict[str, int]) -> str:
 
 
 def _ask(
-    node: Node, operands: Mapping[str, Tensor], strides: Mapping[str, Strides | None]
+    node: Node, operands: Mapping[str, Tensor], strides: Mapping[str, Strides | None], kind: str
 ) -> Asked:
     call = _Call(node, operands, strides)
     asked = call.kept()
     if not _flows(node):
         return asked
     made = call.within()
+    unseen = workspace_nbytes(node, operands) if kind == "cpu" else 0
     found = replace(
         asked.saved,
+        extra_nbytes=asked.saved.extra_nbytes + unseen,
         forward_nbytes=made.forward_nbytes,
         backward_nbytes=made.backward_nbytes,
         passes=made.passes,

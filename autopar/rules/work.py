@@ -41,9 +41,40 @@ def backward_flops(node: Node, graph: Graph) -> float:
         return 2.5 * forward * any(wanting[:3])
     if name == "routed_experts":
         return 2.0 * forward
+    if name in _RECURRENT:
+        return _through_steps(node, graph)
     if len(wanting) > 2 and name in _ADDED and wanting[_ADDED[name]]:
         return float(forward * (sum(wanting) - 1) + _made(node))
     return float(forward * sum(wanting))
+
+
+def _through_steps(node: Node, graph: Graph) -> float:
+    """Each matrix' own gradient, and that of what it multiplies: a state, or the input."""
+    operands = tuple(graph.tensors[name] for name in node.operands)
+    read, rows, matrices = operands[0], math.prod(operands[0].shape[:-1]), _matrices(node, operands)
+    total = 0
+    for place, matrix in enumerate(matrices):
+        wanted = read.differentiable if place in _reading(node, len(matrices)) else True
+        total += 2 * rows * math.prod(matrix.shape) * (matrix.differentiable + wanted)
+    return float(total)
+
+
+def _matrices(node: Node, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The weights of recurrent operators, biases left out."""
+    if short(node.op).endswith("_cell"):
+        states = 3 if short(node.op) == "lstm_cell" else 2
+        return operands[states : states + 2]
+    return tuple(tensor for tensor in operands[1:] if len(tensor.shape) == 2)
+
+
+def _reading(node: Node, matrices: int) -> tuple[int, ...]:
+    """Places of the matrices that multiply the input: the first of the first layer, per direction."""
+    if short(node.op).endswith("_cell"):
+        return (0,)
+    weights = max(place for place, arg in enumerate(node.args) if isinstance(arg, tuple))
+    _, layers, _, _, bidirectional, *_ = node.args[weights + 1 :]
+    assert isinstance(layers, int)
+    return (0, matrices // (2 * layers)) if bidirectional else (0,)
 
 
 def _made(node: Node) -> int:
@@ -133,17 +164,9 @@ def _attention(node: Node, operands: tuple[Tensor, ...]) -> int:
 
 
 def _recurrent(node: Node, operands: tuple[Tensor, ...]) -> int:
-    """Every weight matrix meets every step of every sequence."""
-    steps = math.prod(operands[0].shape[:-1])
-    matrices = (tensor.shape for tensor in operands[1:] if len(tensor.shape) == 2)
-    return 2 * steps * sum(math.prod(shape) for shape in matrices)
-
-
-def _cell(node: Node, operands: tuple[Tensor, ...]) -> int:
-    """One step: the state stands before the two weight matrices."""
-    states = 3 if short(node.op) == "lstm_cell" else 2
+    """Every weight matrix meets every step of every sequence; a cell's, the one step that there is."""
     rows = math.prod(operands[0].shape[:-1])
-    return 2 * rows * sum(math.prod(w.shape) for w in operands[states : states + 2])
+    return 2 * rows * sum(math.prod(matrix.shape) for matrix in _matrices(node, operands))
 
 
 def _grouped(node: Node, operands: tuple[Tensor, ...]) -> int:
@@ -167,6 +190,10 @@ def _bags(node: Node, operands: tuple[Tensor, ...]) -> int:
     return math.prod(operands[1].shape) * operands[0].shape[-1]
 
 
+_RECURRENT = (
+    "lstm", "gru", "rnn_tanh", "rnn_relu",
+    "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
+)  # fmt: skip
 _FORMULAS: Mapping[str, Formula] = {
     "linear": _summing(0, -1), "mm": _summing(0, -1), "bmm": _summing(0, -1), "mv": _summing(0, -1),
     "matmul": _summing(0, -1), "dot": _summing(0, -1), "inner": _inner,
@@ -177,8 +204,7 @@ _FORMULAS: Mapping[str, Formula] = {
     "conv1d": _convolution, "conv2d": _convolution, "conv3d": _convolution,
     "conv_transpose1d": _transposed, "conv_transpose2d": _transposed, "conv_transpose3d": _transposed,
     "scaled_dot_product_attention": _attention,
-    "lstm": _recurrent, "gru": _recurrent, "rnn_tanh": _recurrent, "rnn_relu": _recurrent,
-    "lstm_cell": _cell, "gru_cell": _cell, "rnn_tanh_cell": _cell, "rnn_relu_cell": _cell,
+    **dict.fromkeys(_RECURRENT, _recurrent),
     "_grouped_mm": _grouped, "transformers::grouped_mm_fallback": _grouped,
     "routed_experts": _experts, "embedding_bag": _bags,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -107,3 +108,46 @@ def test_what_is_kept_inside_an_operator_is_counted_once_and_whole() -> None:
     heads, scores = 8 * 2 * 4 * 2 * 2, 8 * 2 * 2 * 4 * 4
     for _ in range(5):
         assert of_attention(mask_has_gradient=True).extra_nbytes == 3 * heads + scores
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "options"),
+    [
+        (torch.float32, (24, 6, 12), {}),
+        (torch.float32, (40, 50, 12), {"bidirectional": True, "batch_first": True}),
+        (torch.float32, (1, 3, 12), {}),
+        (torch.float64, (24, 6, 12), {}),
+    ],
+)
+def test_what_an_lstm_keeps_is_what_its_kernel_keeps(
+    dtype: torch.dtype, sizes: tuple[int, ...], options: dict[str, bool]
+) -> None:
+    """The CPU's kernel of float32 has a workspace that its fake run does not show."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = torch.nn.LSTM(12, 20, 2, **options)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.rnn(x)[0]
+
+    model, x = Model().to(dtype), torch.randn(sizes, dtype=dtype)
+    rests = {tensor.untyped_storage().data_ptr() for tensor in (x, *model.parameters())}
+    found: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in rests:
+            found[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
+        made = model(x)
+    graph = capture(model, {"x": x}, loss=torch.sum)
+    node = next(node for node in graph.nodes if short(node.op) == "lstm")
+    kept = saved(graph)[node.name]
+    mine = kept.extra_nbytes + sum(node.outputs[place].nbytes for place in kept.outputs)
+    real = sum(storage.nbytes() for storage in found.values())
+    assert mine == pytest.approx(real, rel=0.03, abs=4096 * 8)
+    assert made.dtype == dtype and real > made.nbytes

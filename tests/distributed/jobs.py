@@ -316,6 +316,25 @@ def bfloat16(mesh: tuple[int, ...], preset: str) -> None:
     assert any("bfloat16" in tensor.dtype for tensor in parallel.graph.tensors.values())
 
 
+def bfloat16_norms(mesh: tuple[int, ...], preset: str) -> None:
+    """Batch norms compute in bfloat16 too, beside weights and statistics in float32."""
+    model, batch, loss = models.cnn()
+    parallel = autopar.parallelize(
+        model, mesh, batch, loss=loss, preset=preset, precision="bfloat16"
+    )
+    found = parallel(**batch)
+    found.backward()
+    want = eager_loss(model, batch, loss)
+    want.backward()
+    assert abs(found.item() - want.item()) < 2e-2
+    scale = max(float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None)
+    for key, parameter in model.named_parameters():
+        mine = parallel.get_parameter(key).grad.full_tensor()
+        assert float((mine - parameter.grad).abs().max()) <= 5e-2 * scale, key
+    for key, buffer in model.named_buffers():
+        torch.testing.assert_close(parallel.get_buffer(key), buffer, atol=2e-2, rtol=2e-2)
+
+
 def autocast(mesh: tuple[int, ...], preset: str) -> None:
     """torch.autocast: the casts stand in the emitted code; results as under autocast alone."""
     case = models.gpt2()

@@ -119,6 +119,10 @@ def test_bfloat16(pool: Pool, preset: str) -> None:
     pool.run(4, jobs.bfloat16, (2, 2), preset)
 
 
+def test_bfloat16_batch_norms(pool: Pool) -> None:
+    pool.run(2, jobs.bfloat16_norms, (2,), "ddp")
+
+
 @pytest.mark.parametrize("preset", daily(["ddp", "fsdp"], ["fsdp"]))
 def test_autocast(pool: Pool, preset: str) -> None:
     pool.run(2, jobs.autocast, (2,), preset)

@@ -9,6 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from autopar.capture import capture
+from autopar.graph import short
 from autopar.operators import bind, callable_of
 from autopar.rules import backward_flops, flops
 from tests.rules.building import Example, build
@@ -91,6 +92,57 @@ def test_backward_of_products(bias: bool) -> None:
     assert backward == (1 + inputs) * forward + (2 * 10 * 24 if bias else 0)
     forward, backward = found["aten.scaled_dot_product_attention.default"]
     assert backward == 2.5 * forward
+
+
+class Cells(torch.nn.Module):
+    """Two steps by hand."""
+
+    def __init__(self, kind: type[torch.nn.RNNCellBase]) -> None:
+        super().__init__()
+        self.cell = kind(6, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = self.cell(x[:, 1], self.cell(x[:, 0]))
+        return state if isinstance(state, torch.Tensor) else state[0]
+
+
+class Steps(torch.nn.Module):
+    """A recurrent network behind a layer, or reading what has no gradient."""
+
+    def __init__(self, behind: bool, kind: type[torch.nn.RNNBase], **options: bool) -> None:
+        super().__init__()
+        self.before = torch.nn.Linear(6, 6) if behind else torch.nn.Identity()
+        self.steps = kind(6, 10, 2, **options)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.steps(self.before(x))[0]
+
+
+PRODUCTS = ("linear", "lstm", "gru", "rnn_tanh", "lstm_cell", "gru_cell")
+RECURRENT_MODELS = {
+    "lstm": lambda: Steps(False, torch.nn.LSTM),
+    "lstm behind": lambda: Steps(True, torch.nn.LSTM),
+    "lstm both ways": lambda: Steps(False, torch.nn.LSTM, bidirectional=True),
+    "gru both ways, behind": lambda: Steps(True, torch.nn.GRU, bidirectional=True),
+    "rnn, batch first": lambda: Steps(False, torch.nn.RNN, batch_first=True),
+    "lstm cell": lambda: Cells(torch.nn.LSTMCell),
+    "gru cell": lambda: Cells(torch.nn.GRUCell),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENT_MODELS)
+def test_backward_of_recurrent_operators(name: str) -> None:
+    """As the counter sees the whole model; it knows that nobody wants the first state's gradient."""
+    model, x = RECURRENT_MODELS[name]().double(), torch.randn(4, 8, 6, dtype=torch.float64)
+    graph = capture(model, {"x": x}, loss=torch.sum)
+    products = [node for node in graph.nodes if short(node.op) in PRODUCTS]
+    with FlopCounterMode(display=False) as counter:
+        made = model(x).sum()
+    assert sum(flops(node, graph) for node in products) == counter.get_total_flops()
+    with FlopCounterMode(display=False) as counter:
+        made.backward()
+    mine = sum(backward_flops(node, graph) for node in products)
+    assert counter.get_total_flops() <= mine <= 1.25 * counter.get_total_flops()
 
 
 def test_nothing_goes_back_where_no_gradient_is_wanted() -> None:

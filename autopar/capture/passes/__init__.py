@@ -7,10 +7,12 @@ from autopar.capture.passes.means import split_means
 from autopar.capture.passes.merge import merge_creation
 from autopar.capture.passes.noop import drop_noops
 from autopar.capture.passes.normal import normalise
+from autopar.capture.passes.statistics import widen_norms
 
 PASSES = (
     spell_out,  # short names for joins and splits
     normalise,  # one spelling for casts, reshapes and creation operators
+    widen_norms,  # batch norms as kernels take them in low precision
     drop_noops,  # what changes nothing
     split_means,  # mean = sum / count, so that reductions are pure sums
     drop_dead,
