@@ -234,12 +234,37 @@ def test_an_optimizer_of_one_kernel_is_priced_as_one() -> None:
     assert fast.estimate.parts.update_s < 0.5 * slow.estimate.parts.update_s
     assert fast.estimate.optimizer_nbytes == slow.estimate.optimizer_nbytes
     assert plan(hardware="cpu", optimizer=fast.optimizer).digest == fast.digest
-    with pytest.raises(InputError, match=r"keeps 3 tensors .* and 2 without"):
-        plan(optimizer=partial(torch.optim.AdamW, amsgrad=True))
     with pytest.raises(InputError, match=r"Adadelta\(fused=True\) cannot be tried out"):
         plan(optimizer="Adadelta(fused=True)")
     with pytest.raises(InputError, match=r"no optimizer 'AdamW\(lr=1\)'.*'AdamW\(fused=True\)'"):
         plan(optimizer="AdamW(lr=1)")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name", "states"),
+    [
+        (partial(torch.optim.SGD, lr=0.1), "SGD", 0),
+        (partial(torch.optim.SGD, lr=0.1, momentum=0.9), "SGD(momentum=0.9)", 1),
+        (partial(torch.optim.AdamW, amsgrad=True), "AdamW(amsgrad=True)", 3),
+        (
+            partial(torch.optim.AdamW, fused=True, amsgrad=True),
+            "AdamW(amsgrad=True, fused=True)",
+            3,
+        ),
+        (
+            partial(torch.optim.RMSprop, centered=True, momentum=0.5),
+            "RMSprop(momentum=0.5, centered=True)",
+            3,
+        ),
+    ],
+)
+def test_arguments_that_decide_what_is_kept_count(
+    optimizer: partial[torch.optim.Optimizer], name: str, states: int
+) -> None:
+    made = plan(optimizer=optimizer)
+    assert made.optimizer == name
+    assert made.estimate.optimizer_nbytes == states * made.estimate.parameter_nbytes
+    assert plan(optimizer=name).digest == made.digest
 
 
 def test_bfloat16_rests_in_float32() -> None:

@@ -28,7 +28,10 @@ DATABASE = Annotated[
     typer.Option("--database", dir_okay=False, help="Measured times, from `autopar profile`."),
 ]
 
-OPTIMIZER = Annotated[str, typer.Option(help="Class in torch.optim, or e.g. 'AdamW(fused=True)'.")]
+OPTIMIZER = Annotated[
+    str,
+    typer.Option(help="Class in torch.optim, or e.g. 'SGD(momentum=0.9)', 'AdamW(fused=True)'."),
+]
 PRECISION = Annotated[
     str | None, typer.Option(help="float32, bfloat16 or float16; none: as the model.")
 ]

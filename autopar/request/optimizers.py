@@ -1,8 +1,12 @@
-"""The optimizer that somebody will use: its name, what it keeps, and whether its step is one kernel."""
+"""The optimizer that somebody will use: its name, what it keeps, and whether its step is one kernel.
+
+A name has the arguments that decide these, ``SGD(momentum=0.9)``, and no others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,8 +15,10 @@ import torch
 from autopar.errors import InputError
 
 OptimizerLike = type[torch.optim.Optimizer] | partial[torch.optim.Optimizer] | str
-"""A class; one with arguments, of which `fused` counts; or either as text: ``"AdamW(fused=True)"``."""
-FUSED = "(fused=True)"
+"""A class; one with arguments, of which those of `COUNT` do; or either as text."""
+COUNT = ("momentum", "amsgrad", "centered", "fused")
+"""Arguments that decide what is kept, and how it is updated."""
+EXAMPLES = "'AdamW(fused=True)' or 'SGD(momentum=0.9)'"
 
 
 def name_of(optimizer: OptimizerLike | Callable[..., torch.optim.Optimizer]) -> str:
@@ -20,34 +26,19 @@ def name_of(optimizer: OptimizerLike | Callable[..., torch.optim.Optimizer]) -> 
     if isinstance(optimizer, str):
         return optimizer
     if isinstance(optimizer, partial):
-        return name_of(optimizer.func) + (FUSED if optimizer.keywords.get("fused") else "")
+        given = {key: optimizer.keywords[key] for key in COUNT if optimizer.keywords.get(key)}
+        said = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        return name_of(optimizer.func) + (f"({said})" if said else "")
     return getattr(optimizer, "__name__", str(optimizer))
 
 
 def is_fused(name: str) -> bool:
     """Whether one kernel updates a parameter, in place of one per operator."""
-    return name.endswith(FUSED)
+    return bool(_parts(name)[1].get("fused"))
 
 
 def states_of(optimizer: OptimizerLike) -> float:
-    """How much state an optimizer keeps per parameter, in tensors of its size: tried out.
-
-    Raises `InputError` where that is more or less than one of its name keeps, which is all that a plan
-    records.
-    """
-    keeps, name = _tried(optimizer), name_of(optimizer)
-    if isinstance(optimizer, partial) and hasattr(torch.optim, name.removesuffix(FUSED)):
-        usual = _tried(name)
-        if keeps != usual:
-            raise InputError(
-                f"With these arguments {name} keeps {keeps:g} tensors of a parameter's size, and "
-                f"{usual:g} without; plans know optimizers by name. Leave the arguments out of "
-                "optimizer=, or pass one that keeps as much; you may train with any."
-            )
-    return keeps
-
-
-def _tried(optimizer: OptimizerLike) -> float:
+    """How much state an optimizer keeps per parameter, in tensors of its size: tried out."""
     kind = _kind(optimizer)
     parameter = torch.nn.Parameter(torch.ones(64, 64))
     parameter.grad = torch.ones(64, 64)
@@ -68,11 +59,24 @@ def _kind(optimizer: OptimizerLike) -> Any:
     """What makes one of a list of parameters."""
     if not isinstance(optimizer, str):
         return optimizer
-    kind = getattr(torch.optim, optimizer.removesuffix(FUSED), None)
+    name, given = _parts(optimizer)
+    kind = getattr(torch.optim, name, None)
     if not isinstance(kind, type):
         known = ", ".join(n for n in dir(torch.optim) if n[0].isupper() and n != "Optimizer")
         raise InputError(
-            f"torch.optim has no optimizer {optimizer!r}; it has {known}, and some of these fused: "
-            f"'AdamW{FUSED}'."
+            f"torch.optim has no optimizer {optimizer!r}; it has {known}, and with some of the "
+            f"arguments {', '.join(COUNT)}: {EXAMPLES}."
         )
-    return partial(kind, fused=True) if is_fused(optimizer) else kind
+    return partial(kind, **given)
+
+
+def _parts(text: str) -> tuple[str, Mapping[str, Any]]:
+    """``("SGD", {"momentum": 0.9})`` of ``SGD(momentum=0.9)``; any other text is a name."""
+    try:
+        call = ast.parse(text, mode="eval").body
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)) or call.args:
+            return text, {}
+        given = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    except (SyntaxError, ValueError):
+        return text, {}
+    return (call.func.id, given) if given and given.keys() <= set(COUNT) else (text, {})
