@@ -53,11 +53,11 @@ def main() -> None:
     console.print(f"\nplanned in {planned:.1f} s; the emitted Python: {parallel.source_path}\n")
 
     losses, step_s = train(parallel, text, options, console)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_memory()  # before the one process trains here, too
     expected = train_alone(alone, text, options) if dist.get_rank() == 0 else []
     if dist.get_rank() == 0:
         report(console, losses, expected, step_s, peak, parallel.plan)
-        console.print(speed(parallel, options, step_s))
+        console.print(speed(parallel, options, step_s, peak))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -139,7 +139,15 @@ def train_alone(
     return losses
 
 
-def speed(parallel: autopar.Parallel, options: argparse.Namespace, step_s: float) -> str:
+def peak_memory() -> str:
+    """The most that was in use until now."""
+    if torch.cuda.is_available():
+        return f"{nbytes(torch.cuda.max_memory_allocated())} allocated on the first GPU"
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return f"{nbytes(peak)} of the whole process, interpreter and libraries included"
+
+
+def speed(parallel: autopar.Parallel, options: argparse.Namespace, step_s: float, peak: str) -> str:
     """Tokens per second, model FLOPs utilisation and peak memory.
 
     MFU is what the model's forward and backward need, without recomputation, against what the devices
@@ -150,10 +158,6 @@ def speed(parallel: autopar.Parallel, options: argparse.Namespace, step_s: float
     profile = load_hardware("cpu" if not torch.cuda.is_available() else detect())
     device = profile.device_shared_by(min(ranks, profile.devices_per_host))
     mfu = done.model / (step_s * ranks * device.flops_per_s["float32"])
-    if torch.cuda.is_available():
-        peak = f"{nbytes(torch.cuda.max_memory_allocated())} allocated on the first GPU"
-    else:
-        peak = f"{nbytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)} of the process"
     tokens_per_s = options.batch * options.sequence / step_s
     return (
         f"{tokens_per_s:,.0f} tokens/s; {done.model / 1e9:.2f} GFLOP a step, MFU {mfu:.1%} of "
@@ -167,7 +171,7 @@ def report(
     losses: list[float],
     expected: list[float],
     step_s: float,
-    peak: int,
+    peak: str,
     plan: autopar.Plan,
 ) -> None:
     """Losses side by side, predictions beside measurements."""
@@ -180,8 +184,8 @@ def report(
     e = plan.estimate
     console.print(
         f"\nstep time: predicted {seconds(e.step_s)}, measured {seconds(step_s)}\n"
-        f"memory of the step per rank: predicted {nbytes(e.memory_nbytes)}; the whole process, "
-        f"interpreter and libraries included, peaked at {nbytes(peak)}"
+        f"memory of the step per rank: predicted {nbytes(e.memory_nbytes)}; at most "
+        f"{peak}"
     )
     worst = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
     verdict = "the same numbers" if worst < 1e-3 else "DIFFERENT NUMBERS"
