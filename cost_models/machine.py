@@ -73,6 +73,8 @@ class Fit:
     curve: tuple[tuple[float, float], ...] = ()
     """Bytes and seconds as measured, both ascending: libraries change their protocol with the size,
     so between measured sizes these count, not the line."""
+    at_least: bool = False
+    """Times did not rise with the bytes: `bytes_per_s` is what the largest message proves."""
 
     def seconds(self, nbytes: float) -> float:
         """Of so many bytes: between measured points on a line, beyond the last at `bytes_per_s`."""
@@ -118,6 +120,8 @@ class Link:
     neighbours: int = 0
     """Devices to which each has links of its own, among which `bytes_per_s` is divided; 0: a switch
     gives a device all of it, whoever it talks to."""
+    at_least: bool = False
+    """Times did not rise with the bytes: `bytes_per_s` is what the largest message proves."""
     levels: tuple[Level, ...] = field(default=(), metadata={"derived": True})
     """Of a mesh axis, where algorithms besides the ring may be taken; no profile writes this."""
     algorithms: tuple[str, ...] = field(default=(), metadata={"derived": True})

@@ -20,6 +20,7 @@ _CURVE = "tuple[tuple[float, float], ...]"
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
+    "bool": (bool,),
     "float": (int, float),
     "Mapping[str, float]": (dict,),
     "tuple[Fit, ...]": (list,),
@@ -30,6 +31,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _WORDS = {
     "str": "text",
     "int": "a whole number",
+    "bool": "true or false",
     "float": "a number",
     "tuple[Fit, ...]": "a list of tables",
     "tuple[Curve, ...]": "a list of tables",
@@ -145,7 +147,7 @@ def _checked(known: list[Field[Any]], data: Mapping[str, Any], where: str) -> di
 
 
 def _check_type(value: Any, wanted: str, key: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, _TYPES[wanted]):
+    if isinstance(value, bool) != (wanted == "bool") or not isinstance(value, _TYPES[wanted]):
         raise ProfileError(f"{key} is {value!r}, not {_WORDS.get(wanted, 'a table')}.")
 
 
@@ -186,9 +188,13 @@ def _lines(hardware: Hardware) -> Iterator[str]:
             yield _line("alone_bytes_per_s", link.alone_bytes_per_s)
         if link.neighbours:
             yield _line("neighbours", link.neighbours)
+        if link.at_least:
+            yield _line("at_least", link.at_least)
         for fit in link.fits:
             yield f"\n[[{name}.fits]]"
-            yield from (_line(key, v) for key, v in asdict(fit).items() if v != ())
+            yield from (
+                _line(key, v) for key, v in asdict(fit).items() if v != () and v is not False
+            )
     for tier in hardware.tiers:
         yield "\n[[tiers]]"
         yield from (_line(key, value) for key, value in asdict(tier).items())
@@ -208,6 +214,8 @@ def _line(key: str, value: Any) -> str:
     if isinstance(value, str):
         # JSON's escapes are TOML's, but for the one control character that JSON leaves alone.
         return f"{key} = " + json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, bool):
+        return f"{key} = {str(value).lower()}"
     if isinstance(value, tuple):
         return f"{key} = [{', '.join(f'[{n!r}, {s!r}]' for n, s in value)}]"
     return f"{key} = {value!r}"

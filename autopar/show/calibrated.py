@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from statistics import median
 
 from rich.table import Table
 
 from autopar.show.table import row, table
 from autopar.show.units import nbytes, seconds
-from cost_models.hardware import Fit, Hardware
+from cost_models.collectives import ring_terms
+from cost_models.hardware import Fit, Hardware, Link
+
+BOUND = (
+    "at least: times did not rise with the bytes, so it is what the largest message proves; measure "
+    "larger ones, without --quick"
+)
 
 
 def links(hardware: Hardware) -> Table:
@@ -20,20 +28,35 @@ def links(hardware: Hardware) -> Table:
     columns = ("ranks", "busy", "latency", "per second")
     made = table("links", "link", "what", *columns, "line off by", right=columns)
     made.columns[-1].no_wrap = False
-    for name, link in (
-        ("inside a host", hardware.intra_host),
-        ("between hosts", hardware.inter_host),
-    ):
-        figures = seconds(link.latency_s), nbytes(link.bytes_per_s)
-        row(made, name, "messages", "2", "", *figures, link.kind)
+    every = {"inside a host": hardware.intra_host, "between hosts": hardware.inter_host}
+    for name, link in every.items():
+        _messages(made, f"{name}, {link.kind}" if link.kind else name, link)
         for fit in link.fits:
-            _line(made, fit)
+            if fit.collective != "send":
+                _line(made, "", fit.collective, fit)
+    if any(link.at_least or any(f.at_least for f in link.fits) for link in every.values()):
+        made.caption, made.caption_justify = BOUND, "left"
     return made
 
 
-def _line(made: Table, fit: Fit) -> None:
-    row(made, "", fit.collective, str(fit.ranks), str(fit.host_ranks or fit.ranks),
-        seconds(fit.latency_s), nbytes(fit.bytes_per_s), ", ".join(residuals(fit)))  # fmt: skip
+def _messages(made: Table, name: str, link: Link) -> None:
+    """By the messages that were sent; else by what the ring formula makes of all collectives."""
+    sent = next((fit for fit in link.fits if fit.collective == "send"), None)
+    if sent is not None:
+        _line(made, name, "messages", sent)
+        return
+    off = ", ".join(ring_residuals(link))
+    row(made, name, "messages", "" if off else "2", "", seconds(link.latency_s), _rate(link),
+        f"rings of all: {off}" if off else "")  # fmt: skip
+
+
+def _line(made: Table, name: str, what: str, fit: Fit) -> None:
+    row(made, name, what, str(fit.ranks), str(fit.host_ranks or fit.ranks),
+        seconds(fit.latency_s), _rate(fit), ", ".join(residuals(fit)))  # fmt: skip
+
+
+def _rate(one: Fit | Link) -> str:
+    return f"at least {nbytes(one.bytes_per_s)}" if one.at_least else nbytes(one.bytes_per_s)
 
 
 def residuals(fit: Fit) -> Iterator[str]:
@@ -41,3 +64,15 @@ def residuals(fit: Fit) -> Iterator[str]:
     for size, measured_s in fit.curve:
         line_s = fit.latency_s + size / fit.bytes_per_s
         yield f"{line_s / measured_s - 1:+.0%} at {nbytes(size)}"
+
+
+def ring_residuals(link: Link) -> Iterator[str]:
+    """The same of the ring formula with the link's own figures: the median over all collectives."""
+    off: defaultdict[float, list[float]] = defaultdict(list)
+    for fit in link.fits:
+        for size, measured_s in fit.curve:
+            messages, sent = ring_terms(fit.collective, size, fit.ranks)
+            ring_s = messages * link.latency_s + sent / link.bytes_per_s
+            off[size].append(ring_s / measured_s - 1)
+    for size, each in sorted(off.items()):
+        yield f"{median(each):+.0%} at {nbytes(size)}"

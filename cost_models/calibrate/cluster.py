@@ -171,7 +171,7 @@ def _inside(cluster: Cluster, effort: Effort) -> Link | None:
         return None
     hosts = [list(range(first, first + size)) for first in range(0, cluster.world, size)]
     times = _collectives(cluster, hosts, effort)
-    return with_sends(link_of(times), sends(cluster.neighbour, effort))
+    return with_sends(link_of(times), sends(cluster.neighbour, effort), cluster.world)
 
 
 def _across(cluster: Cluster, effort: Effort) -> Link | None:
@@ -185,7 +185,7 @@ def _across(cluster: Cluster, effort: Effort) -> Link | None:
         times += _collectives(cluster, [list(range(cluster.world))], effort)
     host, place = divmod(cluster.rank, size)
     peer = cluster.rank + size * (1 - 2 * (host % 2)) if host ^ 1 < hosts else None
-    link = with_sends(link_of(times), sends(peer, effort))
+    link = with_sends(link_of(times), sends(peer, effort), cluster.world)
     return with_alone(link, sends(None if place else peer, effort), size) if size > 1 else link
 
 
@@ -197,10 +197,20 @@ def _collectives(cluster: Cluster, groups: list[list[int]], effort: Effort) -> l
     return [Times(kind, ranks, cluster.world, seconds) for (kind, ranks), seconds in found.items()]
 
 
-def with_sends(link: Link, seconds: dict[int, float]) -> Link:
-    """Collectives by their own lines; a message, and what was not measured, by that of messages."""
-    line = fit_sustained(list(seconds), list(seconds.values()))
-    return replace(link, bytes_per_s=rounded(line.per_s), latency_s=rounded(line.latency_s))
+def with_sends(link: Link, seconds: dict[int, float], busy: int) -> Link:
+    """Collectives by their own lines; a message, and what was not measured, by that of messages.
+
+    They are a fit of their own, sent while so many ranks were busy.
+    """
+    times = Times("send", 2, busy, seconds)
+    fit = times.judged(times.fit())
+    return replace(
+        link,
+        bytes_per_s=fit.bytes_per_s,
+        latency_s=fit.latency_s,
+        at_least=fit.at_least,
+        fits=(*link.fits, fit),
+    )
 
 
 def with_alone(link: Link, seconds: dict[int, float], ranks: int) -> Link:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -18,19 +18,24 @@ from cost_models.errors import CostModelError
 
 SMALLEST_S = 1e-7
 """Latency of a line whose fit has none."""
-SMALLEST_S_PER_UNIT = 1e-15
-"""Slope of a line whose fit has none."""
+SEEN = 0.01
+"""Of the largest amount's time, what a slope must explain: times are not known better, and what is less
+is no rate."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Line:
-    """``t = latency_s + amount / per_s``, and the largest relative error at the measured amounts."""
+    """``t = latency_s + amount / per_s``, and the largest relative error at the measured amounts.
+
+    `at_least`: times did not rise with the amounts, so the rate is what the largest of them proves.
+    """
 
     latency_s: float
     per_s: float
     error: float
+    at_least: bool = False
 
     def seconds(self, amount: float) -> float:
         """The fitted time."""
@@ -39,16 +44,8 @@ class Line:
 
 def fit_line(amounts: Sequence[float], seconds: Sequence[float]) -> Line:
     """Latency and rate (bytes or operations per second) through measured times."""
-    latency_s, per_s = fit_rates([[1.0] * len(amounts), amounts], seconds)
-    return _line(max(1 / latency_s, SMALLEST_S), per_s, amounts, seconds)
-
-
-def _line(
-    latency_s: float, per_s: float, amounts: Sequence[float], seconds: Sequence[float]
-) -> Line:
-    line = Line(latency_s, per_s, 0.0)
-    errors = relative_errors([line.seconds(amount) for amount in amounts], seconds)
-    return Line(latency_s, per_s, max(errors))
+    _, slope = fit_slopes([[1.0] * len(amounts), amounts], seconds)
+    return _line(slope, amounts, seconds)
 
 
 def fit_sustained(amounts: Sequence[float], seconds: Sequence[float]) -> Line:
@@ -61,15 +58,39 @@ def fit_sustained(amounts: Sequence[float], seconds: Sequence[float]) -> Line:
     large = np.asarray(points[-max(2, len(points) // 2) :], dtype=float)
     terms = np.stack([np.ones(len(large)), large[:, 0]], axis=1) / large[:, 1:]
     slope = float(np.linalg.lstsq(terms, np.ones(len(large)), rcond=None)[0][1])
-    if slope <= 0:
-        return fit_line(amounts, seconds)
-    left = [(1 - slope * n / s, 1 / s) for n, s in points]
-    latency_s = sum(of * weight for of, weight in left) / sum(weight**2 for _, weight in left)
-    return _line(max(latency_s, SMALLEST_S), 1 / slope, amounts, seconds)
+    return _line(slope, amounts, seconds) if slope > 0 else fit_line(amounts, seconds)
+
+
+def _line(slope: float, amounts: Sequence[float], seconds: Sequence[float]) -> Line:
+    """With this slope and the latency that then fits all; where no slope is seen all is latency."""
+    per_s, at_least = rate(slope, amounts, seconds)
+    slope = 0.0 if at_least else slope
+    left = [(1 - slope * n / s, 1 / s) for n, s in zip(amounts, seconds, strict=True)]
+    fitted_s = sum(of * weight for of, weight in left) / sum(weight**2 for _, weight in left)
+    line = Line(max(fitted_s, SMALLEST_S), per_s, 0.0, at_least)
+    return replace(line, error=max(relative_errors(map(line.seconds, amounts), seconds)))
 
 
 def fit_rates(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Rates r so that ``seconds ~ sum(term / r)``; a term that costs nothing has a huge rate."""
+    """Rates r so that ``seconds ~ sum(term / r)``.
+
+    Of a term that costs next to nothing the rate is what its largest amount proves, as if that had
+    taken all of its time.
+    """
+    slopes = fit_slopes(terms, seconds)
+    return [rate(slope, term, seconds)[0] for slope, term in zip(slopes, terms, strict=True)]
+
+
+def rate(slope: float, amounts: Sequence[float], seconds: Sequence[float]) -> tuple[float, bool]:
+    """Amounts per second, and whether that is only what the largest of them proves."""
+    amount, less_s = max((amount, -took_s) for amount, took_s in zip(amounts, seconds, strict=True))
+    if slope * amount < SEEN * -less_s:
+        return amount / -less_s, True
+    return 1 / slope, False
+
+
+def fit_slopes(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
+    """Slopes x >= 0 so that ``seconds ~ sum(term * x)``."""
     times = np.asarray(seconds, dtype=float)
     if any(len(term) != len(times) for term in terms) or len(times) < len(terms):
         counts = ", ".join(str(len(term)) for term in terms)
@@ -77,8 +98,7 @@ def fit_rates(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> lis
     if not (np.isfinite(times).all() and (times > 0).all()):
         raise CostModelError(f"Cannot fit times that are not positive: {list(seconds)}.")
     relative = np.asarray(terms, dtype=float).T / times[:, None]
-    slopes = _non_negative(relative)
-    return [float(1 / max(slope, SMALLEST_S_PER_UNIT)) for slope in slopes]
+    return [float(slope) for slope in _non_negative(relative)]
 
 
 def rising(seconds: Sequence[float]) -> list[float]:

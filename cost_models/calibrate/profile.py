@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from cost_models.calibrate.fit import fit_line, fit_rates, fit_sustained, relative_errors, rising
+from cost_models.calibrate.fit import (
+    SMALLEST_S,
+    fit_line,
+    fit_rates,
+    fit_slopes,
+    fit_sustained,
+    rate,
+    relative_errors,
+    rising,
+)
 from cost_models.calibrate.measure import Measured
 from cost_models.calibrate.operators import ITEMSIZE
 from cost_models.collectives import ring_terms
@@ -43,8 +52,13 @@ class Times:
             rounded(line.latency_s),
             rounded(line.per_s),
             self.host_ranks,
+            at_least=line.at_least,
             curve=tuple(zip(sizes, map(rounded, rising(seconds)), strict=True)),
         )
+
+    def judged(self, fit: Fit) -> Fit:
+        """The fit with what its line is off by at worst."""
+        return replace(fit, error=rounded(max(self.errors_of(fit))))
 
     def errors_of(self, fit: Fit) -> list[float]:
         """The relative errors of a fitted line."""
@@ -113,7 +127,7 @@ def _with_memory(device: Device, cache_bytes: int, alone: Measured) -> Device:
     least = [max(s, 0.1 * s0) for s, s0 in zip(seconds, alone.elementwise_s.values(), strict=True)]
     in_cache, in_memory = fit_rates([cached, beyond], least)
     if not any(beyond) or in_memory > in_cache:
-        in_memory = in_cache
+        in_memory = in_cache = fit_rates([[sum(parts) for parts in moved]], least)[0]
     return replace(
         device,
         bytes_per_s=rounded(in_memory),
@@ -169,18 +183,22 @@ def _times(groups: Mapping[int, Measured]) -> Iterator[Times]:
 def link_of(times: list[Times]) -> Link:
     """A fit per kind, ranks and busy ranks; the ring formula's own figures serve other counts."""
     fits = _gather_below_reduce([one.fit() for one in times])
-    fits = [
-        replace(fit, error=rounded(max(t.errors_of(fit))))
-        for fit, t in zip(fits, times, strict=True)
-    ]
+    fits = [t.judged(fit) for fit, t in zip(fits, times, strict=True)]
     terms = [
         (*ring_terms(one.collective, nbytes, one.ranks), seconds)
         for one in times
         for nbytes, seconds in one.seconds.items()
     ]
     messages, nbytes, seconds = zip(*terms, strict=True)
-    messages_per_s, bytes_per_s = fit_rates([messages, nbytes], seconds)
-    return Link(rounded(bytes_per_s), rounded(1 / messages_per_s), tuple(fits), "processes, gloo")
+    latency_s, slope = fit_slopes([messages, nbytes], seconds)
+    bytes_per_s, at_least = rate(slope, nbytes, seconds)
+    return Link(
+        rounded(bytes_per_s),
+        rounded(max(latency_s, SMALLEST_S)),
+        tuple(fits),
+        "processes, gloo",
+        at_least=at_least,
+    )
 
 
 def _gather_below_reduce(fits: list[Fit]) -> list[Fit]:
@@ -193,10 +211,12 @@ def _gather_below_reduce(fits: list[Fit]) -> list[Fit]:
 def _at_least(fit: Fit, gather: Fit) -> Fit:
     if fit.collective != "all_reduce":
         return fit
+    slower = min(fit, gather, key=lambda one: one.bytes_per_s)
     return replace(
         fit,
         latency_s=max(fit.latency_s, gather.latency_s),
-        bytes_per_s=min(fit.bytes_per_s, gather.bytes_per_s),
+        bytes_per_s=slower.bytes_per_s,
+        at_least=slower.at_least,
         curve=tuple((n, max(s, gather.seconds(n))) for n, s in fit.curve),
     )
 

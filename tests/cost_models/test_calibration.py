@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 from cost_models.calibrate import calibrate
 from cost_models.calibrate.effort import QUICK, Effort
-from cost_models.calibrate.fit import fit_line, fit_rates, fit_sustained, rising
+from cost_models.calibrate.fit import Line, fit_line, fit_rates, fit_sustained, rising
 from cost_models.calibrate.measure import KINDS, Measured, combined, measure
 from cost_models.calibrate.operators import COPIES, HELD, Amount, samples
 from cost_models.calibrate.processes import run
@@ -104,6 +105,40 @@ def test_without_a_burst_it_is_the_line(latency_s: float, bytes_per_s: float) ->
     assert line.per_s == pytest.approx(bytes_per_s, rel=1e-3)
 
 
+@pytest.mark.parametrize("fit", [fit_line, fit_sustained])
+@pytest.mark.parametrize("last_s", [1.5e-3, 2e-3, 2.0001e-3])
+def test_where_times_do_not_rise_the_rate_is_what_the_largest_proves(
+    fit: Callable[[list[float], list[float]], Line], last_s: float
+) -> None:
+    """Two sizes of a quick run, of which the second takes no longer, or as good as none."""
+    line = fit([2**10, 2**18], [2e-3, last_s])
+    assert line.at_least and line.per_s == 2**18 / last_s
+    assert 1.5e-3 < line.latency_s <= 2.0001e-3 and line.error > 0.5
+    assert not fit([2**10, 2**18], [2e-3, 2.1e-3]).at_least
+
+
+def test_no_figure_of_a_flat_machine_is_a_fantasy() -> None:
+    """All times the same, whatever the size: rates are what these prove."""
+
+    def flat(busy: int) -> Measured:
+        every = dict.fromkeys([2**10, 2**18], 1e-3)
+        return replace(
+            synthetic(1.0, False),
+            matmul_s={"float32": dict.fromkeys([32, 128, 256], 1e-3)},
+            elementwise_s=dict.fromkeys([2**14, 2**20], 1e-3),
+            collectives={(kind, busy): every for kind in KINDS if busy > 1},
+        )
+
+    found = profile({1: flat(1), 2: flat(2)})
+    device, link = found.device, found.intra_host
+    assert device.flops_per_s["float32"] == pytest.approx(6 * 256**3 / 1e-3, rel=1e-2)
+    assert device.bytes_per_s <= device.cache_bytes_per_s <= 10 * 2**20 / 1e-3
+    assert link.at_least and 2**17 / 1e-3 <= link.bytes_per_s * 1.001 <= 1.01 * 2**18 / 1e-3
+    for fit in link.fits:
+        assert fit.at_least and fit.bytes_per_s == pytest.approx(2**18 / 1e-3, rel=1e-3)
+    assert parse(to_text(found), "printed") == found
+
+
 def test_noise_that_falls_leaves_the_line() -> None:
     assert fit_sustained([1e3, 1e6], [2e-3, 1e-3]) == fit_line([1e3, 1e6], [2e-3, 1e-3])
 
@@ -127,6 +162,7 @@ def test_rates_of_several_terms() -> None:
     first, second = [1.0, 1.0, 2.0, 5.0], [0.0, 3.0, 1.0, 9.0]
     seconds = [a / 10 + b / 100 for a, b in zip(first, second, strict=True)]
     assert fit_rates([first, second], seconds) == pytest.approx([10, 100])
+    assert fit_rates([first, second], [1.0, 1.0, 2.0, 5.0]) == pytest.approx([1.0, 9.0 / 5.0])
 
 
 def synthetic(slower: float, collectives: bool) -> Measured:

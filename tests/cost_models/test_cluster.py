@@ -63,10 +63,21 @@ def test_messages_have_a_line_of_their_own() -> None:
     sizes = (1000, 10**6)
     seconds = {n: 1e-3 + n / 1e7 for n in sizes}
     times = [Times(kind, 2, 4, seconds) for kind in ("all_reduce", "all_gather")]
-    link = with_sends(link_of(times), {n: 2e-4 + n / 5e7 for n in sizes})
+    link = with_sends(link_of(times), {n: 2e-4 + n / 5e7 for n in sizes}, 4)
     assert link.bytes_per_s == pytest.approx(5e7) and link.latency_s == pytest.approx(2e-4)
     fit = link.fits[0]
     assert fit.bytes_per_s == pytest.approx(1e7) and fit.host_ranks == 4
+    sent = link.fits[-1]
+    assert (sent.collective, sent.ranks, sent.host_ranks) == ("send", 2, 4)
+    assert sent.curve == ((1000, 2.2e-4), (10**6, 0.0202)) and sent.error < 1e-2
+
+
+def test_messages_that_do_not_rise_have_a_rate_at_least() -> None:
+    flat = dict.fromkeys([2**10, 2**18], 1e-3)
+    link = with_sends(link_of([Times("all_gather", 2, 2, flat)]), flat, 2)
+    assert link.at_least and link.bytes_per_s == pytest.approx(2**18 / 1e-3, rel=1e-3)
+    hardware = replace(load("h100"), intra_host=link)
+    assert parse(to_text(hardware), "here").intra_host == link
 
 
 def test_one_rank_alone_may_have_more_of_a_shared_link() -> None:
@@ -103,7 +114,7 @@ def test_of_accelerators_the_links_are_measured() -> None:
     base, found = load("h100"), run(2, _links_of_an_accelerator)
     found.check()
     assert found.devices_per_host == 2 and found.inter_host == base.inter_host
-    assert {fit.collective for fit in found.intra_host.fits} == set(KINDS)
+    assert {fit.collective for fit in found.intra_host.fits} == {*KINDS, "send"}
     assert found.intra_host.kind == "ranks, gloo" and found.intra_host.bytes_per_s > 0
     assert replace(found.device, overlap=0.0) == replace(base.device, overlap=0.0)
     assert "links measured" in found.source and base.source in found.source
