@@ -2,17 +2,22 @@
 
 `nbytes` is always the larger tensor on one rank: the output of an all-gather, the input of a
 reduce-scatter or an all-to-all, the tensor of an all-reduce, a broadcast or a send.
+
+Where a link has fits, a number of ranks that was measured takes what was measured.  Any other takes
+what the formula says, and what the next smaller number that was measured took beyond its own formula;
+never less than that number took, and no more than the next larger one: so more ranks are not faster.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import NormalDist
 
 from cost_models.algorithms import BY_NAME, axis_levels
 from cost_models.errors import CostModelError
-from cost_models.machine import Hardware, Link
+from cost_models.machine import Fit, Hardware, Link
 
 # kind -> (messages per rank, share of nbytes sent by each rank), as functions of n ranks.
 _RING: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
@@ -38,17 +43,34 @@ def collective_seconds(kind: str, nbytes: float, ranks: int, link: Link) -> floa
 
 
 def _alone(kind: str, nbytes: float, ranks: int, link: Link) -> float:
-    messages, sent = ring_terms(kind, nbytes, ranks)
+    ring_s = _ring_seconds(kind, nbytes, ranks, link)
     if nbytes < 0:
         raise CostModelError(f"A {kind} of {nbytes} bytes makes no sense.")
     if ranks == 1:
         return 0.0
-    for fit in link.fits:
-        if (fit.collective, fit.ranks) == (kind, ranks):
+    fits = [fit for fit in link.fits if fit.collective == kind]
+    for fit in fits:
+        if fit.ranks == ranks:
             return fit.seconds(nbytes)
-    ring = messages * link.latency_s + sent / link.bytes_per_s
+    fewer = max((f for f in fits if 1 < f.ranks < ranks), key=_ranks_of, default=None)
+    more = min((f for f in fits if f.ranks > ranks), key=_ranks_of, default=None)
+    least_s = 0.0
+    if fewer is not None:
+        least_s = fewer.seconds(nbytes)
+        ring_s += max(0.0, least_s - _ring_seconds(kind, nbytes, fewer.ranks, link))
     others = (BY_NAME[name](kind, nbytes, link) for name in link.algorithms)
-    return min([ring, *(seconds for seconds in others if seconds is not None)])
+    seconds = min([ring_s, *(seconds for seconds in others if seconds is not None)])
+    most_s = math.inf if more is None else more.seconds(nbytes)
+    return max(least_s, min(seconds, most_s))
+
+
+def _ranks_of(fit: Fit) -> int:
+    return fit.ranks
+
+
+def _ring_seconds(kind: str, nbytes: float, ranks: int, link: Link) -> float:
+    messages, sent = ring_terms(kind, nbytes, ranks)
+    return messages * link.latency_s + sent / link.bytes_per_s
 
 
 def ring_terms(kind: str, nbytes: float, ranks: int) -> tuple[int, float]:
@@ -82,6 +104,7 @@ def axis_link(hardware: Hardware, stride: int, size: int, kind: str = "all_reduc
     it has the adapters of all of them, which are its rails, and one step in so many pays the longer
     latency.  In an all-to-all each rank has its own share for what leaves the group, which is what it
     sends to all ranks but those inside, and so are the messages with the longer latency.
+    What was measured of the ranks inside says what the axis takes at least.
     """
     narrowest, _ = hardware.borders[0]
     link = hardware.intra_host.reaching(min(size, narrowest // stride) - 1)
@@ -97,8 +120,23 @@ def axis_link(hardware: Hardware, stride: int, size: int, kind: str = "all_reduc
             leaving,
             bytes_per_s=min(link.bytes_per_s, leaving.bytes_per_s * rails),
             latency_s=link.latency_s + (leaving.latency_s - link.latency_s) * late,
+            fits=_fits_of(size, inside, devices, link, leaving),
         )
     others = tuple(name for name in hardware.chosen_from if name != "ring")
     if not others:
         return link
     return replace(link, levels=axis_levels(hardware, stride, size), algorithms=others)
+
+
+def _fits_of(size: int, inside: int, devices: int, link: Link, leaving: Link) -> tuple[Fit, ...]:
+    """What was measured that speaks of an axis of which `inside` ranks lie in each group of `devices`.
+
+    Beyond the group: of as many ranks; or of other numbers that leave it on as many rails, which are
+    all of its devices', or one where only some of the ranks that were busy belonged together.
+    """
+    beyond = (
+        fit
+        for fit in leaving.fits
+        if fit.ranks == size or (devices if fit.host_ranks in (0, fit.ranks) else 1) == inside
+    )
+    return (*beyond, *(fit for fit in link.fits if fit.ranks <= inside))

@@ -142,8 +142,48 @@ def test_more_bytes_never_cost_less(
 ) -> None:
     link = load(name).intra_host.shared_by(busy)
     less = collective_seconds(kind, nbytes, ranks, link)
-    assert 0 <= less <= collective_seconds(kind, nbytes + more, ranks, link)
+    assert 0 <= less <= collective_seconds(kind, nbytes + more, ranks, link) * (1 + 1e-12)
     assert (less == 0) == (ranks == 1)
+
+
+@pytest.mark.parametrize("kind", KINDS[:-1])
+@pytest.mark.parametrize("nbytes", [0.0, 1e3, 1e6, 1e9])
+@pytest.mark.parametrize("stride", [1, 16])
+def test_more_ranks_are_not_faster(kind: str, nbytes: float, stride: int) -> None:
+    """The profile of CPUs has fits of 2 and 4 ranks; at stride 16 a fifth is on another host."""
+    hardware = load("cpu")
+    seconds = [
+        collective_seconds(kind, nbytes, n, axis_link(hardware.filled(n), stride, n, kind))
+        for n in range(1, 20)
+    ]
+    assert seconds == sorted(seconds)
+
+
+def test_ranks_beside_those_that_were_measured_take_what_lies_between() -> None:
+    """As much beyond the formula as the next smaller number, and no more than the next larger one."""
+    fits = (Fit("all_to_all", 2, 1e-3, 1e9), Fit("all_to_all", 8, 1.2e-3, 1e9))
+    link = Link(1e9, 1e-4, fits)
+    took = [collective_seconds("all_to_all", 0.0, n, link) for n in (2, 3, 4, 8, 9)]
+    assert took == pytest.approx([1e-3, 1.1e-3, 1.2e-3, 1.2e-3, 1.3e-3])
+    noisy = replace(link, fits=(fits[0], replace(fits[1], latency_s=1e-5)))
+    assert collective_seconds("all_to_all", 0.0, 3, noisy) == pytest.approx(1e-3)
+    lucky = replace(link, fits=(replace(fits[0], latency_s=1e-5),))
+    assert collective_seconds("all_to_all", 0.0, 3, lucky) == pytest.approx(2e-4)
+
+
+def test_beyond_a_host_fits_count_that_leave_it_on_as_many_rails() -> None:
+    """One rank of each of two hosts while all sixteen were busy, and all sixteen."""
+    across, whole = Fit("all_reduce", 2, 100.0, 1.0, 16), Fit("all_reduce", 16, 900.0, 1.0, 16)
+    inside = Fit("all_reduce", 2, 1.0, 1.0, 8)
+    measured = replace(
+        HOST,
+        intra_host=replace(HOST.intra_host, fits=(inside,)),
+        inter_host=replace(HOST.inter_host, fits=(across, whole)),
+    )
+    assert axis_link(measured, 8, 2).fits == axis_link(measured, 8, 4).fits == (across,)
+    assert axis_link(measured, 1, 16).fits == axis_link(measured, 1, 32).fits == (whole, inside)
+    assert axis_link(measured, 4, 4).fits == (inside,), "two rails: nobody measured them"
+    assert collective_seconds("all_reduce", 0.0, 4, axis_link(measured, 8, 4)) == 100.0 + 36.0
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
