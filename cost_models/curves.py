@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from cost_models.names import DTYPES, TIMED, is_operator, meant
+
 Direction = Literal["forward", "backward"]
 Points = tuple[tuple[float, float], ...]
 
@@ -42,11 +44,28 @@ class Curve:
     def figures(self, name: str) -> Iterator[tuple[str, float, str]]:
         """Key and value of every figure, and the range that it must be in."""
         for direction, points in (("forward", self.forward), ("backward", self.backward)):
+            yield f"{name}.{direction}: the number of points", len(points), "positive"
             before = 0.0
             for nbytes, reached in points:
                 yield f"{name}.{direction}: the bytes to {nbytes}", nbytes - before, "positive"
                 yield f"{name}.{direction}: the share at {nbytes}", reached, "positive"
                 before = nbytes
+
+    def misnamed(self) -> Iterator[str]:
+        """What is wrong with its names."""
+        counts = ALIKE.get(self.operator)
+        if counts is not None:
+            yield (
+                f"device.curves: {self.operator!r} is timed as {counts!r}; write operator = "
+                f'"{counts}".'
+            )
+        elif not is_operator(self.operator):
+            yield (
+                f"device.curves: {self.operator!r} is no operator of torch's; one of your own is "
+                f"written with its namespace, as in mine.{self.operator}. {meant(self.operator, TIMED)}"
+            )
+        if self.dtype not in DTYPES:
+            yield f"device.curves: {self.dtype!r} is no dtype of torch's. {meant(self.dtype, DTYPES)}"
 
 
 def share(
@@ -67,9 +86,13 @@ def share(
 
 
 def operator(op: str) -> str:
-    """The name that a curve has for ``aten.mm.default``: that of the operator it is timed as."""
-    name = op.split(".")[1] if "." in op else op
-    return ALIKE.get(name, name)
+    """The name that a curve has for ``aten.mm.default``: that of the operator it is timed as.
+
+    Another library's keeps its namespace: ``mine.mm`` is not torch's.
+    """
+    namespace, _, rest = op.partition(".")
+    name = rest.split(".")[0] or op
+    return ALIKE.get(name, name) if namespace in ("aten", "autopar", op) else f"{namespace}.{name}"
 
 
 def rounded(value: float) -> float:

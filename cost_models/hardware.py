@@ -68,13 +68,24 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
 def save(hardware: Hardware, path: str | Path) -> None:
     """Write a profile; an interrupted write leaves the old file whole."""
     hardware.check()
-    target = Path(path)
+    target, written = Path(path), to_text(hardware)
     if not target.parent.is_dir():
         raise ProfileError(f"Cannot write {target}: there is no folder {target.parent}.")
+    if target.is_dir():
+        raise ProfileError(f"Cannot write {target}: it is a folder. Name a file, as mine.toml.")
+    try:
+        _replace(target, written)
+    except OSError as error:
+        raise ProfileError(
+            f"Cannot write {target}: {error.strerror or error}. Name a file where you may write."
+        ) from None
+
+
+def _replace(target: Path, written: str) -> None:
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("x", encoding="utf-8") as stream:
-            stream.write(to_text(hardware))
+            stream.write(written)
         os.replace(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)

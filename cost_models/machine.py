@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cost_models.curves import Curve
 from cost_models.errors import ProfileError
+from cost_models.names import COLLECTIVES, DTYPES, meant
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 """Of collectives; every library has the first."""
@@ -146,6 +147,22 @@ class Link:
                 yield f"{name}.fits.curve: the bytes to {point}", point[0] - before[0], "positive"
                 before = point
 
+    def misnamed(self, name: str) -> Iterator[str]:
+        """Fits of collectives that there are not, and two of the same."""
+        seen: set[tuple[object, ...]] = set()
+        for fit in self.fits:
+            if fit.collective not in COLLECTIVES:
+                yield (
+                    f"{name}.fits: {fit.collective!r} is no collective. "
+                    f"{meant(fit.collective, COLLECTIVES)}"
+                )
+            if (key := (fit.collective, fit.ranks, _busy(fit))) in seen:
+                yield (
+                    f"{name}.fits has two of {fit.collective} among {fit.ranks} ranks while "
+                    f"{_busy(fit)} are busy; leave one out."
+                )
+            seen.add(key)
+
     def among(self, ranks: int) -> float:
         """Bytes per second of each of so many ranks of a host, or of a rack, that send at the same time.
 
@@ -225,7 +242,7 @@ class Hardware:
         """Raise `ProfileError` unless every figure is finite and in its range."""
         name = self.device.name
         for key, value, wanted in self._figures():
-            if not (math.isfinite(value) and _RANGES[wanted](value)):
+            if not (abs(value) <= sys.float_info.max and _RANGES[wanted](value)):
                 raise ProfileError(f"Profile {name!r}: {key} is {value}, not {wanted}.")
         if not self.device.flops_per_s:
             raise ProfileError(f"Profile {name!r} has no device.flops_per_s.")
@@ -250,6 +267,9 @@ class Hardware:
             )
         if not self.source or not self.date:
             raise ProfileError(f"Profile {name!r} must state its source and its date.")
+        wrong = next(self._misnamed(), None)
+        if wrong is not None:
+            raise ProfileError(f"Profile {name!r}: {wrong}")
 
     @property
     def chosen_from(self) -> tuple[str, ...]:
@@ -294,6 +314,20 @@ class Hardware:
             cores=0,
             shared={},
         )
+
+    def _misnamed(self) -> Iterator[str]:
+        """What names nothing, or something that was spoken of before: it would count for nothing."""
+        for dtype in self.device.flops_per_s:
+            if dtype not in DTYPES:
+                yield f"device.flops_per_s.{dtype} is no dtype of torch's. {meant(dtype, DTYPES)}"
+        seen: set[tuple[object, ...]] = set()
+        for curve in self.device.curves:
+            yield from curve.misnamed()
+            if (key := (curve.operator, curve.dtype)) in seen:
+                yield f"device.curves has two of {curve.operator} in {curve.dtype}; leave one out."
+            seen.add(key)
+        for name, link in (("intra_host", self.intra_host), ("inter_host", self.inter_host)):
+            yield from link.misnamed(name)
 
     def _figures(self) -> Iterator[tuple[str, float, str]]:
         """Key and value of every figure, and the range that it must be in."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, fields, replace
@@ -42,15 +43,21 @@ _WORDS = {
 
 def parse(text: str, source: str) -> Hardware:
     """Read a profile's text; errors name `source`, the key and what to do."""
+    data = _table_of(text, source)
     try:
-        data = tomllib.loads(text)
         hardware = _hardware(data)
         hardware.check()
-    except tomllib.TOMLDecodeError as error:
-        raise ProfileError(f"{source} is not TOML: {error}. {_REMEDY}") from None
     except ProfileError as error:
         raise ProfileError(f"{source}: {error} {_REMEDY}") from None
     return hardware
+
+
+def _table_of(text: str, source: str) -> dict[str, Any]:
+    """Python reads no number of thousands of digits, and no lists in lists without end."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProfileError(f"{source} is not TOML: {error}. {_REMEDY}") from None
 
 
 def to_text(hardware: Hardware) -> str:
@@ -147,6 +154,8 @@ def _checked(known: list[Field[Any]], data: Mapping[str, Any], where: str) -> di
 
 
 def _check_type(value: Any, wanted: str, key: str) -> None:
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ProfileError(f"{key} is beyond {sys.float_info.max:.2g}.")
     if isinstance(value, bool) != (wanted == "bool") or not isinstance(value, _TYPES[wanted]):
         raise ProfileError(f"{key} is {value!r}, not {_WORDS.get(wanted, 'a table')}.")
 
@@ -160,7 +169,7 @@ def _table(data: Mapping[str, Any], key: str, where: str = "") -> Mapping[str, A
 
 
 def _ranks(key: str) -> int:
-    if not key.isdecimal():
+    if not (key.isdecimal() and len(key) < 10):
         raise ProfileError(f"The table [shared.{key}] must be named for a number of ranks.")
     return int(key)
 

@@ -55,6 +55,7 @@ def test_a_profile_keeps_its_curves() -> None:
         ("[[1e3, 0.0]]", r"device\.curves\[0\]\.forward: the share at 1000\.0"),
         ("[[1e3]]", r"device\.curves\.forward holds \[1000\.0\]"),
         ("[['a', 1.0]]", r"device\.curves\.forward is 'a'"),
+        ("[]", r"device\.curves\[0\]\.forward: the number of points is 0, not positive"),
         ("'none'", r"device\.curves\[0\]\.forward is 'none', not a list of pairs"),
     ],
 )
@@ -65,3 +66,30 @@ def test_curves_that_mean_nothing_are_refused(points: str, says: str) -> None:
     assert wrong != text
     with pytest.raises(ProfileError, match=says):
         parse(wrong, "wrong.toml")
+
+
+@pytest.mark.parametrize(
+    ("curve", "says"),
+    [
+        (replace(TANH, operator="tahn"), r"'tahn' is no operator .* mine\.tahn\. .* mean 'tanh'"),
+        (replace(TANH, operator="mm"), "'mm' is timed as 'linear'; write operator = \"linear\""),
+        (replace(TANH, operator="relu"), "'relu' is timed as 'mul'"),
+        (replace(TANH, dtype="fp32"), "'fp32' is no dtype of torch's. Did you mean 'float32'"),
+        (LINEAR, "has two of linear in float32; leave one out"),
+    ],
+)
+def test_curves_that_no_operator_would_find_are_refused(curve: Curve, says: str) -> None:
+    hardware = load("h100")
+    made = replace(hardware, device=replace(hardware.device, curves=(LINEAR, curve)))
+    with pytest.raises(ProfileError, match=says):
+        parse(to_text(made), "wrong.toml")
+
+
+def test_any_operator_may_have_a_curve_and_of_other_libraries_their_own() -> None:
+    names = ("tanh", "batch_norm", "_to_copy", "routed_experts", "mine.tanh")
+    curves = tuple(replace(TANH, operator=name, dtype="float16") for name in names)
+    hardware = load("h100")
+    replace(hardware, device=replace(hardware.device, curves=curves)).check()
+    for op in ("aten.tanh.default", "autopar.routed_experts.default", "mine.tanh.default"):
+        assert share(curves, op, "float16", "forward", 1e3) == 0.1
+    assert share(curves[:1], "mine.tanh.default", "float16", "forward", 1e3) == 1.0

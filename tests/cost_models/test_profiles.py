@@ -38,7 +38,11 @@ words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 def links(draw: st.DrawFn) -> Link:
     kinds = st.sampled_from(["all_reduce", "all_gather", "send"])
     counts = st.integers(min_value=1, max_value=99)
-    fits = st.lists(st.builds(Fit, kinds, counts, positive, positive, counts, fraction), max_size=2)
+    fits = st.lists(
+        st.builds(Fit, kinds, counts, positive, positive, counts, fraction),
+        max_size=2,
+        unique_by=lambda fit: (fit.collective, fit.ranks, fit.host_ranks),
+    )
     return Link(draw(positive), draw(positive), tuple(draw(fits)), draw(words))
 
 
@@ -221,6 +225,15 @@ def test_unknown_name_suggests_and_lists() -> None:
         load("a10")
 
 
+FIT = """
+[[intra_host.fits]]
+collective = "{}"
+ranks = 2
+latency_s = 1e-5
+bytes_per_s = 1e9
+"""
+
+
 def _swap(old: str, new: str) -> Callable[[str], str]:
     def swap(profile: str) -> str:
         assert old in profile
@@ -264,6 +277,17 @@ def _swap(old: str, new: str) -> Callable[[str], str]:
         (lambda p: "tiers = 3\n" + p.split("[[tiers]]")[0], "tiers is 3, not a list of tables"),
         (_swap('kind = "InfiniBand HDR"', "kind = 7"), "inter_host.kind is 7, not text"),
         (lambda p: p.replace("cache_bytes = 0.0", "cache_bytes = 1.0"), "cache_bytes_per_s is below"),
+        (_swap("\nbfloat16 =", "\nbf16 ="), r"flops_per_s.bf16 is no dtype .* mean 'bfloat16'"),
+        (_swap("\nbfloat16 =", '\n"torch.bfloat16" ='), r"torch.bfloat16 is no .* mean 'bfloat16'"),
+        (_swap("\nbfloat16 =", '\n"b f" ='), "flops_per_s.b f is no dtype of torch's"),
+        (lambda p: p + FIT.format("allreduce"), r"intra_host.fits: 'allreduce' is .* 'all_reduce'"),
+        (lambda p: p + 2 * FIT.format("send"), "has two of send among 2 ranks while 2 are busy"),
+        (_swap("80000000000.0", "1" + "0" * 400), r"device.memory_bytes is beyond 1.8e\+308"),
+        (_swap("devices_per_host = 8", "devices_per_host = 0x" + "f" * 5000), "per_host is beyond"),
+        (_swap("80000000000.0", "1" + "0" * 5000), "is not TOML: Exceeds the limit"),
+        (_swap("80000000000.0", "[" * 100_000), "is not TOML"),
+        (lambda p: p + f"\n[shared.{'9' * 400}]\nflops = 1.0\n", "named for a number of ranks"),
+        (_swap('kind = "NVLink', 'at_least = 1\nkind = "NVLink'), "is 1, not true or false"),
     ],
 )  # fmt: skip
 def test_bad_file_names_itself_the_key_and_the_remedy(
@@ -306,6 +330,12 @@ def test_save_writes_whole_files_or_none(tmp_path: Path) -> None:
     assert load(path) == load("cpu")
     with pytest.raises(ProfileError, match="no folder"):
         save(load("cpu"), tmp_path / "nowhere" / "mine.toml")
+    with pytest.raises(ProfileError, match=r"it is a folder\. Name a file"):
+        save(load("cpu"), tmp_path)
+    with pytest.raises(
+        ProfileError, match=r"Cannot write /proc/mine\.toml: .* where you may write"
+    ):
+        save(load("cpu"), "/proc/mine.toml")
     assert [file.name for file in tmp_path.iterdir()] == ["mine.toml"]
 
 

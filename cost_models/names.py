@@ -1,0 +1,43 @@
+"""Names that profiles may use: dtypes, collectives and operators; what is misspelt would say nothing."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+DTYPES = frozenset([
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "complex128", "complex64", "complex32",
+    "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool", "int1",
+    "int2", "int3", "int4", "int5", "int6", "int7", "uint1", "uint2", "uint3", "uint4", "uint5",
+    "uint6", "uint7", "qint32", "qint8", "quint8", "quint4x2", "quint2x4", "bits16", "bits8",
+    "bits4x2", "bits2x4", "bits1x8",
+])  # fmt: skip
+"""As torch calls them."""
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
+TIMED = frozenset([
+    "linear", "scaled_dot_product_attention", "cross_entropy", "embedding", "gelu", "silu", "tanh",
+    "sigmoid", "exp", "log", "cos", "rsqrt", "pow", "softmax", "mean", "dropout", "add", "mul",
+    "cat", "layer_norm", "rms_norm",
+])  # fmt: skip
+"""Operators of which a calibration makes curves."""
+OWN = frozenset(["count_valid", "routed_experts"])
+"""Operators that autopar has and torch does not."""
+
+
+def is_operator(name: str) -> bool:
+    """Whether there is one: torch's, autopar's, or a library's that is named with its namespace."""
+    if name in TIMED or name in OWN:
+        return True
+    namespace, _, own = name.rpartition(".")
+    if namespace:
+        return namespace.isidentifier() and own.isidentifier()
+    import torch
+
+    return name.isidentifier() and callable(getattr(torch.ops.aten, name, None))
+
+
+def meant(name: str, known: Collection[str]) -> str:
+    """``Did you mean 'tanh'?``, or a few that there are."""
+    close = difflib.get_close_matches(name, sorted(known), 1, 0.5)
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(sorted(known))}."
