@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Placement
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn.modules.module import _IncompatibleKeys
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
@@ -49,6 +50,29 @@ def spec(mesh: DeviceMesh, placements: tuple[Placement, ...], whole: torch.Tenso
 def dtensor(local: torch.Tensor, layout: DTensorSpec) -> DTensor:
     """A DTensor over this local tensor, without copies, checks or communication."""
     return DTensor(local, layout, requires_grad=False)
+
+
+def dtensor_like(local: torch.Tensor, other: DTensor) -> DTensor:
+    """A DTensor over this local tensor, laid out like another one, of its own dtype."""
+    layout = other._spec
+    if layout.tensor_meta is not None and layout.tensor_meta.dtype != local.dtype:
+        meta = TensorMeta(layout.tensor_meta.shape, layout.tensor_meta.stride, local.dtype)
+        layout = DTensorSpec(layout.mesh, layout.placements, tensor_meta=meta)
+    return dtensor(local, layout)
+
+
+def laid_out_alike(one: DTensor, other: DTensor) -> bool:
+    """Whether ranks hold the same parts of both."""
+    return one._spec is other._spec or one._spec.placements == other._spec.placements
+
+
+def has_step_hooks(optimizer: torch.optim.Optimizer, but: Sequence[Callable[..., Any]]) -> bool:
+    """Whether anybody else is called before or behind each of its steps."""
+    hooks = (
+        _global_optimizer_pre_hooks, _global_optimizer_post_hooks,
+        optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks,
+    )  # fmt: skip
+    return any(hook not in but for each in hooks for hook in each.values())
 
 
 def local_of(parameter: DTensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from autopar.runtime import _torch
 from autopar.runtime.entry import Entry
 from autopar.runtime.pieces import Hop, Pieces
+from autopar.runtime.updates import update_locally
 
 
 @dataclass(eq=False)
@@ -43,6 +44,7 @@ class Slot:
 
     def __post_init__(self) -> None:
         self.leaf = self.new_leaf()
+        update_locally(self.parameter)
 
     @property
     def local(self) -> torch.Tensor:

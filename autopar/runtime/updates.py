@@ -1,0 +1,139 @@
+"""Optimizers that update element by element step on the local tensors themselves.
+
+PyTorch spends half a millisecond per parameter on a step of DTensors, ten times what plain tensors
+take.  While such an optimizer steps, its groups and its state hold this rank's tensors in the place of
+the DTensors over them; they are put back as soon as it is done, so that nothing else of it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn, optim
+from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from autopar.runtime import _torch
+
+ELEMENTWISE = (
+    optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax,
+    optim.Adagrad, optim.Adadelta, optim.RMSprop, optim.Rprop, optim.ASGD,
+)  # fmt: skip
+"""Those of torch in which no element of a parameter looks at another; not what derives from them."""
+OURS = "_autopar_updates_locally"
+State = dict[str, Any]
+
+
+def update_locally(parameter: nn.Parameter) -> None:
+    """From now on a DTensor parameter may be stepped on as a plain tensor."""
+    setattr(parameter, OURS, True)
+    if not _Hooks.installed:
+        _Hooks.installed = True
+        register_optimizer_step_pre_hook(_before)
+        register_optimizer_step_post_hook(_after)
+
+
+class _Hooks:
+    installed = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Swapped:
+    """One parameter, the local tensor in its place, and its state before the step."""
+
+    parameter: nn.Parameter
+    local: torch.Tensor
+    state: State | None
+
+
+_SWAPPED: WeakKeyDictionary[optim.Optimizer, list[list[_Swapped]]] = WeakKeyDictionary()
+"""By optimizer, group by group: those that are in a step, or that failed in one."""
+
+
+def _before(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+    _put_back(optimizer)  # a step that raised left its tensors there
+    if _recomputes(args, kwargs) or not _is_elementwise(optimizer):
+        return
+    _SWAPPED[optimizer] = [
+        [_swapped(optimizer, parameter) for parameter in group["params"]]
+        for group in optimizer.param_groups
+    ]
+    for group, swapped in zip(optimizer.param_groups, _SWAPPED[optimizer], strict=True):
+        group["params"] = [each.local for each in swapped]
+
+
+def _after(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+    _put_back(optimizer)
+
+
+def _recomputes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a closure runs within the step: its backward gives gradients to the parameters."""
+    return any(given is not None for given in (*args[1:], *kwargs.values()))
+
+
+def _is_elementwise(optimizer: optim.Optimizer) -> bool:
+    """Whether all of it may be stepped on locally, and nobody looks at it just before or behind."""
+    return (
+        type(optimizer) in ELEMENTWISE
+        and not _torch.has_step_hooks(optimizer, (_before, _after))
+        and not any(group.get("differentiable") for group in optimizer.param_groups)
+        and all(_is_ours(optimizer, parameter) for parameter in _parameters(optimizer))
+    )
+
+
+def _parameters(optimizer: optim.Optimizer) -> Iterator[Any]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _is_ours(optimizer: optim.Optimizer, parameter: Any) -> bool:
+    """Whether gradient and state are laid out as the parameter, which is not a single number."""
+    if not hasattr(parameter, OURS) or parameter.dim() == 0:
+        return False
+    beside = [parameter.grad, *optimizer.state.get(parameter, {}).values()]
+    large = [value for value in beside if isinstance(value, torch.Tensor) and value.dim()]
+    return all(isinstance(v, DTensor) and _torch.laid_out_alike(v, parameter) for v in large)
+
+
+def _swapped(optimizer: optim.Optimizer, parameter: Any) -> _Swapped:
+    local = _torch.local_of(parameter).detach()
+    if parameter.grad is not None:
+        local.grad = _torch.local_of(parameter.grad)
+    state = optimizer.state.pop(parameter, None)
+    if state is not None:
+        optimizer.state[local] = {key: _local(value) for key, value in state.items()}
+    return _Swapped(parameter, local, state)
+
+
+def _local(value: Any) -> Any:
+    return _torch.local_of(value) if isinstance(value, DTensor) else value
+
+
+def _put_back(optimizer: optim.Optimizer) -> None:
+    groups = _SWAPPED.pop(optimizer, [])
+    for group, swapped in zip(optimizer.param_groups, groups, strict=False):
+        group["params"] = [each.parameter for each in swapped]
+        for each in swapped:
+            state = optimizer.state.pop(each.local, None)
+            if state is not None:
+                optimizer.state[each.parameter] = _distributed(each, state)
+
+
+def _distributed(swapped: _Swapped, state: State) -> State:
+    """What is laid out as the parameter, as DTensors: those of before, where they were there."""
+    before = swapped.state or {}
+    for key, value in state.items():
+        old = before.get(key)
+        if isinstance(old, DTensor) and _torch.local_of(old) is value:
+            state[key] = old
+        elif isinstance(value, torch.Tensor) and value.dim() and value.shape == swapped.local.shape:
+            assert isinstance(swapped.parameter, DTensor)
+            state[key] = _torch.dtensor_like(value, swapped.parameter)
+    return state
