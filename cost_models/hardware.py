@@ -19,8 +19,12 @@ __all__ = [
 ]  # fmt: skip
 
 
-CARDS = frozenset(["pcie", "nvl"])
-"""What drivers add to the names of devices that the profiles do not speak of."""
+OTHERS = re.compile("pcie|nvl|cnx|fhhl|mig|grid|[0-9]+[abcq]")
+"""What drivers add to the names of devices that the profiles do not speak of: cards, parts of a device,
+and virtual ones (of 10 GB: A100-10C)."""
+MEMORY_OFF = 0.1
+"""A driver's figure is this far from the profile's at most: one counts in GiB, another without what is
+reserved."""
 
 
 def names() -> tuple[str, ...]:
@@ -102,9 +106,9 @@ def detect() -> str:
     name = named(found.name, found.total_memory)
     if name is None:
         raise UnknownHardwareError(
-            f"No profile fits this machine's {found.name!r}. Pass hardware= with one of "
-            f"{', '.join(names())}, or with your own file: start from what `autopar hardware h100` "
-            "prints."
+            f"No profile fits this machine's {found.name!r} with {found.total_memory / 1e9:.1f} GB. "
+            f"Pass hardware= with one of {', '.join(names())}, or with your own file: start from what "
+            "`autopar hardware h100` prints."
         )
     return name
 
@@ -112,12 +116,13 @@ def detect() -> str:
 def named(device: str, memory_bytes: float) -> str | None:
     """The profile of a device that a driver calls so; of several the one with as much memory.
 
-    None for the cards of the same name: they are slower, and have other links.
+    None for the cards of the same name, which are slower and have other links; for parts of a device,
+    such as MIG makes, and virtual ones; and where no profile has about as much memory.
     """
     words = set(re.split("[^a-z0-9]+", device.lower()))
-    if words & CARDS:
+    if any(map(OTHERS.fullmatch, words)):
         return None
-    fitting = [name for name in names() if name != "cpu" and name.split("_")[0] in words]
-    return min(
-        fitting, key=lambda name: abs(load(name).device.memory_bytes - memory_bytes), default=None
-    )
+    of_name = (name for name in names() if name != "cpu" and name.split("_")[0] in words)
+    off_by = {name: abs(memory_bytes / load(name).device.memory_bytes - 1) for name in of_name}
+    nearest = min(off_by, key=off_by.__getitem__, default=None)
+    return nearest if nearest is not None and off_by[nearest] <= MEMORY_OFF else None

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from cost_models.hardware import (
     Link,
     Share,
     Tier,
+    detect,
     load,
     named,
     names,
@@ -159,6 +161,16 @@ def test_every_profile_is_checked_here() -> None:
         ("NVIDIA A100-PCIE-40GB", 42, None),
         ("NVIDIA GH200 480GB", 100, None),
         ("NVIDIA GB200", 192, None),
+        ("Tesla V100-SXM2-16GB", 17, "v100"),
+        ("Tesla V100-FHHL-16GB", 17, None),
+        ("NVIDIA H100 CNX", 85, None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 5.1, None),
+        ("NVIDIA H100 80GB HBM3 MIG 7g.80gb", 85, None),
+        ("GRID A100-10C", 10.7, None),
+        ("NVIDIA A100-40C", 42, None),
+        ("NVIDIA A100-SXM-64GB", 68, None),
+        ("NVIDIA H100 64GB HBM3", 68.7, None),
+        ("AMD Instinct MI300X", 25.7, None),
     ],
 )
 def test_a_device_is_known_by_its_name_and_memory(driver: str, gb: float, name: str | None) -> None:
@@ -344,3 +356,13 @@ def test_the_profile_in_the_documentation_is_one() -> None:
     written = page.split("```toml\n")[1].split("```")[0]
     hardware = parse(written, "docs/hardware.md")
     assert hardware.device.name == "mine" and hardware.tiers[0].devices == 256
+
+
+def test_a_device_without_a_profile_is_named_with_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = SimpleNamespace(name="NVIDIA H100 64GB HBM3", total_memory=68.7e9)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: found)
+    with pytest.raises(UnknownHardwareError, match=r"'NVIDIA H100 64GB HBM3' with 68\.7 GB"):
+        detect()
