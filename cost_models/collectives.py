@@ -11,8 +11,10 @@ never less than that number took, and no more than the next larger one: so more 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from statistics import NormalDist
 
 from cost_models.algorithms import BY_NAME, axis_levels
@@ -96,8 +98,14 @@ def _latest(ranks: int) -> float:
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
-def axis_link(hardware: Hardware, stride: int, size: int, kind: str = "all_reduce") -> Link:
+def axis_link(
+    hardware: Hardware, stride: int, size: int, kind: str = "all_reduce", ranks: int | None = None
+) -> Link:
     """What a collective finds on a mesh axis of this stride and size (row-major ranks).
+
+    `ranks`: of the whole mesh; None: no more than the axis spans.  Where hosts part some of the axis'
+    groups and not others, or in unequal parts, it is the group with the fewest ranks on a host that
+    counts, as all wait for it, and only rings are considered.
 
     Where devices are wired to each other it has the wires between those on the axis.
     A ring leaves a host, or another group of devices, once, with however many of its ranks inside:
@@ -108,11 +116,13 @@ def axis_link(hardware: Hardware, stride: int, size: int, kind: str = "all_reduc
     """
     narrowest, _ = hardware.borders[0]
     link = hardware.intra_host.reaching(min(size, narrowest // stride) - 1)
+    even = True
     for devices, leaving in hardware.borders:
-        if stride * size <= devices:
+        inside, apart = parted(devices, stride, size, ranks or stride * size)
+        if apart == 1:
             break
-        inside = min(size, max(1, devices // stride))
-        rails, late = float(inside), 1 / inside
+        even = even and inside * apart == size
+        rails, late = float(inside), apart / size
         if kind == "all_to_all" and inside < size:
             late = (size - inside) / (size - 1)
             rails = 1 / late
@@ -123,9 +133,23 @@ def axis_link(hardware: Hardware, stride: int, size: int, kind: str = "all_reduc
             fits=_fits_of(size, inside, devices, link, leaving),
         )
     others = tuple(name for name in hardware.chosen_from if name != "ring")
-    if not others:
+    if not (others and even):
         return link
     return replace(link, levels=axis_levels(hardware, stride, size), algorithms=others)
+
+
+@cache
+def parted(devices: int, stride: int, size: int, ranks: int) -> tuple[int, int]:
+    """How groups of so many consecutive devices part the groups of a mesh axis, at worst.
+
+    The fewest ranks that one holds of another, and the most that hold any.
+    """
+    span, fewest, most = stride * size, size, 1
+    for block in range(0, min(ranks, math.lcm(devices, span)), span):
+        for first in range(block, block + stride):
+            together = Counter(rank // devices for rank in range(first, first + span, stride))
+            fewest, most = min(fewest, *together.values()), max(most, len(together))
+    return fewest, most
 
 
 def _fits_of(size: int, inside: int, devices: int, link: Link, leaving: Link) -> tuple[Fit, ...]:

@@ -66,7 +66,7 @@ class Prices:
     def _links(self, kind: str) -> tuple[Link, ...]:
         ranks, stride = self.mesh.world_size, self.mesh.stride
         return tuple(
-            axis_link(self.hardware, stride(axis), size, kind).shared_by(ranks)
+            axis_link(self.hardware, stride(axis), size, kind, ranks).shared_by(ranks)
             for axis, size in enumerate(self.mesh.sizes)
         )
 
