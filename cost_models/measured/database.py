@@ -42,7 +42,13 @@ class Database:
         """Every setting of which there are times."""
         with self._open() as connection:
             rows = connection.execute(f"select {', '.join(_PLACE)} from setting order by id")
-            return tuple(Setting(*row) for row in rows)
+            every = [Setting(*row) for row in rows]
+        for setting in every:
+            if not isinstance(setting.memory_bytes, int | float):
+                raise self._damaged(
+                    f"The memory of {setting.device!r} is {setting.memory_bytes!r}."
+                )
+        return tuple(every)
 
     def read(self, setting: Setting) -> dict[str, Timed]:
         """What was timed in this very setting, by the text of the call."""
@@ -53,7 +59,8 @@ class Database:
                 f"where setting = (select id from setting where {_WHERE}) order by text",
                 astuple(setting),
             )
-            return {timed.call.text: timed for timed in map(_read, rows)}
+            every = [_read(row) for row in rows]
+        return {timed.call.text: self._checked(timed) for timed in every}
 
     def write(self, setting: Setting, every: Iterable[Timed]) -> None:
         """Keep times, the later ones of a call in place of earlier ones: all of them or none."""
@@ -120,6 +127,20 @@ class Database:
                 "file with --database, or delete this one and measure again with `autopar profile`."
             )
 
+    def _checked(self, timed: Timed) -> Timed:
+        try:
+            timed.check()
+        except CostModelError as error:
+            raise self._damaged(str(error)) from None
+        return timed
+
+    def _damaged(self, what: str) -> CostModelError:
+        """A value that nobody measured is not believed, and none beside it."""
+        return CostModelError(
+            f"The profile database {self.path} is damaged: {what} Name another file with --database, or "
+            "delete this one, and measure again with `autopar profile`."
+        )
+
     def _foreign(self) -> CostModelError:
         """What a file that somebody else made is answered: never that it may be deleted."""
         return CostModelError(
@@ -147,7 +168,8 @@ def _read(row: tuple[object, ...]) -> Timed:
     op, text, family, dtype, flops, nbytes, back_flops, back_nbytes, *rest = row
     forward_s, forward_spread, backward_s, backward_spread, rows, date = rest
     backward = None if back_flops is None else Work(back_flops, back_nbytes, dtype, op, "backward")  # type: ignore[arg-type]
-    passed = None if backward_s is None else Pass(backward_s, backward_spread)  # type: ignore[arg-type]
+    was_timed = (backward_s, backward_spread) != (None, None)
+    passed = Pass(backward_s, backward_spread) if was_timed else None  # type: ignore[arg-type]
     forward = Work(flops, nbytes, dtype, op)  # type: ignore[arg-type]
     call = Call(op, text, family, forward, backward)  # type: ignore[arg-type]
     return Timed(call, Pass(forward_s, forward_spread), passed, rows, date)  # type: ignore[arg-type]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cost_models.curves import Direction
+from cost_models.errors import CostModelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +74,28 @@ class Timed:
     backward: Pass | None
     rows: int
     date: str
+
+    def check(self) -> None:
+        """Raise `CostModelError` unless every figure is a number that can be, and every name a text."""
+        for key, value, least in self._figures():
+            if not (isinstance(value, int | float) and math.isfinite(value) and value >= least):
+                wanted = "a positive number" if least else "a number of zero or more"
+                raise CostModelError(f"{key} of {self.call.text!r} is {value!r}, not {wanted}.")
+        call = self.call
+        for name in (call.op, call.text, call.family, call.forward.dtype, self.date):
+            if not isinstance(name, str):
+                raise CostModelError(f"{call.text!r} has {name!r} where a text belongs.")
+
+    def _figures(self) -> Iterator[tuple[str, object, float]]:
+        """What they are called, and the least that they may be."""
+        call = self.call
+        for way, work, took in (
+            ("forward", call.forward, self.forward),
+            ("backward", call.backward, self.backward),
+        ):
+            if work is not None:
+                yield f"{way} flops", work.flops, 0.0
+                yield f"{way} bytes", work.nbytes, 0.0
+            if took is not None:
+                yield f"{way} seconds", took.seconds, math.ulp(0.0)
+                yield f"{way} spread", took.spread, 0.0

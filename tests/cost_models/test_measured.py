@@ -199,6 +199,45 @@ def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
         Database(path).settings()
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("forward_s = -1", "forward seconds of 'mm 64' is -1.0, not a positive number"),
+        ("forward_s = 0", "forward seconds of 'mm 64' is 0.0, not a positive number"),
+        ("forward_s = 'abc'", "forward seconds of 'mm 64' is 'abc'"),
+        ("forward_s = 9e999", "forward seconds of 'mm 64' is inf"),
+        ("backward_s = -5", "backward seconds of 'mm 64' is -5.0"),
+        (
+            "backward_spread = NULL",
+            "backward spread of 'mm 64' is None, not a number of zero or more",
+        ),
+        ("forward_spread = -1", "forward spread of 'mm 64' is -1.0"),
+        ("backward_nbytes = NULL", "backward bytes of 'mm 64' is None"),
+        ("flops = x'00'", r"forward flops of 'mm 64' is b'\\x00'"),
+        ("op = x'00'", r"'mm 64' has b'\\x00' where a text belongs"),
+    ],
+)
+def test_damaged_values_are_not_believed(tmp_path: Path, change: str, says: str) -> None:
+    path = tmp_path / "times.sqlite"
+    Database(path).write(HERE, [timed(8), timed(64)])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"update timed set {change} where text = 'mm 64'")
+        connection.commit()
+    with pytest.raises(CostModelError, match=f"times.sqlite is damaged: {says}") as refused:
+        Database(path).read(HERE)
+    assert "--database, or delete this one, and measure again" in str(refused.value)
+
+
+def test_a_damaged_setting_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "times.sqlite"
+    Database(path).write(HERE, [])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("update setting set memory_bytes = 'much'")
+        connection.commit()
+    with pytest.raises(CostModelError, match="damaged: The memory of 'some cpu' is 'much'"):
+        Database(path).settings()
+
+
 def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(CostModelError, match=r"no profile database .*autopar profile"):
         Database(tmp_path / "none.sqlite").settings()
