@@ -130,7 +130,8 @@ def axis_link(
             leaving,
             bytes_per_s=min(link.bytes_per_s, leaving.bytes_per_s * rails),
             latency_s=link.latency_s + (leaving.latency_s - link.latency_s) * late,
-            fits=_fits_of(size, inside, devices, link, leaving),
+            fits=_fits_of(size, inside, devices, leaving)
+            + _fits_within(min(size, max(1, devices // stride)), link),
         )
     others = tuple(name for name in hardware.chosen_from if name != "ring")
     if not (others and even):
@@ -152,15 +153,19 @@ def parted(devices: int, stride: int, size: int, ranks: int) -> tuple[int, int]:
     return fewest, most
 
 
-def _fits_of(size: int, inside: int, devices: int, link: Link, leaving: Link) -> tuple[Fit, ...]:
-    """What was measured that speaks of an axis of which `inside` ranks lie in each group of `devices`.
+def _fits_of(size: int, inside: int, devices: int, leaving: Link) -> tuple[Fit, ...]:
+    """What was measured beyond groups of `devices`, each with `inside` ranks of an axis.
 
-    Beyond the group: of as many ranks; or of other numbers that leave it on as many rails, which are
-    all of its devices', or one where only some of the ranks that were busy belonged together.
+    Of as many ranks; or of other numbers that leave a group on as many rails, which are all of its
+    devices', or one where only some of the ranks that were busy belonged together.
     """
-    beyond = (
+    return tuple(
         fit
         for fit in leaving.fits
         if fit.ranks == size or (devices if fit.host_ranks in (0, fit.ranks) else 1) == inside
     )
-    return (*beyond, *(fit for fit in link.fits if fit.ranks <= inside))
+
+
+def _fits_within(together: int, link: Link) -> tuple[Fit, ...]:
+    """What was measured of no more ranks than lie in the first group, for which all others wait."""
+    return tuple(fit for fit in link.fits if fit.ranks <= together)

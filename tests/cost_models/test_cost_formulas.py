@@ -147,15 +147,18 @@ def test_more_bytes_never_cost_less(
     assert (less == 0) == (ranks == 1)
 
 
-@pytest.mark.parametrize("kind", KINDS[:-1])
+@pytest.mark.parametrize("kind", KINDS[:4])
 @pytest.mark.parametrize("nbytes", [0.0, 1e3, 1e6, 1e9])
 @pytest.mark.parametrize(
-    ("stride", "sizes"), [(1, range(1, 20)), (16, (1, 2, 3, 4, 8, 12, 16))], ids=["near", "far"]
+    ("stride", "sizes"),
+    [(1, range(1, 20)), (16, range(1, 6)), (16, (1, 2, 4, 8, 12, 16))],
+    ids=["near", "one more", "far"],
 )
 def test_more_ranks_are_not_faster(
     kind: str, nbytes: float, stride: int, sizes: Sequence[int]
 ) -> None:
-    """The profile of CPUs has fits of 2 and 4 ranks; at stride 16 four are on a host."""
+    """The profile of CPUs has fits of 2 and 4 ranks; at stride 16 four are on a host, and a fifth on
+    another one."""
     hardware = load("cpu")
     seconds = [
         collective_seconds(kind, nbytes, n, axis_link(hardware.filled(n), stride, n, kind))
