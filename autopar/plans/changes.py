@@ -6,6 +6,7 @@ without stages and a pipeline's can be, too.  `Plan.diff` and `PipelinePlan.diff
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -145,9 +146,16 @@ def outline(plan: Plan) -> Outline:
 
 def types_of(plan: Plan) -> tuple[Texts, Texts, Texts]:
     """Parameters at rest, parameters in the step, operators."""
-    leaves = {p.name: f"{p.leaf}{', gathered again' * p.regather}" for p in plan.parameters}
+    again = gathered_again(plan)
+    leaves = {p.name: f"{p.leaf}{', gathered again' * (p.name in again)}" for p in plan.parameters}
     operators = {c.node: str(c.sharding) for c in plan.choices if c.sharding.inputs}
     return {p.name: str(p.stored) for p in plan.parameters}, leaves, operators
+
+
+def gathered_again(plan: Plan) -> frozenset[str]:
+    """The parameters that the backward gathers a second time: where nothing is gathered, none is."""
+    again = {conversion.tensor for conversion in plan.conversions if conversion.regather}
+    return frozenset(p.name for p in plan.parameters if re.sub(r"\W", "_", p.name) in again)
 
 
 def figures_of(e: Estimate) -> Figures:

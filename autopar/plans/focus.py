@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 
 from autopar.errors import InputError
 from autopar.graph import Graph
+from autopar.plans.changes import gathered_again
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import ParameterPlan, Plan
 from autopar.split import computing, shared
@@ -165,7 +166,8 @@ def _of_parameter(plan: Plan, found: ParameterPlan) -> TensorFacts:
         f"dim {p.pad.dim} from {p.pad.size} to {p.pad.to}"
         for p in plan.padding if p.leaf == found.name
     )  # fmt: skip
-    leaf = f"{found.leaf}{', gathered again for the backward' * found.regather}"
+    again = found.name in gathered_again(plan)
+    leaf = f"{found.leaf}{', gathered again for the backward' * again}"
     return TensorFacts(
         found.name, "parameter", str(plan.mesh), found.shape, part, str(found.stored), leaf,
         _changes(plan, re.sub(r"\W", "_", found.name)), once, asked, padding,

@@ -7,6 +7,7 @@ from html import escape
 
 from autopar.mesh import Mesh
 from autopar.placement import Sharding
+from autopar.plans.changes import gathered_again
 from autopar.plans.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
 from autopar.plans.plan import ParameterPlan, Plan
 from autopar.report.boxes import box
@@ -46,8 +47,10 @@ def table(
 
 def parameters(plan: Plan) -> str:
     """Every parameter of a block with its types drawn, and each block once; what was asked is marked."""
-    known = pins(plan)
-    marked = ((p.name, (_nameless(p), known.get(p.name, ""))) for p in plan.parameters)
+    known, again = pins(plan), gathered_again(plan)
+    marked = (
+        (p.name, (_nameless(p, p.name in again), known.get(p.name, ""))) for p in plan.parameters
+    )
     return table(
         ("parameter", "", "shape", "at rest", "in the step", "asked" if known else ""),
         (_row(each.label, each.count, each.value, plan.mesh) for each in lines(fold(marked))),
@@ -56,15 +59,15 @@ def parameters(plan: Plan) -> str:
     )
 
 
-def _nameless(parameter: ParameterPlan) -> ParameterPlan:
-    """Without what differs between equal layers."""
+def _nameless(parameter: ParameterPlan, again: bool) -> ParameterPlan:
+    """Without what differs between equal layers; `again`: whether the backward gathers it."""
     return ParameterPlan(
         "",
         parameter.stored,
         parameter.leaf,
         (),
         parameter.shape,
-        parameter.regather,
+        again,
         parameter.pads,
     )
 

@@ -9,6 +9,8 @@ import pytest
 
 from autopar.errors import PlanError
 from autopar.placement import I
+from autopar.plans.focus import tensor_facts
+from autopar.report.tables import parameters
 from autopar.show import changed, show_difference, to_text
 from autopar.show.table import WIDTH
 from tests.show import hand_made
@@ -49,8 +51,8 @@ def test_every_decision_is_seen() -> None:
     stored = replace(one.parameters[0], stored=one.parameters[0].stored.with_type(0, I))
     found = one.diff(replace(one, parameters=(stored, *one.parameters[1:])))
     assert [(c.name, c.what) for c in found.changes] == [("model.embed.weight", "stored")]
-    again = replace(one.parameters[0], regather=True)
-    found = one.diff(replace(one, parameters=(again, *one.parameters[1:])))
+    again = replace(one.conversions[0], regather=True)
+    found = one.diff(replace(one, conversions=(again, *one.conversions[1:])))
     assert [(c.what, c.after) for c in found.changes] == [
         ("in the step", "[S(0), S(1)], gathered again")
     ]
@@ -88,3 +90,14 @@ def test_what_was_not_sent_before_is_more() -> None:
     silent = replace(plan, estimate=replace(plan.estimate, flows=(), exposed_s=0.0, hidden_s=0.0))
     found = silent.diff(plan).figure("all_reduce on y")
     assert (found.before, found.more) == (0.0, found.after) and found.after
+
+
+def test_what_is_never_gathered_is_not_gathered_again() -> None:
+    """A preset may decide it of weights that no operator gathers."""
+    one = hand_made.plan()
+    name = "model.embed.weight"
+    ready = replace(one.parameters[0], regather=True)
+    decided = replace(one, parameters=(ready, *one.parameters[1:]))
+    assert one.diff(decided).changes == ()
+    assert tensor_facts(decided, name).made == "[S(0), S(1)]"
+    assert parameters(decided).count("] again") == parameters(one).count("] again")
