@@ -285,10 +285,10 @@ def plan_frontier(
     watch: Watch = unwatched,
     **options: Any,
 ) -> tuple[Plan, ...]:
-    """Plans from the fastest to the smallest, each the fastest within its memory.
+    """Plans from the fastest to the smallest: corners of the lower convex hull of (bytes, seconds).
 
-    They are the corners of the lower convex hull of (bytes, seconds) of all plans; `watch` sees them
-    come.
+    The hull is of all plans by the solver's count; between two corners there may be others.  `watch`
+    sees them come.
     """
     capture = partial(captured_by, model, mesh, example_inputs, hardware, Options.of(**options))
     compiler, graph = alone(capture, watch, "capturing the model")
