@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from autopar.cli.flags import AS_JSON
+from autopar.cli.inputs import inputs
 from autopar.cli.output import console, save, writable
 from autopar.cli.values import print_json
 from autopar.show.calibrated import links
@@ -45,7 +46,7 @@ def command(
     from cost_models.calibrate import calibrate
     from cost_models.calibrate.cluster import calibrate_cluster, is_launched
 
-    writable(output)
+    writable(output, reads=inputs(hardware=hardware))
     if is_launched():
         measured = calibrate_cluster(quick, group, load(hardware) if hardware else None)
         if os.environ["RANK"] != "0":

@@ -10,9 +10,10 @@ import typer
 from autopar import rules
 from autopar.capture.saved import saved
 from autopar.cli.flags import AS_JSON, BATCH, MODEL, PLAN, SEQUENCE
+from autopar.cli.inputs import inputs
 from autopar.cli.match import graph_of
-from autopar.cli.output import save, working, writable
-from autopar.cli.stages import load_plan, save_stages, staged_of
+from autopar.cli.output import save, spare, working, writable
+from autopar.cli.stages import load_plan, stage_pages, staged_of
 from autopar.cli.values import print_json
 from autopar.emit import emit
 from autopar.plans.pipeline_plan import PipelinePlan
@@ -33,11 +34,13 @@ def command(
     decided = load_plan(plan)
     with working("emitting"):
         if isinstance(decided, PipelinePlan):
-            written = save_stages(staged_of(decided, model, batch, sequence), output)
+            pages = stage_pages(staged_of(decided, model, batch, sequence))
         else:
             graph = graph_of(decided, model, batch, sequence)
-            source = emit(decided, graph, rules.localize, saved(graph))
-            written = [save(source, output / f"{graph.name}.py")]
+            pages = {f"{graph.name}.py": emit(decided, graph, rules.localize, saved(graph))}
+    files = {output / name: text for name, text in pages.items()}
+    spare(inputs(plan, model=model), files)
+    written = [save(text, path) for path, text in files.items()]
     if as_json:
         print_json({"written": written})
         return

@@ -19,6 +19,7 @@ from autopar.cli.flags import (
     PRECISION,
     SEQUENCE,
 )
+from autopar.cli.inputs import inputs
 from autopar.cli.models import load
 from autopar.cli.output import console, save, watched, writable
 from autopar.cli.values import outlined, print_json
@@ -47,7 +48,7 @@ def command(
     Options.of(optimizer=optimizer, precision=precision)
     if output and output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; name a folder.")
-    writable(output)
+    writable(output, reads=inputs(database, model=model, hardware=hardware))
     devices, profile = Mesh.parse(mesh), as_hardware(hardware or None)
     loaded = load(model, batch, sequence)
     plans = plan_frontier(

@@ -17,6 +17,7 @@ from autopar.cli.flags import (
     PRECISION,
     SEQUENCE,
 )
+from autopar.cli.inputs import inputs
 from autopar.cli.models import load
 from autopar.cli.output import console, save, watched, writable
 from autopar.cli.values import outlined_point, print_json
@@ -56,7 +57,7 @@ def command(
     sizes, limits = _batches(batches), _memories(memories)
     Options.of(optimizer=optimizer, precision=precision)
     page = _page(output) if output else ""
-    writable(output)
+    writable(output, reads=inputs(database, model=model, hardware=hardware))
     devices, profile = Mesh.parse(mesh), as_hardware(hardware or None)
     loaded = load(model, sizes[0] if model.startswith("hf:") else None, sequence)
     every = plan_landscape(

@@ -68,17 +68,37 @@ def save(text: str, path: Path) -> Path:
         return write(text, path)
 
 
-def writable(*paths: Path | None) -> None:
+def writable(*paths: Path | None, reads: Iterable[Path] = ()) -> None:
     """Raise before the work what `save` would raise behind it, as far as the folders tell.
 
-    A path is a file's, or that of a folder that files are saved in.
+    A path is a file's, or that of a folder that files are saved in; the command `reads` other files.
     """
+    spare(reads, filter(None, paths))
     for path in filter(None, paths):
         with _explained(path):
             if path.is_file() or path.is_dir() or not path.exists():
                 above = path.absolute().parents
                 folder = path if path.is_dir() else next(each for each in above if each.exists())
                 tempfile.TemporaryFile(dir=folder).close()
+
+
+def spare(reads: Iterable[Path], paths: Iterable[Path]) -> None:
+    """Raise where one of the paths would be written over a file that the command reads."""
+    inputs = tuple(reads)
+    for path in paths:
+        for read in inputs:
+            if _is_same(path, read):
+                raise InputError(
+                    f"Writing {path} would overwrite {read}, which this command reads: name another "
+                    "file to write."
+                )
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """One name, or two of one file; terminals and pipes are read and written at once."""
+    if one.is_file() and other.is_file():
+        return one.samefile(other)
+    return not one.exists() and one.resolve() == other.resolve()
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from autopar.cli.flags import (
     SEQUENCE,
     STAGES,
 )
+from autopar.cli.inputs import inputs
 from autopar.cli.models import Loaded, load
 from autopar.cli.output import console, known, save, working, writable
 from autopar.cli.stages import Forced, Shape, read_stages
@@ -108,7 +109,8 @@ def command(
     )
     if problem is not None and problem.resolve() == output.resolve():
         raise InputError(f"--output and --problem are both {output}: pass two files.")
-    writable(output, problem)
+    reads = inputs(constraints, database, model=model, hardware=hardware)
+    writable(output, problem, reads=reads)
     shape, profile = _shape(mesh, devices, axes), as_hardware(hardware or None)
     forced = Forced(read_stages(stages), schedule, microbatches, tuple(cut or ()), asynchronous)
     with working("planning"):

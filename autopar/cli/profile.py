@@ -25,6 +25,7 @@ from autopar.cli.flags import (
     SCHEDULE,
     SEQUENCE,
 )
+from autopar.cli.inputs import inputs
 from autopar.cli.models import Loaded, load
 from autopar.cli.output import console, save, working, writable
 from autopar.cli.stages import Forced, read_stages
@@ -105,7 +106,8 @@ def command(
         run(model, (batch, sequence), Mesh.parse(mesh), options, steps, as_json)
         return
     refuse_flags({"--steps": steps}, "is of --run")
-    database = _checked(database or default_database(), output)
+    database = database or default_database()
+    _check(database, output, inputs(database, model=model, hardware=hardware))
     devices, known = Mesh.parse(mesh), as_hardware(hardware or None)
     setting = refuse_crowd(setting_here(known, devices, threads or 1))
     loaded = load(model, batch, sequence)
@@ -124,12 +126,12 @@ def command(
     _told(found, prices, timing.database, output, as_json)
 
 
-def _checked(database: Path, output: Path | None) -> Path:
-    """The database; raise before minutes of measuring what writing would raise behind them."""
-    writable(output, database)
+def _check(database: Path, output: Path | None, reads: tuple[Path, ...]) -> None:
+    """Raise before minutes of measuring what writing would raise behind them."""
+    writable(output, reads=reads)
+    writable(database)
     if database.is_file():
         Database(database).settings()
-    return database
 
 
 def _told(

@@ -12,6 +12,7 @@ from autopar import rules
 from autopar.capture.saved import saved
 from autopar.cli.explain import explained_of
 from autopar.cli.flags import AS_JSON, BATCH, DATABASE, MODEL_HELP, OWN_PROFILE, PLAN, SEQUENCE
+from autopar.cli.inputs import inputs
 from autopar.cli.match import graph_of
 from autopar.cli.output import console, save, working, writable
 from autopar.cli.simulate import profile_of
@@ -56,7 +57,8 @@ def command(
     It needs no network and works from a plan alone; with the model it has the roofline and the emitted
     source beside yours, and explains what --explain names.
     """
-    writable(output)
+    plans = sorted(frontier.glob("*.json")) if frontier else ()
+    writable(output, reads=inputs(plan, measured, database, *plans, model=model, hardware=hardware))
     decided = load_plan(plan)
     curve = _frontier(frontier, decided) if frontier else ()
     beside = _measured(measured, decided) if measured else None

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from autopar.cli.flags import AS_JSON, OWN_PROFILE, PLAN
+from autopar.cli.inputs import inputs
 from autopar.cli.output import console, save, writable
 from autopar.cli.stages import load_plan
 from autopar.cli.values import print_json
@@ -47,7 +48,7 @@ def command(
 
     With another bandwidth, other microbatches or a slow rank: what that would change.
     """
-    writable(trace)
+    writable(trace, reads=inputs(plan, hardware=hardware))
     decided = load_plan(plan)
     conditions = Conditions.of(bandwidth or (), microbatches, straggler or ())
     # The file has all seconds; of the profile only the links matter, where they become others.

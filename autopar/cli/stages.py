@@ -9,7 +9,7 @@ from pathlib import Path
 from autopar import rules
 from autopar.capture.saved import saved
 from autopar.cli.models import load
-from autopar.cli.output import save, working
+from autopar.cli.output import working
 from autopar.compiler.automatic import StagesLike
 from autopar.emit import emit
 from autopar.errors import InputError
@@ -82,16 +82,14 @@ def load_plan(path: Path) -> Plan | PipelinePlan:
     return Plan.load(path)
 
 
-def save_stages(made: Staged, folder: Path) -> list[Path]:
-    """A file per stage, and the schedule as a page."""
-    plan = made.plan
-    found = []
+def stage_pages(made: Staged) -> dict[str, str]:
+    """By the file's name: a module per stage, and the schedule as a page."""
+    plan, pages = made.plan, {}
     for (stage, worker), source in sorted(made.sources.items()):
         several = len(plan.schedule.holders[stage]) > 1
         name = f"{plan.model}_stage{stage}" + (f"_worker{worker}" if several else "")
-        found.append(save(source, folder / f"{name}.py"))
-    found.append(save(schedule_page(plan), folder / f"{plan.model}_schedule.md"))
-    return found
+        pages[f"{name}.py"] = source
+    return pages | {f"{plan.model}_schedule.md": schedule_page(plan)}
 
 
 def staged_of(plan: PipelinePlan, model: str, batch: int | None, sequence: int | None) -> Staged:
