@@ -29,16 +29,21 @@ Target = Node | Module
 def found(plan: Plan, graph: Graph, name: str) -> Target:
     """What is meant; of layers that are equal in all but their index, decisions included, the first.
 
-    A module of one operator is that operator.
+    A module of one operator is that operator.  A name that is a module's own path means the module, even
+    where the emitted code calls a tensor so.
     """
     name = dict(graph.aliases).get(name, name)
     _refuse_fixed(graph, name)
     nodes = [node for node in graph.nodes if node.op == "parameter" or not node.is_leaf]
-    for names in (lambda n: {n.target} if n.is_leaf else set(), _names):
-        exact = [node for node in nodes if name in names(node)]
+    for exact in (
+        [node for node in nodes if node.is_leaf and node.target == name],
+        [*_modules(nodes, [name])],
+        [node for node in nodes if name in _names(node)],
+    ):
         if len(exact) == 1:
             return exact[0]
-    modules = tuple(_modules(nodes, name))
+    paths = dict.fromkeys(path for node in nodes for path in _around(node))
+    modules = tuple(_modules(nodes, [path for path in paths if _ends(name, path)]))
     if modules:
         return _one(plan, name, modules)
     matching = tuple(node for node in nodes if any(_means(name, other) for other in _names(node)))
@@ -56,15 +61,14 @@ def _refuse_fixed(graph: Graph, name: str) -> None:
         )
 
 
-def _modules(nodes: list[Node], name: str) -> Iterator[Target]:
-    """The modules of which this is the name, or the end of it; parts may have ``*``."""
-    paths = dict.fromkeys(path for node in nodes for path in _around(node))
-    exact = [path for path in paths if path == name]
-    for path in exact or [path for path in paths if _ends(name, path)]:
+def _modules(nodes: list[Node], paths: list[str]) -> Iterator[Target]:
+    """What lies in these modules; where one operator has gradients, it is meant."""
+    for path in paths:
         inside = tuple(node for node in nodes if path in _around(node))
         operators = [node for node in inside if not node.is_leaf]
-        if len(operators) == 1:
-            yield operators[0]
+        trained = [node for node in operators if any(t.differentiable for t in node.outputs)]
+        if len(trained or operators) == 1:
+            yield (trained or operators)[0]
         elif operators:
             yield Module(path, inside)
 
@@ -77,6 +81,7 @@ def _around(node: Node) -> tuple[str, ...]:
 
 
 def _ends(name: str, path: str) -> bool:
+    """Whether a module is called so, or ends so; parts may have ``*``."""
     wanted, parts = name.split("."), path.split(".")
     tail = parts[-len(wanted) :]
     return len(tail) == len(wanted) and all(map(fnmatchcase, tail, wanted))

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import autopar
 from autopar.api import compile_model
@@ -190,6 +192,24 @@ def test_what_a_name_means(megatron: Any) -> None:
     assert meant("layers.1") == "model.layers.1"
     assert meant("model") == "model"
     assert "up_proj.weight" in meant("up_proj.weight")
+
+
+class Recurrent(nn.Module):
+    """Of `r` the emitted code calls a tensor of zeros ``r``, its first state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.r = nn.LSTM(4, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.r(x)[0].sum()
+
+
+def test_a_module_is_not_what_only_serves_it() -> None:
+    made = compile_model(Recurrent(), (2,), {"x": torch.zeros(8, 2, 4)}, hardware="h100")
+    assert made.graph.node["r"].path == "r/zeros"
+    assert called(found(made.plan, made.graph, "r")).endswith("(r/lstm)")
+    assert called(found(made.plan, made.graph, "r/zeros")) == "r (r/zeros)"
 
 
 @pytest.mark.parametrize(
