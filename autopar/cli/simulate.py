@@ -51,9 +51,7 @@ def command(
     writable(trace, reads=inputs(plan, hardware=hardware))
     decided = load_plan(plan)
     conditions = Conditions.of(bandwidth or (), microbatches, straggler or ())
-    # The file has all seconds; of the profile only the links matter, where they become others.
-    needed = hardware is not None or conditions.bandwidth
-    played = play(decided, conditions, profile_of(decided, hardware) if needed else None)
+    played = play(decided, conditions, profile_of(decided, hardware) if hardware else None)
     if trace:
         save(json.dumps(trace_of(played)) + "\n", trace)
     if as_json:

@@ -25,7 +25,8 @@ __all__ = [
 def play(
     plan: Plan | PipelinePlan, conditions: Conditions = AS_PLANNED, hardware: Hardware | None = None
 ) -> Played:
-    """The step.  Another bandwidth needs the `hardware` that the plan was priced for.
+    """The step.  Another bandwidth needs the `hardware` that the plan was priced for, unless autopar has
+    one of its name.
 
     Raises `PlanError` where the file does not hold enough, `InputError` for conditions that name
     what there is not.

@@ -11,7 +11,7 @@ from autopar.plans.estimate import Flow
 from autopar.pricing.prices import Prices
 from autopar.replay.conditions import LINKS, Conditions
 from cost_models.collectives import collective_seconds
-from cost_models.hardware import Hardware, Link, digest
+from cost_models.hardware import Hardware, Link, digest, load, names
 
 
 class Flows:
@@ -73,13 +73,18 @@ def scaled(link: Link, factor: float) -> Link:
 def checked(
     hardware: Hardware | None, named: str, figures: str, conditions: Conditions
 ) -> Hardware | None:
-    """The plan's own profile; `InputError` where another bandwidth needs it and it is not there."""
+    """The plan's own profile, by its name if autopar brings it.
+
+    `InputError` where another bandwidth needs it and it is not there.
+    """
     if not conditions.bandwidth:
         return hardware
+    if hardware is None and named in names():
+        hardware = load(named)
     if hardware is None:
         raise InputError(
             f"Another bandwidth is worked out from the links of {named}, a profile that does not come "
-            "with autopar: pass its file with --hardware."
+            "with autopar: pass its file with --hardware FILE, or as hardware=."
         )
     refuse_other(hardware, named, figures)
     return hardware

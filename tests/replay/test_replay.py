@@ -199,9 +199,15 @@ def test_old_files_and_wrong_names_are_refused() -> None:
         with pytest.raises(InputError, match=said):
             under(plan, **asked)
     with pytest.raises(InputError, match="pass its file with --hardware"):
-        play(plan, Conditions.of(["x=2x"]))
+        play(replace(plan, hardware="mine"), Conditions.of(["x=2x"]))
     with pytest.raises(InputError, match="pass that profile"):
         play(plan, Conditions.of(["x=2x"]), load("a100"))
+
+
+def test_a_profile_that_comes_with_autopar_is_known_by_its_name() -> None:
+    asked = Conditions.of(["y=0.5x"])
+    for plan in (hand_made.plan(), hand_made.pipeline()):
+        assert play(plan, asked) == play(plan, asked, H100)
 
 
 def test_few_calls_are_drawn_once_each() -> None:
