@@ -6,7 +6,7 @@ All ranks do the same and wait for each other at every collective, so one slow r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from autopar.errors import PlanError
@@ -86,6 +86,13 @@ def _groups(plan: Plan, conditions: Conditions) -> Iterator[tuple[str, tuple[int
         yield first if whole else f"{len(ranks)} other ranks", tuple(ranks), pace
 
 
+def _by_axis(flows: Iterable[Flow], seconds: Callable[[Flow], float]) -> dict[str, float]:
+    summed: dict[str, float] = {}
+    for flow in flows:
+        summed[flow.axis] = summed.get(flow.axis, 0.0) + seconds(flow)
+    return summed
+
+
 @dataclass
 class _Step:
     """Writes the spans of a rank of some pace, where the slowest has the pace `slow`."""
@@ -114,7 +121,8 @@ class _Step:
             yield from self._part([f for f in each if f.direction == "forward"], number)
         self._moments(begun, [(op.forward_s, op.forward_nbytes) for op in e.operators], rest)
         reduced = [f for f in once if f.direction == "backward"]
-        hidden = self._hidden(reduced) / self.slices
+        beside = self._hidden(reduced)
+        hidden = sum(beside.values()) / self.slices
         back = self.now
         for number in reversed(range(self.slices)):
             self._evenly(rest + (number + 1) * kept + e.working_nbytes)
@@ -126,9 +134,7 @@ class _Step:
         in_turn = reversed(e.operators)
         self._moments(back, [(op.backward_s, op.backward_nbytes) for op in in_turn], rest)
         self.memory.append((self.now, float(rest)))
-        whole = sum(map(self.flows.seconds, reduced))
-        share = 1 - hidden * self.slices / whole if whole else 0.0
-        yield from self._sent(replace(f, seconds=f.seconds * share) for f in reduced)
+        yield from self._sent(self._exposed(reduced, beside))
         yield from self._computed("update", parts.update_s)
         self.memory.append((self.now, float(rest)))
 
@@ -148,17 +154,33 @@ class _Step:
                 self.memory.append((begun + share * (self.now - begun), level))
             done += seconds
 
-    def _hidden(self, reduced: list[Flow]) -> float:
-        """Seconds of reductions that run beside the backward."""
-        if not self.parts.hideable or not self.estimate.hidden_s:
-            return 0.0
-        before: dict[str, float] = {}
-        after: dict[str, float] = {}
+    def _hidden(self, reduced: list[Flow]) -> dict[str, float]:
+        """Seconds of reductions that run beside the backward, by axis.
+
+        Every axis keeps the place that it has as planned; what room is left, those share that want more.
+        """
+        planned = dict(self.parts.hideable)
+        if not sum(planned.values()) or not self.estimate.hidden_s:
+            return {}
+        before, after = (
+            _by_axis(reduced, lambda f: f.seconds),
+            _by_axis(reduced, self.flows.seconds),
+        )
+        wanted = {axis: s * after[axis] / before[axis] for axis, s in planned.items()}
+        covers_s = self.parts.covers_s * self.slow
+        share = min(1.0, min(self.parts.covers_s, covers_s) / sum(planned.values()))
+        kept = {axis: min(s, planned[axis] * share) for axis, s in wanted.items()}
+        more = sum(wanted.values()) - sum(kept.values())
+        filled = min(1.0, (covers_s - sum(kept.values())) / more) if more else 0.0
+        return {axis: s + (wanted[axis] - s) * filled for axis, s in kept.items()}
+
+    def _exposed(self, reduced: list[Flow], hidden: dict[str, float]) -> Iterator[Flow]:
+        """What remains of the reductions, of every kind on an axis the same share."""
+        whole = _by_axis(reduced, self.flows.seconds)
         for flow in reduced:
-            before[flow.axis] = before.get(flow.axis, 0.0) + flow.seconds
-            after[flow.axis] = after.get(flow.axis, 0.0) + self.flows.seconds(flow)
-        hideable = sum(s * after[axis] / before[axis] for axis, s in self.parts.hideable)
-        return min(hideable, self.parts.covers_s * self.slow)
+            of = whole[flow.axis]
+            share = 1 - hidden.get(flow.axis, 0.0) / of if of else 0.0
+            yield replace(flow, seconds=flow.seconds * share)
 
     def _computed(self, what: str, seconds: float) -> Iterator[Span]:
         """Compute, and the wait for the slowest rank."""
