@@ -21,7 +21,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Ranks that do the same at the same time; `memory` is (second, bytes from then on)."""
+    """Ranks that do the same at the same time; `memory` is (second, bytes from then on).
+
+    `busy_s` is compute; of a pipeline it is that of whole actions, the collectives in them included.
+    """
 
     name: str
     ranks: tuple[int, ...]

@@ -53,8 +53,14 @@ def _timeline(played: Played, width: int, columns: int) -> Iterator[RenderableTy
         yield Text(each.name)
         for lane in ("compute", "communication"):
             drawn = _drawn(each, played.step_s, lane, columns)
-            yield Text(f"  {lane}".ljust(len(MARGIN)) + drawn)
+            called = "busy" if lane == "compute" and _is_staged(played) else lane
+            yield Text(f"  {called}".ljust(len(MARGIN)) + drawn)
     yield Text(_legend(played, columns), style="dim")
+
+
+def _is_staged(played: Played) -> bool:
+    """A pipeline's actions are timed whole: what they compute and what they send is not told apart."""
+    return played.simulated is not None
 
 
 def _letter(span: Span) -> str:
@@ -116,8 +122,14 @@ def _levels(each: Row, step_s: float, top: float, columns: int) -> str:
 
 
 def _table(played: Played) -> RenderableType:
-    columns = ("computes", "does not", "peak", "of the limit")
-    made = table("on one rank", "", *columns, right=columns)
+    title, spent = "on one rank", ("computes", "does not")
+    if _is_staged(played):
+        title, spent = (
+            f"{title}; busy with its actions and the collectives in them",
+            ("busy", "idle"),
+        )
+    columns = (*spent, "peak", "of the limit")
+    made = table(title, "", *columns, right=columns)
     for each in played.rows:
         idle = 1 - each.busy_s / played.step_s if played.step_s else 0.0
         of = "" if not played.limit_nbytes else f"{each.peak / played.limit_nbytes:.1%}"
