@@ -7,14 +7,14 @@ from pathlib import Path
 from autopar.api import captured_for
 from autopar.cli.models import load
 from autopar.cli.output import working
-from autopar.errors import PlanError
+from autopar.errors import InputError, PlanError
 from autopar.graph import Graph
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.pricing.timed import default_database, times_for
 from autopar.show import differences
 from cost_models.hardware import Hardware
-from cost_models.measured import Times
+from cost_models.measured import Database, Times
 
 
 def graph_of(plan: Plan, model: str, batch: int | None, sequence: int | None) -> Graph:
@@ -39,7 +39,13 @@ def captured_like(plan: Plan, model: str, batch: int | None, sequence: int | Non
 
 
 def times_of(plan: Plan | PipelinePlan, database: Path | None, profile: Hardware) -> Times | None:
-    """The measured times that a plan was priced by."""
+    """The measured times that a plan was priced by; a database that is named for others is refused."""
     if plan.times is None:
+        if database is not None:
+            Database(database).settings()
+            raise InputError(
+                "The plan's operators are modelled, so no --database says what they take: leave it out, "
+                "or plan again with it."
+            )
         return None
     return times_for(database or default_database(), profile, plan.mesh)

@@ -13,6 +13,7 @@ from autopar.cli import app
 from autopar.cli.examples import EXAMPLES
 from autopar.plans.plan import Plan
 from cost_models.hardware import digest, load, to_text
+from cost_models.measured import Database, Setting
 from tests.cli.commands import fails, ok, run
 from tests.cli.test_cli_measured import step_of
 from tests.show import hand_made
@@ -284,3 +285,19 @@ def test_constraints_from_a_file(tmp_path: Path) -> None:
     assert "◆" in ok("show", plan)
     clash = fails(*words, "--constraints", asked, "--constraint", "stored:up.*=[S(0)]")
     assert "two constraints clash" in clash and "mine.toml:2" in clash and "--constraint" in clash
+
+
+@pytest.mark.parametrize("command", ["explain", "verify", "report"])
+def test_a_database_that_prices_nothing_is_refused(command: str, tmp_path: Path) -> None:
+    """The plan's operators are modelled: times would be ignored, and a wrong name not noticed."""
+    plan, model, there = tmp_path / "plan.json", f"{FACTORIES}:good", tmp_path / "times.sqlite"
+    ok("plan", model, "--mesh", "2", "--hardware", "h100", "--preset", "ddp", "-o", plan)
+    Database(there).write(Setting("a device", "gpu", 2.0**36, "torch 2"), ())
+    words = {
+        "explain": (plan, model, "up.weight"),
+        "verify": (plan, model, "--no-bound"),
+        "report": (plan, "--model", model, "--explain", "up.weight", "-o", tmp_path / "r.html"),
+    }[command]
+    gone = fails(command, *words, "--database", tmp_path / "nosuch.sqlite")
+    assert "There is no profile database" in gone
+    assert "leave it out, or plan again with it" in fails(command, *words, "--database", there)
