@@ -210,6 +210,14 @@ def test_a_profile_that_comes_with_autopar_is_known_by_its_name() -> None:
         assert play(plan, asked) == play(plan, asked, H100)
 
 
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [(1.5, "rank 3 x1.5 slower"), (0.5, "rank 3 x2 faster"), (0.3, "rank 3 x3.33 faster")],
+)
+def test_a_straggler_may_be_faster(factor: float, said: str) -> None:
+    assert str(Conditions(stragglers={3: factor})) == said
+
+
 def test_few_calls_are_drawn_once_each() -> None:
     """The loss is summed once, at the end of the forward; every layer sums twice."""
     plan = hand_made.plan()
