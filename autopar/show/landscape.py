@@ -88,4 +88,8 @@ def _recomputed(plan: Plan, graph: Graph) -> tuple[str, ...]:
 
 
 def _too_small(point: Point) -> str:
-    return f"nothing fits: the smallest needs {nbytes(point.smallest_nbytes or 0.0)}"
+    needed = point.smallest_nbytes or 0.0
+    said = f"nothing fits: the smallest needs {nbytes(needed)}"
+    if nbytes(needed) != _limit(point.limit_nbytes):
+        return said
+    return f"{said}, {nbytes(needed - point.limit_nbytes)} too many"

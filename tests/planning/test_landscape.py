@@ -64,6 +64,11 @@ def test_less_memory_is_never_faster(points: Iterable[Point]) -> None:
         assert steps == sorted(steps)
 
 
+def test_what_is_little_too_large_is_told_from_the_limit() -> None:
+    text = to_text(landscape_table([Point(1, 2**20, None, 2**20 + 312)]))
+    assert "the smallest needs 1.0 MiB, 312 B too many" in " ".join(text.split())
+
+
 def test_tables(points: tuple[Point, ...]) -> None:
     text = to_text(landscape_table(points))
     assert max(map(len, text.splitlines())) <= WIDTH
