@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import NoReturn, TypeVar
 
 from autopar.errors import ClashError, ConstraintError
@@ -16,6 +17,8 @@ from autopar.rules.worth import worth_splitting
 
 T = TypeVar("T")
 Forms = Callable[[T], Iterable[Sharding]]
+NEAR = 2
+"""Names of each sort that are shown where none matches."""
 
 
 def narrow(
@@ -57,18 +60,16 @@ def narrow(
                     node.path, constraint, candidates[node.name], mesh,
                     [(c, _operands(spoken)) for c in earlier
                      if (spoken := _spoken_of(c, node, graph, active))],
-                    _operands(indices),
+                    _operands(indices), _places(node, indices, graph),
                 )  # fmt: skip
     return kept, rest
 
 
 def speaks(constraint: Constraint, graph: Graph) -> bool:
-    """Whether the constraint matches anything in the graph."""
-    try:
-        _refuse_unmatched(graph, (constraint,))
-    except ConstraintError:
-        return False
-    return True
+    """Whether the constraint matches anything in the graph, or need not."""
+    if constraint.optional or constraint.pattern == "*":
+        return True
+    return any(constraint.matches(name) for names in _nameable(constraint, graph) for name in names)
 
 
 def _filter(
@@ -94,13 +95,17 @@ def _refuse_clash(
     mesh: Mesh,
     earlier: list[tuple[Constraint, Forms[T]]],
     forms: Forms[T],
+    places: tuple[str, ...] = (),
 ) -> NoReturn:
-    """Say which two constraints clash on `name`, if two do; `options` are all its candidates."""
+    """Say which two constraints clash on `name`, if two do; `options` are all its candidates.
+
+    `places` are what the constraint speaks of there.
+    """
     alone = _filter(options, constraint, mesh, forms, name)
     if not alone:
         raise ConstraintError(
-            f"{name}: none of its {len(options)} candidates meets the constraint ({constraint.line}). "
-            "Allow more types there, or relax the constraints on its neighbours."
+            f"{name}: none of its {len(options)} candidates meets the constraint ({constraint.line})"
+            f"{_at_once(places)}. Allow more types there, or relax the constraints on its neighbours."
         )
     for other, its_forms in earlier:
         left = _filter(options, other, mesh, its_forms, name)
@@ -115,6 +120,26 @@ def _refuse_clash(
         f"{name}: no candidate meets all of these constraints:{lines}\n  {constraint.line}\n"
         "Change one of them."
     )
+
+
+def _at_once(places: tuple[str, ...]) -> str:
+    """That a pattern means several forms of one operator, where it does."""
+    if len(places) < 2:
+        return ""
+    return (
+        f" on all that its pattern means there: {', '.join(places[:-1])} and {places[-1]}. "
+        "Write a pattern that means one of them alone"
+    )
+
+
+def _places(node: Node, indices: tuple[int, ...], graph: Graph) -> tuple[str, ...]:
+    """An operator's operands and outputs in words, each once."""
+    reads = [
+        f"what it reads of {leaf.target if leaf.op == 'parameter' else leaf.path}"
+        for leaf in map(graph.producer.__getitem__, node.operands)
+    ]
+    every = [*reads, *("what it makes" for _ in node.outputs)]
+    return tuple(dict.fromkeys(every[i] for i in indices))
 
 
 def _refuse_dims_of_nobody(constraint: Constraint, graph: Graph, active: frozenset[str]) -> None:
@@ -148,8 +173,8 @@ def _refuse_missing(constraint: Constraint, name: str, most: Tensor) -> None:
     dims = [kind.dim for kind in types if isinstance(kind, S)]
     if len(dims) == len(types) and min(dims) >= len(most.shape) and not constraint.optional:
         raise ConstraintError(
-            f"{name} has no dim {min(dims)}, of which the constraint ({constraint}) speaks: its shape "
-            f"is {list(most.shape)}. Its last dim is {len(most.shape) - 1}; they count from 0."
+            f"{name} has no dim {min(dims)}, of which the constraint ({constraint.line}) speaks: its "
+            f"shape is {list(most.shape)}. Its last dim is {len(most.shape) - 1}; they count from 0."
         )
 
 
@@ -205,14 +230,21 @@ def _spoken_of(
 
 
 def _refuse_unmatched(graph: Graph, constraints: tuple[Constraint, ...]) -> None:
-    parameters = [node.target for node in graph.leaves("parameter")]
-    tensors = [node.path for node in graph.nodes if not node.is_leaf]
     for constraint in constraints:
-        names = [*parameters, *tensors] if constraint.subject == "tensor" else parameters
-        if constraint.optional or constraint.pattern == "*":
-            continue
-        if not any(map(constraint.matches, names)):
-            examples = ", ".join(names[:3])
-            raise ConstraintError(
-                f"No name matches the constraint ({constraint}). Names look like {examples}."
+        if not speaks(constraint, graph):
+            near = ", ".join(
+                name
+                for names in _nameable(constraint, graph)
+                for name in get_close_matches(constraint.pattern, dict.fromkeys(names), NEAR, 0.0)
             )
+            raise ConstraintError(
+                f"No name matches the constraint ({constraint.line}). Names look like {near}. A pattern "
+                "is of a whole name: * in front of it stands for any beginning."
+            )
+
+
+def _nameable(constraint: Constraint, graph: Graph) -> tuple[list[str], list[str]]:
+    """What a constraint may name: parameters, and operators where it is about tensors."""
+    operators = [node.path for node in graph.nodes if not node.is_leaf]
+    parameters = [node.target for node in graph.leaves("parameter")]
+    return parameters, operators if constraint.subject == "tensor" else []

@@ -99,7 +99,11 @@ def test_a_clash_names_both_lines(tmp_path: Path) -> None:
         ('[pin]\n"up.weight" = "S(0)"\n', "mine.toml:2: Constraint 'up.weight': write"),
         ('[forbid]\n"up.weight" = { x = "S(0), else R" }\n', "no 'else'"),
         ("[pin\n", "Cannot read the constraints"),
-        ('[pin]\n"nope" = "[S(0), R]"\n', "No name matches"),
+        ('[pin]\n"nope" = "[S(0), R]"\n', "No name matches the constraint ("),
+        ('[pin]\n"stored:nope" = "[S(0), R]"\n', "mine.toml:2: stored 'nope' on x: S(0))"),
+        ('[pin]\n"p/*" = "[S(0), R]"\n', "up/linear"),
+        ('[pin]\n"p/*" = "[S(0), R]"\n', "A pattern is of a whole name"),
+        ('[pin]\n"up.weight" = "[S(5), R]"\n', "mine.toml:2: tensor 'up.weight' on x: S(5))"),
         ('[pin]\n"up.weight" = { z = "R" }\n', "no axis 'z'"),
     ],
 )
@@ -150,3 +154,12 @@ def test_what_is_pinned_propagates() -> None:
         weight = plan.parameter["up.weight"].leaf.local(1, MESH)
         gelu = plan.choice["hidden"].outputs[0].local(1, MESH)
         assert (weight == S(0)) == (gelu == S(1)) == by_features
+
+
+def test_a_pattern_that_means_too_much_is_told() -> None:
+    """An operator's pattern means what it reads of its neighbours, too, where it matches their names."""
+    with pytest.raises(ConstraintError) as found:
+        planned({"*[ru]": {"y": "S(1)"}})
+    said = str(found.value)
+    assert "on all that its pattern means there: what it reads of" in said
+    assert "and what it makes. Write a pattern that means one of them alone" in said
