@@ -106,8 +106,7 @@ def command(
         run(model, (batch, sequence), Mesh.parse(mesh), options, steps, as_json)
         return
     refuse_flags({"--steps": steps}, "is of --run")
-    database = database or default_database()
-    _check(database, output, inputs(database, model=model, hardware=hardware))
+    database = _checked(database or default_database(), output, model, hardware)
     devices, known = Mesh.parse(mesh), as_hardware(hardware or None)
     setting = refuse_crowd(setting_here(known, devices, threads or 1))
     loaded = load(model, batch, sequence)
@@ -126,12 +125,13 @@ def command(
     _told(found, prices, timing.database, output, as_json)
 
 
-def _check(database: Path, output: Path | None, reads: tuple[Path, ...]) -> None:
-    """Raise before minutes of measuring what writing would raise behind them."""
-    writable(output, reads=reads)
+def _checked(database: Path, output: Path | None, model: str, hardware: str | None) -> Path:
+    """The database; raise before minutes of measuring what writing would raise behind them."""
+    writable(output, reads=inputs(database, model=model, hardware=hardware))
     writable(database)
     if database.is_file():
         Database(database).settings()
+    return database
 
 
 def _told(
