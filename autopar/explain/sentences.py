@@ -63,21 +63,28 @@ def _counted(chosen: Alternative, other: Alternative) -> str:
 
 
 def _because(difference: Difference) -> str:
-    """The largest parts of the difference, as many as nearly add up to it.
+    """The largest parts of the difference, as many as nearly add up to it: causes, and then savings.
 
     Nothing where a plan's file has a longer step and no part that is.
     """
     more = difference.figure("step").more or 0.0
-    told: list[str] = []
+    told: list[tuple[float, str]] = []
     left = more
     for part, name in sorted(_parts(difference), key=lambda each: (-abs(each[0]), -each[0])):
         if len(told) == REASONS or (told and abs(left) <= NEARLY * abs(more)):
             break
-        told.append(_said(part, name))
+        told.append((part, name))
         left -= part
-    if not told:
-        return ""
-    return f", because {', '.join(told[:-1])}{' and ' * (len(told) > 1)}{told[-1]}"
+    causes, savings = (
+        _listed(_said(*each) for each in told if (each[0] > 0) == is_cause)
+        for is_cause in (True, False)
+    )
+    return f"{', because ' * bool(causes)}{causes}{', though ' * bool(savings)}{savings}"
+
+
+def _listed(words: Iterable[str]) -> str:
+    *first, last = [*words] or [""]
+    return f"{', '.join(first)}{' and ' * bool(first)}{last}"
 
 
 def _parts(difference: Difference) -> Iterator[tuple[float, str]]:

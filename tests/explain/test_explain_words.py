@@ -150,7 +150,7 @@ def test_what_is_said_of_a_difference_adds_up() -> None:
     )
     assert sentence("up", ways) == (
         "up is here; if it were there, a step would take 30.0 µs more, because all_reduce on x takes "
-        "1.2 s more, all_reduce on y takes 1.2 s less and 30.0 µs less hides behind compute."
+        "1.2 s more and 30.0 µs less hides behind compute, though all_reduce on y takes 1.2 s less."
     )
 
 
