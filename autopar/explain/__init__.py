@@ -3,6 +3,7 @@
 target      which operator, parameter or module a name means
 ways        what could be done with it, as states of the problem's variables
 again       the best plan with a way: everything else is decided anew
+average     a stage's figures, for one of its microbatches
 sentences   the first sentence, in plain words
 explain     all of it
 stage       the same within a stage of a pipeline

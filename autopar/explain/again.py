@@ -8,9 +8,11 @@ from functools import cached_property
 
 from autopar.blocks import MODES, blocks
 from autopar.errors import InternalError
+from autopar.explain.average import averaged
 from autopar.explain.ways import States
 from autopar.planning.compile import best_plan
 from autopar.planning.posed import Posed, pose
+from autopar.plans.changes import Difference
 from autopar.plans.plan import Plan
 from autopar.pricing.parameters import Storage
 from autopar.pricing.space import Decisions
@@ -91,6 +93,10 @@ class Again:
             rich = _only(self.rich, states)
             return best_plan(rich, lambda: rich)[1]
         return best_plan(_only(self.plain, states), lambda: _only(self.rich, states))[1]
+
+    def difference(self, made: Plan) -> Difference:
+        """To another plan, in seconds of an average microbatch: what the solver weighs."""
+        return averaged(self.stated, self.posed).diff(averaged(made, self.posed))
 
     def check(self, made: Plan, bound_s: float | None) -> None:
         """Raise `InternalError` for a plan that costs less than the bound of all of its kind."""

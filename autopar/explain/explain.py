@@ -81,13 +81,13 @@ def _solved(again: Again, known: Alternative, way: Way, said: Callable[[Plan], s
     except InfeasibleError as error:
         return replace(known, why=str(error))
     again.check(made, known.bound_s)
-    difference = again.stated.diff(made)
+    difference = again.difference(made)
     return replace(known, words=said(made), plan=made, difference=difference)
 
 
 def _as_planned(again: Again, types: str, words: str, bound_s: float | None) -> Alternative:
     plan = again.stated
-    return Alternative(types, words, True, bound_s, plan, plan.diff(plan))
+    return Alternative(types, words, True, bound_s, plan, again.difference(plan))
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,10 @@ def test_within_the_stage_that_has_it(planned: tuple[PipelinePlan, Any, Any]) ->
     assert f"stage {own.stage} of 2" in found.scope and "4 microbatches" in found.scope
     assert found.chosen.plan is not None and found.chosen.plan.digest == own.plan.digest
     assert found.chosen.plan.estimate == own.plan.estimate
+    assert found.chosen.difference is not None
+    shown = found.chosen.difference.figure("step").after
+    assert shown == pytest.approx(own.plan.objective_s, rel=1e-3)
+    assert shown != pytest.approx(own.plan.estimate.step_s, rel=0.05)
     made = [each.plan for each in found.alternatives if each.plan and not each.is_chosen]
     assert made and all(each.graph_digest == own.plan.graph_digest for each in made)
     assert all(each.objective_s >= own.plan.objective_s * (1 - 1e-6) for each in made)
