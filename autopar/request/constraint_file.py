@@ -23,7 +23,7 @@ from typing import get_args
 from autopar.errors import ConstraintError, InputError
 from autopar.mesh import Mesh
 from autopar.reading import text_of
-from autopar.request.constraints import Constraint, Kind, from_user
+from autopar.request.constraints import Constraint, Kind, of_kind
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -71,8 +71,7 @@ def _read(
     at: str, kind: Kind, key: str, value: str | dict[str, str], mesh: Mesh
 ) -> list[Constraint]:
     try:
-        made = from_user({key: value}, mesh)
-        return [replace(each, kind=kind, at=at) for each in made]
+        return [replace(each, at=at) for each in of_kind(kind, {key: value}, mesh)]
     except InputError as error:
         raise ConstraintError(
             f"{at}: {error} (A name with dots stands in quotes.)"

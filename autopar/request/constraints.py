@@ -130,8 +130,8 @@ def from_user(constraints: Given | None, mesh: Mesh) -> tuple[Constraint, ...]:
     """
     if constraints and set(constraints) <= set(get_args(Kind)):
         tables = cast(dict[Kind, dict[str, Entry]], constraints)
-        every = ((kind, made) for kind, of in tables.items() for made in from_user(of, mesh))
-        return tuple(replace(made, kind=kind, at=f"[{kind}]") for kind, made in every)
+        every = (made for kind, of in tables.items() for made in of_kind(kind, of, mesh))
+        return tuple(replace(made, at=f"[{made.kind}]") for made in every)
     found: list[Constraint] = []
     for key, value in cast(dict[str, Entry], constraints or {}).items():
         head, _, rest = key.partition(":")
@@ -140,6 +140,17 @@ def from_user(constraints: Given | None, mesh: Mesh) -> tuple[Constraint, ...]:
             mesh.index(axis)
             found.append(Constraint.of(subject, pattern, text, axis))  # type: ignore[arg-type]
     return tuple(found)
+
+
+def of_kind(kind: Kind, given: dict[str, Entry], mesh: Mesh) -> tuple[Constraint, ...]:
+    """What one table says; `ConstraintError` where it forbids of a name no type on any axis."""
+    for key, value in given.items() if kind == "forbid" else ():
+        if not _by_axis(key, value, mesh):
+            raise ConstraintError(
+                f"Constraint {key!r}: {value} forbids nothing: * says nothing of its axis. "
+                "Write the types that may not be, such as S, or leave it out."
+            )
+    return tuple(replace(made, kind=kind) for made in from_user(given, mesh))
 
 
 def _by_axis(key: str, value: Entry, mesh: Mesh) -> dict[str, str]:
