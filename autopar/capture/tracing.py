@@ -67,10 +67,9 @@ def trace(
     autocast: torch.dtype | None,
 ) -> Trace:
     """Record the model, and the loss behind it, on tensors without storage."""
-    try:
+    with contextlib.suppress(Forgotten):
         return _traced(model, call, loss, train, autocast, Remembered())
-    except Forgotten:
-        return _traced(model, call, loss, train, autocast, None)
+    return _traced(model, call, loss, train, autocast, None)
 
 
 def _traced(

@@ -44,7 +44,7 @@ def command(
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
-    """The whole time-memory curve: plans from the fastest to the smallest, each the best of its size."""
+    """Time against memory: plans at the corners of the convex hull, from the fastest to the smallest."""
     Options.of(optimizer=optimizer, precision=precision)
     if output and output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; name a folder.")

@@ -200,7 +200,7 @@ def frontier(plans: Sequence[Plan], here: tuple[float, float], limit: float | No
         (p.estimate.memory_nbytes / factor, _ms(p.estimate.step_s), p.digest) for p in plans
     )
     data: list[dict[str, Any]] = [
-        {"type": "scatter", "mode": "lines+markers", "name": "fastest within its memory",
+        {"type": "scatter", "mode": "lines+markers", "name": "corners of the convex hull",
          "x": [x for x, _, _ in found], "y": [y for _, y, _ in found],
          "customdata": [digest for *_, digest in found], "line": {"color": BLUE},
          "hovertemplate": f"%{{x:.4~g}} {unit}, %{{y:.4~g}} ms<extra>%{{customdata}}</extra>"},
