@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from autopar.api import compile_staged
-from autopar.cli.stages import save_stages
+from autopar.cli.output import save
+from autopar.cli.stages import stage_pages
 from autopar.compiler.automatic import source_of
 from autopar.compiler.compiler import Compiler
 from autopar.errors import InfeasibleError
@@ -116,7 +117,8 @@ def measured(name: str) -> dict[str, Any]:
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(made, Staged):
-            save_stages(made, Path(folder))
+            for name, text in stage_pages(made).items():
+                save(text, Path(folder) / name)
     wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
     planner = time.perf_counter()
     plan_stages(returned["_problems"][0][1])
