@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 import torch
 import torch.distributed as dist
@@ -39,8 +38,7 @@ class Bucket:
     def __post_init__(self) -> None:
         self.hops: tuple[Hop, ...] = self.slots[0].hops
         self._entries = [slot.entry for slot in self.slots]
-        sizes = [entry.numel for entry in self._entries]
-        self.offsets = [0, *accumulate(sizes)]
+        self._sizes = [entry.numel for entry in self._entries]
         self._leading = self.slots[0].pieces.leading
         self.reset()
 
@@ -52,6 +50,7 @@ class Bucket:
     def put(self, number: int) -> None:
         """Copy a leaf's gradient to its place; zeros where the parameter was not used.
 
+        This runs between a backward's operators, once per parameter: every call of torch counts.
         All ranks run the same program, so a parameter is unused on all of them or on none.
         """
         if self._is_empty():
@@ -62,7 +61,7 @@ class Bucket:
             place.zero_()
             self.unused.add(number)
         else:
-            place.copy_(slot.pieces.view(gradient.contiguous()))
+            place.copy_(gradient.reshape(place.shape) if self._leading else gradient)
             slot.leaf.grad = None
         self.waiting.discard(number)
 
@@ -86,10 +85,8 @@ class Bucket:
             self._advance()
         total = self._current.reshape(-1)
         parts = [
-            total[start:end].view(entry.shape).to(slot.local.dtype)
-            for slot, entry, start, end in zip(
-                self.slots, self._entries, self.offsets, self.offsets[1:], strict=False
-            )
+            part.view(entry.shape)
+            for entry, part in zip(self._entries, total.split(self._sizes), strict=True)
         ]
         for number, mine in enumerate(leave(self._entries, parts, self.axes)):
             if number not in self.unused:
@@ -121,15 +118,18 @@ class Bucket:
     def _renew(self) -> None:
         """The buffer that gradients are laid out in; a new one where somebody holds the last."""
         if self._buffer is None or _torch.users(self._buffer) > 1 + len(self._places):
-            shape = (*self._leading, self.offsets[-1])
+            shape = (*self._leading, sum(self._sizes))
             self._buffer = torch.empty(shape, dtype=self.dtype, device=self.slots[0].local.device)
-            self._places = self._laid_out(self._buffer)
+            self._places = [
+                slot.pieces.back(place)
+                for slot, place in zip(self.slots, self._laid_out(self._buffer), strict=True)
+            ]
 
     def _laid_out(self, buffer: torch.Tensor) -> list[torch.Tensor]:
         """Every slot's part, in the shape of its pieces."""
         return [
-            buffer[..., start:end].view((*self._leading, *slot.pieces.shape[len(self._leading) :]))
-            for slot, start, end in zip(self.slots, self.offsets, self.offsets[1:], strict=False)
+            part.view((*self._leading, *slot.pieces.shape[len(self._leading) :]))
+            for slot, part in zip(self.slots, buffer.split(self._sizes, -1), strict=True)
         ]
 
     @torch.no_grad()

@@ -76,6 +76,10 @@ class Pieces:
         """The contiguous leaf as ``[*leading, *segments of the stored shape]``."""
         return leaf.view(self.segments).permute(self.order)
 
+    def back(self, pieces: torch.Tensor) -> torch.Tensor:
+        """Such a view as ``[*segments of the leaf]``: a contiguous leaf, with its dims cut."""
+        return pieces.permute([self.order.index(dim) for dim in range(len(self.order))])
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of `view`."""
