@@ -154,19 +154,18 @@ class _Inner:
 
     def __init__(self, before: torch.Tensor, width: int, activation: str) -> None:
         self.gate, self.other = before, None
-        self.function, self.derivative = ACTIVATIONS[activation]
+        function, self.derivative = ACTIVATIONS[activation]
         if before.shape[1] != width:
             self.gate, self.other = before.chunk(2, 1)
-        self.rows = self.function(self.gate)
-        if self.other is not None:
-            self.rows = self.rows * self.other
+        self.opened = function(self.gate)
+        self.rows = self.opened if self.other is None else self.opened * self.other
 
     def backward(self, gradient: torch.Tensor) -> torch.Tensor:
         """The gradient of the rows behind the first product."""
         if self.other is None:
             return self.derivative(gradient, self.gate)
         of_gate = self.derivative(gradient * self.other, self.gate)
-        return torch.cat([of_gate, gradient * self.function(self.gate)], 1)
+        return torch.cat([of_gate, self.opened.mul_(gradient)], 1)
 
 
 class _Routes:
