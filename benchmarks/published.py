@@ -31,6 +31,10 @@ START = (0.6, 20e-6)
 ITERATIONS = 6
 NOISE = 0.05
 """So much differs what one configuration took on two days (181B, 8 x 8 x 6: 120.2 s, 114.1 s)."""
+SCATTER = (0.02, NOISE / math.sqrt(2))
+"""Standard deviations of a step for which it is asked how well anybody could rank: a low guess, and what
+two measurements that differ by `NOISE` suggest."""
+DRAWS = 2000
 TOLERATED = 0.03
 """Errors below count by their square, larger ones by their size: some rows were disturbed."""
 
@@ -140,6 +144,12 @@ def ranking(lines: Sequence[Line], apart: float = 0.0) -> float:
     )
 
 
+def reachable(seconds: Sequence[float], scatter: float) -> float:
+    """Kendall's tau of steps with themselves measured again: of a perfect prediction, on average."""
+    drawn = np.random.default_rng(0).normal(0.0, scatter, (DRAWS, len(seconds)))
+    return fmean(tau(seconds, np.asarray(seconds) * np.exp(draw)) for draw in drawn)
+
+
 def is_sweep(row: Row) -> bool:
     """BLOOM's topologies: one model, layers divided among tensor, pipeline and data parallelism."""
     return "GBS Variations" in row.source
@@ -192,7 +202,7 @@ def report(name: str, lines: Sequence[Line], fitted: dict[int, Constants]) -> di
     }
     sweep = [line for line in lines if is_sweep(line.row)]
     if sweep:
-        found["topology sweep"] = summary(sweep)
+        found["topology sweep"] = _of_sweep(sweep)
     found["lines"] = [
         {
             "row": line.row.name,
@@ -205,6 +215,20 @@ def report(name: str, lines: Sequence[Line], fitted: dict[int, Constants]) -> di
         for line in lines
     ]
     return found
+
+
+def _of_sweep(lines: Sequence[Line]) -> dict[str, object]:
+    """Its figures, without its worst row as well, and what scatter leaves to be ranked."""
+    ran = [line for line in lines if line.row.seconds is not None]
+    worst = max(ran, key=lambda line: abs(line.error))
+    speeds = [line.row.batch / line.row.gpus / (line.row.seconds or 1.0) for line in ran]
+    return {
+        **summary(lines),
+        f"tau without {worst.row.name}": ranking([line for line in ran if line is not worst]),
+        "tau of a perfect prediction where steps scatter by": {
+            f"{scatter:.1%}": reachable(speeds, scatter) for scatter in SCATTER
+        },
+    }
 
 
 def shown(name: str, lines: Sequence[Line]) -> str:

@@ -16,7 +16,8 @@ Points = tuple[tuple[float, float], ...]
 
 ALIKE: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(["mm", "matmul", "bmm", "addmm", "baddbmm", "mv", "einsum"], "linear")
-    | dict.fromkeys(["cross_entropy_sum", "nll_loss"], "cross_entropy")
+    | dict.fromkeys(["cross_entropy_loss", "cross_entropy_sum"], "cross_entropy")
+    | dict.fromkeys(["nll_loss", "nll_loss_nd"], "cross_entropy")
     | dict.fromkeys(["log_softmax", "_softmax", "_log_softmax"], "softmax")
     | dict.fromkeys(["sub", "rsub"], "add")
     | dict.fromkeys(["div", "where", "masked_fill", "relu"], "mul")

@@ -57,6 +57,10 @@ def command(
     It needs no network and works from a plan alone; with the model it has the roofline and the emitted
     source beside yours, and explains what --explain names.
     """
+    if explained and model is None:
+        raise InputError("--explain decides the model's plan anew: pass --model as well.")
+    if database and not explained:
+        raise InputError("--database has what --explain decides anew by: pass both, or neither.")
     plans = sorted(frontier.glob("*.json")) if frontier else ()
     writable(output, reads=inputs(plan, measured, database, *plans, model=model, hardware=hardware))
     decided = load_plan(plan)
@@ -71,8 +75,6 @@ def command(
             extras = read.added(extras)
         why = tuple(map(read.explained, explained or ()))
         extras = replace(extras, explained=why)
-    elif explained:
-        raise InputError("--explain decides the model's plan anew: pass --model as well.")
     path = save(report(decided, extras), output)
     size = path.stat().st_size
     if as_json:

@@ -136,20 +136,20 @@ def from_user(constraints: Given | None, mesh: Mesh) -> tuple[Constraint, ...]:
     for key, value in cast(dict[str, Entry], constraints or {}).items():
         head, _, rest = key.partition(":")
         subject, pattern = (head, rest) if rest and head in get_args(Subject) else ("tensor", key)
-        for axis, text in _by_axis(key, value, mesh).items():
+        by_axis = _by_axis(key, value, mesh)
+        if not by_axis:
+            raise ConstraintError(
+                f"Constraint {key!r}: {value} says nothing, as * stands for any type. Write a type for "
+                "some axis, such as S, or leave it out."
+            )
+        for axis, text in by_axis.items():
             mesh.index(axis)
             found.append(Constraint.of(subject, pattern, text, axis))  # type: ignore[arg-type]
     return tuple(found)
 
 
 def of_kind(kind: Kind, given: dict[str, Entry], mesh: Mesh) -> tuple[Constraint, ...]:
-    """What one table says; `ConstraintError` where it forbids of a name no type on any axis."""
-    for key, value in given.items() if kind == "forbid" else ():
-        if not _by_axis(key, value, mesh):
-            raise ConstraintError(
-                f"Constraint {key!r}: {value} forbids nothing: * says nothing of its axis. "
-                "Write the types that may not be, such as S, or leave it out."
-            )
+    """What one table says."""
     return tuple(replace(made, kind=kind) for made in from_user(given, mesh))
 
 

@@ -136,6 +136,7 @@ def test_errors(golden: Golden) -> None:
         "simulate plan.json --trace plan.json/trace.json",
         "report plan.json -o plan.json/page.html",
         "report plan.json -o page.html --explain scale",
+        "report plan.json -o page.html --database times.sqlite",
         "report plan.json -o page.html --measured text.json",
         "report plan.json -o page.html --measured step.json",
         "plan nowhere.py:model --mesh 2 -o p.json",

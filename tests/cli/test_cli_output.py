@@ -15,6 +15,7 @@ from tests.show import hand_made
 
 FACTORIES = Path("tests/cli/factories.py")
 MODEL = "factories.py:good"
+EXPLAINED = ("report", "plan.json", "--model", MODEL, "--explain", "up.weight")
 PLANNED = ("plan", MODEL, "--mesh", "2")
 MAPPED = ("map", MODEL, "--mesh", "2", "--batches", "8", "--memories", "1GiB")
 
@@ -41,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("report", "plan.json"), "-o", "plan.json"),
         (("report", "plan.json", "--model", MODEL), "-o", "factories.py"),
         (("report", "plan.json", "--measured", "run.json"), "-o", "run.json"),
-        (("report", "plan.json", "--database", "times.sqlite"), "-o", "times.sqlite"),
+        ((*EXPLAINED, "--database", "times.sqlite"), "-o", "times.sqlite"),
         (("report", "plan.json", "--frontier", "curve"), "-o", "curve/a.json"),
         (PLANNED, "-o", "factories.py"),
         (("plan", "factories:good", "--mesh", "2"), "-o", "factories.py"),
