@@ -122,7 +122,7 @@ def on_network(network: Network, asked: argparse.Namespace, whole: Path) -> list
         if not profile.exists():
             say(f"{network.name}: calibrating ...")
             calibrated(network, profile, start)
-        if not times.exists():
+        if not (times.exists() and (folder / "pace.json").exists()):
             calls = wanted(network, load(profile))
             say(f"{network.name}: timing {len(calls[0])} operators ...")
             (folder / "calls.pickle").write_bytes(pickle.dumps(calls))

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from setting import SETTLING
 
 WARM = 1
 """Rounds that are not counted."""
+PIECES = 25
+"""Of work, by which the machine's pace is told."""
 
 
 def main() -> None:
@@ -43,11 +46,26 @@ def time_operators(folder: Path) -> None:
     from cost_models.measured.timer import Effort
 
     pairs, setting = pickle.loads((folder / "calls.pickle").read_bytes())
+    before_s = pace()
     timed, refused = Job(pairs, "cpu", 1, Effort(rows=7))()
     if refused:
         raise RuntimeError(f"{refused[0].call.text} could not be timed: {refused[0].reason}")
+    pace_s = pace()
     if dist.get_rank() == 0:
         Database(folder / "times.sqlite").write(setting, timed)
+        (folder / "pace.json").write_text(json.dumps([before_s, pace_s]))
+
+
+def pace() -> float:
+    """Seconds of a fixed piece of work while all ranks do it: the machine's own speed varies."""
+    dist.barrier()
+    left, right = torch.ones(384, 384), torch.ones(384, 384)
+    seconds = []
+    for _ in range(PIECES):
+        start = time.perf_counter()
+        torch.nn.functional.gelu(left @ right)
+        seconds.append(time.perf_counter() - start)
+    return median(seconds)
 
 
 @dataclass(frozen=True)
@@ -81,7 +99,9 @@ def train(folder: Path) -> None:
     )
     check(made)
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in made}
+    paces = []
     for round_ in range(asked["rounds"] + WARM):
+        paces.append(pace())
         for key, each in made.items():
             for _ in range(SETTLING):
                 each.step()
@@ -93,6 +113,8 @@ def train(folder: Path) -> None:
         beside = run_beside(each.parallel, each.batch, each.optimizer, asked["traced"])
         rows.append(row(key, each.parallel.plan, seconds[key], beside))
     if dist.get_rank() == 0:
+        slower = median(paces) / fmean(json.loads((folder / "pace.json").read_text()))
+        rows = [{**row, "slower": slower} for row in rows]
         (folder / "rows.json").write_text(json.dumps(rows))
 
 

@@ -42,6 +42,8 @@ class Row:
     operators: tuple[Pair, ...]
     collectives: tuple[Pair, ...]
     update: Pair
+    slower: float
+    """Times as long as while operators were timed a fixed piece of work took in this training."""
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Row:
@@ -53,6 +55,7 @@ class Row:
             tuple(large(operators(beside), step.measured_s)),
             tuple(large(collectives(beside), step.measured_s)),
             Pair("update", beside["predicted_update_s"], beside["measured_update_s"]),
+            found["slower"],
         )  # fmt: skip
 
 
@@ -120,7 +123,7 @@ def table(rows: Sequence[Row]) -> str:
     """A line each."""
     lines = [
         f"{'network':20}{'model':8}{'plan':13}{'measured':>10}{'spread':>15}{'predicted':>11}"
-        f"{'error':>8}{'operators':>11}{'collectives':>13}"
+        f"{'error':>8}{'operators':>11}{'collectives':>13}{'machine':>9}"
     ]
     for row in rows:
         spread = f"{row.fastest_s * 1e3:.0f}-{row.slowest_s * 1e3:.0f} ms"
@@ -129,6 +132,7 @@ def table(rows: Sequence[Row]) -> str:
             f"{row.network:20}{row.model:8}{row.plan:13}{row.step.measured_s * 1e3:>7.0f} ms"
             f"{spread:>15}{row.step.predicted_s * 1e3:>8.0f} ms{error:>+8.0%}"
             f"{_percent(middle(row.operators)):>11}{_percent(middle(row.collectives)):>13}"
+            f"{f'x{row.slower:.2f}':>9}"
         )
     return "\n".join(lines)
 
