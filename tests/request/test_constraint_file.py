@@ -105,7 +105,10 @@ def test_a_clash_names_both_lines(tmp_path: Path) -> None:
         ('[pin]\n"p/*" = "[S(0), R]"\n', "A pattern is of a whole name"),
         ('[pin]\n"up.weight" = "[S(5), R]"\n', "mine.toml:2: tensor 'up.weight' on x: S(5))"),
         *(
-            (f'[{kind}]\n"up.weight" = "[*, *]"\n', "mine.toml:2: Constraint 'up.weight': [*, *] says")
+            (
+                f'[{kind}]\n"up.weight" = "[*, *]"\n',
+                "mine.toml:2: Constraint 'up.weight': [*, *] says",
+            )
             for kind in ("pin", "forbid", "prefer")
         ),
         ('[pin]\n"up.weight" = { z = "R" }\n', "no axis 'z'"),
