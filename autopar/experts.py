@@ -165,7 +165,7 @@ class _Inner:
         if self.other is None:
             return self.derivative(gradient, self.gate)
         of_gate = self.derivative(gradient * self.other, self.gate)
-        return torch.cat([of_gate, self.opened.mul_(gradient)], 1)
+        return torch.cat([of_gate, gradient * self.opened], 1)
 
 
 class _Routes:

@@ -117,8 +117,8 @@ def measured(name: str) -> dict[str, Any]:
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(made, Staged):
-            for name, text in stage_pages(made).items():
-                save(text, Path(folder) / name)
+            for page, text in stage_pages(made).items():
+                save(text, Path(folder) / page)
     wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
     planner = time.perf_counter()
     plan_stages(returned["_problems"][0][1])

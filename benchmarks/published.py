@@ -135,19 +135,30 @@ def tau(one: Sequence[float], two: Sequence[float], apart: float = 0.0) -> float
 
 def ranking(lines: Sequence[Line], apart: float = 0.0) -> float:
     """Of samples per second and GPU, as measured and as predicted."""
-    ran = [line for line in lines if line.row.seconds is not None]
-    work = [line.row.batch / line.row.gpus for line in ran]
-    return tau(
-        [w / (line.row.seconds or 1.0) for w, line in zip(work, ran, strict=True)],
-        [w / line.predicted.seconds for w, line in zip(work, ran, strict=True)],
-        apart,
-    )
+    ran = that_ran(lines)
+    predicted = [line.row.batch / line.row.gpus / line.predicted.seconds for line in ran]
+    return tau(speeds(ran), predicted, apart)
 
 
-def reachable(seconds: Sequence[float], scatter: float) -> float:
-    """Kendall's tau of steps with themselves measured again: of a perfect prediction, on average."""
-    drawn = np.random.default_rng(0).normal(0.0, scatter, (DRAWS, len(seconds)))
-    return fmean(tau(seconds, np.asarray(seconds) * np.exp(draw)) for draw in drawn)
+def that_ran(lines: Sequence[Line]) -> list[Line]:
+    """Without those that ran out of memory."""
+    return [line for line in lines if line.row.seconds is not None]
+
+
+def speeds(ran: Sequence[Line]) -> list[float]:
+    """Samples per second and GPU, as measured."""
+    return [line.row.batch / line.row.gpus / (line.row.seconds or 1.0) for line in ran]
+
+
+def worst_of(ran: Sequence[Line]) -> Line:
+    """The one that is furthest off."""
+    return max(ran, key=lambda line: abs(line.error))
+
+
+def reachable(measured: Sequence[float], scatter: float) -> float:
+    """Kendall's tau of speeds with themselves measured again: of a perfect prediction, on average."""
+    drawn = np.random.default_rng(0).normal(0.0, scatter, (DRAWS, len(measured)))
+    return fmean(tau(measured, np.asarray(measured) * np.exp(draw)) for draw in drawn)
 
 
 def is_sweep(row: Row) -> bool:
@@ -170,8 +181,8 @@ def predicted(name: str, every: Sequence[Row]) -> tuple[list[Line], dict[int, Co
 
 def summary(lines: Sequence[Line]) -> dict[str, object]:
     """The figures that we are measured by."""
-    ran = [line for line in lines if line.row.seconds is not None]
-    worst = max(ran, key=lambda line: abs(line.error))
+    ran = that_ran(lines)
+    worst = worst_of(ran)
     known = [line for line in ran if line.row.memory_gb is not None]
     return {
         "rows": len(lines),
@@ -219,14 +230,13 @@ def report(name: str, lines: Sequence[Line], fitted: dict[int, Constants]) -> di
 
 def _of_sweep(lines: Sequence[Line]) -> dict[str, object]:
     """Its figures, without its worst row as well, and what scatter leaves to be ranked."""
-    ran = [line for line in lines if line.row.seconds is not None]
-    worst = max(ran, key=lambda line: abs(line.error))
-    speeds = [line.row.batch / line.row.gpus / (line.row.seconds or 1.0) for line in ran]
+    ran = that_ran(lines)
+    worst = worst_of(ran)
     return {
         **summary(lines),
         f"tau without {worst.row.name}": ranking([line for line in ran if line is not worst]),
         "tau of a perfect prediction where steps scatter by": {
-            f"{scatter:.1%}": reachable(speeds, scatter) for scatter in SCATTER
+            f"{scatter:.1%}": reachable(speeds(ran), scatter) for scatter in SCATTER
         },
     }
 
