@@ -91,8 +91,7 @@ class Stack:
     def by_flights(self, costs: Array) -> Array:
         """[n, cell]: the least cost of the n ways that hold the most microbatches."""
         least = np.full((len(self.ways) + 1, len(self.starts)), math.inf)
-        ordered = np.take_along_axis(costs, self._order, axis=0)
-        np.minimum.accumulate(ordered, axis=0, out=least[1:])
+        np.minimum.accumulate(costs.take(self._order), axis=0, out=least[1:])
         return least
 
     def fitting(self, held: int) -> Ints:
@@ -108,7 +107,9 @@ class Stack:
 
     @cached_property
     def _order(self) -> Ints:
-        return np.argsort(-self.flights, axis=0, kind="stable")
+        """[n, cell]: where in an array of figures the way of the n-th most microbatches stands."""
+        ways = np.argsort(-self.flights, axis=0, kind="stable")
+        return ways * len(self.starts) + self.every_cell
 
     @cached_property
     def _fitting(self) -> dict[int, Ints]:

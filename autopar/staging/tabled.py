@@ -206,7 +206,8 @@ class Sweep:
         """What blocks may do in the backward: all the same, or in turn two modes that are neighbours."""
         asked = self.settings.recompute
         modes = (asked,) if asked else MODES if blocks(self.whole) else MODES[:1]
-        return (*((mode,) for mode in modes), *itertools.pairwise(modes))
+        pairs = itertools.pairwise(modes)
+        return (*((mode,) for mode in modes), *(mix for pair in pairs for mix in _between(*pair)))
 
     @property
     def _last(self) -> int:
@@ -250,6 +251,11 @@ class Sweep:
             for node in self.whole.leaves("parameter")
         }
         return {name: pieces for name, pieces in found.items() if len(pieces) > 1}
+
+
+def _between(one: Recompute, other: Recompute) -> tuple[Mix, ...]:
+    """The other mode in one or two of three blocks."""
+    return (one, one, other), (one, other, other)
 
 
 def way_name(name: str, mix: Mix) -> str:

@@ -7,7 +7,7 @@ The relaxation, against a stage that is compiled by itself:
 - a tensor that several pieces keep counts where it is kept first, and again behind every cut;
 - operators that every stage has for itself (masks, positions) count in every piece;
 - weights that are gathered together, and buckets of gradients, end at pieces: each has its own latency;
-- blocks of a range recompute alike, or take two modes in turn; the compiled stage decides for each;
+- blocks of a range recompute alike, or by thirds in two modes; the compiled stage decides for each;
 - a block is recomputed piece by piece, so that one of several pieces keeps more than it would in one;
 - a parameter that several pieces read rests once in a range; sums over copies of it are free.
 """

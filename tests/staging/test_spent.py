@@ -155,24 +155,27 @@ def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> No
 
 
 def test_blocks_take_two_modes_in_turn(swept: tuple[Source, Sweep, Tabled]) -> None:
-    """Of two neighbours one spends what it does in the first mode, the other what in the second."""
+    """Of three neighbours one or two spend what they do in the first mode, the others what in the second."""
     found, sweep, tabled = swept
     (table,) = tabled.problem.tables
     named = {way.name: way for way in table.ways}
     of_block = [block_of(found.whole.node[cut].origin) for cut in sweep.places.pieces]
     starts = [of_block.index(("model.layers", number)) + 1 for number in range(3)]
-    for name, mixed in named.items():
-        if "+" not in name:
-            continue
+    every = starts[0], len(sweep.places.positions) - 1
+    mixes = [name for name in named if "+" in name]
+    assert {name.rsplit(" ", 1)[1] for name in mixes} == {
+        "none+none+selective", "none+selective+selective",
+        "selective+selective+full", "selective+full+full",
+    }  # fmt: skip
+    for name in mixes:
+        mixed = named[name]
         bare, modes = name.rsplit(" ", 1)
         pure = [named[bare if m == "none" else f"{bare} {m}"] for m in modes.split("+")]
-        for number, at in enumerate(itertools.pairwise(starts)):
-            mine = pure[number % 2]
+        for mine, at in zip(pure, itertools.pairwise(starts), strict=False):
             assert mixed.kept_nbytes[at] == pytest.approx(mine.kept_nbytes[at])
             assert mixed.seconds[at] == pytest.approx(mine.seconds[at])
-        both = starts[0], starts[2]
-        assert pure[0].kept_nbytes[both] > mixed.kept_nbytes[both] > pure[1].kept_nbytes[both]
-        assert pure[0].seconds[both] < mixed.seconds[both] < pure[1].seconds[both]
+        assert pure[0].kept_nbytes[every] > mixed.kept_nbytes[every] > pure[-1].kept_nbytes[every]
+        assert pure[0].seconds[every] < mixed.seconds[every] < pure[-1].seconds[every]
 
 
 @pytest.mark.thorough
