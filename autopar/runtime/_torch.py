@@ -12,12 +12,13 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 from torch.autograd import Variable, profiler
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement
+from torch.distributed.tensor import DTensor, Placement, _redistribute
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn.modules.module import _IncompatibleKeys
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.torch_version import TorchVersion
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
 
@@ -93,6 +94,35 @@ def next_step_of_autograd() -> int:
 def profiling() -> bool:
     """Whether a profiler of PyTorch records now."""
     return bool(profiler._is_profiler_enabled)
+
+
+def _redistribute_blocks() -> None:
+    """Before 2.13 torch takes strided shards for an order of mesh axes, and fails where they are none.
+
+    Blocks of a dim, as query, key and value in one weight, are none: they are gathered axis by axis, as
+    torch 2.13 does it.
+    """
+    planner: Any = _redistribute.DTensorRedistributePlanner
+    by_order = planner.generate_graph_based_transform_infos
+
+    def in_any_case(self: Any, source: DTensorSpec, target: DTensorSpec, shape: Any) -> Any:
+        try:
+            return by_order(self, source, target, shape)
+        except ValueError as error:
+            if "use_strided_shard_as_shard_order" not in str(error):
+                raise
+            return self.generate_greedy_transform_infos(source, target)
+
+    planner.generate_graph_based_transform_infos = in_any_case
+
+
+if torch.__version__ < TorchVersion("2.13"):
+    _redistribute_blocks()
+
+
+def exchanges_lists(tensor: torch.Tensor) -> bool:
+    """Whether an all-to-all may take lists of tensors there: gloo's may since torch 2.13."""
+    return not tensor.is_cpu or torch.__version__ >= TorchVersion("2.13")
 
 
 all_gather_single: Callable[..., Any] = getattr(

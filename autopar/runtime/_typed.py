@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.placement import I, N, P, R, S, Type
+from autopar.runtime import _torch
+from autopar.runtime.exchange import exchange
 
 # spmd_types 0.3 uses names that torch 2.13 deprecates; exactly these warnings are silenced.
 warnings.filterwarnings(
@@ -81,6 +83,8 @@ def step(
         made = spmd.convert(x, group, **ends, expert_mode=True, backward_options=backward)
         return contiguous_gradient(made)
     x = contiguous_gradient(x.contiguous())
+    if isinstance(source, S) and isinstance(target, S) and not _torch.exchanges_lists(x):
+        return contiguous_gradient(exchange(x, group, source.dim, target.dim).contiguous())
     if (source, target) in _EXPERT:
         made = spmd.convert(x, group, **ends, expert_mode=True, backward_options=backward)
     else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.torch_version import TorchVersion
 
 from autopar.schedules import SCHEDULES, build
 from tests.daily import daily
@@ -17,8 +19,15 @@ LINES = [
 ]
 
 
+GREETS_ITSELF = torch.__version__ < TorchVersion("2.13")
+"""Torch's engine sent a first message to the neighbours of a stage, also where they are on its own
+worker, which gloo refuses."""
+
+
 @pytest.mark.parametrize("line", daily(LINES, LINES[:1]), ids=str)
 def test_equal(pool: Pool, line: Line) -> None:
+    if line.schedule == "zb-v" and GREETS_ITSELF:
+        pytest.skip("torch's engine before 2.13 sends to itself")
     pool.run(4, check_witness, line)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
+import torch
+from torch.torch_version import TorchVersion
 
 from autopar import rules
 from autopar.capture import capture
@@ -31,6 +33,8 @@ def _ids(example: Example) -> str:
 @pytest.mark.parametrize("example", EXAMPLES, ids=_ids)
 def test_rule(example: Example) -> None:
     """All candidates on two and on three ranks, and every factor is split by some of them."""
+    if "aminmax" in example.op and torch.__version__ < TorchVersion("2.13"):
+        pytest.skip("torch before 2.13 has no derivative of aminmax")
     graph, node = build(example)
     whole = reference(graph, node)
     split: set[str] = set()

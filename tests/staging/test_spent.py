@@ -155,7 +155,7 @@ def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> No
 
 
 def test_blocks_take_two_modes_in_turn(swept: tuple[Source, Sweep, Tabled]) -> None:
-    """Of three neighbours one or two spend what they do in the first mode, the others what in the second."""
+    """Of three neighbours one or two spend what they do in the first mode, the others in the second."""
     found, sweep, tabled = swept
     (table,) = tabled.problem.tables
     named = {way.name: way for way in table.ways}
