@@ -71,8 +71,12 @@ def test_what_hides_costs_what_it_takes_from_compute(
 def test_where_nothing_hides_fewer_buckets_spare_latencies(monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = planned(0.0), planned(1.0)
     assert (few.buckets, many.buckets) == (1, 16)
-    assert planned(0.2).buckets == 1, "as little as that is no reason for more"
-    assert planned(0.3).buckets > 1
     assert few.estimate.flows[0].calls < many.estimate.flows[0].calls
     monkeypatch.setattr("autopar.pricing.parameters.SHARES", SHARES[:1])
     assert few.estimate.step_s < under(0.0).step_s
+
+
+def test_little_overlap_is_no_reason_for_more_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert planned(0.5).buckets == 2
+    monkeypatch.setattr("autopar.pricing.parameters.LITTLE", 0.6)
+    assert planned(0.5).buckets == 1
