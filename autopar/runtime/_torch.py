@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch._C._distributed_c10d import Store
 from torch.autograd import Variable, profiler
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, _redistribute
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import _StridedShard
-from torch.nn.modules.module import _IncompatibleKeys
+from torch.nn.modules.module import _global_forward_hooks, _IncompatibleKeys
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.torch_version import TorchVersion
@@ -74,6 +75,11 @@ def has_step_hooks(optimizer: torch.optim.Optimizer, but: Sequence[Callable[...,
         optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks,
     )  # fmt: skip
     return any(hook not in but for each in hooks for hook in each.values())
+
+
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Whether anybody is called with what the module's forward gives."""
+    return bool(module._forward_hooks or _global_forward_hooks)
 
 
 def local_of(parameter: DTensor) -> torch.Tensor:

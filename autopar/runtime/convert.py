@@ -10,10 +10,11 @@ from __future__ import annotations
 import torch
 
 from autopar.errors import PlacementError
-from autopar.placement import S, Type
+from autopar.placement import I, P, S, Type
 from autopar.runtime import _typed
 from autopar.runtime.context import Axis
 from autopar.runtime.context import axis as axis_named
+from autopar.runtime.late import late_sum
 from autopar.runtime.named import label, named
 from autopar.runtime.regather import remember
 from autopar.runtime.together import fetched
@@ -38,6 +39,10 @@ def convert(
     together = fetched(x, where, target)
     if together is not None:
         return together
+    if x.dim() == 0 and (source, target) == (P, I):
+        late = late_sum(x, where.group)
+        if late is not None:
+            return late
     made = _step(x, where.group, where.size, source, target, reduce)
     if regather:
         remember(made, x, lambda shard: _again(shard, where, source, target))

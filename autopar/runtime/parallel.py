@@ -16,10 +16,11 @@ from autopar.errors import InputError
 from autopar.graph import Graph
 from autopar.plans.plan import Plan
 from autopar.request.batch import Batch
-from autopar.runtime import agreement, context, regather
+from autopar.runtime import _torch, agreement, context, regather
 from autopar.runtime.beside import beside
 from autopar.runtime.clip import clip_grad_norm_
 from autopar.runtime.held import Held, refuse_without_gradients
+from autopar.runtime.late import in_time, late_loss
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
 from autopar.runtime.outputs import class_named, rebuild
@@ -158,24 +159,32 @@ class Parallel(Held):
         refuse_without_gradients()
         scaled = (lambda loss: loss) if scaler is None else scaler.scale
         if microbatches == 1:
-            loss = self._loss_of(self(**batch))
-            scaled(loss).backward()
+            with self._late_loss(scaler):
+                loss = self._loss_of(self(**batch))
+                scaled(loss).backward()
             return loss.detach()
         parts = in_parts(batch, microbatches)
         counts, program = self._programs.for_parts(batch, parts[0], microbatches)
         denominators = {} if counts is None else self._denominators(counts, batch)
-        total: torch.Tensor | None = None
-        for number, piece in enumerate(parts):
-            last = number == microbatches - 1
-            with (
-                nullcontext() if last else self.no_sync(),
-                self._programs.expected.explained(Batch.of((), batch)),
-            ):
-                loss = self._loss_of(self._run(program, Batch.of((), {**piece, **denominators})))
-                scaled(loss).backward()
-            total = loss.detach() if total is None else total + loss.detach()
-        assert total is not None
-        return total
+        losses = []
+        with self._late_loss(scaler):
+            for number, piece in enumerate(parts):
+                last = number == microbatches - 1
+                with (
+                    nullcontext() if last else self.no_sync(),
+                    self._programs.expected.explained(Batch.of((), batch)),
+                ):
+                    loss = self._loss_of(
+                        self._run(program, Batch.of((), {**piece, **denominators}))
+                    )
+                    scaled(loss).backward()
+                losses.append(loss.detach())
+        return torch.stack(losses).sum()
+
+    def _late_loss(self, scaler: torch.amp.GradScaler | None) -> AbstractContextManager[None]:
+        """The loss may be there at the end only, where nobody reads it before."""
+        is_read = scaler is not None or _torch.has_forward_hooks(self)
+        return nullcontext() if is_read else late_loss()
 
     @staticmethod
     def _loss_of(result: Any) -> torch.Tensor:
@@ -203,6 +212,7 @@ class Parallel(Held):
             context.on(self.axes),
             self._regathering(program, training),
             self._no_autocast(),
+            nullcontext() if program.sums_loss_alone else in_time(),
             self.seeds.forward() if program.is_random else nullcontext(),
         ):
             results = program.run(self._tree, self._leaves.by_name, inputs)

@@ -17,7 +17,7 @@ from autopar.graph import Graph, Tensor, is_random
 from autopar.grouping import Group, groups
 from autopar.leaving import leaving
 from autopar.operators import callable_of
-from autopar.placement import Sharding
+from autopar.placement import P, Sharding
 from autopar.plans.plan import Plan
 from autopar.runtime import _torch
 from autopar.runtime.context import device
@@ -85,6 +85,22 @@ class Program:
     def regathers(self) -> bool:
         """Whether any gather is repeated in the backward."""
         return any(conversion.regather for conversion in self.plan.conversions)
+
+    @cached_property
+    def sums_loss_alone(self) -> bool:
+        """Whether the only number that is summed over ranks in the forward, and has a gradient, is the
+        loss as it leaves: nothing that is computed waits for it."""
+        plan, graph = self.plan, self.graph
+        if graph.loss is None or graph.consumers[graph.loss]:
+            return False
+        summed = {
+            conversion.tensor
+            for conversion in plan.conversions
+            if conversion.source[conversion.axis] is P
+            and not graph.tensors[conversion.tensor].shape
+            and graph.tensors[conversion.tensor].differentiable
+        }
+        return summed == {graph.loss}
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """`torch.compile` the forward of every emitted block, or of a model that has none."""

@@ -70,7 +70,7 @@ def test_what_hides_costs_what_it_takes_from_compute(
 
 def test_where_nothing_hides_fewer_buckets_spare_latencies(monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = planned(0.0), planned(1.0)
-    assert (few.buckets, many.buckets) == (1, 16)
+    assert (few.buckets, many.buckets) == (1, 8)
     assert few.estimate.flows[0].calls < many.estimate.flows[0].calls
     monkeypatch.setattr("autopar.pricing.parameters.SHARES", SHARES[:1])
     assert few.estimate.step_s < under(0.0).step_s
