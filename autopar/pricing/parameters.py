@@ -141,10 +141,20 @@ def gradient_shares(graph: Graph, prices: Prices) -> int:
     return min(SHARES, key=waited_s)
 
 
-def early_share(graph: Graph, prices: Prices) -> float:
-    """Of all gradients' bytes, those in buckets that are full before the backward ends."""
-    filled = _filled(_gradient_sizes(graph), gradient_shares(graph, prices))
-    return sum(filled[:-1]) / max(1, sum(filled))
+@dataclass(frozen=True)
+class Travelling:
+    """How all gradients travel: the mean size of a bucket, and of their bytes the share that is in
+    buckets which are full before the backward ends."""
+
+    bucket_nbytes: int
+    early: float
+
+    @classmethod
+    def of(cls, graph: Graph, prices: Prices) -> Travelling:
+        """In as many buckets as are worth while."""
+        filled = _filled(_gradient_sizes(graph), gradient_shares(graph, prices))
+        total = max(1, sum(filled))
+        return cls(max(1, total // max(1, len(filled))), sum(filled[:-1]) / total)
 
 
 def _gradient_sizes(graph: Graph) -> list[int]:
@@ -159,11 +169,16 @@ def _filled(sizes: Sequence[int], shares: int) -> list[int]:
 
 
 def storage_seconds(
-    tensor: Tensor, storage: Storage, routes: Routes, prices: Prices, together: int, early: float
+    tensor: Tensor,
+    storage: Storage,
+    routes: Routes,
+    prices: Prices,
+    together: int,
+    travelling: Travelling,
 ) -> StorageSeconds:
     """Gathering the weight, reducing its gradient with those of so many others, and updating it.
 
-    The gradient's first collective runs beside the backward, as far as buckets are full `early`, and
+    The gradient's first collective runs beside the backward, as far as buckets are full early, and
     hides there but for what they take from each other; those after it wait for its end.
     """
     mesh = prices.mesh
@@ -175,11 +190,13 @@ def storage_seconds(
     issued += exchanges(tensor, storage.stored, mesh, prices.master_itemsize)
     first = next((s for s in reversed(steps) if _backward(prices.reduced(s, tensor))), None)
     hideable = () if first is None else _backward(prices.reduced(first, tensor))
-    every_s, hideable_s = (
-        sum(prices.shared(part, together, prices.collective) for part in parts)
-        for parts in (issued, hideable)
-    )
-    hideable_s *= early * prices.hidden_share
+
+    def seconds(part: Traffic) -> float:
+        size = travelling.bucket_nbytes if part.direction == "backward" else NBYTES
+        return prices.shared(part, together, prices.collective, size)
+
+    every_s, hideable_s = sum(map(seconds, issued)), sum(map(seconds, hideable))
+    hideable_s *= travelling.early * prices.hidden_share
     copies = sum(map(prices.copied, issued))
     return StorageSeconds(update + copies + every_s - hideable_s, hideable_s)
 

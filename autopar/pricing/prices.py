@@ -89,10 +89,12 @@ class Prices:
             return 0.0
         return self.device.late_s * lateness(self.mesh.world_size)
 
-    def in_buckets(self, axis: int, collective: Collective, nbytes: float) -> float:
-        """Seconds of many small tensors that travel in full buckets: no latency of their own."""
-        bucket = Traffic(axis, collective, "backward", NBYTES)
-        return self.collective(bucket) * nbytes / NBYTES
+    def in_buckets(
+        self, axis: int, collective: Collective, nbytes: float, size: int = NBYTES
+    ) -> float:
+        """Seconds of many small tensors that travel in buckets of one size: no latency of their own."""
+        bucket = Traffic(axis, collective, "backward", size)
+        return self.collective(bucket) * nbytes / size
 
     def operator(self, flops: float, nbytes: float, dtype: str) -> float:
         """Seconds of one operator that does `flops` and moves `nbytes` on one device."""
@@ -169,10 +171,16 @@ class Prices:
         again = regathered(step, tensor, self.mesh)
         return sum(self.shared(part, together, self.awaited) for part in again)
 
-    def shared(self, part: Traffic, together: float, seconds: Callable[[Traffic], float]) -> float:
+    def shared(
+        self,
+        part: Traffic,
+        together: float,
+        seconds: Callable[[Traffic], float],
+        size: int = NBYTES,
+    ) -> float:
         """One weight's part of a collective for several: its bytes, and its share of the latency."""
         latency = seconds(replace(part, nbytes=0)) / together
-        return latency + self.in_buckets(part.axis, part.collective, part.nbytes)
+        return latency + self.in_buckets(part.axis, part.collective, part.nbytes, size)
 
     def copied(self, part: Traffic) -> float:
         """Seconds in which a message is laid out for its collective, or taken apart after it.

@@ -13,7 +13,7 @@ from autopar.pricing.gradients import fresh_nbytes, full_gradients
 from autopar.pricing.once import Once, looks
 from autopar.pricing.operators import local_nbytes, operator_seconds, split
 from autopar.pricing.parameters import (
-    early_share,
+    Travelling,
     storage_nbytes,
     storage_seconds,
     summed_seconds,
@@ -42,7 +42,8 @@ class StateCosts:
     ) -> None:
         self.graph, self.candidates, self.prices, self.routes = graph, candidates, prices, routes
         self.saved, self._once = saved, once
-        self._together, self._early = len(graph.leaves("parameter")), early_share(graph, prices)
+        self._together = len(graph.leaves("parameter"))
+        self._travelling = Travelling.of(graph, prices)
         self._full = full_gradients(graph, saved)
 
     def of_storages(self, node: Node) -> Costs:
@@ -53,7 +54,9 @@ class StateCosts:
 
         def priced() -> Costs:
             spent = [
-                storage_seconds(tensor, o, self.routes, self.prices, self._together, self._early)
+                storage_seconds(
+                    tensor, o, self.routes, self.prices, self._together, self._travelling
+                )
                 for o in options
             ]
             nbytes = [storage_nbytes(tensor, o, self.prices, is_reached).total for o in options]
