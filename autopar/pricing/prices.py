@@ -178,7 +178,8 @@ class Prices:
         seconds: Callable[[Traffic], float],
         size: int = NBYTES,
     ) -> float:
-        """One weight's part of a collective for several: its bytes, and its share of the latency."""
+        """One weight's part of a collective for several: its bytes, at the rate of a bucket of `size`
+        bytes, and its share of the latency."""
         latency = seconds(replace(part, nbytes=0)) / together
         return latency + self.in_buckets(part.axis, part.collective, part.nbytes, size)
 

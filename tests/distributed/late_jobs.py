@@ -25,16 +25,30 @@ class Squares(nn.Module):
         return loss.exp() if self.scaled else loss
 
 
+class Late:
+    """A sum that nobody waits for at once; whether somebody has."""
+
+    def __init__(self, work: dist.Work) -> None:
+        self.work, self.is_waited_for = work, False
+
+    def wait(self) -> None:
+        """As the work itself does."""
+        self.work.wait()
+        self.is_waited_for = True
+
+
 @contextmanager
 def watched() -> Any:
-    """The numbers whose sum nobody waits for at once."""
-    late: list[torch.Tensor] = []
+    """The sums of single numbers that nobody waits for at once."""
+    late: list[Late] = []
     whole = dist.all_reduce
 
     def reduced(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if tensor.dim() == 0 and kwargs.get("async_op"):
-            late.append(tensor)
-        return whole(tensor, *args, **kwargs)
+        work = whole(tensor, *args, **kwargs)
+        if tensor.dim() or not kwargs.get("async_op"):
+            return work
+        late.append(Late(work))
+        return late[-1]
 
     with patch.object(dist, "all_reduce", reduced):
         yield late
@@ -53,6 +67,7 @@ def summed(scaled: bool, sizes: tuple[int, ...]) -> None:
         with watched() as late:
             loss = parallel.train_step(microbatches=microbatches, **batch)
         assert len(late) == (0 if scaled else len(sizes) * microbatches)
+        assert all(each.is_waited_for for each in late)
         assert torch.allclose(loss, want.detach(), atol=1e-12)
         got = parallel.up.weight.grad.full_tensor()
         assert torch.allclose(got, model.up.weight.grad, atol=1e-12)

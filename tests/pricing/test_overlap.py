@@ -30,10 +30,13 @@ class Deep(nn.Module):
         return x.square().mean()
 
 
-def planned(overlap: float) -> Plan:
-    """Data parallelism on two H100 that overlap so well."""
+def planned(overlap: float, latency_s: float | None = None) -> Plan:
+    """Data parallelism on two H100 that overlap so well, joined by a link of this latency."""
     hardware = load("h100")
     hardware = replace(hardware, device=replace(hardware.device, overlap=overlap))
+    if latency_s is not None:
+        link = replace(hardware.intra_host, latency_s=latency_s)
+        hardware = replace(hardware, intra_host=link)
     return autopar.plan(
         Deep(), (2,), {"x": torch.zeros(ROWS, WIDTH)}, hardware=hardware, preset="ddp"
     )
@@ -80,3 +83,12 @@ def test_little_overlap_is_no_reason_for_more_buckets(monkeypatch: pytest.Monkey
     assert planned(0.5).buckets == 2
     monkeypatch.setattr("autopar.pricing.parameters.LITTLE", 0.6)
     assert planned(0.5).buckets == 1
+
+
+def test_the_solver_counts_every_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where latency is most of it, nine buckets cost the objective what they cost the estimate."""
+    monkeypatch.setattr("autopar.pricing.parameters.SHARES", SHARES[:1])
+    plan = planned(0.0, latency_s=1e-3)
+    (reduction,) = (f for f in plan.estimate.flows if f.collective == "all_reduce" and f.calls > 1)
+    assert reduction.seconds > 0.8 * plan.estimate.step_s
+    assert plan.objective_s == pytest.approx(plan.estimate.step_s, rel=0.15)
