@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Literal
 
@@ -20,10 +20,10 @@ from autopar.plans.plan import (
     ParameterPlan,
     Parts,
 )
-from autopar.pricing.issued import LaidOut, first_reduction, traffic_of
+from autopar.pricing.issued import LaidOut, TrafficOf, first_reduction, traffic_of
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.moments import Moments
-from autopar.pricing.operators import local_nbytes, operator_seconds
+from autopar.pricing.operators import OperatorSeconds, local_nbytes, operator_seconds
 from autopar.pricing.parameters import (
     Storage,
     StorageBytes,
@@ -51,31 +51,24 @@ def estimate(
     mesh = prices.mesh
     shardings = {c.node: c.sharding for c in choices}
     run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
-    laid = LaidOut(graph, choices, conversions, mesh, precision, run_again)
-    issued = traffic_of(laid, parameters)
+    issued = traffic_of(
+        LaidOut(graph, choices, conversions, mesh, precision, run_again), parameters
+    )
     shares = gradient_shares(graph, prices)
     flows = (*flows_of(issued.step, "step", prices, shares),
              *flows_of(issued.microbatch, "microbatch", prices, shares))  # fmt: skip
     spent = {
         c.node: operator_seconds(graph.node[c.node], c.sharding, graph, prices) for c in choices
     }
-    backward_s = sum(each.backward_s for each in spent.values())
-    backward_s += sum(spent[name].forward_s for name in sorted(run_again.computed))
-    forward_s = sum(each.forward_s for each in spent.values())
-    covers_s = prices.hidden_share * backward_s
-    for part in (*issued.step, *issued.microbatch):
-        if part.direction == "forward":
-            forward_s += prices.copied(part)
-        else:
-            backward_s += prices.copied(part)
     update_s = update_seconds(graph, parameters, prices)
     hideable = hideable_by_axis(graph, parameters, prices, precision, shares)
-    hidden_s = min(sum(hideable.values()), covers_s)
+    parts = parts_of(spent, run_again.computed, issued, prices, update_s, hideable)
+    hidden_s = min(sum(hideable.values()), parts.covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     bytes_of = [storage_bytes(leaf[p.name], p, prices, graph) for p in parameters]
     moments = Moments(Keeps(graph, shardings, conversions, mesh, saved, run_again))
     return Estimate(
-        compute_s=forward_s + backward_s + update_s,
+        compute_s=parts.forward_s + parts.backward_s + parts.update_s,
         exposed_s=sum(flow.seconds for flow in flows) - hidden_s,
         hidden_s=hidden_s,
         flows=flows,
@@ -85,18 +78,44 @@ def estimate(
         activation_nbytes=moments.keeps.nbytes(),
         working_nbytes=working(moments),
         in_flight=in_flight,
-        operators=tuple(
-            OpTime(
-                name,
-                spent[name].forward_s,
-                spent[name].backward_s,
-                spent[name].source,
-                moment.forward_nbytes,
-                moment.backward_nbytes,
-            )
-            for name, moment in moments.by_node().items()
-        ),
-        parts=Parts(forward_s, backward_s, update_s, tuple(hideable.items()), covers_s),
+        operators=op_times(spent, moments),
+        parts=parts,
+    )
+
+
+def parts_of(
+    spent: Mapping[str, OperatorSeconds],
+    computed_again: Set[str],
+    issued: TrafficOf,
+    prices: Prices,
+    update_s: float,
+    hideable: Mapping[str, float],
+) -> Parts:
+    """Where a rank's seconds of compute go, copies for collectives among them."""
+    backward_s = sum(each.backward_s for each in spent.values())
+    backward_s += sum(spent[name].forward_s for name in sorted(computed_again))
+    forward_s = sum(each.forward_s for each in spent.values())
+    covers_s = prices.hidden_share * backward_s
+    for part in (*issued.step, *issued.microbatch):
+        if part.direction == "forward":
+            forward_s += prices.copied(part)
+        else:
+            backward_s += prices.copied(part)
+    return Parts(forward_s, backward_s, update_s, tuple(hideable.items()), covers_s)
+
+
+def op_times(spent: Mapping[str, OperatorSeconds], moments: Moments) -> tuple[OpTime, ...]:
+    """Seconds of every operator, and the bytes in use meanwhile."""
+    return tuple(
+        OpTime(
+            name,
+            spent[name].forward_s,
+            spent[name].backward_s,
+            spent[name].source,
+            moment.forward_nbytes,
+            moment.backward_nbytes,
+        )
+        for name, moment in moments.by_node().items()
     )
 
 

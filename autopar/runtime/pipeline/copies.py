@@ -6,7 +6,7 @@ the order of the workers, so that the copies stay equal to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,7 +68,7 @@ class Copies:
 
 
 def copies(
-    slots: Sequence[Slot], holders: dict[str, tuple[tuple[int, Layout], ...]], mine: int
+    slots: Sequence[Slot], holders: Mapping[str, tuple[tuple[int, Layout], ...]], mine: int
 ) -> list[Copies]:
     """Those of this rank's parameters that other workers hold too, in an order all agree on."""
     by_name = {slot.name: slot for slot in slots}

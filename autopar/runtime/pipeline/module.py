@@ -11,9 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from autopar.errors import InputError
-from autopar.placement import I, Sharding
 from autopar.plans.pipeline_plan import PipelinePlan
-from autopar.plans.plan import ParameterPlan
 from autopar.request.batch import Batch
 from autopar.runtime import agreement, context
 from autopar.runtime.clip import gradients, shrink, total_norm
@@ -25,15 +23,12 @@ from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.copies import copies
 from autopar.runtime.pipeline.gradients import Gradients, last_stages
 from autopar.runtime.pipeline.links import Links
+from autopar.runtime.pipeline.ownership import Ownership
 from autopar.runtime.pipeline.stage import Stage, Tensors
 from autopar.runtime.pipeline.step import Step
-from autopar.runtime.pipeline.targets import Spread
-from autopar.runtime.pipeline.tiles import Layout
 from autopar.runtime.programs import in_parts
 from autopar.runtime.random import Seeds
-from autopar.runtime.shards import held
-from autopar.runtime.slots import Slot
-from autopar.runtime.state import buffers, register, slot
+from autopar.runtime.state import register
 from autopar.runtime.weights.fill import fill
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.match import Dialect
@@ -89,8 +84,9 @@ class Pipelined(Held):
         seed = int(agreement.from_first_rank(lambda: (str(torch.initial_seed()),))[0])
         self.seeds = Seeds(seed)
         self._tree = Namespace()
-        self._slots = list(self._own_slots(model))
-        self._targets = self._all_targets(model)
+        self._owned = Ownership(built, self.device_mesh)
+        self._slots = list(self._owned.slots(model))
+        self._targets = self._owned.targets(model, self._slots)
         self._persistent = frozenset(model.state_dict())
         self._aliases = aliases
         self._dialect = Dialect.of(model, aliases)
@@ -103,7 +99,7 @@ class Pipelined(Held):
         last = last_stages(built.order, built.parameters)
         shares = max((each.plan.buckets for each in built.programs.values()), default=1)
         self._gradients = Gradients(self._slots, last, self.axes, shares)
-        self._copies = copies(self._slots, self._layouts(), built.worker)
+        self._copies = copies(self._slots, self._owned.layouts(), built.worker)
 
     @property
     def plan(self) -> PipelinePlan:
@@ -138,57 +134,6 @@ class Pipelined(Held):
         """Whether this rank speaks for its worker where each counts once."""
         return dist.get_rank() == self.plan.workers[self._first.worker].ranks[0]
 
-    def _holders(self, name: str) -> tuple[int, ...]:
-        """The workers that hold a parameter; one that nobody reads is kept with the first stage."""
-        return self._first.holders.get(name) or self.plan.schedule.holders[0][:1]
-
-    def _entry(self, name: str, worker: int) -> ParameterPlan:
-        """How a worker keeps a parameter."""
-        for (_, where), plan in sorted(self.plan.of.items()):
-            if where == worker and name in plan.parameter:
-                return plan.parameter[name]
-        whole = Sharding.all(I, self.plan.workers[worker].mesh)
-        return ParameterPlan(name, whole, whole)
-
-    def _own_slots(self, model: nn.Module) -> Iterator[Slot]:
-        worker, mesh = self._first.worker, self.plan.workers[self._first.worker].mesh
-        dtypes = {
-            node.target: node.outputs[0].dtype
-            for program in self._first.programs.values()
-            for node in program.graph.leaves("parameter")
-        }
-        for name, parameter in model.named_parameters():
-            if worker in self._holders(name):
-                entry = self._entry(name, worker)
-                yield slot(parameter, entry, dtypes.get(name), mesh, self.device_mesh)
-
-    def _all_targets(self, model: nn.Module) -> dict[str, Spread]:
-        """Every tensor of the model: this rank's part of it, or only its shape."""
-        mine = {slot.name: slot for slot in self._slots}
-        mesh = self.plan.workers[self._first.worker].mesh
-        coordinate = tuple(self.device_mesh.get_coordinate() or ())
-        found: dict[str, Spread] = {}
-        for name, parameter in model.named_parameters():
-            source = self.plan.workers[self._holders(name)[0]].ranks[0]
-            if name not in mine:
-                found[name] = Spread(name, torch.empty_like(parameter, device="meta"), (), source)
-                continue
-            stored = self._entry(name, self._first.worker).stored
-            sizes = enumerate(parameter.shape)
-            runs = tuple(held(size, dim, stored, mesh, coordinate) for dim, size in sizes)
-            found[name] = Spread(name, mine[name].parameter, runs, source)
-        for name, buffer in buffers(model, self.device_mesh).items():
-            everything = tuple((slice(0, size),) for size in buffer.shape)
-            found[name] = Spread(name, buffer, everything, self._buffer_source(name))
-        return found
-
-    def _buffer_source(self, name: str) -> int:
-        """A rank whose copy of a buffer is up to date: where it is updated."""
-        for stage, graph in enumerate(self._first.stages.graphs):
-            if name in dict(graph.mutations):
-                return self.plan.workers[self.plan.schedule.holders[stage][0]].ranks[0]
-        return 0
-
     def _register(self, aliases: tuple[tuple[str, str], ...]) -> None:
         tensors = {name: t.tensor for name, t in self._targets.items() if t.is_here}  # type: ignore[attr-defined]
         for name, tensor in tensors.items():
@@ -196,18 +141,6 @@ class Pipelined(Held):
                 self._tree.put(name, tensor)
         tensors |= {other: tensors[name] for other, name in aliases if name in tensors}
         register(self, tensors, set(self._persistent))
-
-    def _layouts(self) -> dict[str, tuple[tuple[int, Layout], ...]]:
-        """By parameter that several workers hold: where each keeps it."""
-        workers = self.plan.workers
-        return {
-            name: tuple(
-                (w, Layout(workers[w].ranks, workers[w].mesh, self._entry(name, w).stored))
-                for w in found
-            )
-            for name, found in self._first.holders.items()
-            if len(found) > 1
-        }
 
     def train_step(
         self, *, scaler: torch.amp.GradScaler | None = None, **batch: Any
@@ -362,10 +295,9 @@ class Pipelined(Held):
         Returns the norm before scaling, equal on all ranks.  Parameters that several stages hold
         count once.
         """
-        worker = self._first.worker
-        mesh = self.plan.workers[worker].mesh
-        owned = [slot for slot in self._slots if self._holders(slot.name)[0] == worker]
-        mine = total_norm(gradients(owned), mesh, self.axes, norm_type)
+        mesh = self.plan.workers[self._first.worker].mesh
+        once = [slot for slot in self._slots if self._owned.is_owner(slot.name)]
+        mine = total_norm(gradients(once), mesh, self.axes, norm_type)
         part = torch.zeros((), dtype=torch.float64, device=self._device)
         if self._is_first:
             part += mine.double().to(self._device)
@@ -385,8 +317,7 @@ class Pipelined(Held):
     @property
     def elsewhere(self) -> frozenset[str]:
         """Parameters of this rank that a checkpoint gets from another worker."""
-        worker = self._first.worker
-        return frozenset(s.name for s in self._slots if self._holders(s.name)[0] != worker)
+        return frozenset(s.name for s in self._slots if not self._owned.is_owner(s.name))
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Plain tensors under the user's names, whole on every rank: loads into the user's model."""

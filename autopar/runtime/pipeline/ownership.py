@@ -1,0 +1,98 @@
+"""Which worker of a pipeline keeps which tensor of the model, and how it rests there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from autopar.placement import I, Sharding
+from autopar.plans.plan import ParameterPlan
+from autopar.runtime.pipeline.built import Built
+from autopar.runtime.pipeline.targets import Spread
+from autopar.runtime.pipeline.tiles import Layout
+from autopar.runtime.shards import held
+from autopar.runtime.slots import Slot
+from autopar.runtime.state import buffers, slot
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """Of all workers' tensors, as this rank sees them."""
+
+    built: Built
+    device_mesh: DeviceMesh
+
+    def holders(self, name: str) -> tuple[int, ...]:
+        """The workers that hold a parameter; one that nobody reads is kept with the first stage."""
+        return self.built.holders.get(name) or self.built.plan.schedule.holders[0][:1]
+
+    def is_owner(self, name: str) -> bool:
+        """Whether this rank's worker speaks for a parameter that several may hold."""
+        return self.holders(name)[0] == self.built.worker
+
+    def slots(self, model: nn.Module) -> Iterator[Slot]:
+        """The parameters of this rank's stages, in the model's order."""
+        worker, mesh = self.built.worker, self.built.plan.workers[self.built.worker].mesh
+        dtypes = {
+            node.target: node.outputs[0].dtype
+            for program in self.built.programs.values()
+            for node in program.graph.leaves("parameter")
+        }
+        for name, parameter in model.named_parameters():
+            if worker in self.holders(name):
+                entry = self._entry(name, worker)
+                yield slot(parameter, entry, dtypes.get(name), mesh, self.device_mesh)
+
+    def targets(self, model: nn.Module, slots: Iterable[Slot]) -> dict[str, Spread]:
+        """Every tensor of the model: this rank's part of it, or only its shape."""
+        mine = {slot.name: slot for slot in slots}
+        workers = self.built.plan.workers
+        mesh = workers[self.built.worker].mesh
+        coordinate = tuple(self.device_mesh.get_coordinate() or ())
+        found: dict[str, Spread] = {}
+        for name, parameter in model.named_parameters():
+            source = workers[self.holders(name)[0]].ranks[0]
+            if name not in mine:
+                found[name] = Spread(name, torch.empty_like(parameter, device="meta"), (), source)
+                continue
+            stored = self._entry(name, self.built.worker).stored
+            sizes = enumerate(parameter.shape)
+            runs = tuple(held(size, dim, stored, mesh, coordinate) for dim, size in sizes)
+            found[name] = Spread(name, mine[name].parameter, runs, source)
+        for name, buffer in buffers(model, self.device_mesh).items():
+            everything = tuple((slice(0, size),) for size in buffer.shape)
+            found[name] = Spread(name, buffer, everything, self._buffer_source(name))
+        return found
+
+    def layouts(self) -> Mapping[str, tuple[tuple[int, Layout], ...]]:
+        """By parameter that several workers hold: where each keeps it."""
+        workers = self.built.plan.workers
+        return {
+            name: tuple(
+                (w, Layout(workers[w].ranks, workers[w].mesh, self._entry(name, w).stored))
+                for w in found
+            )
+            for name, found in self.built.holders.items()
+            if len(found) > 1
+        }
+
+    def _entry(self, name: str, worker: int) -> ParameterPlan:
+        """How a worker keeps a parameter."""
+        plan = self.built.plan
+        for (_, where), stage in sorted(plan.of.items()):
+            if where == worker and name in stage.parameter:
+                return stage.parameter[name]
+        whole = Sharding.all(I, plan.workers[worker].mesh)
+        return ParameterPlan(name, whole, whole)
+
+    def _buffer_source(self, name: str) -> int:
+        """A rank whose copy of a buffer is up to date: where it is updated."""
+        plan = self.built.plan
+        for stage, graph in enumerate(self.built.stages.graphs):
+            if name in dict(graph.mutations):
+                return plan.workers[plan.schedule.holders[stage][0]].ranks[0]
+        return 0
