@@ -49,6 +49,7 @@ from tests.architectures import ARCHITECTURES
 from tests.capture.compare import eager_loss
 from tests.custom.model import gated
 from tests.frozen import FROZEN
+from tests.kept_by_callers import between
 from tests.random_plans import random_plan
 from tests.uneven import UNEVEN
 from tests.wide import Wide
@@ -69,6 +70,7 @@ CASES = {
     **UNEVEN,
     **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES},
     "custom": gated,
+    "between": between,
 }
 """Every model by name."""
 

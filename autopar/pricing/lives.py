@@ -57,8 +57,8 @@ class Lives:
         read = self._function[last]
         if made == read:
             return self._ends[made]
-        # A block's result is its caller's variable, until the next block has overwritten it.
-        return self._ends[read] if self._prefix(made) == self._prefix(read) else self.end
+        # A block's result is its caller's variable; in a loop the next block overwrites it.
+        return self._ends[read] if self._loops(made, read) else self.end
 
     @cached_property
     def freed(self) -> Mapping[Form, int]:
@@ -254,9 +254,15 @@ class Lives:
         found = {function: place for place, function in enumerate(self._function)}
         return found | {0: self.end}
 
-    def _prefix(self, function: int) -> str:
-        where = block_of(self.graph.nodes[self._ends[function]].origin) if function else None
-        return "" if where is None else where[0]
+    def _loops(self, block: int, following: int) -> bool:
+        """Whether two functions are turns of a loop: equal blocks with nothing said between them."""
+        if not block or following != block + 1:
+            return False
+        first, second = (
+            [place for place, number in enumerate(self._function) if number == function]
+            for function in (block, following)
+        )
+        return self._looks(first) == self._looks(second)
 
     @cached_property
     def _line_end(self) -> list[int]:

@@ -122,6 +122,14 @@ def test_a_plans_peak_is_what_a_step_has_in_use(
     assert backward == pytest.approx(found.backward, rel=NEAR)
 
 
+def test_what_only_a_caller_holds_lives_as_long_as_its_variable(pool: Pool) -> None:
+    """No loop overwrites a block's result where something is said between the blocks."""
+    plan, made = peaks.planned("between", 1)
+    assert "for block in" not in made.source
+    found = pool.run(1, peaks.peaks, made)[0]
+    assert plan.estimate.memory_nbytes == pytest.approx(found.most, rel=NEAR)
+
+
 FARTHER = ("longformer_local",)
 """Counted to be more than 2 % off, up to 3 %: docs/limits.md."""
 
