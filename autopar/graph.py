@@ -180,6 +180,8 @@ class Saved:
     `shares` says of each output in which operand's storage it lies, `passes` of each operand in which
     output's gradient its own gradient lies; None, or nothing said: in a storage of its own.
     `cached` are the outputs that selective recomputation keeps, `cached_nbytes` what it keeps besides.
+    `spare` says of each output what its storage has beyond its elements, where any has: what is put
+    into a copy of a view comes with a copy of all that the view looks into.
     """
 
     operands: tuple[int, ...] = ()
@@ -192,6 +194,7 @@ class Saved:
     passes: tuple[int | None, ...] = ()
     cached: tuple[int, ...] = ()
     cached_nbytes: int = 0
+    spare: tuple[int, ...] = ()
 
     @property
     def is_nothing(self) -> bool:

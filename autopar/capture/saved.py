@@ -117,11 +117,13 @@ class _Call:
             # What an operator of `ELSEWHERE` makes besides its results is kept.
             outputs = made[: len(node.outputs)]
             given = [tensors[name] for name in node.operands]
+            shares = _sharing(outputs, given)
             saved = Saved(
                 kept.take(given),
                 kept.take(outputs),
                 kept.nbytes,
-                shares=_sharing(outputs, given),
+                shares=shares,
+                spare=_spare(outputs, shares),
                 cached=dear.storages.take(outputs),
                 cached_nbytes=dear.storages.nbytes,
             )
@@ -220,6 +222,17 @@ def _sharing(outputs: Iterable[Any], operands: list[torch.Tensor]) -> tuple[int 
     return tuple(
         storage.get(_torch.storage_id(x)) if isinstance(x, torch.Tensor) else None for x in outputs
     )
+
+
+def _spare(outputs: list[Any], shares: tuple[int | None, ...]) -> tuple[int, ...]:
+    """Of each output, bytes of its own storage besides its elements; nothing where there are none."""
+    found = tuple(
+        max(0, x.untyped_storage().nbytes() - x.numel() * x.itemsize)
+        if isinstance(x, torch.Tensor) and place is None
+        else 0
+        for x, place in zip(outputs, shares, strict=True)
+    )
+    return found if any(found) else ()
 
 
 def _in_order(x: torch.Tensor) -> torch.Tensor:

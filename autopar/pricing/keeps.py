@@ -53,7 +53,7 @@ class Keeps:
             (node.outputs[0].name, self.shardings[node.name].outputs[0])
             for node in self.graph.leaves("parameter")
         }
-        return sum(self._local_nbytes(form) for form in set(storages) - gone - resting)
+        return sum(self.storage_nbytes(form) for form in set(storages) - gone - resting)
 
     def effective(self) -> tuple[Conversion, ...]:
         """The conversions, regathered only where somebody needs the result in the backward.
@@ -147,8 +147,18 @@ class Keeps:
             yield from ((node.operands[i], sharding.inputs[i]) for i in saved.operands)
             yield from ((node.outputs[i].name, sharding.outputs[i]) for i in saved.outputs)
 
-    def _local_nbytes(self, form: Form) -> int:
-        return local_nbytes(self.graph.tensors[form[0]], form[1], self.mesh)
+    def storage_nbytes(self, form: Form) -> int:
+        """Of one rank: a tensor in a storage of its own, with what that has besides."""
+        return local_nbytes(self.graph.tensors[form[0]], form[1], self.mesh) + self._spare(form)
+
+    def _spare(self, form: Form) -> int:
+        node = self.graph.producer[form[0]]
+        spare = self.saved.get(node.name, SAVES_NOTHING).spare
+        if not spare:
+            return 0
+        place = [tensor.name for tensor in node.outputs].index(form[0])
+        is_made_so = self.shardings[node.name].outputs[place] == form[1]
+        return self._part(node, spare[place]) if is_made_so else 0
 
     def extra_nbytes(self, node: Node) -> int:
         """Of one rank: what an operator saves that is none of its operands and outputs."""

@@ -18,7 +18,7 @@ from autopar.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.placement import Sharding
 from autopar.plans.plan import Conversion, Plan
 from autopar.pricing.keeps import Keeps
-from autopar.pricing.operators import local_nbytes, split
+from autopar.pricing.operators import split
 from autopar.pricing.recomputed import Form, again
 
 WORTH = 16
@@ -295,8 +295,7 @@ class Lives:
     def nbytes(self, storage: Form) -> int:
         """Of one rank's part."""
         if storage not in self._sizes:
-            tensor, form = self.graph.tensors[storage[0]], storage[1]
-            self._sizes[storage] = local_nbytes(tensor, form, self.keeps.mesh)
+            self._sizes[storage] = self.keeps.storage_nbytes(storage)
         return self._sizes[storage]
 
     @cached_property

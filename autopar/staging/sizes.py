@@ -7,7 +7,8 @@ operators, rounded sizes) is captured for each size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -179,12 +180,18 @@ class _Line:
             cached_nbytes=self.number(one.cached_nbytes, two.cached_nbytes),
             forward_nbytes=self.about(one.forward_nbytes, two.forward_nbytes),
             backward_nbytes=self.about(one.backward_nbytes, two.backward_nbytes),
+            spare=tuple(itertools.starmap(self.about, _pairs(one.spare, two.spare))),
         )
 
 
 def graph_between(one: tuple[int, Graph], two: tuple[int, Graph], samples: int) -> Graph:
     """The very graph that a capture would give, of two with their numbers of samples."""
     return _Line(one[0], two[0], samples, exact=True).graph(one[1], two[1])
+
+
+def _pairs(one: tuple[int, ...], two: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Nothing said is nothing there."""
+    return itertools.zip_longest(one, two, fillvalue=0)
 
 
 def _kept(saved: Saved) -> tuple[object, ...]:

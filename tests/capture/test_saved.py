@@ -151,3 +151,20 @@ def test_what_an_lstm_keeps_is_what_its_kernel_keeps(
     real = sum(storage.nbytes() for storage in found.values())
     assert mine == pytest.approx(real, rel=0.03, abs=4096 * 8)
     assert made.dtype == dtype and real > made.nbytes
+
+
+def test_what_is_put_into_a_copy_of_a_view_takes_all_that_it_looks_into() -> None:
+    """A column is looked at; the copy that takes new entries has all from its first to its last."""
+
+    def body(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        made = m.linear(x)  # type: ignore[operator]
+        row = made.transpose(0, 1).select(0, 1)
+        put = torch.slice_scatter(row, torch.zeros_like(row[:1]), 0, 0, 1)
+        return (put * made.sum()).sum()
+
+    model, inputs = small(body)
+    graph = capture(model, inputs)
+    node = next(n for n in graph.nodes if short(n.op) == "slice_scatter")
+    rows, columns = graph.tensors["linear"].shape
+    size = graph.tensors["linear"].itemsize
+    assert saved(graph)[node.name].spare == (((rows - 1) * columns + 1 - rows) * size,)

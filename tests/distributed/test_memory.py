@@ -130,20 +130,9 @@ def test_what_only_a_caller_holds_lives_as_long_as_its_variable(pool: Pool) -> N
     assert plan.estimate.memory_nbytes == pytest.approx(found.most, rel=NEAR)
 
 
-FARTHER = ("longformer_local",)
-"""Counted to be more than 2 % off, up to 3 %: docs/limits.md."""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.xfail(reason="farther off")] * (name in FARTHER))
-        for name in ARCHITECTURES
-        if name not in WORKAROUNDS
-    ],
-)
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in WORKAROUNDS])
 def test_of_every_architecture(pool: Pool, name: str, ranks: int) -> None:
     key = f"architectures.{name}"
     modes: tuple[Recompute, ...] = (
