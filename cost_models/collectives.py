@@ -46,7 +46,7 @@ def collective_seconds(kind: str, nbytes: float, ranks: int, link: Link) -> floa
 
 def _alone(kind: str, nbytes: float, ranks: int, link: Link) -> float:
     ring_s = _ring_seconds(kind, nbytes, ranks, link)
-    if nbytes < 0:
+    if not nbytes >= 0:
         raise CostModelError(f"A {kind} of {nbytes} bytes makes no sense.")
     if ranks == 1:
         return 0.0

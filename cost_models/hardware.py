@@ -58,7 +58,7 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
                 "file that `autopar calibrate -o mine.toml` wrote."
             ) from None
     if str(name_or_path) not in names():
-        close = difflib.get_close_matches(str(name_or_path), names(), 1)
+        close = difflib.get_close_matches(str(name_or_path).lower(), names(), 1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise UnknownHardwareError(
             f"There is no hardware profile {str(name_or_path)!r}.{hint} Known: {', '.join(names())}. "

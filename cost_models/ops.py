@@ -40,7 +40,7 @@ def op_seconds(
     the device's curves may know how much of that speed it reaches; a backward moves twice the bytes
     of its forward.
     """
-    if flops < 0 or nbytes < 0:
+    if not (flops >= 0 and nbytes >= 0):
         raise CostModelError(f"An operator cannot do {flops} operations on {nbytes} bytes.")
     peaks = device.flops_per_s
     peak = peaks.get(dtype, peaks.get("float32", max(peaks.values())))

@@ -36,7 +36,7 @@ from autopar.errors import InputError
 from autopar.mesh import Mesh
 from autopar.planning.posed import Compilation, prices_of
 from autopar.pricing.prices import Prices
-from autopar.pricing.timed import default_database, setting_here
+from autopar.pricing.timed import default_database, refuse_fewer_threads, setting_here
 from autopar.profile import Timing, Wanted, profile, profile_stages
 from autopar.request.options import Options
 from autopar.show import show_pipeline, show_plan, timings
@@ -109,6 +109,7 @@ def command(
     database = _checked(database or default_database(), output, model, hardware)
     devices, known = Mesh.parse(mesh), as_hardware(hardware or None)
     setting = refuse_crowd(setting_here(known, devices, threads or 1))
+    refuse_fewer_threads(database, setting, known, devices)
     loaded = load(model, batch, sequence)
     timing = Timing(
         database, setting, again,

@@ -80,6 +80,21 @@ def setting_here(hardware: Hardware, mesh: Mesh, threads: int = 1) -> Setting:
     return found
 
 
+def refuse_fewer_threads(path: Path, setting: Setting, hardware: Hardware, mesh: Mesh) -> None:
+    """Raise `InputError` where plans would take other times of a database than those to be measured."""
+    if not path.is_file():
+        return
+    wanted = setting_for(hardware, mesh)
+    fitting = [each for each in Database(path).settings() if _fits(each, wanted, hardware)]
+    fewest = min((each.threads for each in fitting), default=setting.threads)
+    if fewest < setting.threads:
+        raise InputError(
+            f"The profile database {path} has times of this device with {fewest} "
+            f"thread{'s' * (fewest > 1)} per rank, which plans would take instead of those with "
+            f"{setting.threads}. Name another --database for these."
+        )
+
+
 def _fits(found: Setting, wanted: Setting, hardware: Hardware) -> bool:
     is_device = found.device == wanted.device
     if wanted.kind != "cpu":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -295,3 +296,15 @@ def test_a_cpu_pays_for_messages_between_stages() -> None:
     cpu, gpu = load("cpu").device, load("h100").device
     assert messages_seconds(4, cpu) == pytest.approx(4 * MESSAGE_CALLS * cpu.launch_s)
     assert messages_seconds(4, gpu) == 0.0
+
+
+@pytest.mark.parametrize("flops, nbytes", [(math.nan, 1.0), (1.0, math.nan), (-1.0, 1.0)])
+def test_what_is_no_amount_is_refused(flops: float, nbytes: float) -> None:
+    with pytest.raises(CostModelError, match="cannot do"):
+        op_seconds(flops, nbytes, "float32", PLAIN)
+
+
+def test_a_collective_of_no_amount_is_refused() -> None:
+    for nbytes in (math.nan, -1.0):
+        with pytest.raises(CostModelError, match="makes no sense"):
+            collective_seconds("all_reduce", nbytes, 2, LINK)

@@ -20,6 +20,7 @@ import torch
 
 from cost_models.errors import CostModelError
 from cost_models.measured import Call, Database, Pass, Setting, Timed, Times, Work, here
+from cost_models.measured.here import processor
 from cost_models.measured.timer import Effort, median_of, rows_of
 
 HERE = Setting("some cpu", "cpu", 0.0, "torch 2.13", 1, 2, 4)
@@ -284,3 +285,19 @@ def test_this_machine_has_a_name() -> None:
     setting = here("cpu", 3, 4)
     assert setting.device and setting.software.startswith("torch ")
     assert (setting.kind, setting.threads, setting.ranks) == ("cpu", 3, 4) and setting.cores > 0
+
+
+def test_processors_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """A hypervisor calls several generations by one name."""
+    first = "model name\t: AMD EPYC\ncpu family\t: {}\nmodel\t\t: 2\nflags\t\t: fpu avx2{}\n"
+    text = first + "\nprocessor\t: 1\n"
+    found = []
+    for number, filled in enumerate([text.format(26, " avx512f"), text.format(23, "")]):
+        path = tmp_path / f"cpuinfo{number}"
+        path.write_text(filled)
+        found.append(processor(path))
+    assert found == [
+        "AMD EPYC (family 26, model 2, avx512f)",
+        "AMD EPYC (family 23, model 2, avx2)",
+    ]
+    assert processor(tmp_path / "none")

@@ -366,3 +366,8 @@ def test_a_device_without_a_profile_is_named_with_its_memory(
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: found)
     with pytest.raises(UnknownHardwareError, match=r"'NVIDIA H100 64GB HBM3' with 68\.7 GB"):
         detect()
+
+
+def test_a_profile_in_capitals_is_understood_as_meant() -> None:
+    with pytest.raises(UnknownHardwareError, match="Did you mean 'h100'"):
+        load("H100")

@@ -23,7 +23,7 @@ from autopar.planning.asked import posed_for
 from autopar.planning.posed import Compilation
 from autopar.plans.plan import Plan
 from autopar.pricing.operators import call_of
-from autopar.pricing.timed import setting_here, times_for
+from autopar.pricing.timed import refuse_fewer_threads, setting_here, times_for
 from autopar.profile import Timing, Wanted, measure, profile
 from autopar.profile.bench import COLD_NBYTES, Pool, bench
 from autopar.request.options import Options
@@ -320,3 +320,15 @@ def test_the_command(tmp_path: Path) -> None:
     assert verified.exit_code == 0, verified.output
     other = CliRunner().invoke(app, [*words[:-1], "h100", "--database", str(path)])
     assert other.exit_code == 1 and "h100" in other.stderr
+
+
+def test_times_of_more_threads_are_refused_where_plans_would_take_others(
+    made: Compilation, tmp_path: Path
+) -> None:
+    path, mesh = tmp_path / "times.sqlite", Mesh.of(2)
+    one, two = setting_here(CPU, mesh), setting_here(CPU, mesh, threads=2)
+    refuse_fewer_threads(path, two, CPU, mesh)
+    Database(path).write(one, invented(made, one))
+    refuse_fewer_threads(path, one, CPU, mesh)
+    with pytest.raises(InputError, match=r"with 1 thread per rank.*with 2"):
+        refuse_fewer_threads(path, two, CPU, mesh)
