@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,6 +85,7 @@ def _heard(answers: Any, workers: Mapping[Any, Any]) -> Any:
 def _worker(
     rank: int, count: int, store: str, job: Callable[[], Any], limit_s: float, answers: Any
 ) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     try:
         limit = datetime.timedelta(seconds=limit_s)
@@ -94,3 +97,11 @@ def _worker(
         dist.destroy_process_group()
     except Exception as error:
         answers.send(f"rank {rank}: {type(error).__name__}: {error}")
+
+
+def _end_with_parent() -> None:
+    """Whoever asked may be killed, and can end nobody then."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
