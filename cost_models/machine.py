@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from cost_models.curves import Curve
 from cost_models.errors import ProfileError
-from cost_models.names import COLLECTIVES, DTYPES, meant
+from cost_models.names import COLLECTIVES, DTYPES, KINDS, meant
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 """Of collectives; every library has the first."""
@@ -244,8 +244,11 @@ class Hardware:
         for key, value, wanted in self._figures():
             if not (abs(value) <= sys.float_info.max and _RANGES[wanted](value)):
                 raise ProfileError(f"Profile {name!r}: {key} is {value}, not {wanted}.")
-        if not self.device.flops_per_s:
-            raise ProfileError(f"Profile {name!r} has no device.flops_per_s.")
+        if "float32" not in self.device.flops_per_s:
+            raise ProfileError(
+                f"Profile {name!r} has no device.flops_per_s.float32, as which dtypes that it lacks are "
+                "priced."
+            )
         if self.device.cache_bytes and self.device.cache_bytes_per_s < self.device.bytes_per_s:
             raise ProfileError(f"Profile {name!r}: device.cache_bytes_per_s is below bytes_per_s.")
         if self.inter_host.neighbours:
@@ -317,6 +320,9 @@ class Hardware:
 
     def _misnamed(self) -> Iterator[str]:
         """What names nothing, or something that was spoken of before: it would count for nothing."""
+        if self.device.kind not in KINDS:
+            wrong = f"device.kind {self.device.kind!r} is no device of torch's."
+            yield f"{wrong} {meant(self.device.kind, KINDS)}"
         for dtype in self.device.flops_per_s:
             if dtype not in DTYPES:
                 yield f"device.flops_per_s.{dtype} is no dtype of torch's. {meant(dtype, DTYPES)}"

@@ -14,6 +14,8 @@ DTYPES = frozenset([
     "bits4x2", "bits2x4", "bits1x8",
 ])  # fmt: skip
 """As torch calls them."""
+KINDS = ("cpu", "cuda", "hpu", "mps", "mtia", "npu", "xla", "xpu")
+"""Of devices, as torch calls them; AMD's are ``cuda``, too."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 TIMED = frozenset([
     "linear", "scaled_dot_product_attention", "cross_entropy", "embedding", "gelu", "silu", "tanh",

@@ -30,6 +30,7 @@ from cost_models.hardware import (
     text,
     to_text,
 )
+from cost_models.names import KINDS
 
 positive = st.floats(min_value=1e-9, max_value=1e18, allow_subnormal=False)
 fraction = st.floats(min_value=0, max_value=1)
@@ -53,11 +54,10 @@ def machines(draw: st.DrawFn) -> Hardware:
     bytes_per_s = draw(positive)
     device = Device(
         name=draw(words),
-        kind=draw(words),
+        kind=draw(st.sampled_from(KINDS)),
         memory_bytes=draw(positive),
-        flops_per_s=draw(
-            st.dictionaries(st.sampled_from(["float32", "int8"]), positive, min_size=1)
-        ),
+        flops_per_s={"float32": draw(positive)}
+        | draw(st.dictionaries(st.sampled_from(["float32", "int8"]), positive, min_size=1)),
         bytes_per_s=bytes_per_s,
         matmul_efficiency=draw(st.floats(min_value=0.01, max_value=1)),
         launch_s=draw(fraction),
@@ -366,6 +366,20 @@ def test_a_device_without_a_profile_is_named_with_its_memory(
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: found)
     with pytest.raises(UnknownHardwareError, match=r"'NVIDIA H100 64GB HBM3' with 68\.7 GB"):
         detect()
+
+
+def test_a_kind_of_device_that_torch_has_not_is_refused() -> None:
+    known = load("h100")
+    typo = replace(known, device=replace(known.device, kind="gpuu"))
+    with pytest.raises(ProfileError, match="'gpuu' is no device of torch's"):
+        typo.check()
+
+
+def test_other_dtypes_are_priced_as_float32_which_must_be_there() -> None:
+    known = load("h100")
+    lacking = replace(known, device=replace(known.device, flops_per_s={"bfloat16": 1e15}))
+    with pytest.raises(ProfileError, match=r"no device\.flops_per_s\.float32"):
+        lacking.check()
 
 
 def test_a_profile_in_capitals_is_understood_as_meant() -> None:
