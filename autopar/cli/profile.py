@@ -41,7 +41,8 @@ from autopar.profile import Timing, Wanted, profile, profile_stages
 from autopar.request.options import Options
 from autopar.show import show_pipeline, show_plan, timings
 from autopar.staging.staged import Staged
-from cost_models.measured import Database
+from cost_models.hardware import Hardware
+from cost_models.measured import Database, Setting
 
 
 def command(
@@ -108,8 +109,7 @@ def command(
     refuse_flags({"--steps": steps}, "is of --run")
     database = _checked(database or default_database(), output, model, hardware)
     devices, known = Mesh.parse(mesh), as_hardware(hardware or None)
-    setting = refuse_crowd(setting_here(known, devices, threads or 1))
-    refuse_fewer_threads(database, setting, known, devices)
+    setting = _setting(database, known, devices, threads or 1)
     loaded = load(model, batch, sequence)
     timing = Timing(
         database, setting, again,
@@ -124,6 +124,13 @@ def command(
         found = profile_stages(partial(_staged, loaded, devices, forced, options), timing)
         prices = Prices(devices, known)
     _told(found, prices, timing.database, output, as_json)
+
+
+def _setting(database: Path, hardware: Hardware, mesh: Mesh, threads: int) -> Setting:
+    """What is timed; raise where this machine is another one, or plans would take other times."""
+    found = refuse_crowd(setting_here(hardware, mesh, threads))
+    refuse_fewer_threads(database, found, hardware, mesh)
+    return found
 
 
 def _checked(database: Path, output: Path | None, model: str, hardware: str | None) -> Path:
