@@ -193,9 +193,10 @@ class _Page:
         whose = "a stage's first rank" if self.stages else "rank 0"
         yield (
             f'<p class="soft">A box is the whole tensor; filled is what {whose} holds, lines are cuts: '
-            "solid by the outermost axis, dashed by the next. <code>S(d)</code> split along dim d, "
-            "<code>R</code> replicated, <code>I</code> invariant, <code>P</code> to be summed; again: "
-            "gathered a second time for the backward.</p>"
+            "solid by the outermost axis, dashed by the next. <code>S(d)</code> split along dim d "
+            "(<code>of=k</code>: in k equal blocks), <code>R</code> replicated, <code>I</code> "
+            "invariant, <code>P</code> to be summed, <code>N</code> without gradient; again: gathered "
+            "a second time for the backward.</p>"
         )
         parts = [("", self.plan)] if isinstance(self.plan, Plan) else [
             (f"stage {e.stage} on worker {e.worker}: filled is what rank "
