@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 PROGRAM, ASKED = "autopar", "_AUTOPAR_COMPLETE"
+INTERRUPTED = 130
+"""Shells give this code to what Ctrl-C has ended."""
 
 
 def main() -> None:
@@ -14,6 +16,8 @@ def main() -> None:
 
         listed()(prog_name=PROGRAM, complete_var=ASKED)
     else:
-        from autopar.cli import main as command
-
+        try:
+            from autopar.cli import main as command
+        except KeyboardInterrupt:  # imports take a second, in which nothing is there to handle it
+            raise SystemExit(INTERRUPTED) from None
         command()

@@ -114,3 +114,17 @@ def test_what_the_package_lacks() -> None:
     assert set(autopar.__all__) <= set(dir(autopar)) and autopar.errors.AutoparError
     with pytest.raises(AttributeError, match="'autopar' has no attribute 'paralellize'"):
         _ = autopar.paralellize
+
+
+def test_an_interrupt_while_everything_is_imported_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted:
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.delenv("_AUTOPAR_COMPLETE", raising=False)
+    monkeypatch.setitem(sys.modules, "autopar.cli", Interrupted())
+    with pytest.raises(SystemExit) as ended:
+        autopar.completion.main()
+    assert ended.value.code == 130
