@@ -43,7 +43,7 @@ def op_seconds(
     if not (flops >= 0 and nbytes >= 0):
         raise CostModelError(f"An operator cannot do {flops} operations on {nbytes} bytes.")
     peaks = device.flops_per_s
-    peak = peaks.get(dtype, peaks.get("float32", max(peaks.values())))
+    peak = peaks[dtype if dtype in peaks else "float32"]
     arithmetic = flops / (peak * device.matmul_efficiency)
     of_forward = nbytes if direction == "forward" else nbytes / 2
     reached = share(device.curves, op, dtype, direction, of_forward) if device.curves else 1.0

@@ -258,11 +258,15 @@ class Lives:
         """Whether two functions are turns of a loop: equal blocks with nothing said between them."""
         if not block or following != block + 1:
             return False
-        first, second = (
-            [place for place, number in enumerate(self._function) if number == function]
-            for function in (block, following)
-        )
-        return self._looks(first) == self._looks(second)
+        return self._looks(self._places[block]) == self._looks(self._places[following])
+
+    @cached_property
+    def _places(self) -> Mapping[int, list[int]]:
+        """Of every function: the places of its statements."""
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for place, function in enumerate(self._function):
+            found[function].append(place)
+        return found
 
     @cached_property
     def _line_end(self) -> list[int]:
