@@ -29,8 +29,8 @@ from autopar.schedules.action import forward
 from autopar.schedules.lower import without_transfers
 from autopar.split import Stages, split
 from autopar.staging.cuts import transferred
-from autopar.staging.predict import predict
-from autopar.staging.staged import Staged, Wanted, compile_pipeline, compile_stages
+from autopar.staging.forced import compile_forced
+from autopar.staging.staged import Staged, Wanted, compile_stages
 
 COUNTING = Settings(padding=(), pads_batch=False)
 
@@ -61,9 +61,7 @@ class PipelineCompiler:
 
     def _compiled(self, graph: Graph) -> Staged:
         """As was asked for, with the predicted step."""
-        made = compile_pipeline(graph, self._mesh, self._hardware, self._settings, self._wanted)
-        found = predict(made.plan, made.stages, self._hardware, self._settings)
-        return replace(made, plan=replace(made.plan, prediction=found))
+        return compile_forced(graph, self._mesh, self._hardware, self._settings, self._wanted)
 
     def pipeline_for(self, batch: Mapping[str, Any], training: bool) -> Built:
         """The pipeline of a batch, on every rank: rank 0 decides."""

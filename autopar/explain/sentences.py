@@ -49,7 +49,8 @@ def _costs(chosen: Alternative, other: Alternative) -> str:
     if abs(more) <= SAME * (step.before or 0.0):
         return "a step would take as long"
     if more < 0:
-        return f"a step would take {seconds(-more)} less by the prediction{_counted(chosen, other)}"
+        said = f"a step would take {seconds(-more)} less by the prediction"
+        return f"{said}{_because(difference)}{_counted(chosen, other)}"
     return f"a step would take {seconds(more)} more{_because(difference)}"
 
 
@@ -59,27 +60,27 @@ def _counted(chosen: Alternative, other: Alternative) -> str:
         return ""
     more = other.plan.objective_s - chosen.plan.objective_s
     word = "more" if more >= 0 else "less"
-    return f", and {seconds(abs(more))} {word} by the sum that the solver minimised"
+    return f"; {seconds(abs(more))} {word} by the sum that the solver minimised"
 
 
 def _because(difference: Difference) -> str:
-    """The largest parts of the difference, as many as nearly add up to it: causes, and then savings.
+    """The largest parts of the difference, as many as nearly add up to it: causes, then what opposes.
 
-    Nothing where a plan's file has a longer step and no part that is.
+    Nothing where a plan's file has another step and no part that is.
     """
     more = difference.figure("step").more or 0.0
     told: list[tuple[float, str]] = []
     left = more
-    for part, name in sorted(_parts(difference), key=lambda each: (-abs(each[0]), -each[0])):
+    for part, name in sorted(_parts(difference), key=lambda each: (-abs(each[0]), -each[0] * more)):
         if len(told) == REASONS or (told and abs(left) <= NEARLY * abs(more)):
             break
         told.append((part, name))
         left -= part
-    causes, savings = (
-        _listed(_said(*each) for each in told if (each[0] > 0) == is_cause)
+    causes, others = (
+        _listed(_said(*each) for each in told if (each[0] * more > 0) == is_cause)
         for is_cause in (True, False)
     )
-    return f"{', because ' * bool(causes)}{causes}{', though ' * bool(savings)}{savings}"
+    return f"{', because ' * bool(causes)}{causes}{', though ' * bool(others)}{others}"
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -205,13 +205,16 @@ class _Builder:
 
     def _made_forms(self, producer: Node, name: str) -> Forms:
         if producer.op == "parameter":
-            storages = self.candidates.parameters[producer.name]
-            return self._once(lambda: tuple(s.leaf for s in storages), "leaves", storages)
+            return self._leaves(producer)
         place = [tensor.name for tensor in producer.outputs].index(name)
         options = self.candidates.operators[producer.name]
         return self._once(
             lambda: tuple(o.outputs[place] for o in options), "made", options, also=place
         )
+
+    def _leaves(self, parameter: Node) -> Forms:
+        storages = self.candidates.parameters[parameter.name]
+        return self._once(lambda: tuple(s.leaf for s in storages), "leaves", storages)
 
     def _read_forms(self, node: Node, place: int) -> Forms:
         options = self.candidates.operators[node.name]
@@ -342,16 +345,17 @@ class _Builder:
         options = self.candidates.parameters[node.name]
 
         def priced() -> tuple[Array, Array]:
-            leaves = tuple(option.leaf for option in options)
-            once = closure.matrix(leaves, forms)
+            leaves = {leaf: place for place, leaf in enumerate(dict.fromkeys(self._leaves(node)))}
+            of_leaf = [leaves[option.leaf] for option in options]
+            once = closure.matrix(leaves, forms)[of_leaf]
             again = closure.along(
                 lambda step: self.prices.again(step, tensor, self._together[tensor.name]),
                 leaves,
                 forms,
-            )
+            )[of_leaf]
             regathers = np.array([option.regather for option in options])[:, None]
             held = np.array([local_nbytes(tensor, form, self.prices.mesh) for form in forms])
-            moves = np.array([[leaf != form for form in forms] for leaf in leaves])
+            moves = np.array([[leaf != form for form in forms] for leaf in leaves])[of_leaf]
             seconds = once + np.where(regathers, again, 0.0)
             nbytes = np.where(moves & ~regathers, held[None, :], 0.0)
             if not in_block:

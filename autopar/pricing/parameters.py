@@ -192,8 +192,10 @@ def storage_seconds(
     hideable = () if first is None else _backward(prices.reduced(first, tensor))
 
     def seconds(part: Traffic) -> float:
-        size = travelling.bucket_nbytes if part.direction == "backward" else NBYTES
-        return prices.shared(part, together, prices.collective, size)
+        if part.direction == "forward":
+            return prices.shared(part, together, prices.collective)
+        # A bucket of the mean size brings its latency along.
+        return prices.in_buckets(part.axis, part.collective, part.nbytes, travelling.bucket_nbytes)
 
     every_s, hideable_s = sum(map(seconds, issued)), sum(map(seconds, hideable))
     hideable_s *= travelling.early * prices.hidden_share

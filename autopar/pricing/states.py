@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -53,12 +54,15 @@ class StateCosts:
         is_reached = tensor.name in self.graph.reached
 
         def priced() -> Costs:
-            spent = [
-                storage_seconds(
+            # Whether gathers are repeated counts where the weight is used.
+            known = {replace(o, regather=False): None for o in options}
+            seconds = {
+                o: storage_seconds(
                     tensor, o, self.routes, self.prices, self._together, self._travelling
                 )
-                for o in options
-            ]
+                for o in known
+            }
+            spent = [seconds[replace(o, regather=False)] for o in options]
             nbytes = [storage_nbytes(tensor, o, self.prices, is_reached).total for o in options]
             share = 1.0 / self.prices.microbatches
             sums = [summed_seconds(tensor, o.leaf, self.prices) for o in options]

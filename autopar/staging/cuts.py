@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from autopar.errors import InputError
@@ -34,23 +34,38 @@ def _valleys(places: Places, strict: bool) -> Places:
     ]
 
 
-def balanced(graph: Graph, shares: Sequence[float]) -> tuple[str, ...]:
-    """Cuts into stages whose work is as the shares are, as nearly as narrow places allow.
+def places_for(graph: Graph, stages: int) -> tuple[str, ...]:
+    """Where a graph may be cut into so many stages: the narrowest sort of place that is enough.
 
     Every stage has parameters of its own to read, where the graph has enough.  Raises `InputError`
     where it has too few places for so many stages.
     """
-    count = len(shares)
     every = tuple(name for name, _ in crossing_nbytes(graph))
-    places = (_reading(graph, narrow_cuts(graph)), _reading(graph, every), every)
-    found = next((cuts for cuts in places if len(cuts) >= count - 1), None)
+    sorts = (_reading(graph, narrow_cuts(graph)), _reading(graph, every), every)
+    found = next((cuts for cuts in sorts if len(cuts) >= stages - 1), None)
     if found is None:
         raise InputError(
             f"{graph.name} can be cut at {len(every)} places, into {len(every) + 1} stages at most, "
-            f"not {count}."
+            f"not {stages}."
         )
-    work = _work_before(graph, found)
-    return tuple(found[place] for place in _fair(work, shares))
+    return found
+
+
+def balanced(graph: Graph, shares: Sequence[float]) -> tuple[str, ...]:
+    """Cuts into stages whose FLOPs are as the shares are, as nearly as narrow places allow.
+
+    Raises `InputError` where there are too few places.
+    """
+    places = places_for(graph, len(shares))
+    return divided(graph, places, shares, {n.name: flops(n, graph) for n in computing(graph)})
+
+
+def divided(
+    graph: Graph, places: Sequence[str], shares: Sequence[float], work: Mapping[str, float]
+) -> tuple[str, ...]:
+    """Of these places, the cuts into stages whose `work`, by operator, is as the shares are."""
+    before = _work_before(graph, places, work)
+    return tuple(places[place] for place in _fair(before, shares))
 
 
 def _reading(graph: Graph, cuts: Sequence[str]) -> tuple[str, ...]:
@@ -68,15 +83,15 @@ def _reading(graph: Graph, cuts: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _work_before(graph: Graph, cuts: Sequence[str]) -> list[float]:
-    """FLOPs of what comes before each cut, as a share of all; operators without any count a little."""
+def _work_before(graph: Graph, places: Sequence[str], work: Mapping[str, float]) -> list[float]:
+    """Work of what comes before each place, as a share of all; operators without any count a little."""
     everywhere = shared(graph)
-    operators = [node for node in computing(graph) if node.name not in everywhere]
-    place = {node.name: index for index, node in enumerate(operators)}
-    each = [flops(node, graph) for node in operators]
+    operators = [node.name for node in computing(graph) if node.name not in everywhere]
+    index = {name: place for place, name in enumerate(operators)}
+    each = [work[name] for name in operators]
     least = sum(each) * 1e-6 / len(each) or 1.0
     before = [0.0, *accumulate(value + least for value in each)]
-    return [before[place[cut]] / before[-1] for cut in cuts]
+    return [before[index[place]] / before[-1] for place in places]
 
 
 def _fair(work: Sequence[float], shares: Sequence[float]) -> list[int]:

@@ -87,6 +87,10 @@ class Wanted:
                 return found
         return self
 
+    def shares(self, schedule: Schedule) -> list[int]:
+        """Of the work, by stage: the devices of the worker that holds it first."""
+        return [self.workers[holder[0]].mesh.world_size for holder in schedule.holders]
+
     def build(self) -> Schedule:
         """The schedule of a step, or of a stream of batches."""
         workers = len(self.workers)
@@ -222,16 +226,23 @@ class Staged:
 
 
 def compile_pipeline(
-    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, wanted: Wanted
+    graph: Graph,
+    mesh: Mesh,
+    hardware: Hardware,
+    settings: Settings,
+    wanted: Wanted,
+    compiler: StageCompiler | None = None,
 ) -> Staged:
-    """The stages' plans under forced cuts, workers and schedule; `graph` is of one microbatch."""
+    """The stages' plans under forced workers and schedule, cut as wanted, or into equal FLOPs.
+
+    `graph` is of one microbatch.
+    """
     schedule = wanted.build()
-    holders = schedule.holders
-    cuts = wanted.cuts or balanced(
-        graph, [wanted.workers[holder[0]].mesh.world_size for holder in holders]
-    )
+    cuts = wanted.cuts or balanced(graph, wanted.shares(schedule))
     stages = split(graph, cuts)
-    return compile_stages(graph, stages, cuts, mesh, hardware, settings, wanted.workers, schedule)
+    return compile_stages(
+        graph, stages, cuts, mesh, hardware, settings, wanted.workers, schedule, compiler=compiler
+    )
 
 
 def compile_stages(
@@ -244,17 +255,17 @@ def compile_stages(
     workers: tuple[WorkerPlan, ...],
     schedule: Schedule,
     storage: Mapping[tuple[int, str], Storage] | None = None,
+    compiler: StageCompiler | None = None,
 ) -> Staged:
     """Every stage compiled on every worker that holds it.
 
-    `storage`: by worker and parameter, where parameters already are.
+    `storage`: by worker and parameter, where parameters already are.  `compiler`: what knows stages of
+    the same graph and mesh already.
     """
     if schedule.asynchronous:
         _refuse_ties(stages, schedule)
     rests = dict(storage or {})
-    known_hardware, hardware = hardware, on_full_hosts(hardware, mesh)
-    kept = saved(graph, hardware.device.kind)
-    compiler = StageCompiler(hardware, kept)
+    compiler = compiler or stage_compiler(graph, mesh, hardware)
     plans: list[StagePlan] = []
     sources: dict[tuple[int, int], str] = {}
 
@@ -274,10 +285,15 @@ def compile_stages(
     count = schedule.microbatches // schedule.batches
     plan_ = PipelinePlan(
         graph.name, graph.digest, mesh, tuple(cuts), count, str(lowered), workers, tuple(plans),
-        hardware=known_hardware.device.name, hardware_digest=digest(known_hardware),
+        hardware=hardware.device.name, hardware_digest=digest(hardware),
         versions=plans[0].plan.versions,
     )  # fmt: skip
     return Staged(plan_, stages, sources)
+
+
+def stage_compiler(graph: Graph, mesh: Mesh, hardware: Hardware) -> StageCompiler:
+    """Of the stages that a graph is cut into."""
+    return StageCompiler(on_full_hosts(hardware, mesh), saved(graph, hardware.device.kind))
 
 
 def _waits(stage: int, worker: int, stages: Stages, schedule: Schedule) -> bool:

@@ -15,9 +15,9 @@ MODEL = "tests.cli.factories:gpt"
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """GPT-2 in two stages, an operator of the second pinned."""
+    """GPT-2 in two stages, cut between its layers, an operator of the second pinned."""
     made = tmp_path_factory.mktemp("stages") / "plan.json"
-    flags = ("--stages", "2", "--schedule", "1f1b", "--microbatches", "2")
+    flags = ("--stages", "2", "--schedule", "1f1b", "--microbatches", "2", "--cut", "ln_1_1")
     pinned = ("--constraint", "transformer.h.1.mlp.c_fc/addmm=[S(0)]")
     ok("plan", MODEL, "--mesh", "4", "--hardware", "cpu", *flags, *pinned, "-o", made)
     return made

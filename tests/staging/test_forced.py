@@ -1,0 +1,90 @@
+"""Stages that a person forces are cut where the predicted step is least of what was tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+
+from autopar.compiler.automatic import source_of
+from autopar.errors import InfeasibleError
+from autopar.graph import Graph
+from autopar.mesh import Mesh
+from autopar.planning.posed import Settings
+from autopar.staging import forced
+from autopar.staging.cuts import balanced
+from autopar.staging.forced import compile_forced
+from autopar.staging.predict import predict
+from autopar.staging.staged import Staged, Wanted, compile_pipeline
+from cost_models.hardware import load
+from tests.staging.cases import compiler_of
+
+MESH, HARDWARE, SETTINGS = Mesh.of(4), load("cpu"), Settings()
+
+
+def graph_of(name: str) -> Graph:
+    return source_of(*compiler_of(name, MESH, HARDWARE, layers=3)).parted(4)
+
+
+def wanted_of(stages: int) -> Wanted:
+    return Wanted.of(MESH, stages, "1f1b", 4)
+
+
+def step_s(made: Staged) -> float:
+    return predict(made.plan, made.stages, HARDWARE, SETTINGS).step_s
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("stages", [2, 4])
+def test_the_best_that_was_tried_is_taken_and_the_others_are_told(name: str, stages: int) -> None:
+    graph, wanted = graph_of(name), wanted_of(stages)
+    made = compile_forced(graph, MESH, HARDWARE, SETTINGS, wanted)
+    prediction = made.plan.prediction
+    assert prediction is not None and prediction.step_s == step_s(made)
+    steps = {each.what: each.step_s for each in prediction.compared}
+    assert 1 < len(steps) <= forced.MOST
+    assert steps[f"cut at {', '.join(made.plan.cuts)}"] == prediction.step_s
+    assert prediction.step_s == min(step for step in steps.values() if step is not None)
+    equal = compile_pipeline(graph, MESH, HARDWARE, SETTINGS, wanted)
+    assert steps[f"cut at {', '.join(equal.plan.cuts)}"] == step_s(equal)
+
+
+def test_equal_flops_are_not_always_the_best() -> None:
+    """A loss over many words takes a CPU longer than its FLOPs say."""
+    graph, wanted = graph_of("llama"), wanted_of(4)
+    made = compile_forced(graph, MESH, HARDWARE, SETTINGS, wanted)
+    equal = compile_pipeline(graph, MESH, HARDWARE, SETTINGS, wanted)
+    assert step_s(made) < step_s(equal)
+
+
+def test_cuts_of_ones_own_are_taken() -> None:
+    graph = graph_of("gpt2")
+    cuts = balanced(graph, [3.0, 1.0])
+    made = compile_forced(graph, MESH, HARDWARE, SETTINGS, replace(wanted_of(2), cuts=cuts))
+    assert made.plan.cuts == cuts
+    assert made.plan.prediction is not None and not made.plan.prediction.compared
+
+
+def test_what_does_not_fit_is_passed_over() -> None:
+    """Of all cuts but the first."""
+    graph, wanted = graph_of("llama"), wanted_of(4)
+    first = compile_pipeline(graph, MESH, HARDWARE, SETTINGS, wanted).plan.cuts
+
+    def fits(
+        _graph: Graph,
+        _mesh: Mesh,
+        _hardware: object,
+        _settings: object,
+        asked: Wanted,
+        *others: object,
+    ) -> Staged:
+        if asked.cuts != first:
+            raise InfeasibleError("too large")
+        return compile_pipeline(graph, MESH, HARDWARE, SETTINGS, asked)
+
+    with mock.patch.object(forced, "compile_pipeline", fits):
+        made = compile_forced(graph, MESH, HARDWARE, SETTINGS, wanted)
+    assert made.plan.cuts == first and made.plan.prediction is not None
+    steps = [each.step_s for each in made.plan.prediction.compared]
+    assert len(steps) > 1 and steps[0] is not None and set(steps[1:]) == {None}
