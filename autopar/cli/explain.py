@@ -34,7 +34,12 @@ def command(
     ],
     hardware: PRICED_WITH = None,
     rows: Annotated[
-        int, typer.Option(min=1, help="Candidates of an operator or parameter to solve for.")
+        int,
+        typer.Option(
+            min=1,
+            help="Candidates of an operator or parameter to solve for, beside the one that "
+            "splits nothing.",
+        ),
     ] = ROWS,
     stage: Annotated[
         int | None, typer.Option(min=0, help="Of a pipeline: within this stage's own plan.")

@@ -62,11 +62,11 @@ def explain(
 
 
 def _place(alternative: Alternative) -> tuple[int, float]:
-    """The chosen one, then the cheapest, then those without a plan by their bounds."""
+    """The chosen one, then those with the shortest steps, then those without a plan by their bounds."""
     if alternative.is_chosen:
         return 0, 0.0
-    if alternative.plan is not None:
-        return 1, alternative.plan.objective_s
+    if alternative.more_s is not None:
+        return 1, alternative.more_s
     return 2, math.inf if alternative.bound_s is None else alternative.bound_s
 
 

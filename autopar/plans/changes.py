@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -16,12 +16,17 @@ from autopar.errors import PlanError
 from autopar.plans.html import Shown
 
 if TYPE_CHECKING:
-    from autopar.plans.plan import Estimate, Plan
+    from autopar.plans.estimate import Estimate
+    from autopar.plans.plan import Plan
+    from autopar.request.constraints import Constraint
 
 Texts = Mapping[str, str]
 Kind = Literal["time", "communication", "memory"]
+COMPUTE: tuple[Kind, str] = ("time", "compute")
 SENT: tuple[Kind, str] = ("time", "communication, exposed")
 """Known where anything is known of sending."""
+IDLE = "idle on worker"
+"""Of pipelines: how their figures of waiting begin."""
 Figures = dict[tuple[Kind, str], float]
 Subject = Literal["plan", "stage", "parameter", "operator", "recompute"]
 FEW = 3
@@ -103,9 +108,10 @@ class Outlined(Protocol):
 def difference(before: Outline, after: Outline) -> Difference:
     """What differs; `PlanError` where the plans are of two models."""
     _same_model(before, after)
+    both_have_stages = bool(before.stages and after.stages)
     found = (
         *_changes("plan", "", before.facts, after.facts),
-        *_changes("stage", "stage", before.stages, after.stages),
+        *(_changes("stage", "stage", before.stages, after.stages) if both_have_stages else ()),
         *_changes("parameter", "stored", before.stored, after.stored),
         *_changes("parameter", "in the step", before.used, after.used),
         *_changes("operator", "", before.operators, after.operators),
@@ -124,7 +130,6 @@ def _value(of: Outline, key: tuple[Kind, str]) -> float | None:
 
 def outline(plan: Plan) -> Outline:
     """Of a plan without stages."""
-    asked, e = plan.asked, plan.estimate
     facts = {
         "graph": plan.graph_digest,
         "mesh": str(plan.mesh),
@@ -134,14 +139,21 @@ def outline(plan: Plan) -> Outline:
         "preset": plan.preset or "none",
         "optimizer": plan.optimizer,
         "precision": plan.precision,
-        "memory limit": "none" if asked.memory_limit is None else f"{asked.memory_limit:.0f} bytes",
-        "constraints": "; ".join(map(str, asked.constraints)) or "none",
+        **asked_of(plan.asked.memory_limit, plan.asked.constraints),
         "padding": "; ".join(f"{p.leaf} to {p.pad.to}" for p in plan.padding) or "none",
     }
     return Outline(
         plan.model, plan.digest, {p.name: p.shape for p in plan.parameters}, facts, {},
-        *types_of(plan), dict(plan.recompute_of), figures_of(e),
+        *types_of(plan), dict(plan.recompute_of), figures_of(plan.estimate),
     )  # fmt: skip
+
+
+def asked_of(memory_limit: float | None, constraints: Iterable[Constraint]) -> Texts:
+    """What a person asked for."""
+    return {
+        "memory limit": "none" if memory_limit is None else f"{memory_limit:.0f} bytes",
+        "constraints": "; ".join(dict.fromkeys(map(str, constraints))) or "none",
+    }
 
 
 def types_of(plan: Plan) -> tuple[Texts, Texts, Texts]:
@@ -165,7 +177,8 @@ def figures_of(e: Estimate) -> Figures:
         sent[f"{flow.collective} on {flow.axis}"] += flow.seconds
     return {
         ("time", "step"): e.step_s,
-        ("time", "compute"): e.compute_s,
+        COMPUTE: e.compute_s,
+        **_parts_of(e),
         SENT: e.exposed_s,
         ("time", "communication, hidden"): e.hidden_s,
         **{("communication", name): seconds for name, seconds in sorted(sent.items())},
@@ -176,6 +189,16 @@ def figures_of(e: Estimate) -> Figures:
         ("memory", "activations"): float(e.in_flight * e.activation_nbytes),
         ("memory", "working set"): float(e.working_nbytes),
     }
+
+
+def _parts_of(e: Estimate) -> Figures:
+    """Compute by when it is done, where that was recorded."""
+    if e.parts is None:
+        return {}
+    named = {
+        "forward": e.parts.forward_s, "backward": e.parts.backward_s, "update": e.parts.update_s,
+    }  # fmt: skip
+    return {("time", f"compute, {name}"): seconds for name, seconds in named.items()}
 
 
 def _changes(subject: Subject, what: str, before: Texts, after: Texts) -> Iterator[Change]:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autopar.plans.changes import Figures, Outline, types_of
+from autopar.plans.changes import (
+    COMPUTE,
+    IDLE,
+    Figures,
+    Kind,
+    Outline,
+    asked_of,
+    figures_of,
+    types_of,
+)
 
 if TYPE_CHECKING:
+    from autopar.plans.estimate import Estimate
     from autopar.plans.pipeline_plan import PipelinePlan, Prediction
 
 RECEIVED = "received_"
@@ -45,26 +57,68 @@ def pipeline_outline(plan: PipelinePlan) -> Outline:
         "preset": first.preset or "none",
         "optimizer": first.optimizer,
         "precision": first.precision,
+        **asked_of(
+            first.asked.memory_limit,
+            (c for each in plan.stages for c in each.plan.asked.constraints),
+        ),
+        "padding": "none",
     }
     return Outline(
         plan.model, plan.digest, shapes, facts, stages, stored, used, operators, recompute,
-        {} if plan.prediction is None else _figures(plan.prediction),
+        {} if plan.prediction is None else _figures(plan, plan.prediction),
     )  # fmt: skip
 
 
-def _figures(found: Prediction) -> Figures:
-    made: Figures = {("time", "step"): found.step_s}
-    of_worker: dict[int, float] = {}
+def _figures(plan: PipelinePlan, found: Prediction) -> Figures:
+    """Time of the worker that idles least, bytes of the fullest one, and what every worker does."""
+    of_worker: Counter[int] = Counter()
+    for f in found.stages:
+        of_worker[f.worker] += int(f.nbytes)
+    busiest = min(range(len(found.bubbles)), key=lambda worker: found.bubbles[worker])
+    fullest = max(of_worker, key=lambda worker: of_worker[worker])
+    spent, kept = _of_worker(plan, busiest), _of_worker(plan, fullest)
+    made: Figures = {
+        **{key: value for key, value in spent.items() if key[0] != "memory"},
+        **{key: value for key, value in kept.items() if key[0] == "memory"},
+        ("time", "step"): found.step_s,
+        ("memory", "peak"): float(of_worker[fullest]),
+    }
     for worker, share in enumerate(found.bubbles):
-        made["time", f"idle on worker {worker}"] = share * found.step_s
+        made["time", f"{IDLE} {worker}"] = share * found.step_s
     for f in found.stages:
         microbatch_s = f.forward_s + f.input_grad_s + f.weight_grad_s
         made["time", f"stage {f.stage} on worker {f.worker}, a microbatch"] = microbatch_s
-        of_worker[f.worker] = of_worker.get(f.worker, 0.0) + f.nbytes
-    made["memory", "peak"] = max(of_worker.values(), default=0.0)
     for worker, nbytes in of_worker.items():
-        made["memory", f"on worker {worker}"] = nbytes
+        made["memory", f"on worker {worker}"] = float(nbytes)
     return made
+
+
+def _of_worker(plan: PipelinePlan, worker: int) -> Figures:
+    """The sums of its stages, in a step."""
+    total: Counter[tuple[Kind, str]] = Counter()
+    for each in plan.stages:
+        if each.worker == worker:
+            total.update(_of_step(each.plan.estimate, plan.schedule.runs(each.stage, worker)))
+    return dict(total)
+
+
+def _of_step(of: Estimate, microbatches: int) -> Figures:
+    """Figures of a step from those of one of its microbatches and what is done once.
+
+    Where plans of before `Parts` do not tell the two apart, nothing is said of compute.
+    """
+    flows = tuple(
+        replace(flow, seconds=microbatches * flow.seconds) if flow.scope == "microbatch" else flow
+        for flow in of.flows
+    )
+    sent_s = sum(flow.seconds for flow in flows)
+    made = replace(of, flows=flows, exposed_s=sent_s - of.hidden_s)
+    if of.parts is None:
+        return {key: value for key, value in figures_of(made).items() if key != COMPUTE}
+    forward_s, backward_s = microbatches * of.parts.forward_s, microbatches * of.parts.backward_s
+    parts = replace(of.parts, forward_s=forward_s, backward_s=backward_s)
+    compute_s = forward_s + backward_s + parts.update_s
+    return figures_of(replace(made, parts=parts, compute_s=compute_s))
 
 
 def _span(ranks: tuple[int, ...]) -> str:

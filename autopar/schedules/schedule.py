@@ -86,6 +86,15 @@ class Schedule:
         updates = sum(a.kind == "U" and a.stage == 0 for row in self.workers for a in row)
         return max(1, updates)
 
+    def of_stage(self, stage: int, worker: int) -> Actions:
+        """What a worker does for one stage."""
+        return tuple(action for action in self.workers[worker] if action.stage == stage)
+
+    def runs(self, stage: int, worker: int) -> int:
+        """The microbatches of a batch that a stage runs there."""
+        ran = sum(action.kind == "F" for action in self.of_stage(stage, worker))
+        return ran // self.batches
+
     @property
     def splits_backward(self) -> bool:
         """Whether some backward is done in two halves."""

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autopar.plans.changes import Change, Difference, Figure
+from autopar.plans.changes import IDLE, Change, Difference, Figure
 from autopar.show.fold import fold, lines
 from autopar.show.names import base
 from autopar.show.table import line, row, table
@@ -18,6 +18,10 @@ WIDE = 30
 """Characters of a type before it is broken."""
 SAME = 1e-9
 """Relative difference of figures that is only rounding."""
+OF_PIPELINES = (
+    "Of a pipeline, seconds of one rank are those of the worker that idles least, bytes those of the "
+    "fullest; what passes between workers is in the step alone."
+)
 
 
 def show_difference(found: Difference) -> RenderableType:
@@ -71,6 +75,8 @@ def _differs(figure: Figure) -> bool:
 def _tables(found: Difference) -> Iterator[RenderableType]:
     yield ""
     yield _figures(found)
+    if any(figure.name.startswith(IDLE) for figure in found.figures):
+        yield Text(OF_PIPELINES)
     facts = found.of("plan")
     if facts:
         yield ""
@@ -105,7 +111,7 @@ def _figures(found: Difference) -> Table:
 
 def _cell(value: float | None, unit: object) -> str:
     assert callable(unit)
-    return "none" if value is None else str(unit(value))
+    return "" if value is None else str(unit(value))
 
 
 def _more(figure: Figure, unit: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,8 +15,9 @@ from autopar.show.table import row, table
 from autopar.show.units import nbytes, seconds
 from autopar.show.unsolved import listed
 
-SAME = 1e-9
-"""Relative to the step, or to the memory: only rounding."""
+SAME = "same"
+NOTHING = ("0 s", seconds(1e-9), nbytes(0))
+"""Differences that are too small to be printed."""
 PARTS = 4
 """Kinds of communication that a terminal is told one by one; of more the others as a sum."""
 COSTS = ("a step", "compute", "communication", "memory", "with it")
@@ -110,7 +111,7 @@ def _absolute(of: Difference, most: int | None) -> tuple[str, ...]:
     if rest := sum(f.after or 0.0 for f in others):
         parts.append(f"{len(others)} others {seconds(rest)}")
     if hidden := of.figure("communication, hidden").after:
-        parts.append(f"hidden {seconds(hidden)}")
+        parts.append(f"of it hidden {seconds(hidden)}")
     return (
         seconds(of.figure("step").after or 0.0),
         seconds(of.figure("compute").after or 0.0),
@@ -122,16 +123,16 @@ def _absolute(of: Difference, most: int | None) -> tuple[str, ...]:
 
 def _more(of: Difference, found: Explanation, most: int | None) -> tuple[str, ...]:
     """What is more, or less, than in the plan as it is."""
-    scale = SAME * (of.figure("step").before or 0.0)
-    sent = [f for f in of.figures if f.kind == "communication" and abs(f.more or 0.0) > scale]
+    sent = [f for f in of.figures if f.kind == "communication" and _signed(f) != SAME]
     sent.sort(key=lambda f: -abs(f.more or 0.0))
     told, others = _cut(sent, most)
     parts = [f"{f.name} {_signed(f)}" for f in told]
-    if abs(rest := sum(f.more or 0.0 for f in others)) > scale:
-        parts.append(f"{len(others)} others {'+' if rest > 0 else '-'}{seconds(abs(rest))}")
+    rest = sum(f.more or 0.0 for f in others)
+    if others and _told(rest, seconds) != SAME:
+        parts.append(f"{len(others)} others {_told(rest, seconds)}")
     hidden = of.figure("communication, hidden")
-    if abs(hidden.more or 0.0) > scale:
-        parts.append(f"hidden {_signed(hidden)}")
+    if _signed(hidden) != SAME:
+        parts.append(f"of it hidden {_signed(hidden)}")
     return (
         _signed(of.figure("step")), _signed(of.figure("compute")), _lines(parts),
         _signed(of.figure("peak")), _lines(_counts(of.changes, found)),
@@ -146,15 +147,17 @@ def _cut(sent: list[Figure], most: int | None) -> tuple[list[Figure], list[Figur
 
 
 def _lines(parts: Iterable[str]) -> str:
-    return "\n".join(parts) or "same"
+    return "\n".join(parts) or SAME
 
 
 def _signed(figure: Figure) -> str:
-    more = figure.more or 0.0
-    if abs(more) <= SAME * max(abs(figure.before or 0.0), abs(figure.after or 0.0)):
-        return "same"
-    unit = nbytes if figure.kind == "memory" else seconds
-    return f"{'+' if more > 0 else '-'}{unit(abs(more))}"
+    return _told(figure.more or 0.0, nbytes if figure.kind == "memory" else seconds)
+
+
+def _told(more: float, unit: Callable[[float], str]) -> str:
+    """With its sign, unless it is too little to be printed."""
+    said = unit(abs(more))
+    return SAME if said in NOTHING else f"{'+' if more > 0 else '-'}{said}"
 
 
 def _counts(changes: tuple[Change, ...], found: Explanation) -> Iterator[str]:

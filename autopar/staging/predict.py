@@ -132,9 +132,9 @@ def costs(
 
 def _settings(settings: Settings, each: StagePlan, plan: PipelinePlan) -> Settings:
     """With the microbatches that a stage runs there in a step, and the versions of weights it keeps."""
-    own = [a for a in plan.schedule.workers[each.worker] if a.stage == each.stage]
-    ran = sum(action.kind == "F" for action in own) // plan.schedule.batches
-    return replace(settings, microbatches=ran, versions=most_versions(own))
+    versions = most_versions(plan.schedule.of_stage(each.stage, each.worker))
+    ran = plan.schedule.runs(each.stage, each.worker)
+    return replace(settings, microbatches=ran, versions=versions)
 
 
 def _as_run(spent: Spent, schedule: Schedule) -> Spent:
@@ -194,8 +194,7 @@ def _border(plan: Plan, form: Sharding) -> Border:
 
 def _figures(each: StagePlan, spent: Spent, schedule: Schedule) -> StageFigures:
     spent = _as_run(spent, schedule)
-    own = [a for a in schedule.workers[each.worker] if a.stage == each.stage]
-    held = most_in_flight(own)
+    held = most_in_flight(schedule.of_stage(each.stage, each.worker))
     return StageFigures(
         each.stage, each.worker, spent.forward_s, spent.input_grad_s, spent.weight_grad_s,
         spent.once_s, held, spent.rest_nbytes + held * spent.kept_nbytes + spent.working_nbytes,

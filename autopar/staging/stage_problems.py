@@ -44,12 +44,12 @@ def stage_problems(
     for each in plan.stages:
         part = stages.graphs[each.stage]
         asked = settings_of(each.plan, times)
-        actions = [a for a in plan.schedule.workers[each.worker] if a.stage == each.stage]
+        actions = plan.schedule.of_stage(each.stage, each.worker)
         settings = replace(
             asked,
             constraints=tuple(c for c in asked.constraints if speaks(c, part)),
             storage={name: found for (where, name), found in rests.items() if where == each.worker},
-            microbatches=sum(action.kind == "F" for action in actions) // plan.schedule.batches,
+            microbatches=plan.schedule.runs(each.stage, each.worker),
             in_flight=most_in_flight(actions),
             versions=most_versions(actions),
             padding=(),

@@ -333,11 +333,11 @@ def _settings(
     A worker's stages share its memory equally.
     """
     limit = settings.memory_limit
-    own = [a for a in schedule.workers[worker] if a.stage == stage]
+    own = schedule.of_stage(stage, worker)
     return replace(
         settings,
         memory_limit=None if limit is None else limit / len(schedule.held[worker]),
-        microbatches=sum(action.kind == "F" for action in own) // schedule.batches,
+        microbatches=schedule.runs(stage, worker),
         in_flight=most_in_flight(own),
         versions=most_versions(own),
         constraints=tuple(c for c in settings.constraints if speaks(c, part)),
