@@ -479,9 +479,12 @@ def test_flags_of_stages_that_make_no_sense(tmp_path: Path) -> None:
         (("--stages", "auto", "--microbatches", "3"), "cannot be cut into 3"),
         (("--stages", "auto", "--preset", "fsdp"), "has yet to choose"),
         (("--asynchronous",), "pass --stages auto"),
-        (("--stages", "auto", "--asynchronous"), "Say how many stages there are (stages=2) with"),
-        (("--stages", "2", "--schedule", "pipedream"), "Pass asynchronous=True if that is"),
-        (("--stages", "2", "--asynchronous"), "schedule='1f1b' is none of them"),
+        (("--stages", "auto", "--asynchronous"), "Say how many stages there are (--stages 2) with"),
+        (("--stages", "2", "--schedule", "pipedream"), "Pass --asynchronous if that is"),
+        (
+            ("--stages", "2", "--asynchronous"),
+            "--schedule 1f1b is none of them: leave",
+        ),
         (("--stages", "2", "--schedule", "pipedream", "--asynchronous"), "Untie it"),
         (("--stages", "2", "--problem", tmp_path / "x.json"), "--problem"),
     ]:
