@@ -92,7 +92,7 @@ def test_wrong_names_are_told() -> None:
         (lambda: holding(hand_made.pipeline(), "nope"), "No stage has 'nope'"),
         (
             lambda: holding(hand_made.pipeline(), "model"),
-            "Stages 0, 1 all have a 'model': .* --stage",
+            "Stages 0, 1 all have a 'model': say which with stage=",
         ),
     ):
         with pytest.raises(InputError, match=said):
