@@ -129,7 +129,7 @@ def test_plan_is_the_librarys(plan_file: Path) -> None:
 
 
 def test_constraints_optimizer_and_precision(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "plan.json"
+    path = tmp_path / "plan.json"
     ok(
         "plan", "tests.cli.factories:good", "--mesh", "data=2", "--hardware", "h100", "-o", path,
         "--constraint", "stored:up.weight=[S(0)]", "--constraint", "stored:head.*=[I]",
@@ -459,6 +459,14 @@ def test_across_hosts_stages_are_considered(tmp_path: Path) -> None:
     assert "microbatches on" in said
     assert "1f1b of" not in ok(*base, "--mesh", "8", "-o", within)
     assert "1f1b of" not in ok(*base, "--mesh", "2x8", "--preset", "fsdp", "-o", within)
+
+
+def test_a_model_that_trains_nothing_is_warned_of(tmp_path: Path) -> None:
+    base = ("--mesh", "2", "--hardware", "h100", "-o", tmp_path / "plan.json")
+    said = run("plan", f"{FACTORIES}:untrained", *base)
+    assert said.exit_code == 0
+    assert "warning: MLP has no parameter with requires_grad" in said.stderr
+    assert "warning" not in run("plan", f"{FACTORIES}:good", *base).stderr
 
 
 def test_asynchronous_stages_are_planned_when_permitted(tmp_path: Path) -> None:

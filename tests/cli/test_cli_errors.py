@@ -235,6 +235,9 @@ def test_a_place_is_tried_before_the_work(
     given = [plan_file if word == "PLAN" else word for word in words]
     for path in (place / "x", "/proc/nothing/x"):
         assert f"Cannot write {path}: " in fails(*given, flag, path)
+    slip = tmp_path / "new" / "folder"
+    said = f"Cannot write {slip / 'x'}: there is no folder {slip}. Make it, or correct the path."
+    assert said in fails(*given, flag, slip / "x") and not slip.parent.exists()
 
 
 def hf_fails(folder: Path, content: Any, *sizes: object) -> str:
