@@ -32,6 +32,7 @@ from autopar.request.options import Options, Precision
 from autopar.show import contenders, differences
 from autopar.show.html import drawn
 from autopar.watch import Watch, alone, unwatched
+from autopar.wording import argument
 from cost_models.hardware import Hardware, digest
 from cost_models.measured import Times
 
@@ -107,7 +108,7 @@ def compare(
     Raises `PlanError` for a plan of another model or batch.
     """
     if options.get("preset"):
-        raise InputError("compare plans every preset: leave preset= out.")
+        raise InputError(f"compare plans every preset: leave {argument('preset')} out.")
     asked, devices = Options.of(**options), as_mesh(mesh)
     profile, inputs = as_hardware(hardware), example_inputs
     if inputs is None:

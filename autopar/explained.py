@@ -25,6 +25,7 @@ from autopar.replay import refuse_other
 from autopar.request.meta import without_weights
 from autopar.request.options import Loss, Options, Precision
 from autopar.show import differences
+from autopar.wording import argument
 from cost_models.hardware import Hardware, names
 
 
@@ -55,7 +56,7 @@ def explain_plan(
         graph = microbatch_for(plan, model, example_inputs, loss)
         return explain_stage(plan, graph, profile, times, target, stage, rows)
     if stage is not None:
-        raise InputError("This plan has no stages: leave stage= out.")
+        raise InputError(f"This plan has no stages: leave {argument('stage')} out.")
     graph = captured_for(plan, model, example_inputs, loss)
     _refuse_stranger(differences(plan, graph))
     plan.check(graph)
@@ -79,8 +80,8 @@ def hardware_called(plan: Plan | PipelinePlan, given: str | Hardware | None) -> 
     if given is None and plan.hardware not in names():
         raise InputError(
             f"The plan was priced for {plan.hardware!r}, which is not among the profiles that come "
-            f"with autopar ({', '.join(names())}). Pass the profile's file with --hardware, or as "
-            "hardware=."
+            f"with autopar ({', '.join(names())}). Pass the profile's file with "
+            f"{argument('hardware')}."
         )
     return as_hardware(given or plan.hardware)
 
@@ -101,7 +102,7 @@ def microbatch_for(
     if plan.microbatches < 1 or source.batch % plan.microbatches:
         raise PlanError(
             f"The plan cuts a batch into {plan.microbatches} microbatches, which a batch of "
-            f"{source.batch} cannot be. Pass the batch that it was planned for (--batch)."
+            f"{source.batch} cannot be. Pass the batch that it was planned for."
         )
     graph = source.parted(plan.microbatches)
     if graph.digest != plan.graph_digest:

@@ -57,6 +57,11 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
                 f"Cannot read the profile {path}: {reason}. Pass one of {', '.join(names())} or a "
                 "file that `autopar calibrate -o mine.toml` wrote."
             ) from None
+    if path.suffix or path.is_file():
+        raise UnknownHardwareError(
+            f"{path} is no hardware profile: those are TOML files, called something.toml. Pass one of "
+            f"{', '.join(names())} or a file that `autopar calibrate -o mine.toml` wrote."
+        )
     if str(name_or_path) not in names():
         close = difflib.get_close_matches(str(name_or_path).lower(), names(), 1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -107,7 +112,7 @@ def detect() -> str:
     if name is None:
         raise UnknownHardwareError(
             f"No profile fits this machine's {found.name!r} with {found.total_memory / 1e9:.1f} GB. "
-            f"Pass hardware= with one of {', '.join(names())}, or with your own file: start from what "
+            f"Name one of {', '.join(names())}, or a file of yours: start from what "
             "`autopar hardware h100` prints."
         )
     return name

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from autopar.errors import CaptureError
+from autopar.wording import argument
 
 
 def find_loss(
@@ -37,8 +38,9 @@ def no_loss(model: nn.Module, output: Any, keys: tuple[str, ...]) -> CaptureErro
         f"{name} returned {_described(output)} for the example inputs ({', '.join(keys)}): "
         "there is no "
         f"loss to train on. Either add what {name} computes its loss from to example_inputs (for "
-        "Hugging Face models: labels=...), or pass loss=, a callable loss(output, **targets) that "
-        "returns one floating scalar; example inputs that forward does not accept are its targets."
+        f"Hugging Face models: labels=...), or pass {argument('loss')}, a callable "
+        "loss(output, **targets) that returns one floating scalar; example inputs that forward does "
+        "not accept are its targets."
     )
 
 

@@ -14,6 +14,7 @@ from autopar.planning.posed import candidates_of
 from autopar.plans.plan import Conversion, Plan
 from autopar.pricing.space import Candidates
 from autopar.request.optimizers import states_of
+from autopar.wording import argument
 
 
 def belongs(again: Again) -> Iterator[Check]:
@@ -29,7 +30,7 @@ def belongs(again: Again) -> Iterator[Check]:
     there = "none" if times is None else times.digest
     faults = list(differs("times", "none" if plan.times is None else plan.times.digest, there))
     if plan.times is not None and faults:
-        faults[0] += f" (times of {plan.times.setting}; pass their file with --database)"
+        faults[0] += f" (times of {plan.times.setting}; pass their file as {argument('database')})"
     yield checked("times", "modelled" if times is None else f"measured, {there}", faults)
     yield _optimizer(plan)
     try:

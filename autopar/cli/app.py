@@ -37,8 +37,10 @@ from autopar.cli import (
 from autopar.cli.examples import ending
 from autopar.cli.output import console
 from autopar.cli.streams import lenient
+from autopar.cli.wording import Flags
 from autopar.errors import AutoparError
 from autopar.garbage import uncollected
+from autopar.wording import worded
 from cost_models.errors import CostModelError
 
 DEBUG = "--debug"
@@ -59,7 +61,8 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:  # typer brings a click of its own, or does not
         try:
-            return super().invoke(ctx)
+            with worded(Flags()):
+                return super().invoke(ctx)
         except (AutoparError, CostModelError, OSError) as error:
             said = _said(error)
             if said is None:

@@ -47,6 +47,10 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path} is not a configuration: it holds a {type(content).__name__}. {WANTED}"
         )
+    if "graph_digest" in content:
+        raise InputError(f"{path} is a plan that autopar wrote, not a configuration. {WANTED}")
+    if "model_type" not in content:
+        raise InputError(f"{path} is not a configuration of a model: no model_type. {WANTED}")
     return content
 
 

@@ -68,18 +68,29 @@ def save(text: str, path: Path) -> Path:
         return write(text, path)
 
 
-def writable(*paths: Path | None, reads: Iterable[Path] = ()) -> None:
+def writable(*paths: Path | None, reads: Iterable[Path] = (), makes: bool = False) -> None:
     """Raise before the work what `save` would raise behind it, as far as the folders tell.
 
     A path is a file's, or that of a folder that files are saved in; the command `reads` other files.
+    The folder that it lies in has to be there, unless the command `makes` it.
     """
     spare(reads, filter(None, paths))
     for path in filter(None, paths):
         with _explained(path):
+            if not makes:
+                _refuse_no_folder(path)
             if path.is_file() or path.is_dir() or not path.exists():
                 above = path.absolute().parents
                 folder = path if path.is_dir() else next(each for each in above if each.exists())
                 tempfile.TemporaryFile(dir=folder).close()
+
+
+def _refuse_no_folder(path: Path) -> None:
+    """Raise where nobody has made the folder: a slip in a path would make folders of its own."""
+    if not path.parent.exists() and not path.exists():
+        raise InputError(
+            f"Cannot write {path}: there is no folder {path.parent}. Make it, or correct the path."
+        )
 
 
 def spare(reads: Iterable[Path], paths: Iterable[Path]) -> None:

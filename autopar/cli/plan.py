@@ -38,8 +38,6 @@ from autopar.compiler.given import as_hardware
 from autopar.errors import ConstraintError, InputError, MeshError
 from autopar.mesh import Mesh
 from autopar.planning.posed import Compilation, device_memory
-from autopar.plans.pipeline_plan import PipelinePlan
-from autopar.plans.plan import Plan
 from autopar.request.constraint_file import from_file
 from autopar.request.constraints import from_user
 from autopar.request.options import Constraints, Options
@@ -122,15 +120,24 @@ def command(
         print_json(outlined(made.plan) | {"written": output})
     else:
         _print(made, output)
-    _warn(made.plan, profile)
+    _warn(made, profile)
 
 
-def _warn(plan: Plan | PipelinePlan, profile: Hardware) -> None:
-    """A preset, or no limit asked for, may need more than there is."""
+def _warn(made: Staged | Compilation, profile: Hardware) -> None:
+    """A preset, or no limit asked for, may need more than there is; a model may train nothing."""
+    plan, out = made.plan, console(stderr=True)
     needed, own = memory_of(plan), device_memory(plan.mesh, profile)
     if needed > own:
-        console(stderr=True).print(
+        out.print(
             f"warning: a step needs {nbytes(needed)}, a device of {plan.hardware} has {nbytes(own)}."
+        )
+    graphs = made.stages.graphs if isinstance(made, Staged) else (made.graph,)
+    leaves = (node for graph in graphs for node in graph.leaves("parameter"))
+    if not any(node.outputs[0].differentiable for node in leaves):
+        out.print(
+            f"warning: {plan.model} has no parameter with requires_grad, so this is the plan of a step "
+            "that trains nothing.",
+            soft_wrap=True,
         )
 
 

@@ -136,7 +136,7 @@ def _setting(database: Path, hardware: Hardware, mesh: Mesh, threads: int) -> Se
 def _checked(database: Path, output: Path | None, model: str, hardware: str | None) -> Path:
     """The database; raise before minutes of measuring what writing would raise behind them."""
     writable(output, reads=inputs(database, model=model, hardware=hardware))
-    writable(database)
+    writable(database, makes=database == default_database())
     if database.is_file():
         Database(database).settings()
     return database

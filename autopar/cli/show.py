@@ -16,7 +16,7 @@ from autopar.cli.stages import load_plan, stages_of
 from autopar.cli.values import outlined, plain, print_json
 from autopar.errors import InputError
 from autopar.graph import Graph
-from autopar.plans.focus import holding, stage_plan, tensor_facts, within_block
+from autopar.plans.focus import holding, refuse_elsewhere, stage_plan, tensor_facts, within_block
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.rules import coverage
@@ -97,6 +97,8 @@ def _stage(
 ) -> _Part:
     """The stage that was asked for, or the one that has what was asked for."""
     number = holding(plan, name or "", graphs) if stage is None else stage
+    if name is not None:
+        refuse_elsewhere(plan, number, name, graphs)
     own = stage_plan(plan, number)
     said = f"stage {number} of {plan.schedule.stages}" if stage is None else ""
     return _Part(own, graphs[number] if graphs else None, said, number)

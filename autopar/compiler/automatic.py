@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from autopar.compiler.compiler import Compiler
-from autopar.compiler.microbatch import AS_ONE, part
+from autopar.compiler.microbatch import as_one, part
 from autopar.errors import CaptureError, ConstraintError, InputError
 from autopar.graph import Graph
 from autopar.plans.pipeline_plan import PipelinePlan
@@ -22,6 +22,7 @@ from autopar.staging.choose import Source, Wishes, choose
 from autopar.staging.rivals import Chosen
 from autopar.staging.sizes import NotLinear, graph_between
 from autopar.staging.staged import Shape, Staged, Wanted
+from autopar.wording import argument
 
 StagesLike = int | Sequence[Shape] | Literal["auto"]
 
@@ -31,8 +32,9 @@ def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chos
     settings = compiler.settings(None)
     if settings.constraints or settings.preset:
         raise ConstraintError(
-            "Constraints and presets speak of mesh axes, which stages='auto' has yet to choose. Say how "
-            "many stages there are (stages=2), or leave the constraints out."
+            f"Constraints and presets speak of mesh axes, which {argument('stages', 'auto')} has yet to "
+            f"choose. Say how many stages there are ({argument('stages', 2)}), or leave the constraints "
+            "out."
         )
     with Aside(lambda: _one_sample(compiler, batch)) as one:
         whole = compiler.graph(batch)
@@ -65,8 +67,9 @@ def refuse_asynchronous(asynchronous: bool) -> None:
     """Raise `InputError` where stages are to be chosen among asynchronous schedules."""
     if asynchronous:
         raise InputError(
-            "stages='auto' chooses among schedules whose steps are those of one process. Say how many "
-            "stages there are (stages=2) with asynchronous=True, or leave it out."
+            f"{argument('stages', 'auto')} chooses among schedules whose steps are those of one "
+            f"process. Say how many stages there are ({argument('stages', 2)}) with "
+            f"{argument('asynchronous', True)}, or leave it out."
         )
 
 
@@ -115,10 +118,15 @@ def _source(
     compiler: Compiler, batch: Mapping[str, Any], whole: Graph, one: Callable[[], Graph]
 ) -> Source:
     """`one`: the graph of one sample."""
-    if not _is_trained(whole):
+    if whole.loss is None:
         raise InputError(
-            f"stages='auto' needs a loss and nothing else from {whole.name}: pass the targets with the "
-            "batch, or loss=, and leave outputs= out."
+            f"{argument('stages', 'auto')} needs a loss from {whole.name}: pass the targets with the "
+            f"batch, or {argument('loss')}."
+        )
+    if whole.outputs:
+        raise InputError(
+            f"{argument('stages', 'auto')} needs nothing but the loss from {whole.name}: leave "
+            f"{argument('outputs')} out."
         )
     size = samples_of(batch)
     captured = {size: whole}
@@ -163,7 +171,7 @@ def _whole_because(whole: Graph) -> str | None:
     try:
         part(whole, whole, 2)
     except InputError as error:
-        return str(error).removesuffix(f" {AS_ONE}")
+        return str(error).removesuffix(f" {as_one()}")
     return None
 
 

@@ -15,6 +15,7 @@ from autopar.errors import InputError, MeshError
 from autopar.mesh import DEFAULT_NAMES, Mesh
 from autopar.request.options import Options
 from autopar.request.views import views
+from autopar.wording import argument
 from cost_models.errors import CostModelError
 from cost_models.hardware import Hardware, detect
 from cost_models.hardware import load as load_hardware
@@ -85,8 +86,8 @@ def offered_inputs(model: nn.Module) -> ExampleInputs:
             return found
     arguments = [p for p in inspect.signature(model.forward).parameters if p != "kwargs"]
     raise InputError(
-        f"{type(model).__name__} brings no example inputs. Pass example_inputs= with one global "
-        f"batch: a dict such as {{{', '.join(f'{a!r}: ...' for a in arguments[:2])}}} or a tuple."
+        f"{type(model).__name__} brings no example inputs. Pass {argument('example_inputs')} with one "
+        f"global batch: a dict such as {{{', '.join(f'{a!r}: ...' for a in arguments[:2])}}} or a tuple."
     )
 
 

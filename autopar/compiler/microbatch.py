@@ -20,9 +20,9 @@ from autopar.placement import N, P, R, S, Type
 from autopar.planning.posed import batch_inputs
 from autopar.plans.plan import OpSharding
 from autopar.rules import candidates
+from autopar.wording import argument
 
 PREFIX = "denominator_"
-AS_ONE = "Use microbatches=1."
 _PLACED = {"arange", "linspace", "eye"}
 """Operators whose result knows its place in the batch: a part's is not a slice of the whole's."""
 _LINEAR = {"add", "sub", "neg", "to", "_to_copy", "alias", "clone", "mul", "div", "reshape", "view"}
@@ -37,6 +37,11 @@ class Parted:
 
     counts: Graph | None
     microbatch: Graph
+
+
+def as_one() -> str:
+    """What is left where a batch cannot be divided."""
+    return f"Use {argument('microbatches', 1)}."
 
 
 def part(whole: Graph, microbatch: Graph, pieces: int) -> Parted:
@@ -85,7 +90,7 @@ def _counts(whole: Graph, divisions: tuple[Node, ...]) -> Graph | None:
     for node in graph.leaves("parameter"):
         raise InputError(
             f"The loss is divided by something that depends on parameter {node.target!r}; such a loss "
-            f"cannot be trained in microbatches. {AS_ONE}"
+            f"cannot be trained in microbatches. {as_one()}"
         )
     return graph
 
@@ -153,11 +158,11 @@ def check_separable(graph: Graph, pieces: int) -> None:
         if not types[value] <= {N, R}:
             raise InputError(
                 f"The buffer {name!r} is updated from the whole batch; microbatches would update it "
-                f"from parts. {AS_ONE}"
+                f"from parts. {as_one()}"
             )
     if graph.loss is not None and types[graph.loss] != {P}:
         raise InputError(
-            f"The loss is not a sum of its samples' losses, so microbatches would change it. {AS_ONE}"
+            f"The loss is not a sum of its samples' losses, so microbatches would change it. {as_one()}"
         )
 
 
@@ -183,5 +188,5 @@ def _mixes(node: Node, graph: Graph) -> str:
     where = f" ({node.origin.file}:{node.origin.line})" if node.origin.file else ""
     return (
         f"{node.path}{where} mixes the samples of a batch (operands {shapes}), so microbatches would "
-        f"change what the model computes. {AS_ONE}"
+        f"change what the model computes. {as_one()}"
     )

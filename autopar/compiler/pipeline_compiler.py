@@ -31,6 +31,7 @@ from autopar.split import Stages, split
 from autopar.staging.cuts import transferred
 from autopar.staging.forced import compile_forced
 from autopar.staging.staged import Staged, Wanted, compile_stages
+from autopar.wording import argument
 
 COUNTING = Settings(padding=(), pads_batch=False)
 
@@ -85,10 +86,12 @@ class PipelineCompiler:
         if whole.loss is None:
             raise InputError(
                 f"A pipeline trains on a loss, and {whole.name} returns none for this batch. Pass the "
-                "targets with the batch, or loss= to autopar.parallelize."
+                f"targets with the batch, or {argument('loss')}."
             )
         if whole.outputs:
-            raise InputError("outputs= is not there for pipelines yet: they return the loss.")
+            raise InputError(
+                f"{argument('outputs')} is not there for pipelines yet: they return the loss."
+            )
         pieces = self._wanted.microbatches if training else 1
         if pieces == 1:
             return whole, None

@@ -25,6 +25,7 @@ from autopar.show.spoken import spoken
 from autopar.show.words import words
 from autopar.solve import best_with_each_state
 from autopar.solve.problem import Limit
+from autopar.wording import argument
 
 ROWS = 4
 """Alternatives that are solved for unless more are asked for."""
@@ -48,7 +49,7 @@ def explain(
     they are.  `watch` sees the alternatives while they are made.
     """
     if rows < 1:
-        raise InputError(f"rows={rows}: at least one alternative has to be looked at.")
+        raise InputError(f"{argument('rows', rows)}: at least one alternative has to be looked at.")
     meant = found(plan, posed.graph, target)
     again = Again(plan, posed)
     of = _OfModule(again, meant) if isinstance(meant, Module) else _OfNode(again, meant, rows)

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from autopar.errors import InputError
 from autopar.explain.explain import ROWS, Watch, explain
-from autopar.explain.target import found
+from autopar.explain.target import AbsentError, found
 from autopar.graph import Graph
 from autopar.plans.explanation import Explanation
+from autopar.plans.focus import of_stages
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.split import split
 from autopar.staging.stage_problems import StageProblem, stage_problems
+from autopar.wording import argument
 from cost_models.hardware import Hardware
 from cost_models.measured import Times
 
@@ -38,14 +40,14 @@ def explain_stage(
     first: dict[int, StageProblem] = {}
     for problem in stage_problems(plan, stages, hardware, times):
         first.setdefault(problem.stage.stage, problem)
-    number = _holding(first, target) if stage is None else stage
+    number = _holding(first, target, stage)
     problem = first[number]
     explained = explain(problem.stage.plan, problem.posed(), target, rows, watch)
     return replace(explained, scope=_scope(problem, number, count))
 
 
-def _holding(problems: dict[int, StageProblem], target: str) -> int:
-    """The one stage that has it."""
+def _holding(problems: dict[int, StageProblem], target: str, wanted: int | None) -> int:
+    """The one stage that has it; where one was asked for, that, unless others have it and it has not."""
     refused: dict[int, InputError] = {}
     for number, problem in problems.items():
         try:
@@ -53,11 +55,17 @@ def _holding(problems: dict[int, StageProblem], target: str) -> int:
         except InputError as error:
             refused[number] = error
     having = [number for number in problems if number not in refused]
+    if wanted is not None:
+        if having and isinstance(refused.get(wanted), AbsentError):
+            raise InputError(f"Stage {wanted} has no {target!r}: look in {of_stages(having)}.")
+        return wanted
     if len(having) == 1:
         return having[0]
     if having:
         every = ", ".join(map(str, having))
-        raise InputError(f"Stages {every} all have a {target!r}: say which with stage= (--stage).")
+        raise InputError(
+            f"Stages {every} all have a {target!r}: say which with {argument('stage')}."
+        )
     raise refused[min(refused)]
 
 

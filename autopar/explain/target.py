@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from autopar.errors import InputError
 from autopar.graph import LEAVES, Graph, Node
+from autopar.nearby import EXAMPLES, closest
 from autopar.plans.plan import Plan
 
-EXAMPLES = 5
+
+class AbsentError(InputError):
+    """Nothing that is decided is called so."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,14 @@ def found(plan: Plan, graph: Graph, name: str) -> Target:
     matching = tuple(node for node in nodes if any(_means(name, other) for other in _names(node)))
     if matching:
         return _one(plan, name, matching)
-    close = ", ".join(_close(name, {spoken for node in nodes for spoken in _spoken(node)}))
-    raise InputError(f"{graph.name} has no {name!r}. Names look like {close}.")
+    close = ", ".join(closest(name, {spoken for node in nodes for spoken in _spoken(node)}))
+    raise AbsentError(f"{graph.name} has no {name!r}. Names look like {close}.")
 
 
 def _refuse_fixed(graph: Graph, name: str) -> None:
     fixed = [node for node in graph.nodes if node.op in LEAVES and node.op != "parameter"]
     if any(name in (node.target, node.name) for node in fixed):
-        raise InputError(
+        raise AbsentError(
             f"{name!r} is not decided: it is an input, a buffer, a constant, or from another stage."
         )
 
@@ -138,16 +140,3 @@ def _means(name: str, other: str) -> bool:
 
 def _without_index(path: str) -> str:
     return re.sub(r"\b\d+\b", "*", path)
-
-
-def _close(name: str, names: Iterable[str]) -> list[str]:
-    """The names most like what was asked for, or with ends most like it; of equal layers the first."""
-
-    def likeness(other: str) -> float:
-        end = ".".join(other.split(".")[-1 - name.count(".") :])
-        return max(difflib.SequenceMatcher(None, name, each).ratio() for each in (other, end))
-
-    distinct: dict[str, str] = {}
-    for other in sorted(names, key=lambda name: (len(name), name)):
-        distinct.setdefault(_without_index(other), other)
-    return sorted(distinct.values(), key=likeness, reverse=True)[:EXAMPLES]

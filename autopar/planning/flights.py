@@ -22,6 +22,7 @@ from autopar.planning.posed import Posed, Settings, pose
 from autopar.plans.plan import Plan
 from autopar.solve.care import FAIR
 from autopar.solve.problem import Assignment, Limit
+from autopar.wording import argument
 from cost_models.hardware import Hardware
 
 MANY = 3
@@ -207,7 +208,7 @@ def _refuse_no_blocks(graph: Graph, settings: Settings) -> None:
     if asked != "none" and settings.first and not blocks(graph):
         near = "".join(f" {path} {why}." for path, why in no_blocks(graph)[:1])
         raise InputError(
-            f"recompute={asked!r} finds nothing to recompute in {graph.name}: a block is one of "
-            f"several numbered modules (such as layers.0), of {FEWEST} operators at least, that runs "
-            f"once and in one piece.{near} Leave recompute out."
+            f"{argument('recompute', asked)} finds nothing to recompute in {graph.name}: a block is "
+            f"one of several numbered modules (such as layers.0), of {FEWEST} operators at least, that "
+            f"runs once and in one piece.{near} Leave {argument('recompute')} out."
         )

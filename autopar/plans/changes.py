@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from autopar.errors import PlanError
+from autopar.errors import InputError, PlanError
+from autopar.nearby import hint
 from autopar.plans.html import Shown
 
 if TYPE_CHECKING:
@@ -75,7 +76,11 @@ class Difference(Shown):
 
     def figure(self, name: str) -> Figure:
         """One figure by its name, such as ``step`` or ``peak``."""
-        return next(figure for figure in self.figures if figure.name == name)
+        found = next((figure for figure in self.figures if figure.name == name), None)
+        if found is None:
+            names = [figure.name for figure in self.figures]
+            raise InputError(f"The plans have no figure {name!r}.{hint(str(name), names)}")
+        return found
 
     def of(self, subject: Subject) -> tuple[Change, ...]:
         """The changes of one subject."""
@@ -103,6 +108,17 @@ class Outlined(Protocol):
 
     @property
     def outline(self) -> Outline: ...
+
+
+def outline_of(other: Outlined) -> Outline:
+    """A plan's outline; `InputError` of what is no plan."""
+    found = getattr(other, "outline", None)
+    if not isinstance(found, Outline):
+        raise InputError(
+            f"A plan is compared with another plan, not with {other!r}: pass what autopar.plan gave, a "
+            "model's .plan, or a file read by load."
+        )
+    return found
 
 
 def difference(before: Outline, after: Outline) -> Difference:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -11,10 +10,12 @@ from fnmatch import fnmatchcase
 
 from autopar.errors import InputError
 from autopar.graph import Graph
+from autopar.nearby import hint
 from autopar.plans.changes import gathered_again
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import ParameterPlan, Plan
 from autopar.split import computing, shared
+from autopar.wording import argument
 
 NEAR = 3
 
@@ -48,6 +49,21 @@ def stage_plan(plan: PipelinePlan, stage: int) -> Plan:
     raise InputError(f"There is no stage {stage}: the plan has {plan.schedule.stages}, from 0.")
 
 
+def refuse_elsewhere(
+    plan: PipelinePlan, stage: int, name: str, graphs: Sequence[Graph] = ()
+) -> None:
+    """Raise `InputError`, naming them, where other stages have a module or tensor and this has not."""
+    known = _by_stage(plan, graphs, shares=True)
+    having = _having(name, known)
+    if having and stage in known and not _having(name, {stage: known[stage]}):
+        raise InputError(f"Stage {stage} has no {name!r}: look in {of_stages(having)}.")
+
+
+def of_stages(numbers: Sequence[int]) -> str:
+    """``stage 1``, or ``stages 1, 2``."""
+    return f"stage{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
 def holding(plan: PipelinePlan, name: str, graphs: Sequence[Graph] = ()) -> int:
     """The one stage in which a module or tensor is; with the stages' graphs operators count as well.
 
@@ -58,10 +74,12 @@ def holding(plan: PipelinePlan, name: str, graphs: Sequence[Graph] = ()) -> int:
     having = _having(name, own) or _having(name, every)
     if len(having) > 1:
         stages = ", ".join(map(str, having))
-        raise InputError(f"Stages {stages} all have a {name!r}: say which with --stage.")
+        raise InputError(
+            f"Stages {stages} all have a {name!r}: say which with {argument('stage')}."
+        )
     if not having:
         names = [p.name for each in plan.stages for p in each.plan.parameters]
-        raise InputError(f"No stage has {name!r}.{_near(name, names)}")
+        raise InputError(f"No stage has {name!r}.{hint(name, names)}")
     return having[0]
 
 
@@ -104,8 +122,8 @@ def within_block(plan: Plan, graph: Graph | None, block: str) -> Plan:
     if graph is not None:
         tensors |= {t.name for node in graph.nodes if node.name in nodes for t in node.outputs}
     if not kept and not nodes:
-        names = [p.name.rpartition(".")[0] for p in plan.parameters]
-        raise InputError(f"No module {block!r} has parameters.{_near(block, names)}")
+        names = filter(None, (p.name.rpartition(".")[0] for p in plan.parameters))
+        raise InputError(f"No module {block!r} has parameters.{hint(block, names)}")
     return replace(
         plan,
         parameters=kept,
@@ -134,7 +152,7 @@ def tensor_facts(plan: Plan, name: str, graph: Graph | None = None) -> TensorFac
     changes = _changes(plan, name)
     if made is None and not changes:
         names = [p.name for p in plan.parameters] + [c.node for c in plan.choices]
-        raise InputError(f"The plan has no tensor {name!r}.{_near(name, names)}")
+        raise InputError(f"The plan has no tensor {name!r}.{hint(name, names)}")
     outputs = "" if made is None else ", ".join(map(str, made.outputs))
     asked = _asked_of_tensor(plan, name, graph)
     return TensorFacts(name, "tensor", str(plan.mesh), None, None, "", outputs, changes, (), asked)
@@ -191,9 +209,3 @@ def _is_in(block: str, name: str) -> bool:
 
 def _means(name: str, other: str) -> bool:
     return other == name or other.endswith(f".{name}") or fnmatchcase(other, name)
-
-
-def _near(name: str, names: list[str]) -> str:
-    ends = {".".join(other.split(".")[-1 - name.count(".") :]): other for other in reversed(names)}
-    close = difflib.get_close_matches(name, [*ends, *names], 1, 0.5)
-    return f" Did you mean {ends.get(close[0], close[0])!r}?" if close else ""

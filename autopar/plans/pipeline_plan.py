@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from autopar.errors import PlanError
-from autopar.plans.changes import Difference, Outline, Outlined, difference
+from autopar.plans.changes import Difference, Outline, Outlined, difference, outline_of
 from autopar.plans.html import Shown
 from autopar.plans.pipeline_changes import pipeline_outline
 from autopar.plans.pipeline_sound import check_layout, check_pipeline_sound
@@ -193,7 +193,7 @@ class PipelinePlan(Shown):
 
     def diff(self, other: Outlined) -> Difference:
         """What `other`, a plan of the same model, decides differently, and what that costs."""
-        return difference(self.outline, other.outline)
+        return difference(self.outline, outline_of(other))
 
     def explain(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from autopar.errors import PlanError, ScheduleError
-from autopar.plans.figures import figure_faults
+from autopar.plans.figures import ROUNDING, figure_faults
 from autopar.plans.sound import check_sound
 
 if TYPE_CHECKING:
@@ -97,7 +97,10 @@ def _stage_faults(plan: PipelinePlan) -> Iterator[str]:
 
 
 def _prediction_faults(plan: PipelinePlan, found: Prediction) -> Iterator[str]:
-    """It speaks of the stages and workers that there are."""
+    """It speaks of the stages and workers that there are, and of shares that are no more than all."""
+    for number, bubble in enumerate(found.bubbles):
+        if bubble > 1 + ROUNDING:
+            yield f"prediction.bubbles.{number} is {bubble}, a share of the step"
     stages, workers = range(plan.schedule.stages), range(len(plan.workers))
     if len(found.bubbles) != len(workers):
         yield f"prediction.bubbles are of {len(found.bubbles)} workers; the plan has {len(workers)}"

@@ -21,7 +21,7 @@ from autopar.errors import PlacementError, PlanError
 from autopar.graph import Graph
 from autopar.pads import Pad, rests
 from autopar.placement import P, R, S, Sharding
-from autopar.plans.changes import Difference, Outline, Outlined, difference, outline
+from autopar.plans.changes import Difference, Outline, Outlined, difference, outline, outline_of
 from autopar.plans.estimate import Estimate, Flow, Parts
 from autopar.plans.html import Shown
 from autopar.plans.record import Asked, Padded, Padding, Search, Share, View
@@ -332,7 +332,7 @@ class Plan(Shown):
 
     def diff(self, other: Outlined) -> Difference:
         """What `other`, a plan of the same model, decides differently, and what that costs."""
-        return difference(self.outline, other.outline)
+        return difference(self.outline, outline_of(other))
 
     def explain(
         self,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from autopar.errors import PlanError
 from autopar.placement import Sharding
-from autopar.plans.figures import figure_faults
+from autopar.plans.figures import ROUNDING, figure_faults
 
 if TYPE_CHECKING:
     from autopar.plans.plan import Plan
@@ -18,7 +19,8 @@ FIGURES = "objective_s", "estimate", "asked", "search", "shares", "padded", "vie
 
 
 def check_sound(plan: Plan, source: str) -> None:
-    """Raise `PlanError`, naming `source`, unless types have an axis each and figures are figures."""
+    """Raise `PlanError`, naming `source`, unless types have an axis each, names are of what
+    there is, and figures are figures."""
     fault = next(_faults(plan), None)
     if fault:
         raise PlanError(
@@ -38,12 +40,38 @@ def _faults(plan: Plan) -> Iterator[str]:
         fault = None if parameter.pads else parameter.leaf.fault(parameter.shape, mesh)
         if parameter.shape and fault:
             yield f"{parameter.name}: {fault}"
+    yield from _name_faults(plan)
     yield from _figure_faults(plan)
+
+
+def _name_faults(plan: Plan) -> Iterator[str]:
+    """Each thing is decided once, and figures are of what there is."""
+    nodes = Counter(choice.node for choice in plan.choices)
+    parameters = Counter(parameter.name for parameter in plan.parameters)
+    for what, names in (("operator", nodes), ("parameter", parameters)):
+        for name, times in names.items():
+            if times > 1:
+                yield f"{what} {name} is decided {times} times"
+    for timed in plan.estimate.operators:
+        if timed.node not in nodes:
+            yield f"estimate.operators has {timed.node!r}, of which nothing is decided"
+    parts = plan.estimate.parts
+    axes = (
+        *(("estimate.flows", flow.axis) for flow in plan.estimate.flows),
+        *(("estimate.parts.hideable", axis) for axis, _ in (parts.hideable if parts else ())),
+        *(("shares", share.axis) for share in plan.shares),
+    )
+    for where, axis in axes:
+        if axis not in plan.mesh.names:
+            yield f"{where} has an axis {axis!r}; the mesh is ({plan.mesh})"
 
 
 def _figure_faults(plan: Plan) -> Iterator[str]:
     for name in FIGURES:
         yield from figure_faults(getattr(plan, name), name)
+    for number, share in enumerate(plan.shares):
+        if max(share.flops, share.stored, share.used) > 1 + ROUNDING:
+            yield f"shares.{number} is of more than the whole: {share}"
     bounds = plan.bound_s, plan.bound_nbytes or 0.0
     if not all(map(math.isfinite, bounds)):  # a weak bound may lie below zero
         yield f"the bound is {bounds[0]} s, within {bounds[1]} bytes"

@@ -8,6 +8,7 @@ from autopar.cache import cache_directory
 from autopar.errors import InputError
 from autopar.mesh import Mesh
 from autopar.plans.timing import Timing
+from autopar.wording import argument
 from cost_models.errors import CostModelError
 from cost_models.hardware import Hardware, named
 from cost_models.measured import Database, Setting, Times, here
@@ -69,13 +70,14 @@ def setting_here(hardware: Hardware, mesh: Mesh, threads: int = 1) -> Setting:
     except (RuntimeError, AssertionError) as error:
         raise InputError(
             f"The profile {hardware.device.name!r} is of a {wanted.kind} device, and this machine has "
-            f"none that PyTorch can use: {error}. Measure on such a machine, or pass another --hardware."
+            f"none that PyTorch can use: {error}. Measure on such a machine, or pass "
+            f"another {argument('hardware')}."
         ) from None
     if not _fits(found, wanted, hardware):
         raise InputError(
             f"The profile {hardware.device.name!r} is not of this machine, which is {found}: its times "
-            "would be another device's. Pass the profile of this machine with --hardware, or measure "
-            "on that one."
+            f"would be another device's. Pass the profile of this machine as {argument('hardware')}, or "
+            "measure on that one."
         )
     return found
 
@@ -91,7 +93,7 @@ def refuse_fewer_threads(path: Path, setting: Setting, hardware: Hardware, mesh:
         raise InputError(
             f"The profile database {path} has times of this device with {fewest} "
             f"thread{'s' * (fewest > 1)} per rank, which plans would take instead of those with "
-            f"{setting.threads}. Name another --database for these."
+            f"{setting.threads}. Name another {argument('database')} for these."
         )
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from autopar.errors import InputError
+from autopar.wording import argument
 
 LINKS = ("intra_host", "inter_host")
 MOST_MICROBATCHES = 4096
 """Of which every stage's actions are listed and timed one by one: more would take all memory."""
+LEAST, MOST = 1e-3, 1e3
+"""Factors between these: beyond, what is played is another machine, and needs a profile of its own."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,13 @@ class Conditions:
     ) -> Conditions:
         """Read ``node=0.5x`` and ``3=1.2x``."""
         slow = _factors("straggler", stragglers, "3=1.2x")
-        ranks: dict[int, float] = {}
-        for name, factor in slow.items():
+        for name in slow:
             if not name.isdecimal():
-                raise InputError(f"--straggler {name}: a rank is a whole number, as in 3=1.2x.")
-            ranks[int(name)] = factor
+                raise InputError(
+                    f"There is no rank {name!r} for {argument('straggler')}: ranks are whole numbers "
+                    "from 0, as in 3=1.2x."
+                )
+        ranks = {int(name): factor for name, factor in slow.items()}
         return cls(_factors("bandwidth", bandwidth, "node=0.5x"), microbatches, ranks)
 
     @property
@@ -43,12 +47,20 @@ class Conditions:
         return self == AS_PLANNED
 
     def check(self, axes: Iterable[str], world: int) -> None:
-        """Raise `InputError` for axes, links and ranks that there are not, and for too much to play."""
+        """Raise `InputError` for axes, links and ranks that there are not, for factors that nothing
+        has, and for too much to play."""
         if self.microbatches is not None and self.microbatches > MOST_MICROBATCHES:
             raise InputError(
                 f"A step of {self.microbatches} microbatches is too long to be played: pass "
                 f"{MOST_MICROBATCHES} at most."
             )
+        for what, factors in (("bandwidth of", self.bandwidth), ("pace of rank", self.stragglers)):
+            for name, factor in factors.items():
+                if not LEAST <= factor <= MOST:
+                    raise InputError(
+                        f"The {what} {name} cannot be x{factor:g}: write a factor above 0, "
+                        f"from {LEAST:g} to {MOST:g}."
+                    )
         known = (*dict.fromkeys(axes), *LINKS)
         for name in self.bandwidth:
             if name not in known:
@@ -82,12 +94,14 @@ def _pace(factor: float) -> str:
 def _factors(flag: str, texts: Iterable[str], example: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for text in texts:
-        match = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]*\.?[0-9]+(?:[eE][-+]?\d{1,2})?)[xX]?\s*", text)
-        if match is None or not float(match[2]) > 0:
-            raise InputError(
-                f"Cannot read --{flag} {text!r}: write {example}, with a factor above 0."
-            )
-        if match[1] in found:
-            raise InputError(f"--{flag} speaks twice of {match[1]!r}.")
-        found[match[1]] = float(match[2])
+        name, _, said = (part.strip() for part in text.partition("="))
+        try:
+            factor = float(said.removesuffix("x").removesuffix("X"))
+        except ValueError:
+            name = ""
+        if not name:
+            raise InputError(f"Cannot read {argument(flag, text)}: write {example}.")
+        if name in found:
+            raise InputError(f"{argument(flag)} speaks twice of {name!r}.")
+        found[name] = factor
     return found

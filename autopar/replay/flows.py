@@ -10,6 +10,7 @@ from autopar.mesh import Mesh
 from autopar.plans.estimate import Flow
 from autopar.pricing.prices import Prices
 from autopar.replay.conditions import LINKS, Conditions
+from autopar.wording import argument
 from cost_models.collectives import collective_seconds
 from cost_models.hardware import Hardware, Link, digest, load, names
 
@@ -84,7 +85,7 @@ def checked(
     if hardware is None:
         raise InputError(
             f"Another bandwidth is worked out from the links of {named}, a profile that does not come "
-            "with autopar: pass its file with --hardware FILE, or as hardware=."
+            f"with autopar: pass its file with {argument('hardware')}."
         )
     refuse_other(hardware, named, figures)
     return hardware
@@ -95,6 +96,5 @@ def refuse_other(hardware: Hardware, named: str, figures: str) -> None:
     if figures and digest(hardware) != figures:
         raise InputError(
             f"The plan was priced for {named} ({figures}), not for {hardware.device.name} "
-            f"({digest(hardware)}): pass that profile's file with --hardware FILE, or as hardware=, or "
-            "plan again."
+            f"({digest(hardware)}): pass that profile's file with {argument('hardware')}, or plan again."
         )

@@ -1,4 +1,4 @@
-"""The report's charts as plotly's own JSON: colours that the colour-blind tell apart, and patterns."""
+"""The report's charts as plotly's own JSON; `looks` has their colours and patterns."""
 
 from __future__ import annotations
 
@@ -9,31 +9,26 @@ from typing import Any
 
 from autopar.plans.plan import Flow, Plan
 from autopar.replay import Played, Span
+from autopar.report.looks import (
+    BLUE,
+    COMPUTE,
+    DASHES,
+    GREY,
+    ORANGE,
+    RED,
+    ROWS,
+    SYMBOLS,
+    marker,
+)
 from autopar.report.roofline import Roofline
 from autopar.show.units import nbytes
 
 Figure = dict[str, Any]
 AXIS = {"automargin": True, "tickformat": ",~g"}
 """12,000 and 0.5: no letters for powers of ten."""
-# Okabe and Ito, "Color Universal Design", 2008.
-BLUE, ORANGE, GREEN, SKY, RED, PINK, YELLOW, GREY = (
-    "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#888888",
-)  # fmt: skip
-# Those are too few for collectives by axis: as far from them, and from both themes' ground, as can be.
-VIOLET, BROWN, INDIGO, SAND = "#B66DFF", "#802000", "#2020E0", "#E0E0A0"
-COMPUTE = {"forward": (BLUE, ""), "backward": (ORANGE, ""), "input gradient": (RED, ""),
-           "weight gradient": (PINK, "/"), "update": (GREY, "x")}  # fmt: skip
-SENT = (
-    (GREEN, "/"), (SKY, "\\"), (YELLOW, "x"), (PINK, "-"), (RED, "|"), (VIOLET, "+"), (BROWN, "."),
-    (INDIGO, "/"), (SAND, "x"),
-)  # fmt: skip
-ROWS = (BLUE, ORANGE, GREEN, PINK, SKY)
-"""Workers and stages."""
-SYMBOLS = ("circle", "square-open", "diamond-open", "triangle-up-open")
-"""Equal stages lie above each other, and all are seen."""
-DASHES = ("solid", "dot", "dash", "longdash", "dashdot")
 MOST_SPANS = 20_000
 """Bars of a timeline, of all rows together: with more of them a browser is slow."""
+BESIDE = ", beside compute"
 FOLDED = "not drawn one by one"
 FEWEST = 1e-2
 """FLOP per byte, below which an operator only moves."""
@@ -41,15 +36,16 @@ FAR = 3
 """A limit that is so many times what is used would squeeze the curve into a line: it is only told."""
 
 
-def timeline(played: Played) -> tuple[Figure, int]:
+def timeline(played: Played, axes: Sequence[str] = ()) -> tuple[Figure, int]:
     """A bar per span, a trace per kind, two lanes per row of ranks; and how many spans have no bar.
+
+    What is sent is told apart by its place among the mesh's `axes`.
 
     Of a row with more than its share of `MOST_SPANS` the first and the last have one, and one bar per
     lane stands for all between them: every row is drawn, to its end.
     """
     beside = _beside(played)
     by_kind, left = _bars(played, beside)
-    looks = _looks(by_kind)
     in_order = sorted(by_kind.items(), key=lambda kind: kind[0] not in COMPUTE)
     data = [
         {
@@ -59,7 +55,7 @@ def timeline(played: Played) -> tuple[Figure, int]:
             "x": [_ms(span.end - span.start) for _, span in spans],
             "customdata": [span.what for _, span in spans],
             "hovertemplate": "%{customdata}<br>%{base:.4~g} ms, %{x:.4~g} ms long<extra>%{y}</extra>",
-            "marker": _marker(*looks[kind]),
+            "marker": _marker(kind, axes),
         }
         for kind, spans in in_order
     ]  # fmt: skip
@@ -125,29 +121,17 @@ def _kind(span: Span) -> str:
     if span.lane == "compute":
         return next((kind for kind in COMPUTE if span.what.startswith(kind)), span.what)
     what = "sends" if span.what.startswith("send") else span.what.split(" of stage")[0]
-    return f"{what}, beside compute" if span.hidden else what
+    return f"{what}{BESIDE}" if span.hidden else what
 
 
-def _looks(kinds: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """A colour and a pattern per kind."""
-    every = tuple(kinds)
-    taken = {COMPUTE[kind][0] for kind in every if kind in COMPUTE}
-    free = [look for look in SENT if look[0] not in taken]
-    rest = [kind for kind in every if kind not in COMPUTE and kind != FOLDED]
-    looks = {kind: _sent(free, place) for place, kind in enumerate(rest)}
-    return {**COMPUTE, FOLDED: (GREY, ""), **looks}
+def _marker(kind: str, axes: Sequence[str]) -> dict[str, Any]:
+    """``all_gather on x``, or what is on no axis; what hides looks as it would elsewhere."""
+    what, _, axis = kind.removesuffix(BESIDE).partition(" on ")
+    return marker(what, [_place(axis, axes)])
 
 
-def _sent(looks: Sequence[tuple[str, str]], place: int) -> tuple[str, str]:
-    """Colours come again, but with another pattern."""
-    turn, at = divmod(place, len(looks))
-    return looks[at][0], looks[(at + turn) % len(looks)][1]
-
-
-def _marker(color: str, pattern: str) -> dict[str, Any]:
-    """The pattern lies over the colour, dark enough for both themes."""
-    over = {"shape": pattern, "solidity": 0.25, "fillmode": "overlay", "fgcolor": "#222", "size": 6}
-    return {"color": color, "line": {"width": 0}, "pattern": over}
+def _place(axis: str, axes: Sequence[str]) -> int | None:
+    return axes.index(axis) if axis in axes else None
 
 
 def memory(played: Played, limit: float | None) -> Figure:
@@ -170,7 +154,7 @@ def memory(played: Played, limit: float | None) -> Figure:
     return _figure(data, "milliseconds", f"{unit} on one rank", 320, yaxis={"rangemode": "tozero"})
 
 
-def communication(groups: Sequence[tuple[str, Sequence[Flow]]]) -> Figure:
+def communication(groups: Sequence[tuple[str, Sequence[Flow]]], axes: Sequence[str] = ()) -> Figure:
     """Seconds by axis (of a stage), stacked by collective."""
     sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     sent: defaultdict[tuple[str, str], int] = defaultdict(int)
@@ -184,9 +168,9 @@ def communication(groups: Sequence[tuple[str, Sequence[Flow]]]) -> Figure:
             "type": "bar", "name": kind, "x": list(of), "y": [_ms(s) for s in of.values()],
             "customdata": [sent[kind, where] / 2**20 for where in of],
             "hovertemplate": "%{y:.4~g} ms, %{customdata:.4~g} MiB<extra>" + kind + " on %{x}</extra>",
-            "marker": _marker(*_sent(SENT, place)),
+            "marker": marker(kind, [_place(where.split(", ")[-1], axes) for where in of]),
         }
-        for place, (kind, of) in enumerate(sums.items())
+        for kind, of in sums.items()
     ]  # fmt: skip
     return _figure(data, "mesh axis", "milliseconds a step", 320, barmode="stack",
                    xaxis={"type": "category", "fixedrange": True})  # fmt: skip

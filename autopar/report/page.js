@@ -14,7 +14,6 @@ function layoutOf(figure) {
   return {
     ...given, xaxis: axis(given.xaxis), yaxis: axis(given.yaxis),
     font: { color: color("--fg"), size: narrow.matches ? 11 : 12, family: "system-ui, sans-serif" },
-    height: heightOf(figure),
     legend: { ...given.legend, maxheight: 10000 },
     margin: { ...given.margin, r: narrow.matches ? 8 : 40 },
     modebar: {
@@ -25,23 +24,33 @@ function layoutOf(figure) {
   };
 }
 
-// A phone has room for one column of a legend: the chart grows by what the others would have held.
-function heightOf(figure) {
-  const named = figure.data.length;
-  return figure.layout.height + (narrow.matches ? 20 * Math.max(0, named - 3) : 0);
+// A legend has as many rows as the window makes of it: the chart grows by all but the first.
+const ROW = 25;
+function fit(id) {
+  const element = document.getElementById(id);
+  const legend = element.querySelector("g.legend");
+  const rows = legend ? legend.getBBox().height : 0;
+  const height = Math.ceil(figures[id].layout.height + Math.max(0, rows - ROW));
+  element.style.height = `${height}px`;
+  if (height !== element.layout.height) Plotly.relayout(id, { height });
 }
 
 function draw() {
   for (const [id, figure] of Object.entries(figures)) {
-    document.getElementById(id).style.height = `${heightOf(figure)}px`;
     Plotly.react(id, figure.data, layoutOf(figure), {
       responsive: true, displaylogo: false, displayModeBar: narrow.matches ? false : "hover",
       modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
     });
+    fit(id);
   }
   document.body.dataset.drawn = Object.keys(figures).length;
 }
 
+let waiting;
+window.addEventListener("resize", () => {
+  clearTimeout(waiting);
+  waiting = setTimeout(() => Object.keys(figures).forEach(fit), 300);
+});
 dark.addEventListener("change", draw);
 narrow.addEventListener("change", draw);
 draw();

@@ -92,11 +92,11 @@ class _Page:
         self._add("tensors", "Blocks and tensors", "".join(self._tensors()))
         self._add("why", "Why it is so", self._why())
         self._add_played()
-        groups = tuple(self._flows())
+        groups, axes = tuple(self._flows()), plan.mesh.names
         sends = any(flows for _, flows in groups)
         self._add(
             "communication", "Communication by axis",
-            self._chart("communication-chart", charts.communication(groups)) if sends
+            self._chart("communication-chart", charts.communication(groups, axes)) if sends
             else "<p>Nothing is communicated.</p>",
         )  # fmt: skip
         self._add("frontier", "Time against memory", self._frontier())
@@ -140,7 +140,7 @@ class _Page:
         notes = "".join(f'<p class="soft">{escape(note)}</p>' for note in self.played.notes)
         alike = ", ".join(f"{escape(row.name)}" for row in self.played.rows)
         rows = f'<p class="soft">One row for ranks that do the same: {alike}.</p>'
-        figure, left = charts.timeline(self.played)
+        figure, left = charts.timeline(self.played, self.plan.mesh.names)
         drawn = self._chart("timeline-chart", figure)
         self._add("timeline", "Timeline per rank", drawn + _folded(left) + rows + notes)
         over = max(row.peak for row in self.played.rows)

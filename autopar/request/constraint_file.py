@@ -37,10 +37,7 @@ def from_file(path: str | Path, mesh: Mesh) -> tuple[Constraint, ...]:
         raise ConstraintError(f"Cannot read the constraints in {path}: {error}.") from None
     unknown = [name for name in content if name not in KINDS]
     if unknown or not content:
-        what = f"a table {unknown[0]!r}" if unknown else "nothing"
-        raise ConstraintError(
-            f"{path} has {what}: write tables {', '.join(f'[{k}]' for k in KINDS)}."
-        )
+        raise ConstraintError(f"{path} has {_strange(content, unknown)}.")
     found = [
         (line, made)
         for kind in KINDS
@@ -49,6 +46,15 @@ def from_file(path: str | Path, mesh: Mesh) -> tuple[Constraint, ...]:
         for made in _read(f"{path}:{line}", kind, key, value, mesh)
     ]
     return tuple(made for _, made in sorted(found, key=lambda pair: pair[0]))
+
+
+def _strange(content: dict[str, object], unknown: list[str]) -> str:
+    """What is there in place of tables of constraints, and what to do."""
+    tables = [f"[{kind}]" for kind in KINDS]
+    if unknown and not isinstance(content[unknown[0]], dict):
+        return f"{unknown[0]!r} above all tables: write it below {' or '.join(tables)}"
+    what = f"a table {unknown[0]!r}" if unknown else "nothing"
+    return f"{what}: write tables {', '.join(tables)}"
 
 
 def _entries(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from autopar.errors import InputError
+from autopar.wording import argument
 
 OptimizerLike = type[torch.optim.Optimizer] | partial[torch.optim.Optimizer] | str
 """A class; one with arguments, of which those of `COUNT` do; or either as text."""
@@ -47,9 +48,9 @@ def states_of(optimizer: OptimizerLike) -> float:
         built.step()
     except Exception as error:
         raise InputError(
-            f"optimizer={name_of(optimizer)} cannot be tried out to see how much state it keeps "
-            f"({type(error).__name__}: {error}). Pass one that keeps as much, e.g. optimizer='AdamW'; "
-            "you may train with any."
+            f"{argument('optimizer', name_of(optimizer))} cannot be tried out to see how much state "
+            f"it keeps ({type(error).__name__}: {error}). Pass one that keeps as much, e.g. "
+            f"{argument('optimizer', 'AdamW')}; you may train with any."
         ) from error
     tensors = [v for v in built.state[parameter].values() if isinstance(v, torch.Tensor)]
     return sum(tensor.numel() for tensor in tensors if tensor.dim()) / parameter.numel()

@@ -15,9 +15,11 @@ from autopar.blocks import MODES, Recompute
 from autopar.errors import InputError
 from autopar.request.constraints import Constraint, Given
 from autopar.request.optimizers import OptimizerLike, name_of, states_of
+from autopar.wording import argument, of_python, quoted
 
 Constraints = Given | tuple[Constraint, ...] | str | Path
 Loss = Callable[..., Any]
+PRECISIONS = "float32", "bfloat16", "float16"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
@@ -38,10 +40,11 @@ class Precision:
         if isinstance(given, torch.autocast):
             return cls(autocast=given.fast_dtype)
         name = str(given).removeprefix("torch.")
-        if name not in ("float32", "bfloat16", "float16"):
+        if name not in PRECISIONS:
             raise InputError(
-                f"precision={given!r} is unknown: pass None, 'float32', 'bfloat16', 'float16', or "
-                "torch.autocast('cpu', dtype=torch.bfloat16)."
+                f"{argument('precision', given)} is unknown: pass {', '.join(map(quoted, PRECISIONS))}"
+                + of_python(", None, or torch.autocast('cpu', dtype=torch.bfloat16)")
+                + "."
             )
         return cls(compute=getattr(torch, name))
 
@@ -97,13 +100,13 @@ class Options:
     ) -> Options:
         """Read what a user passed."""
         if input not in ("global", "local"):
-            raise InputError(f"input={input!r} is unknown: pass 'global' or 'local'.")
+            raise InputError(f"{argument('input', input)} is unknown: pass 'global' or 'local'.")
         if isinstance(outputs, str):
             raise InputError(f"outputs is a list of names, not {outputs!r}: pass [{outputs!r}].")
         if recompute is not None and recompute not in MODES:
             raise InputError(
-                f"recompute={recompute!r} is unknown: pass {', '.join(map(repr, MODES))}, or None to "
-                "let the memory limit decide."
+                f"{argument('recompute', recompute)} is unknown: pass {', '.join(map(quoted, MODES))}, "
+                f"or leave {argument('recompute')} out to let the memory limit decide."
             )
         return cls(
             loss,

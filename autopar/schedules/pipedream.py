@@ -13,6 +13,7 @@ from autopar.errors import ScheduleError
 from autopar.schedules.action import Action
 from autopar.schedules.one_f_one_b import one_f_one_b
 from autopar.schedules.schedule import Schedule
+from autopar.wording import argument
 
 
 def pipedream(workers: int, microbatches: int, per_update: int = 1) -> Schedule:
@@ -39,7 +40,8 @@ def _refuse_parts(name: str, per_update: int) -> None:
     if per_update != 1:
         raise ScheduleError(
             f"{name} updates after every microbatch: each is a batch of its own, and cannot be cut into "
-            f"{per_update}. Pass smaller batches with microbatches=1, or take pipedream-2bw."
+            f"{per_update}. Pass smaller batches with {argument('microbatches', 1)}, or take "
+            "pipedream-2bw."
         )
 
 

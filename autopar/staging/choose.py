@@ -32,6 +32,7 @@ from autopar.staging.rivals import Chosen, Rivals, worth_of
 from autopar.staging.sizes import Sizes
 from autopar.staging.staged import Staged, compile_stages, on_full_hosts
 from autopar.staging.tabled import Sweep, Tabled, counts
+from autopar.wording import argument
 from cost_models.hardware import Hardware
 
 TIGHTER = (0.93, 0.85, 0.75)
@@ -74,8 +75,9 @@ class Wishes:
         unknown = [name for name in names if name not in FAMILIES]
         if unknown:
             raise InputError(
-                f"stages='auto' chooses among the schedules {', '.join(FAMILIES)}, not "
-                f"{unknown[0]!r}. Pass one of them, or say how many stages there are: stages=2."
+                f"{argument('stages', 'auto')} chooses among the schedules {', '.join(FAMILIES)}, not "
+                f"{unknown[0]!r}. Pass one of them, or say how many stages there are: "
+                f"{argument('stages', 2)}."
             )
         return tuple(FAMILIES[name] for name in names)
 
@@ -165,7 +167,7 @@ def _counts(source: Source, sizes: Sizes, wishes: Wishes) -> tuple[int, ...]:
         raise InputError(
             f"Of {source.batch} samples in {many[0]} microbatches, a microbatch runs other operators "
             "than the batch (an expand to one sample is none). Ask for fewer microbatches, or say "
-            "how many stages there are: stages=2."
+            f"how many stages there are: {argument('stages', 2)}."
         )
     return found or (1,)
 

@@ -23,6 +23,7 @@ from autopar.solve.care import FAIR
 from autopar.split import Stages, split
 from autopar.staging.alike import Asked, StageCompiler
 from autopar.staging.cuts import balanced
+from autopar.wording import argument, quoted
 from cost_models.hardware import Hardware, digest
 
 Shape = int | Sequence[int]
@@ -65,7 +66,8 @@ class Wanted:
         if named.per_worker and not named.asynchronous and count != usual:
             raise InputError(
                 f"{len(cuts)} cuts make {count} stages; {name} on {len(workers)} workers has {usual}: "
-                f"pass {usual - 1} cuts, or schedule='interleaved' for several stages on each worker."
+                f"pass {usual - 1} cuts, or {argument('schedule', 'interleaved')} for several stages "
+                "on each worker."
             )
         usually = named.parts(len(workers))
         made = cls(workers, count, name, microbatches or usually, tuple(cuts))
@@ -98,7 +100,7 @@ class Wanted:
             return build(self.schedule, workers, self.microbatches, self.stages)
         if self.stages != workers:
             raise InputError(
-                f"schedule={self.schedule!r} has one stage on each worker: {workers}, not "
+                f"{argument('schedule', self.schedule)} has one stage on each worker: {workers}, not "
                 f"{self.stages}. Pass {workers - 1} cuts."
             )
         return typical(self.schedule, workers, self.microbatches)
@@ -108,15 +110,16 @@ def _permitted(name: str, asynchronous: bool) -> None:
     """Raise `InputError` unless a schedule that changes results was asked for as such, and only then."""
     if SCHEDULES[name].asynchronous and not asynchronous:
         raise InputError(
-            f"schedule={name!r} updates weights while microbatches are in flight, so its steps are "
-            "not those of one process. Pass asynchronous=True if that is what you want, or take a "
-            "synchronous schedule, such as '1f1b'."
+            f"{argument('schedule', name)} updates weights while microbatches are in flight, so its "
+            f"steps are not those of one process. Pass {argument('asynchronous', True)} if that is what "
+            f"you want, or take a synchronous schedule, such as {quoted('1f1b')}."
         )
     if asynchronous and not SCHEDULES[name].asynchronous:
         names = ", ".join(other for other, known in SCHEDULES.items() if known.asynchronous)
         raise InputError(
-            f"asynchronous=True permits schedules whose updates do not wait: {names}. "
-            f"schedule={name!r} is none of them: leave asynchronous out, or pass one of these."
+            f"{argument('asynchronous', True)} permits schedules whose updates do not wait: {names}. "
+            f"{argument('schedule', name)} is none of them: leave {argument('asynchronous')} out, "
+            "or pass one of these."
         )
 
 
@@ -135,14 +138,15 @@ def asked_of_pipelines(
         for name, value in (given | {"asynchronous": asynchronous}).items():
             if value:
                 raise InputError(
-                    f"{name}={value!r} is for pipelines: pass stages= too. (Without stages, "
-                    "train_step(microbatches=...) says how a step is divided.)"
+                    f"{argument(name, value)} is for pipelines: pass {argument('stages')} too. "
+                    "(Without stages, train_step(microbatches=...) says how a step is divided.)"
                 )
         return
     for name, usual in (("input", "global"), ("source", None), ("replan", True)):
         if others[name] != usual:
             raise InputError(
-                f"{name}={others[name]!r} is not there for pipelines yet; leave it out, or stages."
+                f"{argument(name, others[name])} is not there for pipelines yet; leave it out, or "
+                f"{argument('stages')}."
             )
 
 
@@ -150,13 +154,17 @@ def _check_kinds(stages: object, microbatches: object, cuts: object) -> None:
     """What is neither a number nor a shape where one is wanted."""
     if not _is_stages(stages):
         raise InputError(
-            f"stages={stages!r}: pass how many (stages=2), the mesh of each (stages=[1, (1, 3)]), or "
-            "'auto'."
+            f"{argument('stages', stages)}: pass how many ({argument('stages', 2)}), the mesh of each "
+            f"({argument('stages', [1, (1, 3)])}), or {quoted('auto')}."
         )
     if microbatches is not None and (type(microbatches) is not int or microbatches < 1):
-        raise InputError(f"microbatches={microbatches!r}: pass a whole number, at least 1.")
+        raise InputError(
+            f"{argument('microbatches', microbatches)}: pass a whole number, at least 1."
+        )
     if isinstance(cuts, str):
-        raise InputError(f"cuts={cuts!r}: pass a list of operators' names, as [{cuts!r}].")
+        raise InputError(
+            f"{argument('cuts', cuts)}: pass a list of operators' names, as [{cuts!r}]."
+        )
 
 
 def _is_stages(stages: object) -> bool:
@@ -181,7 +189,8 @@ def worker_meshes(mesh: Mesh, stages: int | Sequence[Shape]) -> tuple[WorkerPlan
     devices = sum(each.world_size for each in meshes)
     if devices != mesh.world_size:
         raise InputError(
-            f"stages={stages!r} takes {devices} devices; the mesh ({mesh}) has {mesh.world_size}."
+            f"{argument('stages', stages)} takes {devices} devices; the mesh ({mesh}) has "
+            f"{mesh.world_size}."
         )
     found, first = [], 0
     for each in meshes:
@@ -195,7 +204,7 @@ def _part(mesh: Mesh, count: int) -> Mesh:
     if count < 1 or mesh.world_size % count:
         raise InputError(
             f"{mesh.world_size} devices cannot be divided into {count} equal stages; pass their "
-            "meshes, such as stages=[1, 3]."
+            f"meshes, such as {argument('stages', [1, 3])}."
         )
     sizes, left = [], count
     for axis in mesh:

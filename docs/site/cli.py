@@ -22,6 +22,9 @@ HEAD = """\
 
 Behind every command `--help` says the same, with an example, and `--debug` shows the traceback of an
 error. The exit code is 0, or 1 for what a message explains, or 2 for words that cannot be read.
+What a command writes goes into a folder that is there; `emit` and `frontier` make the one that they are
+given.
+Errors name what you passed by its flag.
 
 """
 

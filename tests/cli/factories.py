@@ -21,6 +21,12 @@ def small() -> tuple[Any, ...]:
     return model, {key: value[:4] for key, value in inputs.items()}, loss
 
 
+def untrained() -> tuple[Any, ...]:
+    """No parameter has a gradient."""
+    model, inputs, loss = mlp()
+    return model.requires_grad_(False), inputs, loss
+
+
 def gpt_of_six() -> tuple[Any, ...]:
     """A batch that does not go into four."""
     return _gpt(6)

@@ -129,7 +129,7 @@ def test_plan_is_the_librarys(plan_file: Path) -> None:
 
 
 def test_constraints_optimizer_and_precision(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "plan.json"
+    path = tmp_path / "plan.json"
     ok(
         "plan", "tests.cli.factories:good", "--mesh", "data=2", "--hardware", "h100", "-o", path,
         "--constraint", "stored:up.weight=[S(0)]", "--constraint", "stored:head.*=[I]",
@@ -461,6 +461,14 @@ def test_across_hosts_stages_are_considered(tmp_path: Path) -> None:
     assert "1f1b of" not in ok(*base, "--mesh", "2x8", "--preset", "fsdp", "-o", within)
 
 
+def test_a_model_that_trains_nothing_is_warned_of(tmp_path: Path) -> None:
+    base = ("--mesh", "2", "--hardware", "h100", "-o", tmp_path / "plan.json")
+    said = run("plan", f"{FACTORIES}:untrained", *base)
+    assert said.exit_code == 0
+    assert "warning: MLP has no parameter with requires_grad" in said.stderr
+    assert "warning" not in run("plan", f"{FACTORIES}:good", *base).stderr
+
+
 def test_asynchronous_stages_are_planned_when_permitted(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     said = ok("plan", f"{FACTORIES}:good", "--mesh", "2", "--hardware", "cpu", "--stages", "2",
@@ -479,9 +487,12 @@ def test_flags_of_stages_that_make_no_sense(tmp_path: Path) -> None:
         (("--stages", "auto", "--microbatches", "3"), "cannot be cut into 3"),
         (("--stages", "auto", "--preset", "fsdp"), "has yet to choose"),
         (("--asynchronous",), "pass --stages auto"),
-        (("--stages", "auto", "--asynchronous"), "Say how many stages there are (stages=2) with"),
-        (("--stages", "2", "--schedule", "pipedream"), "Pass asynchronous=True if that is"),
-        (("--stages", "2", "--asynchronous"), "schedule='1f1b' is none of them"),
+        (("--stages", "auto", "--asynchronous"), "Say how many stages there are (--stages 2) with"),
+        (("--stages", "2", "--schedule", "pipedream"), "Pass --asynchronous if that is"),
+        (
+            ("--stages", "2", "--asynchronous"),
+            "--schedule 1f1b is none of them: leave",
+        ),
         (("--stages", "2", "--schedule", "pipedream", "--asynchronous"), "Untie it"),
         (("--stages", "2", "--problem", tmp_path / "x.json"), "--problem"),
     ]:

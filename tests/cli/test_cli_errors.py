@@ -72,8 +72,12 @@ def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
         (("--preset", "fspd"), "no preset 'fspd'. Did you mean 'fsdp'? Known: ddp, fsdp,"),
         (("--hardware", "h10"), "no hardware profile 'h10'. Did you mean 'h100'?"),
         (("--hardware", "mine.toml"), "mine.toml"),
+        (("--hardware", "mine.json"), "mine.json is no hardware profile: those are TOML files"),
         (("--optimizer", "AdmaW"), "AdmaW"),
-        (("--precision", "float8"), "precision='float8' is unknown"),
+        (
+            ("--precision", "float8"),
+            "--precision float8 is unknown: pass float32, bfloat16, float16.",
+        ),
         (("--memory", "40 apples"), "Cannot read the memory limit '40 apples'"),
         (("--memory", "1KiB"), "No plan was found that fits"),
         (("--constraint", "up.weight"), "write 'PATTERN=[S(0), R]'"),
@@ -91,7 +95,10 @@ def test_options(words: tuple[str, ...], expected: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--precision", "float8"), "precision='float8' is unknown"),
+        (
+            ("--precision", "float8"),
+            "--precision float8 is unknown: pass float32, bfloat16, float16.",
+        ),
         (("--optimizer", "AdmaW"), "AdmaW"),
         (("-o", "README.md"), "README.md is a file; name a folder"),
     ],
@@ -112,7 +119,10 @@ def test_frontier(words: tuple[str, ...], expected: str) -> None:
         ),
         (("--memories", "40GiB,"), "Cannot read the memory limit ''"),
         (("--memories", "much"), "Cannot read the memory limit 'much'"),
-        (("--precision", "float8"), "precision='float8' is unknown"),
+        (
+            ("--precision", "float8"),
+            "--precision float8 is unknown: pass float32, bfloat16, float16.",
+        ),
         (("--optimizer", "AdmaW"), "AdmaW"),
         (("--mesh", "2y2"), "Cannot read the mesh '2y2'"),
         (("--hardware", "h10"), "Did you mean 'h100'?"),
@@ -225,6 +235,9 @@ def test_a_place_is_tried_before_the_work(
     given = [plan_file if word == "PLAN" else word for word in words]
     for path in (place / "x", "/proc/nothing/x"):
         assert f"Cannot write {path}: " in fails(*given, flag, path)
+    slip = tmp_path / "new" / "folder"
+    said = f"Cannot write {slip / 'x'}: there is no folder {slip}. Make it, or correct the path."
+    assert said in fails(*given, flag, slip / "x") and not slip.parent.exists()
 
 
 def hf_fails(folder: Path, content: Any, *sizes: object) -> str:
@@ -238,8 +251,12 @@ def hf_fails(folder: Path, content: Any, *sizes: object) -> str:
     [
         ("{", "is not a JSON configuration"),
         ("[1]", "it holds a list"),
+        ({"schema": 3, "graph_digest": "0"}, "is a plan that autopar wrote, not a configuration"),
         ("[" * 100_000, "is not a JSON configuration: maximum recursion depth"),
-        ({"architectures": ["GPT2LMHeadModel"]}, "no model_type None"),
+        (
+            {"architectures": ["GPT2LMHeadModel"]},
+            "is not a configuration of a model: no model_type",
+        ),
         ({"model_type": "lama"}, "no model_type 'lama'. Did you mean 'llama'?"),
         ({"model_type": "gpt2"}, "'architectures' must name a model"),
         ({"model_type": "gpt2", "architectures": "GPT2LMHeadModel"}, "must name a model"),

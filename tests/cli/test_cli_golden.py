@@ -118,6 +118,7 @@ def test_errors(golden: Golden) -> None:
     Path("clash.toml").write_text(
         '[pin]\n"used:up.weight" = { x = "S(0)" }\n[forbid]\n"used:*.weight" = { x = "S(0)" }\n'
     )
+    Path("above.toml").write_text('"up.weight" = "[S(0)]"\n')
     commands = (
         "show",
         "shwo plan.json",
@@ -129,10 +130,14 @@ def test_errors(golden: Golden) -> None:
         "show pipeline.json --stage 9",
         "show plan.json --tensor scael",
         "show plan.json --block nowhere",
+        "show plan.json --block zzz",
+        "show pipeline.json --stage 0 --tensor scale",
         f"show plan.json {MODEL}",
         "diff plan.json pipeline.json",
         "simulate plan.json --bandwidth z=2x",
         "simulate plan.json --straggler one=2x",
+        "simulate plan.json --straggler=-1=2x",
+        "simulate plan.json --bandwidth x=1e30x",
         "simulate plan.json --trace plan.json/trace.json",
         "report plan.json -o plan.json/page.html",
         "report plan.json -o page.html --explain scale",
@@ -149,7 +154,14 @@ def test_errors(golden: Golden) -> None:
         f"plan {ON} -o p.json --precision float8",
         f"plan {ON} -o p.json --constraint nothing=[R]",
         f"plan {ON} -o p.json --constraints clash.toml",
+        f"plan {ON} -o p.json --constraints above.toml",
         f"plan {ON} -o p.json --stages two",
+        f"plan {ON} -o p.json --stages 1+2",
+        f"plan {ON} -o p.json --stages auto --preset fsdp",
+        f"plan {ON} -o p.json --stages 2 --schedule pipedream",
+        "plan tests.cli.factories:bare --mesh 2 -o p.json",
+        f"plan {MODEL} --mesh 2 --hardware plan.json -o p.json",
+        "plan hf:plan.json --mesh 2 -o p.json",
         f"plan {MODEL} --mesh 2y2 -o p.json",
         f"plan {MODEL} --mesh 9999999x9 -o p.json",
         f"plan {MODEL} --mesh 2 --hardware h10 -o p.json",

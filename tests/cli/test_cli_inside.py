@@ -190,7 +190,7 @@ def test_simulate_refuses(files: dict[str, Path]) -> None:
 
 
 def test_report(files: dict[str, Path], tmp_path: Path) -> None:
-    page = tmp_path / "deep" / "page.html"
+    page = tmp_path / "page.html"
     assert "MB)" in ok("report", files["one"], "-o", page)
     assert "TinyLM" in page.read_text()
     mine = tmp_path / "mine.json"

@@ -56,6 +56,13 @@ def test_a_tensor_is_shown_with_its_stage(path: Path) -> None:
     assert found["stage"] == 1 and found["name"] == "transformer.h.1.mlp.c_fc.weight"
 
 
+def test_what_another_stage_has_is_named(path: Path) -> None:
+    for flag, name in (("--tensor", "h.1.mlp.c_fc.weight"), ("--block", "transformer.h.1")):
+        message = fails("show", path, "--stage", "0", flag, name)
+        assert f"Stage 0 has no {name!r}: look in stage 1." in message
+        assert ok("show", path, "--stage", "1", flag, name)
+
+
 def test_what_several_stages_have_is_refused(path: Path) -> None:
     assert "Stages 0, 1 all have a 'transformer': say which with --stage" in fails(
         "show", path, MODEL, "--block", "transformer"

@@ -55,7 +55,7 @@ def test_what_stages_cannot_say(planned: tuple[PipelinePlan, Any, Any]) -> None:
     for name, stage, said in (
         ("nope", None, "has no 'nope'"),
         ("mlp", None, "Stages 0, 1 all have a 'mlp': say which with stage="),
-        ("model.layers.0", 1, "has no 'model.layers.0'"),
+        ("model.layers.0", 1, "Stage 1 has no 'model.layers.0': look in stage 0."),
         ("model.layers.0", 2, "There is no stage 2: the plan has 2, from 0"),
     ):
         with pytest.raises(InputError) as refused:

@@ -195,10 +195,15 @@ def test_old_files_and_wrong_names_are_refused() -> None:
         ({"bandwidth": ["x"]}, "write node=0.5x"),
         ({"stragglers": ["4=2x"]}, "no rank 4: the mesh has 4"),
         ({"stragglers": ["a=2x"]}, "whole number"),
+        ({"stragglers": ["-1=2x"]}, "no rank '-1' for straggler=: ranks are whole numbers from 0"),
+        ({"stragglers": ["1=nanx"]}, "pace of rank 1 cannot be xnan: write a factor above 0"),
+        ({"bandwidth": ["x=1e30x"]}, r"bandwidth of x cannot be x1e\+30: .* from 0.001 to 1000"),
+        ({"bandwidth": ["x=-2x"]}, "bandwidth of x cannot be x-2"),
+        ({"bandwidth": ["=2x"]}, "write node=0.5x"),
     ):
         with pytest.raises(InputError, match=said):
             under(plan, **asked)
-    with pytest.raises(InputError, match="pass its file with --hardware"):
+    with pytest.raises(InputError, match="pass its file with hardware="):
         play(replace(plan, hardware="mine"), Conditions.of(["x=2x"]))
     with pytest.raises(InputError, match="pass that profile"):
         play(plan, Conditions.of(["x=2x"]), load("a100"))

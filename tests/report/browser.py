@@ -45,6 +45,9 @@ MEASURED = """({
     scrolled: [...document.querySelectorAll('.scroll')]
         .filter((each) => each.scrollWidth > each.clientWidth + 1)
         .map((each) => each.closest('section').id),
+    touched: [...document.querySelectorAll('.chart')].filter((each) =>
+        each.querySelector('g.legend').getBoundingClientRect().bottom
+            > each.querySelector('.nsewdrag').getBoundingClientRect().top).map((each) => each.id),
 })"""
 
 
@@ -57,7 +60,8 @@ def program() -> str | None:
 class Look:
     """A page as it was drawn, all that folds away opened: sizes in pixels, and what went wrong.
 
-    `scrolled` are the sections with tables that are wider than the page.
+    `scrolled` are the sections with tables that are wider than the page, `touched` the charts
+    whose legend reaches into them.
     """
 
     drawn: int
@@ -67,6 +71,7 @@ class Look:
     high: int
     ground: str
     scrolled: list[str]
+    touched: list[str]
     faults: tuple[str, ...]
 
 

@@ -47,7 +47,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A report of a plan with everything that can be passed, and one of a pipeline, as files."""
+    """Reports as files: of a plan with all that can be passed, of a pipeline, of many kinds."""
     folder = tmp_path_factory.mktemp("pages")
     pipe = hand_made.pipeline(4, 12)
     assert pipe.prediction
@@ -56,7 +56,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         Compared("1f1b of 4 microbatches on 2+2", None),
     )
     pipe = replace(pipe, prediction=replace(pipe.prediction, compared=others))
-    made = {"whole": whole(), "pipeline": report(pipe)}
+    made = {
+        "whole": whole(), "pipeline": report(pipe), "many": report(hand_made.of_all_collectives()[0]),
+    }  # fmt: skip
     for name, text in made.items():
         (folder / f"{name}.html").write_text(text)
     return {name: folder / f"{name}.html" for name in made}
@@ -119,7 +121,7 @@ def measured(plan: autopar.Plan) -> Beside:
 @pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1366, 500, PHONE])
-@pytest.mark.parametrize("name", ["whole", "pipeline"])
+@pytest.mark.parametrize("name", ["whole", "pipeline", "many"])
 def test_a_browser_draws_every_section(
     name: str, width: int, scheme: Scheme, browser: Browser, pages: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -132,11 +134,12 @@ def test_a_browser_draws_every_section(
     found = re.search(r'id="figures">(.*?)</script>', text, re.DOTALL)
     assert found
     figures = len(json.loads(found[1].replace("<\\/", "</")))
-    assert figures == {"whole": 5, "pipeline": 3}[name]
+    assert figures == {"whole": 5, "pipeline": 3, "many": 3}[name]
     look = browser.look(pages[name], width, scheme, tmp_path / f"{name}-{width}-{scheme}.png")
     assert look.faults == ()
     assert look.drawn == look.charts == figures
     assert look.wide <= look.inner == width
+    assert look.touched == [], "a legend of twelve has room above the bars"
     assert look.ground == GROUND[scheme]
     assert (tmp_path / f"{name}-{width}-{scheme}.png").stat().st_size > 10_000
     if width == PHONE:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -46,15 +46,48 @@ def test_a_single_kind_is_named() -> None:
     assert made["layout"]["showlegend"], "a browser names no single trace by itself"
 
 
-def test_all_collectives_of_two_axes_have_colours_of_their_own() -> None:
-    plan = hand_made.plan()
-    kinds = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
-    flows = tuple(Flow(axis, kind, "forward", "microbatch", 1, 8, 1e-3)
-                  for axis in plan.mesh.names for kind in kinds)  # fmt: skip
-    estimate = replace(plan.estimate, flows=(*plan.estimate.flows, *flows))
-    made, _ = charts.timeline(play(plan.with_estimate(estimate)))
-    colours = {trace["name"]: trace["marker"]["color"] for trace in made["data"]}
-    assert len(colours) == len(set(colours.values())) == 3 + len(flows) + 1, "and what hides"
+def test_all_collectives_of_two_axes_have_looks_of_their_own() -> None:
+    plan, flows = hand_made.of_all_collectives()
+    made, _ = charts.timeline(play(plan), plan.mesh.names)
+    looks = {trace["name"]: look(trace) for trace in made["data"]}
+    assert len(looks) == len(set(looks.values())) == 3 + len(flows) + 1, "and what hides"
+
+
+def look(trace: dict[str, Any]) -> tuple[str, str]:
+    """Of a bar's trace: its colour and its pattern."""
+    return trace["marker"]["color"], trace["marker"]["pattern"]["shape"]
+
+
+def test_a_kind_has_one_colour_in_every_chart() -> None:
+    """On any axis, beside whatever else, and in reports of other plans; no two kinds have the same."""
+    plan, flows = hand_made.of_all_collectives()
+    few = [flow for flow in flows if flow.collective == "all_to_all"]
+    drawn = [
+        charts.timeline(play(plan), plan.mesh.names)[0],
+        charts.timeline(play(hand_made.plan()), plan.mesh.names)[0],
+        charts.timeline(play(hand_made.pipeline()))[0],
+        charts.communication([("", plan.estimate.flows)], plan.mesh.names),
+        charts.communication([("stage 0, ", few)], plan.mesh.names),
+    ]
+    colours: defaultdict[str, set[str]] = defaultdict(set)
+    for trace in (trace for chart in drawn for trace in chart["data"]):
+        kind = trace["name"].removesuffix(charts.BESIDE).partition(" on ")[0]
+        colours[kind].add(trace["marker"]["color"])
+    assert {"forward", "all_gather", "sends", "reduce gradients"} <= set(colours)
+    assert all(len(each) == 1 for each in colours.values()), colours
+    assert len(colours) == len(set.union(*colours.values()))
+
+
+def test_an_axis_has_one_pattern_in_every_chart() -> None:
+    plan, _ = hand_made.of_all_collectives()
+    timeline, _ = charts.timeline(play(plan), plan.mesh.names)
+    (summed,) = (
+        trace for trace in charts.communication(
+            [("", plan.estimate.flows)], plan.mesh.names)["data"] if trace["name"] == "all_gather"
+    )  # fmt: skip
+    by_axis = dict(zip(summed["x"], summed["marker"]["pattern"]["shape"], strict=True))
+    shapes = {trace["name"]: look(trace)[1] for trace in timeline["data"]}
+    assert by_axis == {axis: shapes[f"all_gather on {axis}"] for axis in plan.mesh.names}
 
 
 def test_lanes_are_named_after_what_they_hold() -> None:

@@ -93,6 +93,7 @@ def test_a_clash_names_both_lines(tmp_path: Path) -> None:
     [
         ("", "has nothing: write tables [pin], [forbid], [prefer]"),
         ("[pins]\n", "has a table 'pins'"),
+        ('"a" = 3\n', "has 'a' above all tables: write it below [pin] or [forbid] or [prefer]."),
         ("pin = 3\n", "write [pin] above"),
         ("[pin]\nup.weight = 'S'\n", "(A name with dots stands in quotes.)"),
         ('[pin]\n"up.weight" = 3\n', "not 3"),

@@ -192,3 +192,15 @@ def _stage_estimate(stage: int) -> Estimate:
     reduced = Flow("y", "all_reduce", "backward", "step", 1, 2**22, 0.015)
     rest = (stage + 1) * 2**26
     return Estimate(0.025, 0.02, 0.0, (reduced, flow, back), rest, rest, 2 * rest, 2**27, 2**20)
+
+
+def of_all_collectives() -> tuple[Plan, tuple[Flow, ...]]:
+    """The plan with every collective on every axis, beside its own; and these."""
+    own = plan()
+    kinds = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
+    flows = tuple(
+        Flow(axis, kind, "forward", "microbatch", 1, 8, 1e-3)
+        for axis in own.mesh.names
+        for kind in kinds
+    )
+    return own.with_estimate(replace(own.estimate, flows=(*own.estimate.flows, *flows))), flows

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.errors import PlanError
+from autopar.errors import InputError, PlanError
 from autopar.placement import I
 from autopar.plans.focus import tensor_facts
 from autopar.report.tables import parameters
@@ -34,6 +34,16 @@ def test_a_plan_does_not_differ_from_itself(plan: hand_made.Plan) -> None:
     assert found.changes == ()
     assert all(figure.before == figure.after for figure in found.figures)
     assert "decide the same" in changed(found)
+
+
+@pytest.mark.parametrize("plan", [hand_made.plan(), hand_made.pipeline()])
+def test_what_is_no_plan_or_figure_is_refused(plan: hand_made.Plan) -> None:
+    with pytest.raises(InputError, match="compared with another plan, not with 3: pass"):
+        plan.diff(3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"no figure 'setp'\. Did you mean 'step'"):
+        plan.diff(plan).figure("setp")
+    with pytest.raises(InputError, match=r"no figure 'zzz'\. Names look like .*peak"):
+        plan.diff(plan).figure("zzz")
 
 
 def test_the_other_way_round_is_the_opposite() -> None:

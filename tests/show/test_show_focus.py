@@ -85,10 +85,14 @@ def test_wrong_names_are_told() -> None:
         (lambda: tensor_facts(plan, "up.wieght"), "Did you mean 'model.layers.0.mlp.up.weight'"),
         (lambda: tensor_facts(plan, "*.weight"), "means 19 parameters"),
         (lambda: within_block(plan, None, "model.layer.0"), "Did you mean"),
+        (
+            lambda: within_block(plan, None, "zzz"),
+            "Names look like model.embed, model.layers.0.norm",
+        ),
         (lambda: holding(hand_made.pipeline(), "nope"), "No stage has 'nope'"),
         (
             lambda: holding(hand_made.pipeline(), "model"),
-            "Stages 0, 1 all have a 'model': .* --stage",
+            "Stages 0, 1 all have a 'model': say which with stage=",
         ),
     ):
         with pytest.raises(InputError, match=said):
