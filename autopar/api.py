@@ -49,7 +49,8 @@ from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.source import Weights
 from autopar.staging.choose import Wishes
-from autopar.staging.staged import Staged, Wanted, asked_of_pipelines
+from autopar.staging.staged import Staged
+from autopar.staging.wanted import Wanted, asked_of_pipelines
 from autopar.watch import Watch, alone, unwatched
 from cost_models.hardware import Hardware
 

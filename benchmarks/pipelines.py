@@ -33,7 +33,8 @@ from autopar.stages import plan_stages
 from autopar.staging import choose
 from autopar.staging.alone import Alone
 from autopar.staging.predict import predict
-from autopar.staging.staged import Staged, Wanted, compile_pipeline
+from autopar.staging.staged import Staged, compile_pipeline
+from autopar.staging.wanted import Wanted
 from cost_models.hardware import load
 
 PHASES: tuple[tuple[Any, str], ...] = (

@@ -21,7 +21,8 @@ from autopar.runtime import agreement
 from autopar.staging.choose import Source, Wishes, choose
 from autopar.staging.rivals import Chosen
 from autopar.staging.sizes import NotLinear, graph_between
-from autopar.staging.staged import Shape, Staged, Wanted
+from autopar.staging.staged import Staged
+from autopar.staging.wanted import Shape, Wanted
 from autopar.wording import argument
 
 StagesLike = int | Sequence[Shape] | Literal["auto"]

@@ -30,7 +30,8 @@ from autopar.schedules.lower import without_transfers
 from autopar.split import Stages, split
 from autopar.staging.cuts import transferred
 from autopar.staging.forced import compile_forced
-from autopar.staging.staged import Staged, Wanted, compile_stages
+from autopar.staging.staged import Staged, compile_stages
+from autopar.staging.wanted import Wanted
 from autopar.wording import argument
 
 COUNTING = Settings(padding=(), pads_batch=False)

@@ -18,7 +18,8 @@ from autopar.plans.pipeline_plan import Compared, Prediction, StageFigures
 from autopar.split import computing
 from autopar.staging.cuts import balanced, divided, places_for
 from autopar.staging.predict import predict
-from autopar.staging.staged import Staged, Wanted, compile_pipeline, stage_compiler
+from autopar.staging.staged import Staged, compile_pipeline, stage_compiler
+from autopar.staging.wanted import Wanted
 from cost_models.hardware import Hardware
 
 MOST = 12

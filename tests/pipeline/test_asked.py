@@ -10,7 +10,7 @@ from autopar.errors import InputError, ScheduleError
 from autopar.mesh import Mesh
 from autopar.runtime.programs import in_parts
 from autopar.schedules import SCHEDULES, build
-from autopar.staging.staged import Wanted, asked_of_pipelines, worker_meshes
+from autopar.staging.wanted import Wanted, asked_of_pipelines, worker_meshes
 
 
 @pytest.mark.parametrize(

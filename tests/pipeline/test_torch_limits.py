@@ -14,7 +14,8 @@ from autopar.mesh import Mesh
 from autopar.planning.posed import Settings
 from autopar.runtime.pipeline.limits import check_limits
 from autopar.runtime.pipeline.relays import Relays
-from autopar.staging.staged import Staged, Wanted, compile_pipeline
+from autopar.staging.staged import Staged, compile_pipeline
+from autopar.staging.wanted import Wanted
 from cost_models.hardware import load
 from tests import models
 from tests.architectures import ARCHITECTURES

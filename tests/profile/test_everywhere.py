@@ -163,7 +163,7 @@ def test_ranks_that_do_not_plan_need_no_database(database: Path) -> None:
     from autopar.compiler.pipeline_compiler import PipelineCompiler
     from autopar.request.meta import without_weights
     from autopar.request.options import Options
-    from autopar.staging.staged import Wanted
+    from autopar.staging.wanted import Wanted
 
     model, _, loss = mlp()
     options = replace(Options(loss=loss), database=database.parent / "not there.sqlite")

@@ -8,7 +8,7 @@ from autopar.mesh import Mesh
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.schedules import build, lower
 from autopar.show.pipeline import schedule_page
-from autopar.staging.staged import worker_meshes
+from autopar.staging.wanted import worker_meshes
 
 
 def plan(name: str, mesh: Mesh, microbatches: int) -> PipelinePlan:

@@ -11,7 +11,8 @@ from autopar.mesh import Mesh
 from autopar.planning.posed import Settings
 from autopar.staging.copied import copied
 from autopar.staging.predict import predict
-from autopar.staging.staged import Staged, Wanted, compile_pipeline
+from autopar.staging.staged import Staged, compile_pipeline
+from autopar.staging.wanted import Wanted
 from tests.staging.cases import compiler_of
 from tests.staging.hosts import slow_hosts
 

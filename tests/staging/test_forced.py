@@ -16,7 +16,8 @@ from autopar.staging import forced
 from autopar.staging.cuts import balanced
 from autopar.staging.forced import compile_forced
 from autopar.staging.predict import predict
-from autopar.staging.staged import Staged, Wanted, compile_pipeline
+from autopar.staging.staged import Staged, compile_pipeline
+from autopar.staging.wanted import Wanted
 from cost_models.hardware import load
 from tests.staging.cases import compiler_of
 

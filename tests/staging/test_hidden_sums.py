@@ -11,7 +11,8 @@ from autopar.mesh import Mesh
 from autopar.planning.posed import Settings
 from autopar.pricing.spent import Spent
 from autopar.staging.predict import costs
-from autopar.staging.staged import Wanted, compile_pipeline
+from autopar.staging.staged import compile_pipeline
+from autopar.staging.wanted import Wanted
 from tests.staging.cases import compiler_of
 from tests.staging.hosts import slow_hosts
 

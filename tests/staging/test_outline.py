@@ -7,7 +7,8 @@ from autopar.mesh import Mesh
 from autopar.planning.posed import Settings
 from autopar.plans.changes import Figures
 from autopar.staging.forced import compile_forced
-from autopar.staging.staged import Staged, Wanted
+from autopar.staging.staged import Staged
+from autopar.staging.wanted import Wanted
 from cost_models.hardware import load
 from tests.staging.cases import compiler_of
 
