@@ -164,7 +164,7 @@ def test_a_certificate_needs_the_same_times(made: Compilation, tmp_path: Path) -
     checks = certify(plan, posed_for(plan, made.graph, CPU, times))
     assert all(check.ok for check in checks), [c for c in checks if not c.ok]
     (failed,) = (c for c in certify(plan, posed_for(plan, made.graph, CPU)) if not c.ok)
-    assert failed.name == "times" and "--database" in failed.what
+    assert failed.name == "times" and "database=" in failed.what
     one = plan.estimate.operators[0]
     forged = replace(plan.estimate, operators=(replace(one, source="modelled"),
                                                *plan.estimate.operators[1:]))  # fmt: skip
