@@ -4,8 +4,8 @@ Dominated states go first, then an order of elimination is found; both serve any
 give a bound and a good assignment (`dual`).  Where a gap is left, states whose best assignment at these
 multipliers costs more than what is known already are dropped (reduced-cost fixing), and the rest is
 searched with Pareto sets: the answer is then optimal, or keeps the bound that it has.  A gap that is
-still wide is branched on (`branch`).  Where tables had to be minimised in parts, an integer program has
-its say as well.
+still wide is branched on (`branch`).  Where tables had to be minimised in parts and leave a wide gap, an
+integer program has its say as well.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Ready:
         goal = Goal.of(self.left.network, limits_of(limits))
         found = best_within(self.order, goal)
         if not self.order.is_exact:
-            return self._helped(found, limits)
+            return self._helped(found, limits, care)
         proof: Proof = "elimination" if _is_plain(goal, found) else "lagrange"
         if found.best is None or found.gap > care.close:
             found = _closed(goal, found, care)
@@ -91,9 +91,12 @@ class Ready:
             )
         return self.answer(found.best, found.bound, proof)
 
-    def _helped(self, found: Found, limits: Limits) -> Assignment:
-        """The better answer, and the higher bound, of mini-buckets and an integer program."""
+    def _helped(self, found: Found, limits: Limits, care: Care) -> Assignment:
+        """The better answer, and the higher bound, of mini-buckets and, unless these are near, of an
+        integer program."""
         mine = None if found.best is None else self.answer(found.best, found.bound, "mini-buckets")
+        if mine is not None and found.gap <= care.wide:
+            return mine
         if sum(table.seconds.size for table in self.problem.tables) > MOST_ENTRIES:
             return mine or refuse_too_large()
         # OR-Tools' modelling layer takes a quarter of a second to load, and is seldom needed.

@@ -18,7 +18,7 @@ from autopar.mesh import Mesh
 from autopar.planning.posed import Settings, pose
 from autopar.solve import best_with_each_state, completed, hull, solve
 from autopar.solve.branch import branched
-from autopar.solve.care import THOROUGH
+from autopar.solve.care import THOROUGH, Care
 from autopar.solve.dominance import reduced
 from autopar.solve.dual import best_within
 from autopar.solve.elimination import eliminate
@@ -28,6 +28,7 @@ from autopar.solve.network import Network
 from autopar.solve.order import ordered
 from autopar.solve.problem import Array, Assignment, Factor, Limit, Problem, Variable, brute_force
 from autopar.solve.problem_text import from_json, to_json
+from autopar.solve.ready import Ready
 from autopar.solve.rows import Goal
 from cost_models.hardware import load as load_hardware
 from tests import parity
@@ -428,6 +429,26 @@ def test_real_graphs(
     assert within.bound_s <= referee * (1 + 1e-6)
     assert within.seconds <= referee * (1 + THOROUGH.close)
     assert within.bound_s == pytest.approx(within.seconds, rel=THOROUGH.close)
+
+
+@pytest.mark.parametrize(("care", "asked"), [(Care(1.0, 1.0), 0), (Care(0.0, -1.0), 1)])
+def test_an_integer_program_is_asked_where_mini_buckets_leave_a_wide_gap(
+    monkeypatch: pytest.MonkeyPatch, care: Care, asked: int
+) -> None:
+    case = parity.reference("mlp")
+    posed = pose(case.graph, Mesh.of(2, 2), load_hardware("h100"), Settings(), case.saved)
+    best = solve(posed.priced.problem)
+    monkeypatch.setattr("autopar.solve.order.MAX_TABLE", 16)
+    calls = []
+    monkeypatch.setattr(
+        "autopar.solve.ilp.solve_ilp", lambda *given: calls.append(given) or solve_ilp(*given)
+    )
+    ready = Ready.of(posed.priced.problem)
+    assert not ready.order.is_exact
+    found = ready.solve(care=care)
+    assert len(calls) == asked
+    assert found.bound_s <= best.seconds * (1 + 1e-6) and found.seconds >= best.bound_s
+    assert asked or found.proof == "mini-buckets"
 
 
 @settings(max_examples=60)
