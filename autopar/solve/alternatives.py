@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from autopar.errors import InfeasibleError
+import numpy as np
+
 from autopar.solve.dominance import undecided
 from autopar.solve.dual import best_within
+from autopar.solve.elimination import Elimination
 from autopar.solve.marginals import marginals
 from autopar.solve.network import Network
 from autopar.solve.order import ordered
-from autopar.solve.problem import Limits, Problem, limits_of
+from autopar.solve.problem import Array, Limits, Problem, limits_of
 from autopar.solve.rows import Goal
 
 
@@ -18,20 +20,29 @@ def best_with_each_state(
     """Seconds of the best assignment for each state of one variable; all others are free.
 
     Where a limit binds or communication hides they are lower bounds: those of the multipliers that
-    prove the best assignment.
-    Raises `InfeasibleError` where nothing is allowed, and where tables would grow too large to tell.
+    prove the best assignment.  So they are where tables would grow too large: those of mini-buckets.
+    Raises `InfeasibleError` where nothing is allowed.
     """
     left = undecided(Network.of(problem))
-    order = ordered(left.network)
-    if not order.is_exact:
-        raise InfeasibleError(
-            "The tables of this problem are too large to compare all alternatives. Constrain some "
-            "tensors, or use fewer mesh axes."
-        )
     goal = Goal.of(left.network, limits_of(limits))
-    found = best_within(order, goal)
+    order = ordered(left.network)
     if variable not in left.undecided:
-        return (found.bound * left.network.tick_s,)
+        return (best_within(order, goal).bound * left.network.tick_s,)
     place = left.undecided.index(variable)
-    ticks = marginals(found.elimination).of_states[place] - goal.allowance(found.multipliers)
+    if order.is_exact:
+        found = best_within(order, goal)
+        of_states = marginals(found.elimination).of_states[place]
+    else:
+        found = best_within(ordered(left.network, last=place), goal)
+        of_states = _of_last(found.elimination)
+    ticks = of_states - goal.allowance(found.multipliers)
     return tuple((ticks * left.network.tick_s).tolist())
+
+
+def _of_last(found: Elimination) -> Array:
+    """A bound for each state of the variable that was eliminated last: nothing but it is left then."""
+    order = found.order
+    (group,) = order.buckets[-1].groups
+    own = np.sum([found.values[order.messages[number].content] for number in group], axis=0)
+    bounds: Array = found.bound - own.min() + own
+    return bounds

@@ -93,12 +93,17 @@ class Order:
         return (message.content for message in self.messages if not message.scope)
 
 
-def ordered(network: Network, largest: int | None = None) -> Order:
-    """A greedy order in which no message has more than `largest` entries."""
-    work = _Work(network, MAX_TABLE if largest is None else largest)
+def ordered(network: Network, largest: int | None = None, last: int | None = None) -> Order:
+    """A greedy order in which no message has more than `largest` entries.
+
+    `last`: a variable that is eliminated after all others.
+    """
+    work = _Work(network, MAX_TABLE if largest is None else largest, last)
     buckets = []
     while (variable := work.next_variable()) is not None:
         buckets.append(work.eliminate(variable))
+    if last is not None:
+        buckets.append(work.eliminate(last))
     return Order(
         network,
         tuple(buckets),
@@ -112,7 +117,7 @@ def ordered(network: Network, largest: int | None = None) -> Order:
 class _Work:
     """The messages that are left, and who mentions what."""
 
-    def __init__(self, network: Network, largest: int) -> None:
+    def __init__(self, network: Network, largest: int, last: int | None) -> None:
         self.sizes, self._largest = network.sizes, largest
         self.largest_seen, self.width = 1, 0
         self.messages: list[Message] = []
@@ -123,7 +128,7 @@ class _Work:
         for table in network.tables:
             content = self._content(tuple(map(id, table.arrays)), table)
             self._add(Message(table.scope, content, table.arrays[0].size, 0))
-        self._left = set(range(len(self.sizes)))
+        self._left = set(range(len(self.sizes))) - {last}
         self._burden = [self._counted(index) for index in range(len(self.sizes))]
         self._queue = [(*self._urgency(index), index) for index in self._left]
         heapq.heapify(self._queue)

@@ -305,6 +305,20 @@ def test_every_corner_of_the_hull_is_the_best_within_its_bytes(problem: Problem)
 def test_the_best_with_each_state(problem: Problem) -> None:
     if brute_force(problem) is None:
         return
+    _check_each_state(problem, hides(problem))
+
+
+@settings(max_examples=100)
+@given(anything, st.integers(1, 8))
+def test_a_bound_with_each_state_where_tables_may_not_grow(problem: Problem, most: int) -> None:
+    if brute_force(problem) is None:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autopar.solve.order.MAX_TABLE", most)
+        _check_each_state(problem, is_bound=True)
+
+
+def _check_each_state(problem: Problem, is_bound: bool) -> None:
     for index, variable in enumerate(problem.variables):
         for state, found in enumerate(best_with_each_state(problem, index)):
             others = np.arange(variable.size) != state
@@ -312,8 +326,8 @@ def test_the_best_with_each_state(problem: Problem) -> None:
             before, after = problem.variables[:index], problem.variables[index + 1 :]
             expected = brute_force(Problem((*before, fixed, *after), problem.factors))
             if expected is None:
-                assert np.isinf(found)
-            elif hides(problem):
+                assert is_bound or np.isinf(found)
+            elif is_bound:
                 assert found <= expected.seconds + 1e-9
             else:
                 assert found == pytest.approx(expected.seconds)
