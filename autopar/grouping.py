@@ -79,14 +79,18 @@ def groups(
     )
 
 
-def companions(graph: Graph) -> dict[str, int]:
-    """By parameter: how many weights its only block uses, which may travel together with it."""
-    blocks_of = {
-        node.outputs[0].name: _blocks(node.outputs[0].name, graph)
-        for node in graph.leaves("parameter")
+def companions(graph: Graph) -> dict[str, float]:
+    """By parameter: how many of its size would weigh as much as all weights that its only block uses,
+    which may travel together with it."""
+    nbytes = {node.outputs[0].name: node.outputs[0].nbytes for node in graph.leaves("parameter")}
+    blocks_of = {name: _blocks(name, graph) for name in nbytes}
+    weight: Counter[frozenset[str]] = Counter()
+    for name, blocks in blocks_of.items():
+        weight[blocks] += nbytes[name]
+    return {
+        name: weight[blocks] / nbytes[name] if len(blocks) == 1 and nbytes[name] else 1.0
+        for name, blocks in blocks_of.items()
     }
-    users = Counter(blocks for blocks in blocks_of.values())
-    return {name: users[found] if len(found) == 1 else 1 for name, found in blocks_of.items()}
 
 
 def _blocks(tensor: str, graph: Graph) -> frozenset[str]:

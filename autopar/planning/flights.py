@@ -19,6 +19,7 @@ from autopar.mesh import Mesh
 from autopar.planning.frugal import frugal
 from autopar.planning.limited import Known, over, within
 from autopar.planning.posed import Posed, Settings, pose
+from autopar.planning.uniform import shortest
 from autopar.plans.plan import Plan
 from autopar.solve.care import FAIR
 from autopar.solve.problem import Assignment, Limit
@@ -176,7 +177,7 @@ class Flights:
     @cached_property
     def _free(self) -> Plan:
         """The best plan without a limit."""
-        return self._plain.plan(self._fastest)
+        return shortest(self._plain, self._plain.plan(self._fastest))
 
     @cached_property
     def _fastest(self) -> Assignment:

@@ -143,18 +143,23 @@ def gradient_shares(graph: Graph, prices: Prices) -> int:
 
 @dataclass(frozen=True)
 class Travelling:
-    """How all gradients travel: the mean size of a bucket, and of their bytes the share that is in
-    buckets which are full before the backward ends."""
+    """How all weights and gradients travel: mean sizes of their buckets, and of the gradients' bytes the
+    share that is in buckets which are full before the backward ends."""
 
-    bucket_nbytes: int
+    weights_nbytes: int
+    gradients_nbytes: int
     early: float
 
     @classmethod
     def of(cls, graph: Graph, prices: Prices) -> Travelling:
-        """In as many buckets as are worth while."""
-        filled = _filled(_gradient_sizes(graph), gradient_shares(graph, prices))
-        total = max(1, sum(filled))
-        return cls(max(1, total // max(1, len(filled))), sum(filled[:-1]) / total)
+        """Gradients in as many buckets as are worth while."""
+        sizes = _gradient_sizes(graph)
+        filled = _filled(sizes, gradient_shares(graph, prices))
+        return cls(_mean(_filled(sizes, 1)), _mean(filled), sum(filled[:-1]) / max(1, sum(filled)))
+
+
+def _mean(sizes: Sequence[int]) -> int:
+    return max(1, sum(sizes) // max(1, len(sizes)))
 
 
 def _gradient_sizes(graph: Graph) -> list[int]:
@@ -173,10 +178,9 @@ def storage_seconds(
     storage: Storage,
     routes: Routes,
     prices: Prices,
-    together: int,
     travelling: Travelling,
 ) -> StorageSeconds:
-    """Gathering the weight, reducing its gradient with those of so many others, and updating it.
+    """Gathering the weight, reducing its gradient, both with others, and updating it.
 
     The gradient's first collective runs beside the backward, as far as buckets are full early, and
     hides there but for what they take from each other; those after it wait for its end.
@@ -192,10 +196,9 @@ def storage_seconds(
     hideable = () if first is None else _backward(prices.reduced(first, tensor))
 
     def seconds(part: Traffic) -> float:
-        if part.direction == "forward":
-            return prices.shared(part, together, prices.collective)
-        # A bucket of the mean size brings its latency along.
-        return prices.in_buckets(part.axis, part.collective, part.nbytes, travelling.bucket_nbytes)
+        gathers = part.direction == "forward"
+        size = travelling.weights_nbytes if gathers else travelling.gradients_nbytes
+        return prices.in_buckets(part, size)
 
     every_s, hideable_s = sum(map(seconds, issued)), sum(map(seconds, hideable))
     hideable_s *= travelling.early * prices.hidden_share

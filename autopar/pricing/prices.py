@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autopar.buckets import NBYTES
-from autopar.conversion import Collective, Step, Traffic
+from autopar.conversion import Step, Traffic
 from autopar.graph import Tensor
 from autopar.mesh import Mesh
 from cost_models.collectives import axis_link, collective_seconds, lateness
@@ -89,12 +88,9 @@ class Prices:
             return 0.0
         return self.device.late_s * lateness(self.mesh.world_size)
 
-    def in_buckets(
-        self, axis: int, collective: Collective, nbytes: float, size: int = NBYTES
-    ) -> float:
-        """Seconds of many small tensors that travel in buckets of one size: no latency of their own."""
-        bucket = Traffic(axis, collective, "backward", size)
-        return self.collective(bucket) * nbytes / size
+    def in_buckets(self, part: Traffic, size: int) -> float:
+        """Seconds of one tensor of many that travel in buckets of so many bytes, its part of theirs."""
+        return self.collective(replace(part, nbytes=size)) * part.nbytes / size
 
     def operator(self, flops: float, nbytes: float, dtype: str) -> float:
         """Seconds of one operator that does `flops` and moves `nbytes` on one device."""
@@ -171,17 +167,9 @@ class Prices:
         again = regathered(step, tensor, self.mesh)
         return sum(self.shared(part, together, self.awaited) for part in again)
 
-    def shared(
-        self,
-        part: Traffic,
-        together: float,
-        seconds: Callable[[Traffic], float],
-        size: int = NBYTES,
-    ) -> float:
-        """One weight's part of a collective for several: its bytes, at the rate of a bucket of `size`
-        bytes, and its share of the latency."""
-        latency = seconds(replace(part, nbytes=0)) / together
-        return latency + self.in_buckets(part.axis, part.collective, part.nbytes, size)
+    def shared(self, part: Traffic, together: float, seconds: Callable[[Traffic], float]) -> float:
+        """One weight's part, by its bytes, of a collective for `together` times as many."""
+        return seconds(replace(part, nbytes=round(part.nbytes * together))) / together
 
     def copied(self, part: Traffic) -> float:
         """Seconds in which a message is laid out for its collective, or taken apart after it.

@@ -24,9 +24,9 @@ from autopar.solve.problem import Array
 
 StepSeconds = Callable[[Step, Tensor], float]
 WeightSeconds = Callable[[Step, Tensor, float], float]
-"""Of a weight's step, by how many weights travel together."""
-ALL = math.inf
-"""So many weights travel together that the latency of each is nothing."""
+"""Of a weight's step, by how many of its size travel together."""
+ALL = 1e6
+"""So many weights travel together that the latency of each is next to nothing."""
 Forms = Iterable[Sharding]
 
 

@@ -43,7 +43,6 @@ class StateCosts:
     ) -> None:
         self.graph, self.candidates, self.prices, self.routes = graph, candidates, prices, routes
         self.saved, self._once = saved, once
-        self._together = len(graph.leaves("parameter"))
         self._travelling = Travelling.of(graph, prices)
         self._full = full_gradients(graph, saved)
 
@@ -57,9 +56,7 @@ class StateCosts:
             # Whether gathers are repeated counts where the weight is used.
             known = {replace(o, regather=False): None for o in options}
             seconds = {
-                o: storage_seconds(
-                    tensor, o, self.routes, self.prices, self._together, self._travelling
-                )
+                o: storage_seconds(tensor, o, self.routes, self.prices, self._travelling)
                 for o in known
             }
             spent = [seconds[replace(o, regather=False)] for o in options]
