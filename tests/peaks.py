@@ -77,6 +77,7 @@ def peaks(work: parity.Work, keeps_gradients: bool = True) -> Peaks:
     try:
         with LiveBytes() as live:
             live.count(_local(p) for p in parallel.parameters())
+            live.count(parallel._leaves.by_name.values())
             live.count(given)
             for _ in range(2):
                 parallel(**inputs).backward()

@@ -92,6 +92,8 @@ class _Walk:
         """Bytes in use, by place."""
         for form in self._results():
             self._gradients.give(form, self._gradients.new(self._nbytes(form)), 0)
+        for conversion in reversed(self._lives.leaving):
+            self._convert(conversion)
         found = [0] * len(self._graph.nodes)
         for place in reversed(range(len(self._graph.nodes))):
             level = 0

@@ -171,6 +171,11 @@ class Lives:
         to = {(c.tensor, c.target): c for c in self.keeps.conversions}
         return [(place, to[form]) for form, place in self._first.items() if form in to]
 
+    @property
+    def leaving(self) -> list[Conversion]:
+        """The conversions of results that nobody in the graph reads."""
+        return [c for c in self.keeps.conversions if (c.tensor, c.target) not in self._first]
+
     @cached_property
     def _uses(self) -> tuple[dict[Form, int], dict[Form, int]]:
         """Where each form is first there, and where it is last read; conversions stand at the reader."""
