@@ -192,10 +192,13 @@ def _summed(
         parts = [piece.new_empty(shape, dtype=dtype) for piece, shape in zip(apart, shapes, strict=True)]
         _torch.reduce_scatter_many(parts, [piece.to(dtype) for piece in apart], where.group)
         return parts
-    flat = torch.cat([piece.reshape(where.size, -1) for piece in apart], dim=1).to(dtype)
+    sizes = [shape.numel() for shape in shapes]
+    flat = apart[0].new_empty((where.size, sum(sizes)), dtype=dtype)
+    for place, piece in zip(flat.split(sizes, 1), apart, strict=True):
+        place.view(piece.shape).copy_(piece)
     mine = flat.new_empty(flat.shape[1])
     _torch.reduce_scatter_single(mine, flat.view(-1), group=where.group)
-    return mine.split([shape.numel() for shape in shapes])
+    return mine.split(sizes)
 
 
 class _Replicate(torch.autograd.Function):
