@@ -137,7 +137,10 @@ def main() -> None:
             options.output.write_text(to_json(found))
     pool.stop()
     worst = sorted(found, key=lambda row: -abs(row.error))
-    named = ", ".join(f"{r.model} {r.preset} on {r.ranks} {r.recompute} {r.gradients} {r.error:+.1%}" for r in worst[:8])
+    named = ", ".join(
+        f"{r.model} {r.preset} on {r.ranks} {r.recompute} {r.gradients} {r.error:+.1%}"
+        for r in worst[:8]
+    )
     print(f"{within(found)} within {AIM:.0%}; worst: {named}")
 
 

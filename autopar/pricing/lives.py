@@ -39,7 +39,9 @@ class Lives:
         run_again = again(
             graph, shardings, plan.conversions, plan.recompute_of, saved, plan.mesh, plan.precision
         )
-        return cls(Keeps(graph, shardings, plan.conversions, plan.mesh, saved, run_again, plan.precision))
+        return cls(
+            Keeps(graph, shardings, plan.conversions, plan.mesh, saved, run_again, plan.precision)
+        )
 
     def freed_behind(self) -> Mapping[str, tuple[Form, ...]]:
         """The forms that are deleted, by the operator behind whose statement that is."""

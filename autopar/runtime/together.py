@@ -189,7 +189,9 @@ def _summed(
     does not lie in the order of the ranks is copied.
     """
     if sum(piece.numel() * dtype.itemsize for piece in apart) > NBYTES:
-        parts = [piece.new_empty(shape, dtype=dtype) for piece, shape in zip(apart, shapes, strict=True)]
+        parts = [
+            piece.new_empty(shape, dtype=dtype) for piece, shape in zip(apart, shapes, strict=True)
+        ]
         _torch.reduce_scatter_many(parts, [piece.to(dtype) for piece in apart], where.group)
         return parts
     sizes = [shape.numel() for shape in shapes]
