@@ -1,7 +1,7 @@
 """What is converted in one collective, and the memory that its messages take beside what is made.
 
-Gathered parts come into the tensor that they make, where the dim that is split leads it, and into another
-one elsewhere.  Gradients of a block are copied into one message, unless that is larger than a bucket.
+Where the dim that is split leads, parts are gathered into the tensor that they make, elsewhere into one
+more.  Gradients of a block are copied into one message, unless that is larger than a bucket.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def _regather(
 def gather_again(
     tensors: Sequence[torch.Tensor], where: Axis, sources: Sequence[S]
 ) -> list[torch.Tensor]:
-    """The forward alone: each weight in a storage of its own, so that one that is kept keeps no other."""
+    """The forward alone; each weight in a storage of its own, so that none is kept for another."""
     stacked = [tensor.new_empty((where.size, *tensor.shape)) for tensor in tensors]
     _torch.all_gather_many(stacked, tensors, where.group)
     return [
@@ -200,7 +200,8 @@ def _summed(
         place.view(piece.shape).copy_(piece)
     mine = flat.new_empty(flat.shape[1])
     _torch.reduce_scatter_single(mine, flat.view(-1), group=where.group)
-    return mine.split(sizes)
+    parts: Sequence[torch.Tensor] = mine.split(sizes)
+    return parts
 
 
 class _Replicate(torch.autograd.Function):
