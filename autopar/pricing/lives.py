@@ -287,7 +287,11 @@ class Lives:
     def _looks(self, places: list[int]) -> tuple[object, ...]:
         """What short pieces must have in common to share a class."""
         nodes = [self.graph.nodes[place] for place in places]
-        return tuple((node.op, *(tensor.shape for tensor in node.outputs)) for node in nodes)
+        read = self.graph.tensors
+        return tuple(
+            (n.op, *(t.shape for t in n.outputs), *(read[name].shape for name in n.operands))
+            for n in nodes
+        )
 
     @cached_property
     def _ends(self) -> Mapping[int, int]:
