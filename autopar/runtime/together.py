@@ -200,8 +200,7 @@ def _summed(
         place.view(piece.shape).copy_(piece)
     mine = flat.new_empty(flat.shape[1])
     _torch.reduce_scatter_single(mine, flat.view(-1), group=where.group)
-    parts: Sequence[torch.Tensor] = mine.split(sizes)
-    return parts
+    return list(mine.split(sizes))
 
 
 class _Replicate(torch.autograd.Function):
