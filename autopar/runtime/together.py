@@ -174,7 +174,9 @@ class _Gather(torch.autograd.Function):
         if ctx.target is R:
             mine = _summed(apart, ctx.shapes, where, ctx.reduce or apart[0].dtype)
         else:
-            mine = [piece[where.rank] for piece in apart]
+            # Copies: a view would keep the whole gradient in use as long as its part.
+            whole = torch.contiguous_format
+            mine = [piece[where.rank].clone(memory_format=whole) for piece in apart]
         pairs = zip(mine, ctx.shapes, strict=True)
         parts = (piece.reshape(shape).to(apart[0].dtype) for piece, shape in pairs)
         return None, None, None, None, *parts
