@@ -44,7 +44,11 @@ class Peaks:
 
 
 def planned(
-    name: str, ranks: int, recompute: Recompute | None = None, preset: str = ""
+    name: str,
+    ranks: int,
+    recompute: Recompute | None = None,
+    preset: str = "",
+    limit: float | None = None,
 ) -> tuple[Plan, parity.Work]:
     """A plan of a case that remembers a momentum, as the steps do."""
     case, mesh = parity.reference(name), Mesh.of(ranks)
@@ -55,6 +59,7 @@ def planned(
         constraints=presets.load(preset, mesh) if preset else (),
         regather=presets.regathers(preset) if preset else None,
         recompute=recompute,
+        memory_limit=limit,
     )
     plan = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved).plan
     label = f"{name} on {ranks}, recompute {recompute}"

@@ -152,6 +152,15 @@ def test_a_preset_needs_no_more_than_its_plan_says(
         assert said == pytest.approx(found, rel=NEAR)
 
 
+@pytest.mark.parametrize("share", [0.85, 0.7])
+def test_a_limit_holds(pool: Pool, share: float) -> None:
+    """Some weights rest split, and of their whole gradients each rank keeps its part alone."""
+    limit = share * peaks.planned("heavy.encoder", 2)[0].estimate.memory_nbytes
+    plan, made = peaks.planned("heavy.encoder", 2, limit=limit)
+    assert any(parameter.stored.is_split for parameter in plan.parameters)
+    assert pool.run(2, peaks.peaks, made)[0].most <= limit
+
+
 def test_what_only_a_caller_holds_lives_as_long_as_its_variable(pool: Pool) -> None:
     """No loop overwrites a block's result where something is said between the blocks."""
     plan, made = peaks.planned("between", 1)
