@@ -3,19 +3,22 @@
     python benchmarks/memory.py -o benchmarks/memory.json
 
 Every architecture of `tests/architectures`, tiny, in float64 (mixtral in float32), on one and two ranks
-under the solver's plan; transformers with blocks recomputed as well.  Counted is a whole step: forward,
-backward, SGD with momentum; gradients have their place before it, as after a first microbatch.
+under the solver's plan; transformers with blocks recomputed as well.  Some models, and those of
+`tests/heavy`, whose weights are most of what they need, also under presets on two ranks.  Counted is a
+whole step: forward, backward, SGD with momentum; gradients stay between steps and are set to zero, under
+presets they are dropped as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import get_args
@@ -24,10 +27,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from autopar.blocks import Recompute, blocks
-from tests import parity, peaks
+from tests import heavy, parity, peaks
 from tests.architectures import ARCHITECTURES, WORKAROUNDS
 from tests.pool import Pool
 
+PRESETS = ("ddp", "zero2", "fsdp")
+PRESET_CASES = (
+    *heavy.ALL, "mlp", "gpt2", "llama", "bert", "cnn",
+    "architectures.gpt2", "architectures.t5", "architectures.vit", "architectures.dlrm",
+)  # fmt: skip
 AIM = 0.02
 LIMIT_S = 900.0
 """Of one step, on a machine that has other work."""
@@ -48,6 +56,9 @@ class Row:
     backward: int
     update: int
     allocated: int
+    preset: str = ""
+    gradients: str = "kept"
+    """Between steps: kept, or dropped."""
 
     @property
     def error(self) -> float:
@@ -60,37 +71,64 @@ class Row:
         return self.plan / self.allocated - 1
 
 
+Rows = Callable[[str, Pool], Iterator[Row]]
+
+
 def rows(name: str, pool: Pool) -> Iterator[Row]:
     """All plans of an architecture."""
     key = f"architectures.{name}"
-    modes: tuple[Recompute | None, ...] = (None,)
-    if blocks(parity.reference(key).graph):
-        modes = (None, *(mode for mode in get_args(Recompute) if mode != "none"))
-    for ranks in (1, 2):
-        for mode in modes:
-            plan, work = peaks.planned(key, ranks, mode)
-            found = pool.run(ranks, peaks.peaks, work, limit_s=LIMIT_S)[0]
-            e = plan.estimate
-            rest = e.parameter_nbytes + e.gradient_nbytes + e.optimizer_nbytes
-            yield Row(
-                name, ranks, mode or "none", e.memory_nbytes, found.most, rest, found.rest,
-                found.forward, found.backward, found.update, found.allocated,
-            )  # fmt: skip
+    for ranks, mode in itertools.product((1, 2), _modes(key)):
+        yield _row(name, key, ranks, mode, pool)
+
+
+def rows_of_presets(key: str, pool: Pool) -> Iterator[Row]:
+    """Plans of presets on two ranks, with gradients that stay and that are dropped."""
+    for preset, mode, keeps in itertools.product(PRESETS, _modes(key), (True, False)):
+        yield _row(key, key, 2, mode, pool, preset, keeps)
+
+
+def _modes(key: str) -> tuple[Recompute | None, ...]:
+    """What blocks may do in the backward, where there are any."""
+    if not blocks(parity.reference(key).graph):
+        return (None,)
+    return None, *(mode for mode in get_args(Recompute) if mode != "none")
+
+
+def _row(
+    name: str,
+    key: str,
+    ranks: int,
+    mode: Recompute | None,
+    pool: Pool,
+    preset: str = "",
+    keeps: bool = True,
+) -> Row:
+    plan, work = peaks.planned(key, ranks, mode, preset)
+    found = pool.run(ranks, peaks.peaks, work, keeps, limit_s=LIMIT_S)[0]
+    e = plan.estimate
+    rest = e.parameter_nbytes + e.gradient_nbytes + e.optimizer_nbytes
+    return Row(
+        name, ranks, mode or "none", e.memory_nbytes, found.most, rest, found.rest,
+        found.forward, found.backward, found.update, found.allocated,
+        preset, "kept" if keeps else "dropped",
+    )  # fmt: skip
 
 
 def main() -> None:
     """Print the rows as they come, then the worst; write them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="architectures; none: all")
+    parser.add_argument("--presets", action="store_true", help="of the names, plans of presets")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     pool, found = Pool(), []
-    print(f"{'':18}{'ranks':>5}  {'recompute':10}{'plan':>12}{'counted':>12}  {'allocated':>18}")
-    for name in options.names or [name for name in ARCHITECTURES if name not in WORKAROUNDS]:
-        for row in rows(name, pool):
+    print(f"{'':26}{'ranks':>5}  {'recompute':10}{'plan':>12}{'counted':>12}  {'allocated':>18}")
+    for name, every in _asked(options.names, options.presets):
+        for row in every(name, pool):
             found.append(row)
             print(
-                f"{row.model:18}{row.ranks:>5}  {row.recompute:10}{row.plan:>12,}{row.counted:>12,}"
+                f"{row.model:18}{row.preset:8}{row.ranks:>5}  {row.recompute:10}{row.gradients:8}"
+                f"{row.plan:>12,}{row.counted:>12,}"
                 f"{row.error:>8.2%}{row.allocated:>12,}{row.short:>8.1%}",
                 flush=True,
             )
@@ -99,8 +137,19 @@ def main() -> None:
             options.output.write_text(to_json(found))
     pool.stop()
     worst = sorted(found, key=lambda row: -abs(row.error))
-    named = ", ".join(f"{r.model} on {r.ranks} {r.recompute} {r.error:+.1%}" for r in worst[:8])
+    named = ", ".join(
+        f"{r.model} {r.preset} on {r.ranks} {r.recompute} {r.gradients} {r.error:+.1%}"
+        for r in worst[:8]
+    )
     print(f"{within(found)} within {AIM:.0%}; worst: {named}")
+
+
+def _asked(names: list[str], presets: bool) -> list[tuple[str, Rows]]:
+    """The models that are asked for, each with what is to be counted."""
+    if names:
+        return [(name, rows_of_presets if presets else rows) for name in names]
+    own = [(name, rows) for name in ARCHITECTURES if name not in WORKAROUNDS and not presets]
+    return [*own, *((name, rows_of_presets) for name in PRESET_CASES)]
 
 
 def within(found: list[Row]) -> str:

@@ -44,7 +44,11 @@ class Peaks:
 
 
 def planned(
-    name: str, ranks: int, recompute: Recompute | None = None, preset: str = ""
+    name: str,
+    ranks: int,
+    recompute: Recompute | None = None,
+    preset: str = "",
+    limit: float | None = None,
 ) -> tuple[Plan, parity.Work]:
     """A plan of a case that remembers a momentum, as the steps do."""
     case, mesh = parity.reference(name), Mesh.of(ranks)
@@ -53,7 +57,9 @@ def planned(
         states=1.0,
         preset=preset,
         constraints=presets.load(preset, mesh) if preset else (),
+        regather=presets.regathers(preset) if preset else None,
         recompute=recompute,
+        memory_limit=limit,
     )
     plan = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved).plan
     label = f"{name} on {ranks}, recompute {recompute}"
@@ -62,8 +68,11 @@ def planned(
     )
 
 
-def peaks(work: parity.Work) -> Peaks:
-    """Of the second step; the first one gives gradients and states their place."""
+def peaks(work: parity.Work, keeps_gradients: bool = True) -> Peaks:
+    """Of the third step; those before give gradients and states their place.
+
+    `keeps_gradients`: they are set to zero between steps, not dropped.
+    """
     parallel = parity.parallel_of(work)
     inputs = parity.reference(work.name).inputs
     given = [value for value in inputs.values() if isinstance(value, torch.Tensor)]
@@ -73,10 +82,12 @@ def peaks(work: parity.Work) -> Peaks:
     try:
         with LiveBytes() as live:
             live.count(_local(p) for p in parallel.parameters())
+            live.count(parallel._leaves.by_name.values())
             live.count(given)
-            parallel(**inputs).backward()
-            optimizer.step()
-            _in_place(parallel)
+            for _ in range(2):
+                parallel(**inputs).backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=not keeps_gradients)
             live.most = there = live.nbytes
             loss = parallel(**inputs)
             forward, live.most = live.most, live.nbytes
@@ -84,6 +95,7 @@ def peaks(work: parity.Work) -> Peaks:
             del loss
             backward, live.most = live.most, live.nbytes
             optimizer.step()
+        optimizer.zero_grad(set_to_none=not keeps_gradients)
         allocated = _allocated(parallel, inputs, there)
     finally:
         gc.enable()
@@ -93,20 +105,12 @@ def peaks(work: parity.Work) -> Peaks:
 
 def _allocated(parallel: Parallel, inputs: Mapping[str, Any], there: int) -> int:
     """The most that forward and backward of another step have allocated, for kernels too."""
-    _in_place(parallel)
     with Allocations(there) as forward:
         loss = parallel(**inputs)
     with Allocations(forward.nbytes) as backward:
         loss.backward()
         del loss
     return max(forward.most, backward.most)
-
-
-def _in_place(parallel: Parallel) -> None:
-    """Drop gradients; those that no bucket has a place for get theirs, as after a first microbatch."""
-    parallel.zero_grad()
-    for slot in parallel._reducer._alone:
-        slot.leaf.grad = torch.zeros_like(slot.leaf, dtype=slot.local.dtype)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,9 +15,10 @@ from functools import cached_property
 
 from autopar.graph import SAVES_NOTHING, Node
 from autopar.leaving import leaving
-from autopar.plans.plan import Conversion
+from autopar.pricing.gathered import Gathered
 from autopar.pricing.keeps import moves_nothing
 from autopar.pricing.lives import Lives
+from autopar.pricing.messages import Collective, made_by
 from autopar.pricing.recomputed import Form
 from autopar.pricing.rerun import Rerun, reruns
 
@@ -92,15 +93,15 @@ class _Walk:
         """Bytes in use, by place."""
         for form in self._results():
             self._gradients.give(form, self._gradients.new(self._nbytes(form)), 0)
+        for conversion in reversed(self._lives.leaving):
+            self._convert(Collective((conversion,), 0, 0))
         found = [0] * len(self._graph.nodes)
         for place in reversed(range(len(self._graph.nodes))):
-            level = 0
             if place in self._reruns:
-                level = self._run_again(self._reruns[place])
+                found[place] = self._run_again(self._reruns[place]) + self._gathered.there(place)
             node = self._graph.nodes[place]
             if not node.is_leaf:
-                level = max(level, self._back(node, place))
-            found[place] = level + self._gathered[place]
+                found[place] = max(found[place], self._back(node, place))
         return found
 
     def _kept(self) -> Iterator[tuple[int, int]]:
@@ -130,19 +131,25 @@ class _Walk:
         made: dict[Form, int] = {}
         if any(memory is not None for memory in arrived):
             made = self._made(node, arrived)
-        level = self._held + gradients.nbytes + self._lives.within(place).backward_nbytes
+        level = self._gathered.nbytes(place) + self._held + gradients.nbytes
+        level += self._lives.within(place).backward_nbytes
         for memory in arrived:
             if memory is not None:
                 gradients.drop(memory)
         self._held -= self._goes.pop(place, 0)
+        return max(level, self._gathered.still(place) + self._hand_on(made, place))
+
+    def _hand_on(self, made: Mapping[Form, int], place: int) -> int:
+        """The gradients of what an operator reads, through conversions, to parameters."""
+        level = 0
         for form, memory in made.items():
             level = max(level, self._give(form, memory))
-        for conversion in self._converted[place]:
-            level = max(level, self._convert(conversion))
+        for collective in self._converted[place]:
+            level = max(level, self._convert(collective))
         for form in self._read_first[place]:
-            memory = gradients.take(form)
-            if memory is not None:
-                gradients.drop(memory)  # added to the parameter's
+            arrived = self._gradients.take(form)
+            if arrived is not None:
+                self._gradients.drop(arrived)  # added to the parameter's
         return level
 
     def _made(self, node: Node, arrived: list[int | None]) -> dict[Form, int]:
@@ -166,28 +173,31 @@ class _Walk:
     def _give(self, form: Form, memory: int) -> int:
         return self._held + self._gradients.give(form, memory, self._nbytes(form))
 
-    def _convert(self, conversion: Conversion) -> int:
-        """From the gradient of a conversion's result to that of what it is made of."""
-        source, target = (
-            (conversion.tensor, form) for form in (conversion.source, conversion.target)
-        )
-        memory = self._gradients.take(target)
-        if memory is None:
+    def _convert(self, collective: Collective) -> int:
+        """From the gradients of what conversions made to those of what it was made of."""
+        taken = [(c, self._gradients.take(made_by(c))) for c in collective.conversions]
+        arrived = [(c, memory) for c, memory in taken if memory is not None]
+        if not arrived:
             return 0
-        if moves_nothing(conversion):
-            return self._give(source, memory)
-        made = self._gradients.new(self._nbytes(source))
-        level = self._held + self._gradients.nbytes
-        self._gradients.drop(memory)
-        return max(level, self._give(source, made))
+        if len(taken) == 1 and moves_nothing(arrived[0][0]):
+            conversion, memory = arrived[0]
+            return self._give((conversion.tensor, conversion.source), memory)
+        sources = [(c.tensor, c.source) for c, _ in arrived]
+        made = [(source, self._gradients.new(self._nbytes(source))) for source in sources]
+        level = self._held + self._gradients.nbytes + collective.reduce_nbytes
+        for _, memory in arrived:
+            self._gradients.drop(memory)
+        return max(level, *(self._give(source, memory) for source, memory in made))
 
     @cached_property
-    def _converted(self) -> Mapping[int, list[Conversion]]:
+    def _converted(self) -> Mapping[int, list[Collective]]:
         """By the place at which they stand, in the order of the backward."""
-        found: defaultdict[int, list[Conversion]] = defaultdict(list)
+        of = {made_by(c): each for each in self._lives.collectives for c in each.conversions}
+        found: defaultdict[int, dict[int, Collective]] = defaultdict(dict)
         for place, conversion in reversed(self._lives.converted):
-            found[place].append(conversion)
-        return found
+            collective = of[made_by(conversion)]
+            found[place][id(collective)] = collective
+        return defaultdict(list, {place: list(each.values()) for place, each in found.items()})
 
     @cached_property
     def _read_first(self) -> Mapping[int, list[Form]]:
@@ -195,7 +205,8 @@ class _Walk:
         found: dict[Form, int] = {}
         for place, node in enumerate(self._graph.nodes):
             forms = zip(node.operands, self._keeps.shardings[node.name].inputs, strict=True)
-            sources = [(c.tensor, c.source) for c in self._converted[place]]
+            each = (c for collective in self._converted[place] for c in collective.conversions)
+            sources = [(c.tensor, c.source) for c in each]
             for form in (*forms, *sources):
                 if form in self._lives.resting:
                     found.setdefault(form, place)
@@ -205,13 +216,8 @@ class _Walk:
         return by_place
 
     @cached_property
-    def _gathered(self) -> Counter[int]:
-        """By place, what is gathered again for the backward and not yet let go."""
-        found = Counter[int]()
-        for storage in self._lives.regathered & self._lives.used.keys():
-            first, last = self._lives.used[storage]
-            found.update(dict.fromkeys(range(first, last + 1), self._nbytes(storage)))
-        return found
+    def _gathered(self) -> Gathered:
+        return Gathered.of(self._lives)
 
     def _results(self) -> Iterator[Form]:
         """The forms in which results leave that have a gradient."""

@@ -66,7 +66,7 @@ def estimate(
     hidden_s = min(sum(hideable.values()), parts.covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     bytes_of = [storage_bytes(leaf[p.name], p, prices, graph) for p in parameters]
-    moments = Moments(Keeps(graph, shardings, conversions, mesh, saved, run_again))
+    moments = Moments(Keeps(graph, shardings, conversions, mesh, saved, run_again, precision))
     return Estimate(
         compute_s=parts.forward_s + parts.backward_s + parts.update_s,
         exposed_s=sum(flow.seconds for flow in flows) - hidden_s,

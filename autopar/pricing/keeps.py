@@ -40,6 +40,7 @@ class Keeps:
     saved: Mapping[str, Saved]
     again: Again = NOTHING
     """The recomputed blocks, which keep what they read and little else."""
+    precision: str = "float32"
 
     def nbytes(self) -> int:
         """Bytes of all saved storages, parameters at rest excluded."""

@@ -18,6 +18,7 @@ from autopar.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.placement import Sharding
 from autopar.plans.plan import Conversion, Plan
 from autopar.pricing.keeps import Keeps
+from autopar.pricing.messages import Collective, collectives, made_by
 from autopar.pricing.operators import split
 from autopar.pricing.recomputed import Form, again
 
@@ -38,7 +39,9 @@ class Lives:
         run_again = again(
             graph, shardings, plan.conversions, plan.recompute_of, saved, plan.mesh, plan.precision
         )
-        return cls(Keeps(graph, shardings, plan.conversions, plan.mesh, saved, run_again))
+        return cls(
+            Keeps(graph, shardings, plan.conversions, plan.mesh, saved, run_again, plan.precision)
+        )
 
     def freed_behind(self) -> Mapping[str, tuple[Form, ...]]:
         """The forms that are deleted, by the operator behind whose statement that is."""
@@ -171,6 +174,11 @@ class Lives:
         to = {(c.tensor, c.target): c for c in self.keeps.conversions}
         return [(place, to[form]) for form, place in self._first.items() if form in to]
 
+    @property
+    def leaving(self) -> list[Conversion]:
+        """The conversions of results that nobody in the graph reads."""
+        return [c for c in self.keeps.conversions if (c.tensor, c.target) not in self._first]
+
     @cached_property
     def _uses(self) -> tuple[dict[Form, int], dict[Form, int]]:
         """Where each form is first there, and where it is last read; conversions stand at the reader."""
@@ -190,9 +198,42 @@ class Lives:
                 reach(name, read, place)
             for tensor, made in zip(node.outputs, sharding.outputs, strict=True):
                 first[tensor.name, made] = last[tensor.name, made] = place
+        self._arrive_together(first)
         results = set(self.graph.results)
         last |= {form: self.end for form in last if form[0] in results}
         return first, last
+
+    def _arrive_together(self, first: dict[Form, int]) -> None:
+        """What travels with another is there as early."""
+        for collective in self.collectives:
+            forms = [form for form in map(made_by, collective.conversions) if form in first]
+            first |= dict.fromkeys(forms, min((first[form] for form in forms), default=0))
+
+    @cached_property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Conversions as they are carried out."""
+        keeps = self.keeps
+        return tuple(collectives(self.graph, keeps.conversions, keeps.mesh, keeps.precision))
+
+    @cached_property
+    def gathering(self) -> Counter[int]:
+        """By place, bytes of the messages in which its operands are gathered."""
+        found = Counter[int]()
+        for collective in self.collectives:
+            form = made_by(collective.conversions[0])
+            if form in self._first:
+                place = self._first[form]
+                found[place] = max(found[place], collective.gather_nbytes)
+        return found
+
+    def forward_nbytes(self, place: int) -> int:
+        """What is in use besides storages, while an operator runs or what it reads is gathered."""
+        within = self.within(place).forward_nbytes
+        if not self.gathering[place]:
+            return within
+        made = {tensor.name for tensor in self.graph.nodes[place].outputs}
+        own = sum(self.nbytes(form) for form in self.begun.get(place, ()) if form[0] in made)
+        return max(within, self.gathering[place] - own)
 
     @property
     def _first(self) -> Mapping[Form, int]:
@@ -246,7 +287,11 @@ class Lives:
     def _looks(self, places: list[int]) -> tuple[object, ...]:
         """What short pieces must have in common to share a class."""
         nodes = [self.graph.nodes[place] for place in places]
-        return tuple((node.op, *(tensor.shape for tensor in node.outputs)) for node in nodes)
+        read = self.graph.tensors
+        return tuple(
+            (n.op, *(t.shape for t in n.outputs), *(read[name].shape for name in n.operands))
+            for n in nodes
+        )
 
     @cached_property
     def _ends(self) -> Mapping[int, int]:

@@ -57,7 +57,7 @@ class Moments:
             changes[first] += nbytes
             changes[last + 1] -= nbytes
         forward = [
-            level + self.lives.within(place).forward_nbytes
+            level + self.lives.forward_nbytes(place)
             for place, level in enumerate(accumulate(changes[:-1]))
         ]
         return forward, backward_levels(self.lives)

@@ -72,7 +72,7 @@ class _Second:
                 changes[life.last + 1] -= life.nbytes
         span = range(self._first, self._last + 1)
         for place, level in zip(span, accumulate(changes[at] for at in span), strict=True):
-            yield level + self.lives.within(place).forward_nbytes
+            yield level + self.lives.forward_nbytes(place)
 
     def _lives_at(self, place: int) -> Iterator[_Life]:
         """Of what begins at a place, inside of an operator and beside it."""

@@ -101,7 +101,7 @@ def spent_by(plan: Plan, graph: Graph, prices: Prices, saved: Mapping[str, Saved
     run_again = again(
         graph, shardings, plan.conversions, plan.recompute_of, saved, prices.mesh, plan.precision
     )
-    keeps = Keeps(graph, shardings, plan.conversions, prices.mesh, saved, run_again)
+    keeps = Keeps(graph, shardings, plan.conversions, prices.mesh, saved, run_again, plan.precision)
     return spent(
         graph,
         plan.choices,

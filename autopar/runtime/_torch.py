@@ -141,6 +141,24 @@ reduce_scatter_single: Callable[..., Any] = getattr(
 """Sum and hand out equal parts of one tensor; torch 2.13 renamed it."""
 
 
+def all_gather_many(
+    made: Sequence[torch.Tensor], parts: Sequence[torch.Tensor], group: dist.ProcessGroup
+) -> None:
+    """Gather each of these parts into a tensor of its own, all of them in one collective."""
+    with dist.distributed_c10d._coalescing_manager(group):
+        for whole, part in zip(made, parts, strict=True):
+            all_gather_single(whole.view(-1), part.reshape(-1), group=group)
+
+
+def reduce_scatter_many(
+    made: Sequence[torch.Tensor], wholes: Sequence[torch.Tensor], group: dist.ProcessGroup
+) -> None:
+    """Sum each of these and hand out its equal parts, all of them in one collective."""
+    with dist.distributed_c10d._coalescing_manager(group):
+        for part, whole in zip(made, wholes, strict=True):
+            reduce_scatter_single(part.view(-1), whole.reshape(-1), group=group)
+
+
 @contextmanager
 def fake_world(size: int) -> Iterator[None]:
     """A process group of `size` ranks that moves nothing; this process is rank 0."""

@@ -1,7 +1,8 @@
 """A bucket: parameters that take the same hops travel together, forward and backward.
 
 Gradients are laid out ``[n_k, ..., n_1, m]``, so that undoing a gathering hop is one reduce-scatter
-of the leading dim; a hop that only sums is an all-reduce in place.
+of the leading dim; a hop that only sums is an all-reduce in place.  Both leave their result where it was
+laid out, and there gradients stay: sums of later backwards are added to them without other memory.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Bucket:
         self._entries = [slot.entry for slot in self.slots]
         self._sizes = [entry.numel for entry in self._entries]
         self._leading = self.slots[0].pieces.leading
+        self._own = tuple(self.axes[hop.axis].rank for hop in reversed(self.hops) if hop.gathers)
+        self._adds = all(hop.gathers or self.axes[hop.axis].rank == 0 for hop in self.hops)
         self.reset()
 
     def reset(self) -> None:
@@ -56,14 +59,23 @@ class Bucket:
         if self._is_empty():
             self._renew()
         slot, place = self.slots[number], self._places[number]
-        gradient = slot.leaf.grad
+        gradient, before = slot.leaf.grad, slot.synchronised() if slot.rests_in_step else None
+        if gradient is None and before is not None:
+            gradient = torch.zeros_like(slot.leaf, dtype=self.dtype)
         if gradient is None:
             place.zero_()
             self.unused.add(number)
         else:
+            if before is not None and self._adds:
+                self._add(before, slot, gradient)
             place.copy_(gradient.reshape(place.shape) if self._leading else gradient)
             slot.leaf.grad = None
         self.waiting.discard(number)
+
+    def _add(self, before: torch.Tensor, slot: Slot, gradient: torch.Tensor) -> None:
+        """Add the sum of earlier backwards, once over all ranks: it may lie where this one will."""
+        mine = slot.pieces.view(gradient)[self._own]
+        mine.add_(before.reshape(mine.shape))
 
     def launch(self) -> None:
         """Start the first collective, past hops that only slice; the others follow in `finish`."""
@@ -89,8 +101,9 @@ class Bucket:
             for entry, part in zip(self._entries, total.split(self._sizes), strict=True)
         ]
         for number, mine in enumerate(leave(self._entries, parts, self.axes)):
+            slot = self.slots[number]
             if number not in self.unused:
-                self.slots[number].settle(mine)
+                (slot.replace if slot.rests_in_step else slot.settle)(mine)
         self.reset()
         del self._current
 
@@ -103,7 +116,7 @@ class Bucket:
         axis = self.axes[hop.axis]
         current = self._current
         if hop.gathers and hop.reduces:
-            self._current = torch.empty_like(current[0])
+            self._current = current[axis.rank]
             self._work = _torch.reduce_scatter_single(
                 self._current.view(-1), current.view(-1), group=axis.group, async_op=True
             )
@@ -116,14 +129,21 @@ class Bucket:
         return len(self.waiting) == len(self.slots)
 
     def _renew(self) -> None:
-        """The buffer that gradients are laid out in; a new one where somebody holds the last."""
-        if self._buffer is None or _torch.users(self._buffer) > 1 + len(self._places):
+        """The buffer that gradients are laid out in; a new one where somebody else holds the last."""
+        if self._buffer is None or self._is_held(self._buffer):
             shape = (*self._leading, sum(self._sizes))
             self._buffer = torch.empty(shape, dtype=self.dtype, device=self.slots[0].local.device)
             self._places = [
                 slot.pieces.back(place)
                 for slot, place in zip(self.slots, self._laid_out(self._buffer), strict=True)
             ]
+
+    def _is_held(self, buffer: torch.Tensor) -> bool:
+        """Whether anything but the gradients of our parameters looks into it."""
+        storage = _torch.storage_of(buffer)
+        before = (slot.synchronised() for slot in self.slots)
+        ours = sum(each is not None and _torch.storage_of(each) == storage for each in before)
+        return _torch.users(buffer) > 1 + len(self._places) + ours
 
     def _laid_out(self, buffer: torch.Tensor) -> list[torch.Tensor]:
         """Every slot's part, in the shape of its pieces."""
@@ -135,17 +155,16 @@ class Bucket:
     @torch.no_grad()
     def gather(self) -> None:
         """Fill the leaves from the stored shards."""
-        first = self.slots[0]
-        stored = [slot.local.to(first.leaf_dtype) for slot in self.slots]
-        entering = enter(self._entries, stored, self.axes)
-        whole = torch.cat([part.reshape(-1) for part in entering])
-        for hop in self.hops:
-            if hop.gathers:
-                made = whole.new_empty((hop.ranks, *whole.shape))
-                group = self.axes[hop.axis].group
-                with named(label("parameters", "", "all_gather", hop.axis)):
-                    _torch.all_gather_single(made.view(-1), whole.view(-1), group=group)
-                whole = made
-        for slot, part in zip(self.slots, self._laid_out(whole), strict=True):
-            slot.pieces.view(slot.leaf.detach()).copy_(part)
-            slot.gathered_version = slot.local._version
+        stored = [slot.local.to(slot.leaf_dtype) for slot in self.slots]
+        parts = enter(self._entries, stored, self.axes)
+        hops = [hop for hop in self.hops if hop.gathers]
+        for hop in hops:
+            rooms = [
+                slot.room(hop.ranks, part, is_last=hop is hops[-1])
+                for slot, part in zip(self.slots, parts, strict=True)
+            ]
+            with named(label("parameters", "", "all_gather", hop.axis)):
+                _torch.all_gather_many(rooms, parts, self.axes[hop.axis].group)
+            parts = rooms
+        for slot, part in zip(self.slots, parts, strict=True):
+            slot.fill(part)

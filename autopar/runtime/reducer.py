@@ -74,9 +74,12 @@ class Reducer:
             self._in_backward = True
             self._launched = 0
             _torch.after_backward(self._finish)
-        where = self._where.get(id(slot))
-        if self.synchronises and where is not None:
-            bucket, number = where
+        if not self.synchronises:
+            return
+        if id(slot) not in self._where:
+            self._settle_alone(slot)
+        else:
+            bucket, number = self._where[id(slot)]
             bucket.put(number)
             if not bucket.waiting:
                 self._launch_full()
@@ -99,9 +102,14 @@ class Reducer:
         for bucket in self.buckets:
             bucket.finish()
         for slot in self._alone:
-            if slot.leaf.grad is not None:
-                slot.settle(slot.entry.cut(slot.leaf.grad.to(slot.local.dtype)))
+            if slot.leaf.grad is not None:  # of earlier backwards, which did not synchronise
+                self._settle_alone(slot)
         self._on_synchronised()
+
+    def _settle_alone(self, slot: Slot) -> None:
+        """Nothing is summed: it is added at once, so that no two of a model's gradients are there."""
+        assert slot.leaf.grad is not None
+        slot.settle(slot.entry.cut(slot.leaf.grad.to(slot.local.dtype)))
 
     def _show(self, slot: Slot) -> None:
         """This rank's sums so far; what other ranks will contribute is missing."""

@@ -69,6 +69,24 @@ class Slot:
             leaf.grad_dtype = self.local.dtype  # microbatches add up as precisely as weights rest
         return leaf
 
+    @property
+    def rests_in_step(self) -> bool:
+        """Whether what rests of a gradient has the shape of this rank's part in the step."""
+        return self.entry.is_plain and self.entry.exchange is None
+
+    def room(self, ranks: int, part: torch.Tensor, is_last: bool) -> torch.Tensor:
+        """Where parts of so many ranks are gathered: in the leaf, if all of it comes in its order."""
+        if is_last and (view := self.pieces.view(self.leaf.detach())).is_contiguous():
+            return view
+        return part.new_empty((ranks, *part.shape))
+
+    def fill(self, parts: torch.Tensor) -> None:
+        """Set the leaf to what was gathered, which may be there."""
+        view = self.pieces.view(self.leaf.detach())
+        if parts.data_ptr() != view.data_ptr():
+            view.copy_(parts.reshape(view.shape))
+        self.gathered_version = self.local._version
+
     def is_current(self) -> bool:
         """Whether the leaf still shares the stored tensor's storage (tensors may be swapped)."""
         return not self.shares_storage or self.leaf.data_ptr() == self.local.data_ptr()
@@ -109,7 +127,11 @@ class Slot:
     def settle(self, total: torch.Tensor) -> None:
         """Set the synchronised gradient, added to what was there."""
         before = self.synchronised()
-        self.drop()
         if before is not None:
             total = total.add_(before.to(total.dtype))
+        self.replace(total)
+
+    def replace(self, total: torch.Tensor) -> None:
+        """Set the synchronised gradient; what was there before is part of it."""
+        self.drop()
         self.parameter.grad = self.as_gradient(total)

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from autopar.buckets import NBYTES
 from autopar.grouping import Group
 from autopar.placement import R, S, Type
 from autopar.runtime import _torch, regather
-from autopar.runtime._typed import own
 from autopar.runtime.context import Axis
 from autopar.runtime.named import label, named
 
@@ -129,20 +129,15 @@ def _regather(
 def gather_again(
     tensors: Sequence[torch.Tensor], where: Axis, sources: Sequence[S]
 ) -> list[torch.Tensor]:
-    """The forward alone."""
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    whole = flat.new_empty((where.size, flat.numel()))
-    _torch.all_gather_single(whole.view(-1), flat, group=where.group)
-    found, start = [], 0
-    for tensor, source in zip(tensors, sources, strict=True):
-        end = start + tensor.numel()
-        pieces = whole[:, start:end].view(where.size, *_blocks(tensor.shape, source))
-        joined = pieces.movedim(0, source.dim + 1)
-        # A storage of its own, so that one kept weight does not keep the whole block alive.
-        made = joined.reshape(_gathered(tensor.shape, source, where.size))
-        found.append(own(made, whole))
-        start = end
-    return found
+    """The forward alone; each weight in a storage of its own, so that none is kept for another."""
+    stacked = [tensor.new_empty((where.size, *tensor.shape)) for tensor in tensors]
+    _torch.all_gather_many(stacked, tensors, where.group)
+    return [
+        stack.view(where.size, *_blocks(tensor.shape, source))
+        .movedim(0, source.dim + 1)
+        .reshape(_gathered(tensor.shape, source, where.size))
+        for stack, tensor, source in zip(stacked, tensors, sources, strict=True)
+    ]
 
 
 def _blocks(shape: torch.Size, source: S) -> tuple[int, ...]:
@@ -174,25 +169,40 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         where: Axis = ctx.where
-        dtype = gradients[0].dtype
         places = zip(gradients, ctx.sources, ctx.shapes, strict=True)
         apart = [_apart(gradient, source, shape, where) for gradient, source, shape in places]
         if ctx.target is R:
-            flat = torch.cat([piece.reshape(where.size, -1) for piece in apart], dim=1)
-            flat = flat.to(ctx.reduce or dtype)
-            mine = flat.new_empty(flat.shape[1])
-            _torch.reduce_scatter_single(mine, flat.view(-1), group=where.group)
-            sizes = [shape.numel() for shape in ctx.shapes]
-            parts = [
-                part.view(shape).to(dtype)
-                for part, shape in zip(mine.split(sizes), ctx.shapes, strict=True)
-            ]
+            mine = _summed(apart, ctx.shapes, where, ctx.reduce or apart[0].dtype)
         else:
-            parts = [
-                piece[where.rank].reshape(shape)
-                for piece, shape in zip(apart, ctx.shapes, strict=True)
-            ]
+            # Copies: a view would keep the whole gradient in use as long as its part.
+            whole = torch.contiguous_format
+            mine = [piece[where.rank].clone(memory_format=whole) for piece in apart]
+        pairs = zip(mine, ctx.shapes, strict=True)
+        parts = (piece.reshape(shape).to(apart[0].dtype) for piece, shape in pairs)
         return None, None, None, None, *parts
+
+
+def _summed(
+    apart: Sequence[torch.Tensor], shapes: Sequence[torch.Size], where: Axis, dtype: torch.dtype
+) -> Sequence[torch.Tensor]:
+    """This rank's parts of the sums of gradients.
+
+    Small ones are copied into one message, which costs less than many do; of large ones only what
+    does not lie in the order of the ranks is copied.
+    """
+    if sum(piece.numel() * dtype.itemsize for piece in apart) > NBYTES:
+        parts = [
+            piece.new_empty(shape, dtype=dtype) for piece, shape in zip(apart, shapes, strict=True)
+        ]
+        _torch.reduce_scatter_many(parts, [piece.to(dtype) for piece in apart], where.group)
+        return parts
+    sizes = [shape.numel() for shape in shapes]
+    flat = apart[0].new_empty((where.size, sum(sizes)), dtype=dtype)
+    for place, piece in zip(flat.split(sizes, 1), apart, strict=True):
+        place.view(piece.shape).copy_(piece)
+    mine = flat.new_empty(flat.shape[1])
+    _torch.reduce_scatter_single(mine, flat.view(-1), group=where.group)
+    return list(mine.split(sizes))
 
 
 class _Replicate(torch.autograd.Function):

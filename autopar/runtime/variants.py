@@ -159,11 +159,12 @@ class _BatchNorm(torch.autograd.Function):
         mean = totals[:channels] / number
         variance = totals[channels:-1] / number - mean * mean
         scale = torch.rsqrt(variance + eps)
-        y = (wide - _along(mean, x)) * _along(scale, x)
+        y = wide - _along(mean, x)
+        y *= _along(scale, x)
         if weight is not None:
-            y = y * _along(weight, x)
+            y *= _along(weight, x)
         if bias is not None:
-            y = y + _along(bias, x)
+            y += _along(bias, x)
         ctx.save_for_backward(x, weight, mean, scale, number)
         ctx.group = group
         ctx.mark_non_differentiable(mean, variance, number)
@@ -173,7 +174,8 @@ class _BatchNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Any:
         x, weight, mean, scale, number = ctx.saved_tensors
         wide = gradient.to(mean.dtype)
-        normal = (x - _along(mean, x)) * _along(scale, x)
+        normal = x - _along(mean, x)
+        normal *= _along(scale, x)
         sums = torch.stack([wide.sum(_but_channels(x)), (wide * normal).sum(_but_channels(x))])
         of_weight = sums[1].to(weight.dtype) if weight is not None else None
         of_bias = sums[0].to(gradient.dtype) if ctx.needs_input_grad[2] else None
@@ -182,7 +184,9 @@ class _BatchNorm(torch.autograd.Function):
         total = sums.clone()
         dist.all_reduce(total, group=ctx.group)
         total /= number
-        change = wide - _along(total[0], x) - normal * _along(total[1], x)
+        change = wide - _along(total[0], x)
+        normal *= _along(total[1], x)
+        change -= normal
         change *= _along(scale if weight is None else scale * weight, x)
         return change.to(x.dtype), of_weight, of_bias, None, None
 

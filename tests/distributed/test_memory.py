@@ -17,7 +17,7 @@ from autopar.planning.compile import compile_graph
 from autopar.planning.posed import Settings
 from autopar.rules import localize
 from cost_models.hardware import load as load_hardware
-from tests import parity, peaks
+from tests import heavy, parity, peaks
 from tests.architectures import ARCHITECTURES, WORKAROUNDS
 from tests.daily import daily
 from tests.live import Allocations, LiveBytes
@@ -120,6 +120,45 @@ def test_a_plans_peak_is_what_a_step_has_in_use(
     backward = rest + max(op.backward_nbytes for op in e.operators)
     assert forward == pytest.approx(found.forward, rel=NEAR)
     assert backward == pytest.approx(found.backward, rel=NEAR)
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "dropped"])
+@pytest.mark.parametrize(
+    ("name", "preset", "recompute"),
+    daily(
+        [
+            *itertools.product(heavy.ALL, ["ddp", "zero2", "fsdp"], ["none"]),
+            *itertools.product(["heavy.mixer", "heavy.encoder"], ["zero2", "fsdp"], ["full"]),
+        ],
+        [
+            ("heavy.pairs", "ddp", "none"),
+            ("heavy.chain", "zero2", "none"),
+            ("heavy.pairs", "fsdp", "none"),
+            ("heavy.encoder", "fsdp", "full"),
+        ],
+    ),
+)
+def test_a_preset_needs_no_more_than_its_plan_says(
+    pool: Pool, name: str, preset: str, recompute: Recompute, keeps: bool
+) -> None:
+    """Weights that are gathered and gradients that are summed are most of these models.
+
+    The plan counts gradients in place; dropped ones can only make it less.
+    """
+    plan, made = peaks.planned(name, 2, recompute, preset)
+    found, said = pool.run(2, peaks.peaks, made, keeps)[0].most, plan.estimate.memory_nbytes
+    assert said >= (1 - NEAR) * found
+    if keeps:
+        assert said == pytest.approx(found, rel=NEAR)
+
+
+@pytest.mark.parametrize("share", [0.85, 0.7])
+def test_a_limit_holds(pool: Pool, share: float) -> None:
+    """Some weights rest split, and of their whole gradients each rank keeps its part alone."""
+    limit = share * peaks.planned("heavy.encoder", 2)[0].estimate.memory_nbytes
+    plan, made = peaks.planned("heavy.encoder", 2, limit=limit)
+    assert any(parameter.stored.is_split for parameter in plan.parameters)
+    assert pool.run(2, peaks.peaks, made)[0].most <= limit
 
 
 def test_what_only_a_caller_holds_lives_as_long_as_its_variable(pool: Pool) -> None:

@@ -1,0 +1,145 @@
+"""Models whose weights are most of what a step has in use: wide layers, few rows."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests import models
+
+ROWS = 16
+
+
+class Pair(nn.Module):
+    """Up and down again, beside what comes in."""
+
+    def __init__(self, width: int, inside: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, inside), nn.Linear(inside, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.down(torch.relu(self.up(x)))
+        return x + made
+
+
+class Pairs(nn.Module):
+    """Blocks of two layers."""
+
+    def __init__(self, pairs: int, width: int, inside: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Pair(width, inside) for _ in range(pairs))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Chain(nn.Module):
+    """Layers of unequal widths, in no block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 256), nn.Linear(256, 128)
+        self.third, self.last = nn.Linear(128, 192), nn.Linear(192, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.second(torch.relu(self.first(x))))
+        made: torch.Tensor = self.last(torch.relu(self.third(x)))
+        return made
+
+
+class Mixing(nn.Module):
+    """Mixes along the tokens, then along the channels."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.tokens, self.channels = Pair(tokens, 2 * tokens), Pair(width, 4 * width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.tokens(self.before(x).transpose(1, 2)).transpose(1, 2)
+        made: torch.Tensor = x + self.channels(self.between(x))
+        return made
+
+
+class Mixer(nn.Module):
+    """Two of them, and a head."""
+
+    def __init__(self, tokens: int = 16, width: int = 64) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Mixing(tokens, width) for _ in range(2))
+        self.head = nn.Linear(width, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        made: torch.Tensor = self.head(x.mean(1))
+        return made
+
+
+class Encoder(nn.Module):
+    """Attention and two layers per block, over few tokens."""
+
+    def __init__(self, width: int = 64, blocks: int = 3) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Attending(width) for _ in range(blocks))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Attending(nn.Module):
+    """One block of it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
+        self.value, self.out = nn.Linear(width, width), nn.Linear(width, width)
+        self.pair = Pair(width, 4 * width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        heads = [
+            each(y).unflatten(-1, (4, -1)).transpose(1, 2)
+            for each in (self.query, self.key, self.value)
+        ]
+        mixed = F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
+        made: torch.Tensor = self.pair(x + self.out(mixed))
+        return made
+
+
+def _case(model: nn.Module, *shape: int) -> models.Case:
+    return model, {"x": torch.randn(ROWS, *shape)}, lambda output: output.square().mean()
+
+
+def pairs() -> models.Case:
+    """Three pairs of layers of 96 x 288."""
+    torch.manual_seed(0)
+    return _case(Pairs(3, 96, 288), 96)
+
+
+def chain() -> models.Case:
+    """Four layers."""
+    torch.manual_seed(0)
+    return _case(Chain(), 32)
+
+
+def mixer() -> models.Case:
+    """Weights along tokens and along channels."""
+    torch.manual_seed(0)
+    return _case(Mixer(), 16, 64)
+
+
+def encoder() -> models.Case:
+    """Attention over four tokens."""
+    torch.manual_seed(0)
+    return _case(Encoder(), 4, 64)
+
+
+ALL = {f"heavy.{make.__name__}": make for make in (pairs, chain, mixer, encoder)}
+"""By name."""
