@@ -1,4 +1,4 @@
-"""Models that move the batch away from dim 0 and back again, as libraries do; as `tests.models` has them."""
+"""Models that move the batch away from dim 0 and back again, as libraries do (`tests.models.Case`)."""
 
 from __future__ import annotations
 

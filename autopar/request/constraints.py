@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Literal, cast, get_args
 
 from autopar.errors import ConstraintError, PlacementError
@@ -128,6 +129,7 @@ def _allows(token: str, kind: Type, by_samples: bool) -> bool:
     return kind == _type(token) or (kind is N and token in ("I", "R"))
 
 
+@cache
 def _type(token: str) -> Type:
     try:
         return parse_type(token)

@@ -44,13 +44,15 @@ def _tensors(node: Node) -> tuple[str, ...]:
 
 def _dims(node: Node, instance: Instance, found: Mapping[str, S]) -> tuple[S | None, ...]:
     """Where the factor that is the batch lies in each of the node's tensors."""
-    rule = instance.rule
-    read = Counter(_factors(node.operands, instance, found))
-    made = Counter(_factors(_tensors(node), instance, found))
-    if not made:
-        return (None,) * len(_tensors(node))
-    [(at, _)] = (read or made).most_common(1)
-    return tuple(instance.shard(term, *at) for term in (*rule.inputs, *rule.outputs))
+    names = _tensors(node)
+    factors = Counter(_factors(node.operands, instance, found)) or Counter(
+        _factors(names, instance, found)
+    )
+    if not factors:
+        return (None,) * len(names)
+    [(at, _)] = factors.most_common(1)
+    terms = (*instance.rule.inputs, *instance.rule.outputs)
+    return tuple(instance.shard(term, *at) for term in terms)
 
 
 def _factors(
