@@ -28,12 +28,13 @@ def batch_dims(graph: Graph, given: Mapping[str, S]) -> BatchDims:
     found = dict(given)
     operators = [node for node in graph.nodes if not node.is_leaf]
     bound = [(node, rule_of(node, graph)) for node in operators]
+    leaves = {tensor.name for node in graph.nodes if node.is_leaf for tensor in node.outputs}
     for backward, order in ((False, bound), (True, bound[::-1]), (False, bound)):
         for node, instance in order:
             dims = _dims(node, instance, found)
+            kept = leaves if backward else {*node.operands}
             for name, dim in zip(_tensors(node), dims, strict=True):
-                made = backward and not graph.producer[name].is_leaf
-                if dim is not None and (made or name not in node.operands):
+                if dim is not None and name not in kept:
                     found.setdefault(name, dim)
     return {node.name: _dims(node, instance, found) for node, instance in bound}
 
