@@ -180,6 +180,14 @@ class Sharding(_Hashed):
         outer = [a for of, a in self.cuts(kind.dim) if of < kind.of]
         return S(kind.dim, kind.of // math.prod(mesh.sizes[a] for a in outer))
 
+    def splits(self, at: S, axis: int, mesh: Mesh) -> bool:
+        """Whether the axis splits the tensor at this place: right there, or inside of axes that do."""
+        kind = self.types[axis]
+        if not isinstance(kind, S) or kind.dim != at.dim:
+            return False
+        outer = [mesh.sizes[a] for of, a in self.cuts(at.dim) if at.of <= of < kind.of]
+        return kind.of == at.of * math.prod(outer)
+
     def rests(self, mesh: Mesh) -> bool:
         """Whether a parameter may be stored so: axes that split one dim nest without gaps.
 

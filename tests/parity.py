@@ -50,6 +50,7 @@ from tests.capture.compare import eager_loss
 from tests.custom.model import gated
 from tests.frozen import FROZEN
 from tests.kept_by_callers import between
+from tests.moved import MOVED
 from tests.random_plans import random_plan
 from tests.uneven import UNEVEN
 from tests.wide import Wide
@@ -68,6 +69,7 @@ CASES = {
     **ADAPTED,
     **FROZEN,
     **UNEVEN,
+    **MOVED,
     **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES},
     **heavy.ALL,
     "custom": gated,

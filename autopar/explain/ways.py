@@ -12,7 +12,7 @@ from autopar.explain.target import Module, stored
 from autopar.graph import Graph, Node
 from autopar.mesh import Mesh
 from autopar.placement import I, N, R, S, Sharding
-from autopar.planning.posed import Posed
+from autopar.planning.posed import Posed, where_batch_is
 from autopar.plans.plan import Plan
 from autopar.pricing.narrow import narrow
 from autopar.show.spoken import said_of
@@ -82,10 +82,11 @@ def presets_of(module: Module, posed: Posed) -> Iterator[Way]:
     candidates = posed.priced.candidates
     operators = {node.name: candidates.operators.get(node.name, ()) for node in graph.nodes}
     parameters = {name: o for name, o in candidates.parameters.items() if name in mine}
+    batch = where_batch_is(posed.graph)
     for name in presets.names():
         constraints = presets.load(name, posed.prices.mesh)
         try:
-            kept, rest = narrow(operators, parameters, graph, posed.prices.mesh, constraints)
+            kept, rest = narrow(operators, parameters, graph, posed.prices.mesh, constraints, batch)
         except ConstraintError:
             yield Way(name, None)
             continue

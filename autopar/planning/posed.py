@@ -13,7 +13,7 @@ from autopar.emit import emit
 from autopar.graph import ITEMSIZE, Graph, Node, Saved
 from autopar.mesh import Mesh
 from autopar.pads import rests
-from autopar.placement import Sharding
+from autopar.placement import S, Sharding
 from autopar.plans.plan import OpSharding, Plan
 from autopar.plans.record import Asked, Padding, Search
 from autopar.pricing.assemble import assemble
@@ -26,6 +26,7 @@ from autopar.pricing.routes import Routes
 from autopar.pricing.space import Candidates, Decisions, Priced
 from autopar.request.constraints import Constraint
 from autopar.request.optimizers import is_fused
+from autopar.rules.batch import BatchDims
 from autopar.solve import Ready, completed
 from autopar.solve.care import THOROUGH, Care
 from autopar.solve.problem import Assignment, Limit
@@ -237,7 +238,8 @@ def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:
     spoken = settings.constraints
     if not settings.first:
         spoken = tuple(c for c in spoken if speaks(c, graph))
-    operators, parameters = narrow(every, storage, graph, mesh, spoken)
+    batch = where_batch_is(graph) if any(c.of_batch for c in spoken) else {}
+    operators, parameters = narrow(every, storage, graph, mesh, spoken, batch)
     return Candidates(_shared(operators), _shared(parameters))
 
 
@@ -257,6 +259,12 @@ def batch_inputs(graph: Graph) -> tuple[Node, ...]:
     """The inputs whose first dim is the batch: as long as that of the first input."""
     inputs = [node for node in graph.leaves("input") if node.outputs[0].shape]
     return tuple(n for n in inputs if n.outputs[0].shape[0] == inputs[0].outputs[0].shape[0])
+
+
+def where_batch_is(graph: Graph) -> BatchDims:
+    """In every operator.  What other stages send has it as dim 0."""
+    leaves = (*batch_inputs(graph), *graph.leaves("received"))
+    return rules.batch_dims(graph, {node.outputs[0].name: S(0) for node in leaves})
 
 
 def _arrive(every: dict[str, tuple[OpSharding, ...]], graph: Graph, form: Sharding) -> None:

@@ -12,11 +12,14 @@ from autopar.mesh import Mesh
 from autopar.placement import S, Sharding, parse_type
 from autopar.plans.plan import OpSharding
 from autopar.pricing.parameters import Storage
-from autopar.request.constraints import Constraint
+from autopar.request.constraints import BATCH, Constraint
+from autopar.rules.batch import BatchDims
 from autopar.rules.worth import worth_splitting
 
 T = TypeVar("T")
-Forms = Callable[[T], Iterable[Sharding]]
+Form = tuple[Sharding, S | None]
+"""A tensor's form, and the split of it that is one by samples."""
+Forms = Callable[[T], Iterable[Form]]
 NEAR = 2
 """Names of each sort that are shown where none matches."""
 
@@ -27,8 +30,12 @@ def narrow(
     graph: Graph,
     mesh: Mesh,
     constraints: tuple[Constraint, ...],
+    batch: BatchDims,
 ) -> tuple[dict[str, tuple[OpSharding, ...]], dict[str, tuple[Storage, ...]]]:
-    """Keep the candidates that the constraints allow; refuse a constraint that speaks of nothing."""
+    """Keep the candidates that the constraints allow; refuse a constraint that speaks of nothing.
+
+    `batch`: of every operator, where a constraint asks for it.
+    """
     _refuse_unmatched(graph, constraints)
     active = _active(graph)
     kept = dict(candidates)
@@ -54,13 +61,15 @@ def narrow(
             if indices and not node.is_leaf:
                 names = [*node.operands, *(tensor.name for tensor in node.outputs)]
                 _refuse_dims(constraint, node.path, [graph.tensors[names[i]] for i in indices])
+                dims = batch.get(node.name, (None,) * len(names))
+                _refuse_without_batch(constraint, node.path, [dims[i] for i in indices])
                 kept[node.name] = _filter(
-                    kept[node.name], constraint, mesh, _operands(indices), node.path
+                    kept[node.name], constraint, mesh, _operands(indices, dims), node.path
                 ) or _refuse_clash(
                     node.path, constraint, candidates[node.name], mesh,
-                    [(c, _operands(spoken)) for c in earlier
+                    [(c, _operands(spoken, dims)) for c in earlier
                      if (spoken := _spoken_of(c, node, graph, active))],
-                    _operands(indices), _places(node, indices, graph),
+                    _operands(indices, dims), _places(node, indices, graph),
                 )  # fmt: skip
     return kept, rest
 
@@ -76,12 +85,12 @@ def _filter(
     options: tuple[T, ...],
     constraint: Constraint,
     mesh: Mesh,
-    forms: Callable[[T], Iterable[Sharding]],
+    forms: Forms[T],
     name: str,
 ) -> tuple[T, ...]:
     met: dict[tuple[int, ...], list[T]] = {}
     for option in options:
-        ranks = [constraint.rank(form, mesh) for form in forms(option)]
+        ranks = [constraint.rank(form, mesh, batch) for form, batch in forms(option)]
         if None not in ranks:
             counts = tuple(ranks.count(place) for place in range(len(constraint.allowed)))
             met.setdefault(counts, []).append(option)
@@ -169,12 +178,22 @@ def _refuse_dims(constraint: Constraint, name: str, tensors: Iterable[Tensor]) -
 def _refuse_missing(constraint: Constraint, name: str, most: Tensor) -> None:
     """Refuse what this tensor has not, unless an alternative asks for something else."""
     tokens = {token for alternative in constraint.allowed for token in alternative}
-    types = [None if token == "S" else parse_type(token) for token in sorted(tokens)]
+    types = [None if token in ("S", BATCH) else parse_type(token) for token in sorted(tokens)]
     dims = [kind.dim for kind in types if isinstance(kind, S)]
     if len(dims) == len(types) and min(dims) >= len(most.shape) and not constraint.optional:
         raise ConstraintError(
             f"{name} has no dim {min(dims)}, of which the constraint ({constraint.line}) speaks: its "
             f"shape is {list(most.shape)}. Its last dim is {len(most.shape) - 1}; they count from 0."
+        )
+
+
+def _refuse_without_batch(constraint: Constraint, name: str, dims: Iterable[S | None]) -> None:
+    """Samples can only be split where there are any."""
+    tokens = {token for alternative in constraint.allowed for token in alternative}
+    if constraint.kind == "pin" and tokens == {BATCH} and all(dim is None for dim in dims):
+        raise ConstraintError(
+            f"{name} has no dim of the batch, of which the constraint ({constraint.line}) speaks: it is "
+            "not made of the batch's inputs, or mixes its samples. Allow more types there."
         )
 
 
@@ -185,14 +204,14 @@ def _is_about_parameters(constraint: Constraint) -> bool:
     )
 
 
-def _place(constraint: Constraint) -> Callable[[Storage], tuple[Sharding]]:
+def _place(constraint: Constraint) -> Forms[Storage]:
     if constraint.subject == "stored":
-        return lambda storage: (storage.stored,)
-    return lambda storage: (storage.leaf,)
+        return lambda storage: ((storage.stored, None),)
+    return lambda storage: ((storage.leaf, None),)
 
 
-def _operands(indices: tuple[int, ...]) -> Callable[[OpSharding], tuple[Sharding, ...]]:
-    return lambda option: tuple((*option.inputs, *option.outputs)[i] for i in indices)
+def _operands(indices: tuple[int, ...], dims: tuple[S | None, ...]) -> Forms[OpSharding]:
+    return lambda option: tuple(((*option.inputs, *option.outputs)[i], dims[i]) for i in indices)
 
 
 def _active(graph: Graph) -> frozenset[str]:

@@ -10,7 +10,8 @@ A constraint speaks of one mesh axis (or all) and one subject:
 `allowed` is a preference: of the candidates whose types are all in some alternative, those with the
 most types in the first one stay, so ``S, else I`` means "sharded where some dim divides".  A type
 is meant as a rank sees it (`Sharding.local`), so ``S(0)`` matches the inner of two nested splits
-too; ``S`` is any shard.
+too; ``S`` is any shard, and ``S(batch)`` the one that splits the batch's samples, wherever they
+are in that tensor (`autopar.rules.batch`).
 
 What is pinned has to be so.  What is forbidden may be anything else: of each form that is spoken of, no
 type on the axis is one of the first alternative.  What is preferred is so where some candidate has it;
@@ -22,6 +23,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Literal, cast, get_args
 
 from autopar.errors import ConstraintError, PlacementError
@@ -32,6 +34,8 @@ Subject = Literal["stored", "leaf", "used", "tensor"]
 Kind = Literal["pin", "forbid", "prefer"]
 Entry = str | dict[str, str]
 """``"[S(0), R]"``, or ``{axis: alternatives}``."""
+BATCH = "S(batch)"
+"""The split by samples, whichever dim they are."""
 Given = dict[str, Entry] | dict[str, dict[str, Entry]]
 """What is said of patterns; or such tables by kind."""
 
@@ -66,7 +70,7 @@ class Constraint:
         if not self.allowed or not all(self.allowed):
             raise ConstraintError(f"The constraint on {self.pattern!r} allows nothing.")
         for token in (token for alternative in self.allowed for token in alternative):
-            if token != "S":
+            if token not in ("S", BATCH):
                 _type(token)
 
     @classmethod
@@ -80,18 +84,28 @@ class Constraint:
         """Whether this constraint speaks of the tensor or parameter called `name`."""
         return fnmatchcase(name, self.pattern)
 
-    def rank(self, sharding: Sharding, mesh: Mesh) -> int | None:
+    @property
+    def of_batch(self) -> bool:
+        """Whether one has to know where the batch is."""
+        return any(BATCH in alternative for alternative in self.allowed)
+
+    def rank(self, sharding: Sharding, mesh: Mesh, batch: S | None = None) -> int | None:
         """The first alternative that the sharding meets on the constrained axes, None if there is none.
 
-        An axis of one device splits nothing, so it meets the first.
+        An axis of one device splits nothing, so it meets the first.  `batch`: the tensor's split by
+        samples.
         """
         axes = range(len(mesh)) if self.axis is None else (mesh.index(self.axis),)
-        kinds = [sharding.local(a, mesh) for a in axes if mesh.sizes[a] > 1]
+        kinds = [
+            (sharding.local(a, mesh), batch is not None and sharding.splits(batch, a, mesh))
+            for a in axes
+            if mesh.sizes[a] > 1
+        ]
         if self.kind == "forbid":
-            hit = any(_allows(token, kind) for token in self.allowed[0] for kind in kinds)
+            hit = any(_allows(token, *kind) for token in self.allowed[0] for kind in kinds)
             return None if hit else 0
         for place, tokens in enumerate(self.allowed):
-            if all(any(_allows(token, kind) for token in tokens) for kind in kinds):
+            if all(any(_allows(token, *kind) for token in tokens) for kind in kinds):
                 return place
         return len(self.allowed) if self.kind == "prefer" else None
 
@@ -106,13 +120,16 @@ class Constraint:
         return f"{self.at}: {self}" if self.at else str(self)
 
 
-def _allows(token: str, kind: Type) -> bool:
+def _allows(token: str, kind: Type, by_samples: bool) -> bool:
     """A tensor without gradient is as whole as I and R are."""
+    if token == BATCH:
+        return by_samples
     if token == "S":
         return isinstance(kind, S)
     return kind == _type(token) or (kind is N and token in ("I", "R"))
 
 
+@cache
 def _type(token: str) -> Type:
     try:
         return parse_type(token)

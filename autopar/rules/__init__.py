@@ -1,6 +1,7 @@
 """One factor rule per operator, declared; from rules come the candidates of every node."""
 
 from autopar.rules import families
+from autopar.rules.batch import batch_dims
 from autopar.rules.call import LocalCall, local_call
 from autopar.rules.candidates import batch_forms, candidates
 from autopar.rules.declare import registered, rule_of
@@ -15,7 +16,7 @@ from autopar.rules.variants import variant_traffic
 from autopar.rules.work import backward_flops, flops
 
 __all__ = [
-    "Coverage", "LocalCall", "backward_flops", "batch_forms", "candidates", "coverage", "discovered",
-    "families", "flops", "known_rules", "local_call", "localize", "parse_rule", "positions",
-    "registered", "rule", "rule_of", "user_rules", "variant_traffic",
+    "Coverage", "LocalCall", "backward_flops", "batch_dims", "batch_forms", "candidates",
+    "coverage", "discovered", "families", "flops", "known_rules", "local_call", "localize",
+    "parse_rule", "positions", "registered", "rule", "rule_of", "user_rules", "variant_traffic",
 ]  # fmt: skip

@@ -26,6 +26,18 @@ def test_a_type_is_meant_as_a_rank_sees_it() -> None:
     assert Constraint.of("tensor", "*", "S(0)", "y").rank(inner, MESH) == 0
 
 
+def test_the_batch_is_split_wherever_it_is() -> None:
+    constraint = Constraint.of("tensor", "*", "S(batch), else R", "y")
+    moved = S(1, of=4)
+    assert constraint.of_batch
+    assert constraint.rank(Sharding((R, moved)), MESH, moved) == 0
+    assert constraint.rank(Sharding((moved, S(1, of=8))), MESH, moved) == 0  # inside the outer axis
+    assert constraint.rank(Sharding((S(1), moved)), MESH, moved) == 0  # inside of another split
+    assert constraint.rank(Sharding((R, S(1))), MESH, moved) is None
+    assert constraint.rank(Sharding((R, S(0))), MESH) is None
+    assert constraint.rank(Sharding((R, R)), MESH, moved) == 1
+
+
 def test_users_write_shardings_or_axes() -> None:
     found = from_user({"h.*.weight": "[S(0, of=3), *]", "stored:wte": {"y": "S, else I"}}, MESH)
     assert [(c.subject, c.pattern, c.axis) for c in found] == [

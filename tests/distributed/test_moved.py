@@ -1,0 +1,46 @@
+"""Presets that split the batch follow it: what moves is gradients and the loss, and steps stay right."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.placement import S
+from autopar.plans.plan import Plan
+from tests import parity
+from tests.moved import MOVED
+from tests.pool import Pool
+
+PRESETS = ("ddp", "zero2", "fsdp")
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_step(pool: Pool, name: str) -> None:
+    works = [parity.preset_work(name, (2,), preset) for preset in PRESETS]
+    for work in works:
+        assert gathered(Plan.from_json(work.plan), name) == ["loss"]
+    pool.run(2, parity.check_all, works)
+
+
+@pytest.mark.parametrize("name", MOVED)
+@pytest.mark.parametrize("preset", ["hsdp", "megatron"])
+def test_on_two_axes(name: str, preset: str) -> None:
+    """The data axis alone splits the batch under tensor parallelism, both do under hybrid sharding."""
+    plan = Plan.from_json(parity.preset_work(name, (2, 2), preset).plan)
+    axes = (0, 1) if preset == "hsdp" else (0,)
+    assert [gathered(plan, name, axis) for axis in axes] == [["loss"]] * len(axes)
+
+
+def gathered(plan: Plan, name: str, axis: int = 0) -> list[str]:
+    """Activations that are communicated on an axis."""
+    case = parity.reference(name)
+    assert case.graph.loss is not None
+    moved = {
+        "loss" if c.tensor == case.graph.loss else c.tensor
+        for c in plan.conversions
+        if c.axis == axis
+        and case.graph.producer[c.tensor].op != "parameter"
+        and case.graph.producer[c.tensor].op != "input"
+        and str(c.source[axis]) not in ("R", "I", "N")
+        and not (isinstance(c.source[axis], S) and str(c.target[axis]) == "P")
+    }
+    return sorted(moved)
