@@ -199,7 +199,10 @@ def _batch_of(model: nn.Module, example_inputs: ExampleInputs | None) -> Mapping
     """The batch of a pipeline, by name."""
     example = example_inputs if example_inputs is not None else offered_inputs(model)
     if not isinstance(example, Mapping):
-        raise InputError("Pass a pipeline's example_inputs as a dict of keyword arguments.")
+        raise InputError(
+            f"A pipeline takes its batch by name, not as a {type(example).__name__}: example inputs "
+            f"have to be a dict of keyword arguments of {type(model).__name__}.forward."
+        )
     return example
 
 

@@ -31,8 +31,8 @@ from autopar.rules import localize
 from autopar.runtime import _torch, _typed
 from autopar.runtime.context import Axes, on
 
-LACKS_RULE = "No valid sharding strategy"
-"""How the checker begins to say that it does not know an operator."""
+LACKS_RULE = "No valid sharding strategy", "is not supported"
+"""What the checker says of what it does not know: an operator, or a way to call one."""
 _CALL = re.compile(r"((?:torch\.(?:ops\.\w+\.\w+\.)?|F\.)?[A-Za-z_]\w*)\(")
 NAMES = {"torch": torch, "F": F, **{name: getattr(runtime, name) for name in runtime.__all__}}
 """What emitted code imports."""
@@ -191,6 +191,6 @@ def _called(statement: Statement) -> str:
 def _weighed(refusal: Exception, statement: Statement) -> str:
     """A refusal contradicts the plan, unless the checker lacks the rule."""
     words = str(refusal).splitlines()[0]
-    if words.startswith(LACKS_RULE):
+    if any(said in words for said in LACKS_RULE):
         raise Silent(f"no rule for {_called(statement)}")
     return words

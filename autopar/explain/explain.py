@@ -38,6 +38,7 @@ def explain(
     target: str,
     rows: int = ROWS,
     watch: Watch = lambda every, total: every,
+    unit: str = "a step",
 ) -> Explanation:
     """What the plan chose for `target` and what each alternative costs, all else decided anew.
 
@@ -46,7 +47,7 @@ def explain(
     equal in all but their index the first is explained.  `posed` is the plan's problem.  Of an
     operator's or a parameter's candidates `rows` are solved for, the cheapest of different kinds by a
     bound, and the one that splits nothing; of a module all ways.  Mesh, padding and constraints stay as
-    they are.  `watch` sees the alternatives while they are made.
+    they are.  `watch` sees the alternatives while they are made; `unit` is what seconds are of.
     """
     if rows < 1:
         raise InputError(f"{argument('rows', rows)}: at least one alternative has to be looked at.")
@@ -58,8 +59,8 @@ def explain(
     ordered = sorted(every, key=_place)
     pinned = pins(plan) | pinned_names(plan, (meant.path,))
     asked = pinned.get(of.name) or pinned.get(meant.path, "")
-    said = sentence(of.name, ordered, asked)
-    return Explanation(of.name, meant.path, of.kind, said, tuple(ordered))
+    said = sentence(of.name, ordered, asked, unit)
+    return Explanation(of.name, meant.path, of.kind, said, tuple(ordered), unit=unit)
 
 
 def _place(alternative: Alternative) -> tuple[int, float]:

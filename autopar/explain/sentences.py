@@ -14,12 +14,19 @@ REASONS = 4
 NEARLY = 0.2
 """Of a difference: so much of it may stay unexplained."""
 HIDDEN = "communication, hidden"
+COARSE = {
+    "compute": "compute", "communication, exposed": "communication that compute does not hide",
+}  # fmt: skip
+Part = tuple[float, str]
+"""Seconds more, and of what."""
 
 
-def sentence(name: str, alternatives: Iterable[Alternative], asked: str = "") -> str:
+def sentence(
+    name: str, alternatives: Iterable[Alternative], asked: str = "", unit: str = "a step"
+) -> str:
     """``q_proj is split by heads on axis gpu; if it were ..., a step would take 3.1 ms more, ...``
 
-    `asked`: what constraints say of it.
+    `asked`: what constraints say of it; `unit`: what seconds are of.
     """
     every = tuple(alternatives)
     chosen = next(each for each in every if each.is_chosen)
@@ -29,9 +36,10 @@ def sentence(name: str, alternatives: Iterable[Alternative], asked: str = "") ->
     others = [each for each in made if each.words != chosen.words]
     other = min(others, key=lambda each: each.more_s or 0.0, default=None)
     if other is None:
-        costs = _costs(chosen, made[0])
+        costs = f"{unit} {_costs(chosen, made[0])}"
         return f"{name} is {chosen.words}, like all alternatives that were tried: {costs}."
-    return f"{name} is {chosen.words}; if it were {other.words}, {_costs(chosen, other)}."
+    costs = f"{unit} {_costs(chosen, other)}"
+    return f"{name} is {chosen.words}; if it were {other.words}, {costs}."
 
 
 def _nothing_else(every: tuple[Alternative, ...], asked: str) -> str:
@@ -47,11 +55,11 @@ def _costs(chosen: Alternative, other: Alternative) -> str:
     step = difference.figure("step")
     more = step.more or 0.0
     if abs(more) <= SAME * (step.before or 0.0):
-        return "a step would take as long"
+        return "would take as long"
     if more < 0:
-        said = f"a step would take {seconds(-more)} less by the prediction"
+        said = f"would take {seconds(-more)} less by the prediction"
         return f"{said}{_because(difference)}{_counted(chosen, other)}"
-    return f"a step would take {seconds(more)} more{_because(difference)}"
+    return f"would take {seconds(more)} more{_because(difference)}"
 
 
 def _counted(chosen: Alternative, other: Alternative) -> str:
@@ -64,18 +72,12 @@ def _counted(chosen: Alternative, other: Alternative) -> str:
 
 
 def _because(difference: Difference) -> str:
-    """The largest parts of the difference, as many as nearly add up to it: causes, then what opposes.
+    """What makes the difference: causes, then what opposes.
 
     Nothing where a plan's file has another step and no part that is.
     """
     more = difference.figure("step").more or 0.0
-    told: list[tuple[float, str]] = []
-    left = more
-    for part, name in sorted(_parts(difference), key=lambda each: (-abs(each[0]), -each[0] * more)):
-        if len(told) == REASONS or (told and abs(left) <= NEARLY * abs(more)):
-            break
-        told.append((part, name))
-        left -= part
+    told = _largest(tuple(_parts(difference)), more) or tuple(_coarse(difference))
     causes, others = (
         _listed(_said(*each) for each in told if (each[0] * more > 0) == is_cause)
         for is_cause in (True, False)
@@ -83,12 +85,33 @@ def _because(difference: Difference) -> str:
     return f"{', because ' * bool(causes)}{causes}{', though ' * bool(others)}{others}"
 
 
+def _largest(parts: tuple[Part, ...], more: float) -> tuple[Part, ...]:
+    """The largest, as many as nearly add up to it; none where `REASONS` do not."""
+    told: list[Part] = []
+    left = more
+    for part, name in sorted(parts, key=lambda each: (-abs(each[0]), -each[0] * more)):
+        if told and abs(left) <= NEARLY * abs(more):
+            break
+        told.append((part, name))
+        left -= part
+    adds_up = abs(left) <= NEARLY * abs(more)
+    return tuple(told) if adds_up and len(told) <= REASONS else ()
+
+
+def _coarse(difference: Difference) -> Iterator[Part]:
+    """Compute, and all communication that is waited for."""
+    least = SAME * (difference.figure("step").before or 0.0)
+    for figure in difference.figures:
+        if figure.name in COARSE and abs(figure.more or 0.0) > least:
+            yield figure.more or 0.0, COARSE[figure.name]
+
+
 def _listed(words: Iterable[str]) -> str:
     *first, last = [*words] or [""]
     return f"{', '.join(first)}{' and ' * bool(first)}{last}"
 
 
-def _parts(difference: Difference) -> Iterator[tuple[float, str]]:
+def _parts(difference: Difference) -> Iterator[Part]:
     """What adds up to how much longer a step takes."""
     least = SAME * (difference.figure("step").before or 0.0)
     for figure in difference.figures:

@@ -42,7 +42,8 @@ def explain_stage(
         first.setdefault(problem.stage.stage, problem)
     number = _holding(first, target, stage)
     problem = first[number]
-    explained = explain(problem.stage.plan, problem.posed(), target, rows, watch)
+    unit = "a step" if problem.settings.microbatches == 1 else "a microbatch"
+    explained = explain(problem.stage.plan, problem.posed(), target, rows, watch, unit)
     return replace(explained, scope=_scope(problem, number, count))
 
 

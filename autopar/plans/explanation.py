@@ -48,6 +48,8 @@ class Explanation(Shown):
     sentence: str
     alternatives: tuple[Alternative, ...]
     scope: str = ""
+    unit: str = "a step"
+    """What seconds are of."""
 
     @property
     def chosen(self) -> Alternative:

@@ -88,6 +88,7 @@ def _figures(plan: PipelinePlan, found: Prediction) -> Figures:
     for f in found.stages:
         microbatch_s = f.forward_s + f.input_grad_s + f.weight_grad_s
         made["time", f"stage {f.stage} on worker {f.worker}, a microbatch"] = microbatch_s
+        made["time", f"stage {f.stage} on worker {f.worker}, once a step"] = f.once_s
     for worker, nbytes in of_worker.items():
         made["memory", f"on worker {worker}"] = float(nbytes)
     return made

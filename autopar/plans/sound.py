@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from autopar.errors import PlanError
-from autopar.placement import Sharding
+from autopar.placement import S, Sharding
 from autopar.plans.figures import ROUNDING, figure_faults
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ def _faults(plan: Plan) -> Iterator[str]:
         fault = None if parameter.pads else parameter.leaf.fault(parameter.shape, mesh)
         if parameter.shape and fault:
             yield f"{parameter.name}: {fault}"
+        for form in (parameter.stored, parameter.leaf):
+            if any(isinstance(kind, S) and kind.dim >= len(parameter.shape) for kind in form):
+                yield f"{parameter.name} is {form}, but has {len(parameter.shape)} dims"
     yield from _name_faults(plan)
     yield from _figure_faults(plan)
 
@@ -72,6 +75,8 @@ def _figure_faults(plan: Plan) -> Iterator[str]:
     for number, share in enumerate(plan.shares):
         if max(share.flops, share.stored, share.used) > 1 + ROUNDING:
             yield f"shares.{number} is of more than the whole: {share}"
+    if plan.bound_s > (1 + ROUNDING) * plan.objective_s:
+        yield f"the bound, {plan.bound_s:g} s, is above the sum it bounds, {plan.objective_s:g} s"
     bounds = plan.bound_s, plan.bound_nbytes or 0.0
     if not all(map(math.isfinite, bounds)):  # a weak bound may lie below zero
         yield f"the bound is {bounds[0]} s, within {bounds[1]} bytes"

@@ -91,7 +91,7 @@ def _words(shape: tuple[int, ...], form: Sharding, mesh: Mesh) -> str:
     local = "x".join(map(str, _local(shape, form, mesh))) or "scalar"
     whole = "x".join(map(str, shape)) or "scalar"
     types = ", ".join(f"{kind} on {axis}" for kind, axis in zip(form, mesh.names, strict=True))
-    return f"{whole}: {types}; rank 0 holds {local}"
+    return f"{whole}: {types}; a rank holds {local}"
 
 
 def _local(shape: tuple[int, ...], form: Sharding, mesh: Mesh) -> tuple[int, ...]:

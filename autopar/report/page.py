@@ -162,7 +162,8 @@ class _Page:
             e = plan.estimate
             facts["compute"] = seconds(e.compute_s)
             facts["communication"] = f"{seconds(e.exposed_s)} + {seconds(e.hidden_s)} hidden"
-            facts["how sure"] = proof(plan.objective_s, plan.bound_s, plan.proof)
+            sure = proof(plan.objective_s, plan.bound_s, plan.proof)
+            facts["how sure"] = f"{sure}, by the solver's count"
         else:
             facts["schedule"] = f"{plan.schedule.name}, {plan.microbatches} microbatches"
             found = plan.prediction

@@ -12,7 +12,7 @@ from autopar.show.unsolved import HEADS, unsolved
 
 def why(found: Explanation) -> str:
     """One explanation; the alternatives fold away under its sentence."""
-    heads = ("", "way", *COSTS)
+    heads = ("", "way", found.unit, *COSTS[1:])
     rows = [
         (escape(label), _way(label, each), *_costs(found, each)) for label, each in labelled(found)
     ]

@@ -20,7 +20,8 @@ SAME = 1e-9
 """Relative difference of figures that is only rounding."""
 OF_PIPELINES = (
     "Of a pipeline, seconds of one rank are those of the worker that idles least, bytes those of the "
-    "fullest; what passes between workers is in the step alone."
+    "fullest; sums of gradients over microbatches and what passes between workers are in the step and "
+    "in its stages' seconds alone."
 )
 
 

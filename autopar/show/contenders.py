@@ -43,6 +43,9 @@ def contenders(found: Sequence[Named], limit: float | None = None) -> Renderable
     )
     times = dict.fromkeys(str(p.times) for _, p, _ in found if p is not None and p.times)
     timed = [Text(f"operators: {each}, where they were") for each in times]
+    plans = [plan for _, plan, _ in found if isinstance(plan, Plan)]
+    if any(plan.estimate.hidden_s > 0.0 for plan in plans):
+        timed.append(Text("A step leaves out what communication hides beside compute."))
     return Group(made, "", *limited, *timed, Text(_sentence(fits)), *remarks)
 
 

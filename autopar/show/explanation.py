@@ -72,7 +72,7 @@ def _legend(shown: Labelled) -> Table:
 def _table(found: Explanation, shown: Labelled) -> Table:
     """What each costs; below the chosen one, how much more."""
     name = f"{found.name}  ({found.path})" if found.name != found.path else found.path
-    made = table(name, found.kind, *COSTS, right=RIGHT)
+    made = table(name, found.kind, found.unit, *COSTS[1:], right=(found.unit, *RIGHT[1:]))
     for label, each in shown:
         if each.difference is not None:
             row(made, label, *costs_of(found, each, PARTS))

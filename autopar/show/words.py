@@ -15,9 +15,10 @@ from collections.abc import Collection, Iterator
 
 from autopar.graph import Graph, Node, Tensor
 from autopar.placement import I, R, S, Type
-from autopar.planning.posed import batch_inputs
+from autopar.planning.posed import batch_inputs, where_batch_is
 from autopar.plans.plan import ParameterPlan, Plan
 from autopar.rules import flops
+from autopar.rules.batch import BatchDims
 
 MOST, LEAST = 0.95, 0.05
 """Shares from which on the rest is not worth a word, and below which a part is not."""
@@ -35,17 +36,20 @@ def words(plan: Plan, graph: Graph, within: Collection[Node] | None = None) -> t
     `within`: only what these nodes do.
     """
     nodes = tuple(graph.nodes if within is None else within)
-    return tuple(_phrase(plan, graph, nodes, axis) for axis in range(len(plan.mesh)))
+    batch = where_batch_is(graph)
+    return tuple(_phrase(plan, graph, nodes, batch, axis) for axis in range(len(plan.mesh)))
 
 
-def _phrase(plan: Plan, graph: Graph, nodes: Nodes, axis: int) -> str:
+def _phrase(plan: Plan, graph: Graph, nodes: Nodes, batch: BatchDims, axis: int) -> str:
     if plan.mesh.sizes[axis] == 1:
         return "one device"
     work: Counter[str] = Counter()
     for node in nodes:
         weights = tuple(weights_of(node, graph))
         if weights:
-            work[_way(plan, graph, node, weights, axis)] += flops(node, graph)
+            split_by_samples = batch[node.name][len(node.operands)]
+            way = _way(plan, graph, node, weights, split_by_samples, axis)
+            work[way] += flops(node, graph)
     if not work:
         return REPLICATED
     return _listed(work, {way: _said(plan, graph, nodes, way, axis) for way in work})
@@ -79,14 +83,18 @@ def weights_of(node: Node, graph: Graph) -> Iterator[int]:
             yield place
 
 
-def _way(plan: Plan, graph: Graph, node: Node, weights: tuple[int, ...], axis: int) -> str:
-    """What an operator with a weight splits on an axis."""
+def _way(
+    plan: Plan, graph: Graph, node: Node, weights: tuple[int, ...], batch: S | None, axis: int
+) -> str:
+    """What an operator with a weight splits on an axis; `batch`: the split of its result by samples."""
     choice = plan.choice[node.name]
     if any(isinstance(choice.inputs[place][axis], S) for place in weights):
         return TENSOR
     kind = choice.outputs[0][axis]
     if not isinstance(kind, S):
         return REPLICATED
+    if batch is not None:
+        return DATA if choice.outputs[0].splits(batch, axis, plan.mesh) else SEQUENCE
     return DATA if _is_batch(graph, node.outputs[0], kind) else SEQUENCE
 
 
