@@ -141,8 +141,8 @@ def asked_of_pipelines(
     for name, usual in (("input", "global"), ("source", None), ("replan", True)):
         if others[name] != usual:
             raise InputError(
-                f"{argument(name, others[name])} is not there for pipelines yet; leave it out, or "
-                f"{argument('stages')}."
+                f"{argument(name, others[name])} is not there for pipelines yet; leave it out, "
+                "or stages."
             )
 
 
