@@ -25,6 +25,8 @@ def proof(cost_s: float, bound_s: float, by: Proof) -> str:
     """How far from optimal a cost can be at most, and who says so."""
     if by == "none":
         return "no bound is known"
+    if bound_s - cost_s > OPTIMAL * abs(cost_s):
+        return f"below its bound of {seconds(bound_s)}, which cannot be: see `autopar verify`"
     gap = max(0.0, cost_s - bound_s)
     if gap <= OPTIMAL * abs(cost_s):
         return f"optimal ({WORDS[by]})"
