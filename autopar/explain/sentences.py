@@ -77,7 +77,8 @@ def _because(difference: Difference) -> str:
     Nothing where a plan's file has another step and no part that is.
     """
     more = difference.figure("step").more or 0.0
-    told = _largest(tuple(_parts(difference)), more) or tuple(_coarse(difference))
+    parts = tuple(_parts(difference))
+    told = parts and (_largest(parts, more) or tuple(_coarse(difference)))
     causes, others = (
         _listed(_said(*each) for each in told if (each[0] * more > 0) == is_cause)
         for is_cause in (True, False)

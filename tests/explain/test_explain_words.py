@@ -247,3 +247,29 @@ def test_of_another_model() -> None:
         replace(plan, hardware="mine").explain("up", model, inputs, loss=loss)
     dear = plan.explain("up", model, inputs, loss=loss, hardware="cpu", rows=1)
     assert dear.chosen.plan is not None and dear.chosen.plan.hardware != plan.hardware
+
+
+def test_reasons_have_the_sign_and_size_of_what_they_explain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Flows that cancel are none by themselves: what hides less is told too, or all of it as one."""
+    one = hand_made.plan()
+    flows = one.estimate.flows
+    moved = tuple(
+        replace(flow, seconds=flow.seconds + (0.1 if place % 2 else -0.1))
+        for place, flow in enumerate(flows[: 2 * (len(flows) // 2)])
+    )
+    before, after = (
+        replace(one.estimate, flows=flows[: len(moved)]),
+        replace(one.estimate, flows=moved),
+    )
+    after = replace(after, exposed_s=after.exposed_s + 5e-3, hidden_s=after.hidden_s - 5e-3)
+    two = replace(one, estimate=before)
+    ways = (
+        Alternative("", "here", True, None, two, two.diff(two)),
+        Alternative("", "there", False, None, None, two.diff(replace(one, estimate=after))),
+    )
+    assert "and 5.0 ms less hides behind compute, though" in sentence("up", ways)
+    monkeypatch.setattr("autopar.explain.sentences.REASONS", 2)
+    said = sentence("up", ways)
+    assert "5.0 ms more, because communication that compute does not hide takes 5.0 ms more" in said
