@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.placement import S
+from autopar.conversion import collectives
 from autopar.plans.plan import Plan
 from tests import parity
 from tests.moved import MOVED
@@ -31,16 +31,15 @@ def test_on_two_axes(name: str, preset: str) -> None:
 
 
 def gathered(plan: Plan, name: str, axis: int = 0) -> list[str]:
-    """Activations that are communicated on an axis."""
-    case = parity.reference(name)
-    assert case.graph.loss is not None
+    """What is no parameter and is communicated on an axis, forward or backward."""
+    graph = parity.reference(name).graph
     moved = {
-        "loss" if c.tensor == case.graph.loss else c.tensor
+        "loss" if c.tensor == graph.loss else c.tensor
         for c in plan.conversions
-        if c.axis == axis
-        and case.graph.producer[c.tensor].op != "parameter"
-        and case.graph.producer[c.tensor].op != "input"
-        and str(c.source[axis]) not in ("R", "I", "N")
-        and not (isinstance(c.source[axis], S) and str(c.target[axis]) == "P")
+        if c.axis == axis and graph.producer[c.tensor].op != "parameter"
+        if any(
+            collectives(c.source[axis], c.target[axis], graph.tensors[c.tensor].differentiable)
+            or ()
+        )
     }
     return sorted(moved)
