@@ -4,9 +4,9 @@
 
 Every architecture of `tests/architectures`, tiny, in float64 (mixtral in float32), on one and two ranks
 under the solver's plan; transformers with blocks recomputed as well.  Some models, and those of
-`tests/heavy`, whose weights are most of what they need, also under presets on two ranks.  Counted is a
-whole step: forward, backward, SGD with momentum; gradients stay between steps and are set to zero, under
-presets they are dropped as well.
+`tests/heavy`, whose weights are most of what they need, also under presets on two ranks, a few on
+four.  Counted is a whole step: forward, backward, SGD with momentum; gradients stay between steps and
+are set to zero, under presets they are dropped as well.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import datetime
 import itertools
 import json
+import math
 import os
 import platform
 import sys
@@ -32,6 +33,9 @@ from tests.architectures import ARCHITECTURES, WORKAROUNDS
 from tests.pool import Pool
 
 PRESETS = ("ddp", "zero2", "fsdp")
+ON_FOUR = (("fsdp", (4,)), ("fsdp", (2, 2)), ("hsdp", (2, 2)), ("fsdp_megatron", (2, 2)))
+FEW = ("heavy.pairs", "heavy.encoder", "mlp", "llama")
+"""Those that are run on four ranks too."""
 PRESET_CASES = (
     *heavy.ALL, "mlp", "gpt2", "llama", "bert", "cnn",
     "architectures.gpt2", "architectures.t5", "architectures.vit", "architectures.dlrm",
@@ -59,6 +63,8 @@ class Row:
     preset: str = ""
     gradients: str = "kept"
     """Between steps: kept, or dropped."""
+    mesh: str = ""
+    """Of a preset."""
 
     @property
     def error(self) -> float:
@@ -78,13 +84,14 @@ def rows(name: str, pool: Pool) -> Iterator[Row]:
     """All plans of an architecture."""
     key = f"architectures.{name}"
     for ranks, mode in itertools.product((1, 2), _modes(key)):
-        yield _row(name, key, ranks, mode, pool)
+        yield _row(name, key, (ranks,), mode, pool)
 
 
 def rows_of_presets(key: str, pool: Pool) -> Iterator[Row]:
-    """Plans of presets on two ranks, with gradients that stay and that are dropped."""
-    for preset, mode, keeps in itertools.product(PRESETS, _modes(key), (True, False)):
-        yield _row(key, key, 2, mode, pool, preset, keeps)
+    """Plans of presets, with gradients that stay and that are dropped."""
+    places = [(preset, (2,)) for preset in PRESETS] + [*(ON_FOUR if key in FEW else ())]
+    for (preset, shape), mode, keeps in itertools.product(places, _modes(key), (True, False)):
+        yield _row(key, key, shape, mode, pool, preset, keeps)
 
 
 def _modes(key: str) -> tuple[Recompute | None, ...]:
@@ -97,20 +104,21 @@ def _modes(key: str) -> tuple[Recompute | None, ...]:
 def _row(
     name: str,
     key: str,
-    ranks: int,
+    shape: tuple[int, ...],
     mode: Recompute | None,
     pool: Pool,
     preset: str = "",
     keeps: bool = True,
 ) -> Row:
-    plan, work = peaks.planned(key, ranks, mode, preset)
+    ranks = math.prod(shape)
+    plan, work = peaks.planned(key, shape, mode, preset)
     found = pool.run(ranks, peaks.peaks, work, keeps, limit_s=LIMIT_S)[0]
     e = plan.estimate
     rest = e.parameter_nbytes + e.gradient_nbytes + e.optimizer_nbytes
     return Row(
         name, ranks, mode or "none", e.memory_nbytes, found.most, rest, found.rest,
         found.forward, found.backward, found.update, found.allocated,
-        preset, "kept" if keeps else "dropped",
+        preset, "kept" if keeps else "dropped", "x".join(map(str, shape)) if preset else "",
     )  # fmt: skip
 
 
@@ -122,13 +130,13 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     pool, found = Pool(), []
-    print(f"{'':26}{'ranks':>5}  {'recompute':10}{'plan':>12}{'counted':>12}  {'allocated':>18}")
+    print(f"{'':32}{'ranks':>5}  {'recompute':10}{'plan':>12}{'counted':>12}  {'allocated':>18}")
     for name, every in _asked(options.names, options.presets):
         for row in every(name, pool):
             found.append(row)
             print(
-                f"{row.model:18}{row.preset:8}{row.ranks:>5}  {row.recompute:10}{row.gradients:8}"
-                f"{row.plan:>12,}{row.counted:>12,}"
+                f"{row.model:18}{row.preset:14}{row.mesh or row.ranks:>5}  {row.recompute:10}"
+                f"{row.gradients:8}{row.plan:>12,}{row.counted:>12,}"
                 f"{row.error:>8.2%}{row.allocated:>12,}{row.short:>8.1%}",
                 flush=True,
             )
@@ -138,7 +146,7 @@ def main() -> None:
     pool.stop()
     worst = sorted(found, key=lambda row: -abs(row.error))
     named = ", ".join(
-        f"{r.model} {r.preset} on {r.ranks} {r.recompute} {r.gradients} {r.error:+.1%}"
+        f"{r.model} {r.preset} on {r.mesh or r.ranks} {r.recompute} {r.gradients} {r.error:+.1%}"
         for r in worst[:8]
     )
     print(f"{within(found)} within {AIM:.0%}; worst: {named}")

@@ -45,13 +45,14 @@ class Peaks:
 
 def planned(
     name: str,
-    ranks: int,
+    shape: int | tuple[int, ...],
     recompute: Recompute | None = None,
     preset: str = "",
     limit: float | None = None,
 ) -> tuple[Plan, parity.Work]:
-    """A plan of a case that remembers a momentum, as the steps do."""
-    case, mesh = parity.reference(name), Mesh.of(ranks)
+    """A plan of a case, on so many ranks or a mesh, that remembers a momentum, as the steps do."""
+    case = parity.reference(name)
+    mesh = Mesh.of(shape) if isinstance(shape, int) else Mesh.of(*shape)
     settings = Settings(
         optimizer="SGD",
         states=1.0,
@@ -62,7 +63,7 @@ def planned(
         memory_limit=limit,
     )
     plan = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved).plan
-    label = f"{name} on {ranks}, recompute {recompute}"
+    label = f"{name} on {mesh}, recompute {recompute}"
     return plan, parity.Work(
         name, label, plan.to_json(), emit(plan, case.graph, localize, case.saved)
     )

@@ -75,7 +75,7 @@ class Bucket:
     def _add(self, before: torch.Tensor, slot: Slot, gradient: torch.Tensor) -> None:
         """Add the sum of earlier backwards, once over all ranks: it may lie where this one will."""
         mine = slot.pieces.view(gradient)[self._own]
-        mine.add_(before.reshape(mine.shape))
+        mine.add_(slot.entry.padded(before).reshape(mine.shape))
 
     def launch(self) -> None:
         """Start the first collective, past hops that only slice; the others follow in `finish`."""

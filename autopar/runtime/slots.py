@@ -71,8 +71,8 @@ class Slot:
 
     @property
     def rests_in_step(self) -> bool:
-        """Whether what rests of a gradient has the shape of this rank's part in the step."""
-        return self.entry.is_plain and self.entry.exchange is None
+        """Whether what rests of a gradient is of this rank's part in the step, and may lie there."""
+        return self.entry.exchange is None
 
     def room(self, ranks: int, part: torch.Tensor, is_last: bool) -> torch.Tensor:
         """Where parts of so many ranks are gathered: in the leaf, if all of it comes in its order."""

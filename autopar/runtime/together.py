@@ -49,13 +49,21 @@ class Fetching:
         group = None if place is None else self.group_of[place]
         if place is None or group is None or (group.axis, group.target) != (where.name, target):
             return None
-        tensors = [self.inputs[member.name, group.hop] for member in group.members]
+        tensors = [self._taken(member.name, group.hop) for member in group.members]
         results = travel(tensors, where, group)
         _remember(tensors, results, where, group)
         for member, source, result in zip(group.members, tensors, results, strict=True):
             self.made[id(source)] = result
             self.offer(member.name, group.hop + 1, result)
         return self.made.pop(id(x))
+
+    def _taken(self, name: str, hop: int) -> torch.Tensor:
+        """What a group gathers; between hops nobody else need hold it any longer."""
+        if hop == 0:
+            return self.inputs[name, hop]
+        tensor = self.inputs.pop((name, hop))
+        del self.waiting[id(tensor)]
+        return tensor
 
 
 _FETCHING: ContextVar[Fetching | None] = ContextVar("fetching", default=None)

@@ -161,6 +161,15 @@ def test_a_limit_holds(pool: Pool, share: float) -> None:
     assert pool.run(2, peaks.peaks, made)[0].most <= limit
 
 
+def test_nothing_stays_of_what_is_gathered_between_two_axes(pool: Pool) -> None:
+    """A weight that is gathered over one axis, then over the other, leaves the whole alone."""
+    plan, made = peaks.planned("heavy.pairs", (2, 2), None, "fsdp")
+    found, e = pool.run(4, peaks.peaks, made)[0], plan.estimate
+    rest = e.memory_nbytes - e.activation_nbytes - e.working_nbytes
+    forward = rest + max(op.forward_nbytes for op in e.operators)
+    assert forward == pytest.approx(found.forward, rel=NEAR)
+
+
 def test_what_only_a_caller_holds_lives_as_long_as_its_variable(pool: Pool) -> None:
     """No loop overwrites a block's result where something is said between the blocks."""
     plan, made = peaks.planned("between", 1)

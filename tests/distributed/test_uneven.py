@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,15 @@ def test_random_plans(pool: Pool, name: str) -> None:
             for seed in range(EVERYDAY)
         ],
     )
+
+
+@pytest.mark.parametrize("name", daily(PADDED, ["uneven_regression"]))
+def test_gradients_add_up(pool: Pool, name: str) -> None:
+    """Over backwards, under plans whose gradients lie padded in their buckets."""
+    for shape, to in PADDED[name].items():
+        for seed in range(1, 1 + EVERYDAY):
+            work = parity.padded_work(name, shape, to, seed=seed)
+            pool.run(math.prod(shape), jobs.adding_up, work)
 
 
 @pytest.mark.slow

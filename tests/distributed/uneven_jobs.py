@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 import autopar
 from autopar.pads import exchanging_axis
 from autopar.runtime import checkpoint as runtime_checkpoint
-from tests import models
+from tests import models, parity
 from tests.capture.compare import eager_loss
 from tests.distributed.jobs import same_weights
 from tests.uneven import UNEVEN
@@ -183,3 +183,24 @@ def _compare(
         difference = (parameter.grad.full_tensor() - times * want[key]).abs().max()  # type: ignore[operator]
         assert float(difference) <= 1e-9 * scale, key
     parallel.zero_grad()
+
+
+def adding_up(work: parity.Work) -> None:
+    """Gradients that stay between backwards are added to, wherever they lie."""
+    parallel = parity.parallel_of(work)
+    batch = parity.reference(work.name).batches[0]
+    parallel(**batch).backward()
+    once = _whole_gradients(parallel)
+    for times in (2, 3):
+        parallel(**batch).backward()
+        for key, gradient in _whole_gradients(parallel).items():
+            parity.close(gradient, times * once[key], f"{key}, {times} times")
+    torch.optim.SGD(parallel.parameters()).zero_grad(set_to_none=False)
+    parallel(**batch).backward()
+    for key, gradient in _whole_gradients(parallel).items():
+        parity.close(gradient, once[key], f"{key}, from zero")
+
+
+def _whole_gradients(parallel: autopar.Parallel) -> dict[str, torch.Tensor]:
+    named = parallel.named_parameters()
+    return {key: p.grad.full_tensor().clone() for key, p in named if isinstance(p.grad, DTensor)}
