@@ -5,8 +5,8 @@
 Every architecture of `tests/architectures`, tiny, in float64 (mixtral in float32), on one and two ranks
 under the solver's plan; transformers with blocks recomputed as well.  Some models, and those of
 `tests/heavy`, whose weights are most of what they need, also under presets on two ranks, a few on
-four.  Counted is a whole step: forward, backward, SGD with momentum; gradients stay between steps and
-are set to zero, under presets they are dropped as well.
+four.  Counted is a whole step: forward, backward, SGD with momentum; between steps gradients stay and
+are set to zero, and are dropped, as `zero_grad()` does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ LIMIT_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Bytes of one plan on one rank, the first: of the highest point, and what rests in between."""
+    """Bytes of one plan on one rank, the first: of the highest point, and what rests in between
+    (`plan_rest` with gradients that stay)."""
 
     model: str
     ranks: int
@@ -83,8 +84,8 @@ Rows = Callable[[str, Pool], Iterator[Row]]
 def rows(name: str, pool: Pool) -> Iterator[Row]:
     """All plans of an architecture."""
     key = f"architectures.{name}"
-    for ranks, mode in itertools.product((1, 2), _modes(key)):
-        yield _row(name, key, (ranks,), mode, pool)
+    for ranks, mode, keeps in itertools.product((1, 2), _modes(key), (True, False)):
+        yield _row(name, key, (ranks,), mode, pool, keeps=keeps)
 
 
 def rows_of_presets(key: str, pool: Pool) -> Iterator[Row]:
@@ -116,7 +117,8 @@ def _row(
     e = plan.estimate
     rest = e.parameter_nbytes + e.gradient_nbytes + e.optimizer_nbytes
     return Row(
-        name, ranks, mode or "none", e.memory_nbytes, found.most, rest, found.rest,
+        name, ranks, mode or "none", e.memory_nbytes if keeps else e.dropping_nbytes, found.most,
+        rest, found.rest,
         found.forward, found.backward, found.update, found.allocated,
         preset, "kept" if keeps else "dropped", "x".join(map(str, shape)) if preset else "",
     )  # fmt: skip

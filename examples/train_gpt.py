@@ -184,7 +184,7 @@ def report(
     e = plan.estimate
     console.print(
         f"\nstep time: predicted {seconds(e.step_s)}, measured {seconds(step_s)}\n"
-        f"memory of the step per rank: predicted {nbytes(e.memory_nbytes)}; at most "
+        f"memory of the step per rank: predicted {nbytes(e.dropping_nbytes)}; at most "
         f"{peak}"
     )
     worst = max(abs(a - b) for a, b in zip(losses, expected, strict=True))

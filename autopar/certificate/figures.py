@@ -45,6 +45,8 @@ def _as_far(found: Plan, stated: Plan) -> Estimate:
         made = replace(made, parts=None)
     if stated.times is None and not stated.estimate.operators:
         made = replace(made, operators=())
+    if stated.estimate.absent_nbytes is None:
+        made = replace(made, absent_nbytes=None)
     return made
 
 

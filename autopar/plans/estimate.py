@@ -58,6 +58,9 @@ class Estimate:
     """None in plans that were written before this was recorded."""
     operators: tuple[OpTime, ...] = ()
     """Of each operator in a microbatch, without collectives; none in plans of before that."""
+    absent_nbytes: int | None = None
+    """So much less is in use at the highest point where gradients are dropped between steps: those that
+    are not there yet.  None in plans that were written before this was recorded."""
 
     @property
     def step_s(self) -> float:
@@ -65,8 +68,13 @@ class Estimate:
         return self.compute_s + self.exposed_s
 
     @property
+    def dropping_nbytes(self) -> int:
+        """Peak bytes on one rank where gradients are dropped between steps, as `zero_grad()` does."""
+        return self.memory_nbytes - (self.absent_nbytes or 0)
+
+    @property
     def memory_nbytes(self) -> int:
-        """Peak bytes on one rank."""
+        """Peak bytes on one rank, where gradients stay between steps."""
         return (
             self.parameter_nbytes
             + self.gradient_nbytes

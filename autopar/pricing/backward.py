@@ -18,14 +18,23 @@ from autopar.leaving import leaving
 from autopar.pricing.gathered import Gathered
 from autopar.pricing.keeps import moves_nothing
 from autopar.pricing.lives import Lives
-from autopar.pricing.messages import Collective, made_by
+from autopar.pricing.messages import Carried, made_by
 from autopar.pricing.recomputed import Form
 from autopar.pricing.rerun import Rerun, reruns
 
 
-def backward_levels(lives: Lives) -> list[int]:
-    """Of every place, the most bytes in use while its backward runs, besides what rests."""
-    return _Walk(lives).levels()
+@dataclass(frozen=True)
+class Back:
+    """By place: the most bytes in use while its backward runs, besides what rests."""
+
+    levels: list[int]
+    settled: list[int]
+    """Bytes of parameters' gradients that were there before: of those that were asked about."""
+
+
+def back(lives: Lives, awaited: Mapping[Form, int]) -> Back:
+    """The whole backward; `awaited`: bytes of the gradients that are asked about, by leaf."""
+    return _Walk(lives, awaited).run()
 
 
 @dataclass
@@ -77,8 +86,9 @@ class _Gradients:
 class _Walk:
     """From the last operator to the first."""
 
-    def __init__(self, lives: Lives) -> None:
+    def __init__(self, lives: Lives, awaited: Mapping[Form, int]) -> None:
         self._lives, self._keeps, self._graph = lives, lives.keeps, lives.graph
+        self._awaited, self._settled = awaited, 0
         self._gradients = _Gradients()
         self._reruns = reruns(lives)
         self._held = 0
@@ -89,20 +99,22 @@ class _Walk:
             self._held += nbytes
         self._held += sum(again.cached_nbytes for again in self._reruns.values())
 
-    def levels(self) -> list[int]:
-        """Bytes in use, by place."""
+    def run(self) -> Back:
+        """Place by place."""
         for form in self._results():
             self._gradients.give(form, self._gradients.new(self._nbytes(form)), 0)
         for conversion in reversed(self._lives.leaving):
-            self._convert(Collective((conversion,), 0, 0))
+            self._convert(Carried((conversion,), 0, 0))
         found = [0] * len(self._graph.nodes)
+        settled = [0] * len(self._graph.nodes)
         for place in reversed(range(len(self._graph.nodes))):
+            settled[place] = self._settled
             if place in self._reruns:
                 found[place] = self._run_again(self._reruns[place]) + self._gathered.there(place)
             node = self._graph.nodes[place]
             if not node.is_leaf:
                 found[place] = max(found[place], self._back(node, place))
-        return found
+        return Back(found, settled)
 
     def _kept(self) -> Iterator[tuple[int, int]]:
         """What the forward leaves, with the place in whose backward it goes."""
@@ -150,6 +162,7 @@ class _Walk:
             arrived = self._gradients.take(form)
             if arrived is not None:
                 self._gradients.drop(arrived)  # added to the parameter's
+                self._settled += self._awaited.get(form, 0)
         return level
 
     def _made(self, node: Node, arrived: list[int | None]) -> dict[Form, int]:
@@ -173,7 +186,7 @@ class _Walk:
     def _give(self, form: Form, memory: int) -> int:
         return self._held + self._gradients.give(form, memory, self._nbytes(form))
 
-    def _convert(self, collective: Collective) -> int:
+    def _convert(self, collective: Carried) -> int:
         """From the gradients of what conversions made to those of what it was made of."""
         taken = [(c, self._gradients.take(made_by(c))) for c in collective.conversions]
         arrived = [(c, memory) for c, memory in taken if memory is not None]
@@ -190,10 +203,10 @@ class _Walk:
         return max(level, *(self._give(source, memory) for source, memory in made))
 
     @cached_property
-    def _converted(self) -> Mapping[int, list[Collective]]:
+    def _converted(self) -> Mapping[int, list[Carried]]:
         """By the place at which they stand, in the order of the backward."""
         of = {made_by(c): each for each in self._lives.collectives for c in each.conversions}
-        found: defaultdict[int, dict[int, Collective]] = defaultdict(dict)
+        found: defaultdict[int, dict[int, Carried]] = defaultdict(dict)
         for place, conversion in reversed(self._lives.converted):
             collective = of[made_by(conversion)]
             found[place][id(collective)] = collective

@@ -29,6 +29,7 @@ from autopar.pricing.parameters import (
     StorageBytes,
     gradient_shares,
     storage_nbytes,
+    travels,
 )
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import again
@@ -66,7 +67,13 @@ def estimate(
     hidden_s = min(sum(hideable.values()), parts.covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     bytes_of = [storage_bytes(leaf[p.name], p, prices, graph) for p in parameters]
-    moments = Moments(Keeps(graph, shardings, conversions, mesh, saved, run_again, precision))
+    fresh = {
+        (leaf[p.name].name, p.leaf): nbytes.gradient
+        for p, nbytes in zip(parameters, bytes_of, strict=True)
+        if prices.microbatches == 1 and not travels(p.stored, p.leaf, leaf[p.name].pads, mesh)
+    }
+    keeps = Keeps(graph, shardings, conversions, mesh, saved, run_again, precision)
+    moments = Moments(keeps, fresh)
     return Estimate(
         compute_s=parts.forward_s + parts.backward_s + parts.update_s,
         exposed_s=sum(flow.seconds for flow in flows) - hidden_s,
@@ -80,6 +87,7 @@ def estimate(
         in_flight=in_flight,
         operators=op_times(spent, moments),
         parts=parts,
+        absent_nbytes=moments.absent_nbytes,
     )
 
 

@@ -18,7 +18,7 @@ from autopar.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.placement import Sharding
 from autopar.plans.plan import Conversion, Plan
 from autopar.pricing.keeps import Keeps
-from autopar.pricing.messages import Collective, collectives, made_by
+from autopar.pricing.messages import Carried, collectives, made_by
 from autopar.pricing.operators import split
 from autopar.pricing.recomputed import Form, again
 
@@ -210,7 +210,7 @@ class Lives:
             first |= dict.fromkeys(forms, min((first[form] for form in forms), default=0))
 
     @cached_property
-    def collectives(self) -> tuple[Collective, ...]:
+    def collectives(self) -> tuple[Carried, ...]:
         """Conversions as they are carried out."""
         keeps = self.keeps
         return tuple(collectives(self.graph, keeps.conversions, keeps.mesh, keeps.precision))

@@ -21,8 +21,8 @@ from autopar.pricing.operators import local_nbytes
 
 
 @dataclass(frozen=True)
-class Collective:
-    """Conversions that travel together, or one that travels alone."""
+class Carried:
+    """Conversions that one collective carries: several weights', or a single one."""
 
     conversions: tuple[Conversion, ...]
     gather_nbytes: int
@@ -33,7 +33,7 @@ class Collective:
 
 def collectives(
     graph: Graph, conversions: tuple[Conversion, ...], mesh: Mesh, precision: str
-) -> Iterator[Collective]:
+) -> Iterator[Carried]:
     """All of them; those of several weights first."""
     messages = _Messages(graph, mesh, precision)
     steps: defaultdict[str, list[Conversion]] = defaultdict(list)
@@ -60,7 +60,7 @@ class _Messages:
     mesh: Mesh
     precision: str
 
-    def of(self, conversions: tuple[Conversion, ...]) -> Collective:
+    def of(self, conversions: tuple[Conversion, ...]) -> Carried:
         """Bytes of one rank; what does not gather takes none."""
         gathers = [c for c in conversions if self._is_gather(c)]
         apart = sum(self._nbytes(c) for c in gathers if not self._leads(c))
@@ -68,7 +68,7 @@ class _Messages:
         copied = sum(map(self._reduced_nbytes, reduced))
         if len(reduced) == 1 or copied > NBYTES:
             copied = sum(self._reduced_nbytes(c) for c in reduced if not self._is_ready(c))
-        return Collective(conversions, apart, copied)
+        return Carried(conversions, apart, copied)
 
     def _is_gather(self, c: Conversion) -> bool:
         return isinstance(c.source[c.axis], S) and not isinstance(c.target[c.axis], S)

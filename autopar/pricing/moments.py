@@ -6,14 +6,15 @@ In the forward a storage is in use from the operator that makes it until its var
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
-from autopar.pricing.backward import backward_levels
+from autopar.pricing.backward import Back, back
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.lives import Lives
+from autopar.pricing.recomputed import Form
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Moments:
     """The lives of all storages, counted in places of operators."""
 
     keeps: Keeps
+    fresh: Mapping[Form, int] = field(default_factory=dict)
+    """Bytes of the parameters' gradients that a backward gives memory of their own, by leaf."""
 
     @cached_property
     def lives(self) -> Lives:
@@ -38,29 +41,39 @@ class Moments:
     @property
     def most_nbytes(self) -> int:
         """The highest point of both passes."""
-        return max((level for levels in self._levels for level in levels), default=0)
+        return max((0, *self._forward, *self._back.levels))
+
+    @property
+    def absent_nbytes(self) -> int:
+        """By so much the highest point is lower where those gradients are dropped between steps."""
+        awaited = sum(self.fresh.values())
+        forward = (level - awaited for level in self._forward)
+        each = zip(self._back.levels, self._back.settled, strict=True)
+        return self.most_nbytes - max((0, *forward, *(b + s - awaited for b, s in each)))
 
     def by_node(self) -> dict[str, Moment]:
         """Of every operator, in order."""
-        forward, backward = self._levels
         return {
-            node.name: Moment(forward[place], backward[place])
+            node.name: Moment(self._forward[place], self._back.levels[place])
             for place, node in enumerate(self.keeps.graph.nodes)
             if not node.is_leaf
         }
 
     @cached_property
-    def _levels(self) -> tuple[list[int], list[int]]:
-        """Of all places, forward and backward."""
+    def _forward(self) -> list[int]:
+        """Of all places."""
         changes = [0] * (self.lives.end + 2)
         for first, last, nbytes in self._in_forward():
             changes[first] += nbytes
             changes[last + 1] -= nbytes
-        forward = [
+        return [
             level + self.lives.forward_nbytes(place)
             for place, level in enumerate(accumulate(changes[:-1]))
         ]
-        return forward, backward_levels(self.lives)
+
+    @cached_property
+    def _back(self) -> Back:
+        return back(self.lives, self.fresh)
 
     def _in_forward(self) -> Iterator[tuple[int, int, int]]:
         """First and last place of everything, and bytes."""

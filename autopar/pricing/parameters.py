@@ -263,4 +263,13 @@ def storage_nbytes(
         return StorageBytes(stored + gathered, 0, 0)
     older = (prices.versions - 1) * leaf
     states = int(prices.states * stored) if is_reached else 0
-    return StorageBytes(stored + gathered + older, int(prices.at_rest(leaf, tensor)), states)
+    has_gradient = is_reached or travels(storage.stored, storage.leaf, tensor.pads, mesh)
+    gradient = int(prices.at_rest(leaf, tensor)) if has_gradient else 0
+    return StorageBytes(stored + gathered + older, gradient, states)
+
+
+def travels(stored: Sharding, leaf: Sharding, pads: tuple[Pad, ...], mesh: Mesh) -> bool:
+    """Whether a parameter's gradient has a place in a bucket, which stays and always is there."""
+    steps = zip(mesh.sizes, stored, leaf, strict=True)
+    is_carried = any(size > 1 and rests != used for size, rests, used in steps)
+    return is_carried or exchanging_axis(stored, pads, mesh) is not None

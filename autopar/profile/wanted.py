@@ -28,6 +28,8 @@ from cost_models.measured.timer import Effort
 
 AGAIN = 4
 """Plans that are made, at most, until all that the best one runs has been timed."""
+AT_ONCE = 128
+"""Calls after which times are written: whoever stops a run of minutes loses those of the last ones."""
 
 
 Pairs = dict[str, tuple[LocalCall, Call]]
@@ -96,11 +98,13 @@ def _until_known(pairs: Pairs, make: Callable[[], Made], timing: Timing) -> Want
         left = [pair for text, pair in pairs.items() if text not in done]
         if left:
             timing.tell(f"timing {len(left)} distinct calls on {setting} ...")
-            found, failed = measure(left, setting, timing.effort, timing.imports)
+        for start in range(0, len(left), AT_ONCE):
+            some = left[start : start + AT_ONCE]
+            found, failed = measure(some, setting, timing.effort, timing.imports)
             store.write(setting, found)
             timed += found
             refused += failed
-            done |= {call.text for _, call in left}
+            done |= {call.text for _, call in some}
         with timing.during("planning with these times"):
             made = make()
         pairs = _of_plans(made)

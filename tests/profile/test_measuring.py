@@ -24,7 +24,7 @@ from autopar.planning.posed import Compilation
 from autopar.plans.plan import Plan
 from autopar.pricing.operators import call_of
 from autopar.pricing.timed import refuse_fewer_threads, setting_here, times_for
-from autopar.profile import Timing, Wanted, measure, profile
+from autopar.profile import Timing, Wanted, measure, profile, wanted
 from autopar.profile.bench import COLD_NBYTES, Pool, bench
 from autopar.request.options import Options
 from autopar.rules import LocalCall, local_call
@@ -106,6 +106,28 @@ def test_a_plan_takes_measured_seconds_and_says_so(made: Compilation, tmp_path: 
     assert "measured" in {each["source"] for each in told}
     shown = to_text(header(plan))
     assert f"{count} measured" in shown and str(setting).split(",")[0] in shown
+
+
+def test_a_run_that_is_stopped_keeps_what_it_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, setting = tmp_path / "times.sqlite", setting_here(CPU, ONE)
+    model, inputs, loss = mlp()
+    began: list[int] = []
+
+    def stopped(pairs: Any, *rest: Any) -> Any:
+        began.append(len(pairs))
+        if len(began) == 3:
+            raise KeyboardInterrupt
+        return measure(pairs, *rest)
+
+    monkeypatch.setattr(wanted, "AT_ONCE", 2)
+    monkeypatch.setattr(wanted, "measure", stopped)
+    compiler, graph = captured_by(model, ONE, inputs, CPU, Options(loss=loss))
+    with pytest.raises(KeyboardInterrupt):
+        profile(compiler, graph, Timing(path, setting, effort=QUICK))
+    assert began == [2, 2, 2]
+    assert len(Database(path).read(setting)) == 4
 
 
 def test_without_a_database_all_is_modelled(made: Compilation) -> None:
