@@ -18,10 +18,10 @@ from autopar.pricing.operators import local_nbytes
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import ALL, Routes
 
-LITTLE = 0.25
-"""Overlap that is no reason for more buckets: where two ranks take two cores, calibrations find 0.05 to
-0.5.  ViT took 1.02 to 1.06 times as long as DDP there with one share, 1.04 to 1.06 with two, 1.07 to
-1.10 with four, where two were priced lowest at an overlap of 0.19."""
+LITTLE = 0.5
+"""Overlap that is no reason for more buckets: where two ranks take two cores, next to nothing hides, but
+calibrations find 0.05 to 0.42.  ViT took 1.02 to 1.06 times as long as DDP there with one share, 1.04 to
+1.06 with two, 1.07 to 1.10 with four, where two were priced lowest at an overlap of 0.19."""
 
 
 @dataclass(frozen=True, slots=True)

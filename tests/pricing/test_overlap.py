@@ -12,6 +12,7 @@ import autopar
 from autopar.buckets import SHARES
 from autopar.plans.estimate import Estimate
 from autopar.plans.plan import Plan
+from autopar.pricing.parameters import LITTLE
 from cost_models.hardware import load
 
 LAYERS, WIDTH, ROWS = 12, 512, 4096
@@ -80,9 +81,9 @@ def test_where_nothing_hides_fewer_buckets_spare_latencies(monkeypatch: pytest.M
 
 
 def test_little_overlap_is_no_reason_for_more_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert planned(0.5).buckets == 2
-    monkeypatch.setattr("autopar.pricing.parameters.LITTLE", 0.6)
-    assert planned(0.5).buckets == 1
+    assert planned(LITTLE).buckets == 2
+    monkeypatch.setattr("autopar.pricing.parameters.LITTLE", LITTLE + 0.1)
+    assert planned(LITTLE).buckets == 1
 
 
 def test_the_solver_counts_every_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
