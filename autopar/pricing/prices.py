@@ -196,7 +196,8 @@ class Prices:
 
 
 def _seconds_of(work: Work, device: Device) -> float:
-    return op_seconds(work.flops, work.nbytes, work.dtype, device, work.op, work.direction)
+    own = op_seconds(work.flops, work.nbytes, work.dtype, device, work.op, work.direction)
+    return own + (work.calls - 1) * device.launch_s
 
 
 def regathered(step: Step, tensor: Tensor, mesh: Mesh) -> tuple[Traffic, ...]:

@@ -98,7 +98,7 @@ def costs(plan: Plan) -> Table:
         "peak": e.memory_nbytes,
     }
     if e.absent_nbytes:
-        kept["peak, gradients dropped between steps"] = e.dropping_nbytes
+        kept["peak, gradients dropped"] = e.dropping_nbytes
     made = table("predicted step, on one rank", "time", "seconds", "memory", "bytes",
                  right=("seconds", "bytes"))  # fmt: skip
     left = [(name, seconds(value)) for name, value in spent.items()]

@@ -34,13 +34,17 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a roofline knows of one pass: operations, bytes that are read and written, and whose."""
+    """What a roofline knows of one pass: operations, bytes that are read and written, and whose.
+
+    `calls`: of the framework's operators, where it is made of several.
+    """
 
     flops: float
     nbytes: float
     dtype: str
     op: str = ""
     direction: Direction = "forward"
+    calls: int = 1
 
 
 @dataclass(frozen=True, slots=True)

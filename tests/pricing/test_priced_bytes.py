@@ -10,16 +10,17 @@ from torch import nn
 
 import autopar
 from autopar.capture import capture
+from autopar.experts import routed_experts
 from autopar.graph import Tensor
 from autopar.mesh import Mesh
 from autopar.placement import R, Sharding
 from autopar.plans.plan import OpSharding, Plan
-from autopar.pricing.operators import moved_nbytes, unread_nbytes
+from autopar.pricing.operators import EXPERT_CALLS, moved_nbytes, unread_nbytes
 from autopar.pricing.parameters import summed_seconds
 from autopar.pricing.prices import Prices
 from cost_models.hardware import load
 
-ROWS, WIDTH = 64, 8
+ROWS, WIDTH, EXPERTS = 64, 8, 4
 
 
 class Lookup(nn.Module):
@@ -70,3 +71,31 @@ def test_weights_in_float32_are_updated_as_such() -> None:
     parts = [plan(precision).estimate.parts for precision in (None, "bfloat16")]
     assert parts[0] is not None and parts[1] is not None
     assert parts[0].update_s == pytest.approx(parts[1].update_s)
+
+
+class Mixture(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(EXPERTS, 2 * WIDTH, WIDTH))
+        self.down = nn.Parameter(torch.randn(EXPERTS, WIDTH, 2 * WIDTH))
+
+    def forward(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        return routed_experts(x, chosen, shares, self.up, self.down, "silu").square().mean()
+
+
+def test_every_expert_costs_calls_however_few_tokens_come() -> None:
+    """Split among ranks, each goes through its own."""
+    inputs = {
+        "x": torch.randn(ROWS, WIDTH),
+        "chosen": torch.zeros(ROWS, 1, dtype=torch.long),
+        "shares": torch.ones(ROWS, 1),
+    }
+    hardware, found = load("cpu"), {}
+    for ranks in (1, 2):
+        pinned = {"param:up": "[S(0)]", "param:down": "[S(0)]"} if ranks > 1 else {}
+        plan = autopar.plan(Mixture(), (ranks,), inputs, hardware=hardware, constraints=pinned)
+        assert isinstance(plan, Plan)
+        (timed,) = (op for op in plan.estimate.operators if "routed_experts" in op.node)
+        found[ranks] = timed.forward_s / hardware.device_shared_by(ranks).launch_s
+    assert found[1] > EXPERTS * EXPERT_CALLS[0]
+    assert EXPERTS * EXPERT_CALLS[0] / 2 < found[2] < found[1]
