@@ -92,7 +92,7 @@ def test_every_expert_costs_calls_however_few_tokens_come() -> None:
     }
     hardware, found = load("cpu"), {}
     for ranks in (1, 2):
-        pinned = {"param:up": "[S(0)]", "param:down": "[S(0)]"} if ranks > 1 else {}
+        pinned = {"up": "[S(0)]", "down": "[S(0)]"} if ranks > 1 else {}
         plan = autopar.plan(Mixture(), (ranks,), inputs, hardware=hardware, constraints=pinned)
         assert isinstance(plan, Plan)
         (timed,) = (op for op in plan.estimate.operators if "routed_experts" in op.node)
