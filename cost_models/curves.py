@@ -86,6 +86,11 @@ def share(
     return between(curve.forward if direction == "forward" else curve.backward, nbytes)
 
 
+def is_known(curves: Iterable[Curve], op: str) -> bool:
+    """Whether an operator has a curve: it was timed with all that it calls."""
+    return operator(op) in {curve.operator for curve in curves}
+
+
 def operator(op: str) -> str:
     """The name that a curve has for ``aten.mm.default``: that of the operator it is timed as.
 

@@ -11,6 +11,7 @@ from autopar.conversion import Step, Traffic
 from autopar.graph import Tensor
 from autopar.mesh import Mesh
 from cost_models.collectives import axis_link, collective_seconds, lateness
+from cost_models.curves import is_known
 from cost_models.hardware import Device, Hardware, Link
 from cost_models.measured import Times, Work
 from cost_models.ops import (
@@ -197,6 +198,8 @@ class Prices:
 
 def _seconds_of(work: Work, device: Device) -> float:
     own = op_seconds(work.flops, work.nbytes, work.dtype, device, work.op, work.direction)
+    if work.calls == 1 or is_known(device.curves, work.op):
+        return own
     return own + (work.calls - 1) * device.launch_s
 
 

@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -64,7 +64,7 @@ class Times:
         if timed is not None:
             backward_s = 0.0 if timed.backward is None else timed.backward.seconds
             return Answer(timed.forward.seconds, backward_s, "measured")
-        near = tuple(self._near(call))
+        near = tuple((distance, _made_of(call, timed)) for distance, timed in self._near(call))
         goes_back = call.backward is not None
         if not near or (goes_back and not any(t.backward is not None for _, t in near)):
             return modelled(call, model)
@@ -87,6 +87,15 @@ def modelled(call: Call, model: Model) -> Answer:
     """By the roofline alone."""
     backward_s = 0.0 if call.backward is None else model(call.backward)
     return Answer(model(call.forward), backward_s, "modelled")
+
+
+def _made_of(call: Call, timed: Timed) -> Timed:
+    """A call of the same family, of as many of the framework's calls: a database does not keep these."""
+    back, like = timed.call.backward, call.backward
+    if back is not None and like is not None:
+        back = replace(back, calls=like.calls)
+    forward = replace(timed.call.forward, calls=call.forward.calls)
+    return replace(timed, call=replace(timed.call, forward=forward, backward=back))
 
 
 def _by_distance(pair: tuple[float, Timed]) -> tuple[float, str]:

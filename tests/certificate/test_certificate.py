@@ -344,7 +344,7 @@ def test_a_gather_that_is_not_repeated(forced: Made) -> None:
 @pytest.mark.parametrize(
     "figure",
     ["compute_s", "exposed_s", "parameter_nbytes", "gradient_nbytes", "optimizer_nbytes",
-     "activation_nbytes", "working_nbytes"],
+     "activation_nbytes", "working_nbytes", "absent_nbytes"],
 )  # fmt: skip
 def test_figures_of_the_estimate(forced: Made, figure: str) -> None:
     failed = forced.refused(scale("estimate", figure, by=2))

@@ -28,7 +28,7 @@ ELSEWHERE = replace(HERE, device="another cpu")
 
 
 def model(work: Work) -> float:
-    return 1e-6 + work.flops / 1e9 + work.nbytes / 1e10
+    return work.calls * 1e-6 + work.flops / 1e9 + work.nbytes / 1e10
 
 
 def call(size: float, family: str = "mm") -> Call:
@@ -67,6 +67,25 @@ def test_other_sizes_keep_the_ratio_to_the_roofline() -> None:
     assert answer.source == "interpolated" and wanted.backward is not None
     assert answer.forward_s == pytest.approx(3 * model(wanted.forward))
     assert answer.backward_s == pytest.approx(6 * model(wanted.backward))
+
+
+def test_what_is_made_of_several_calls_is_compared_as_such(tmp_path: Path) -> None:
+    """The roofline of a known size has as many as the wanted one: a database keeps no count."""
+
+    def of_many(made: Call) -> Call:
+        assert made.backward is not None
+        forward, backward = replace(made.forward, calls=9), replace(made.backward, calls=99)
+        return replace(made, forward=forward, backward=backward)
+
+    known, wanted = of_many(call(32)), of_many(call(45))
+    assert known.backward is not None and wanted.backward is not None
+    passes = Pass(3 * model(known.forward), 0.1), Pass(5 * model(known.backward), 0.1)
+    store = Database(tmp_path / "times.sqlite")
+    store.write(HERE, [Timed(known, *passes, 9, "2026-11-25")])
+    answer = Times(HERE, store.read(HERE)).of(wanted, model)
+    assert answer.source == "interpolated"
+    assert answer.forward_s == pytest.approx(3 * model(wanted.forward))
+    assert answer.backward_s == pytest.approx(5 * model(wanted.backward))
 
 
 def test_nearer_sizes_count_more() -> None:

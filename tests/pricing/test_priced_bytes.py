@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -18,7 +19,9 @@ from autopar.plans.plan import OpSharding, Plan
 from autopar.pricing.operators import EXPERT_CALLS, moved_nbytes, unread_nbytes
 from autopar.pricing.parameters import summed_seconds
 from autopar.pricing.prices import Prices
+from cost_models.curves import Curve
 from cost_models.hardware import load
+from cost_models.measured import Work
 
 ROWS, WIDTH, EXPERTS = 64, 8, 4
 
@@ -99,3 +102,18 @@ def test_every_expert_costs_calls_however_few_tokens_come() -> None:
         found[ranks] = timed.forward_s / hardware.device_shared_by(ranks).launch_s
     assert found[1] > EXPERTS * EXPERT_CALLS[0]
     assert EXPERTS * EXPERT_CALLS[0] / 2 < found[2] < found[1]
+
+
+def test_a_curve_of_its_own_has_an_operators_calls() -> None:
+    work = Work(0.0, 4e6, "float32", "autopar.routed_experts.default", calls=100)
+    hardware, points = load("cpu"), ((1e6, 1.0), (1e8, 1.0))
+    known = Curve("routed_experts", "float32", points, points)
+    device = replace(hardware.device, curves=())
+    seconds = {
+        curves: Prices(
+            Mesh.of(1), replace(hardware, device=replace(device, curves=curves))
+        ).own(work)
+        for curves in ((), (known,))
+    }  # fmt: skip
+    launched = 99 * Prices(Mesh.of(1), replace(hardware, device=device)).device.launch_s
+    assert seconds[()] == pytest.approx(seconds[known,] + launched)
