@@ -21,9 +21,9 @@ class Device:
 
     `flops_per_s` is the peak by dtype name; the efficiencies are the share of the peak that large
     operators reach.  `launch_s` is spent on every operator call; `overlap` is the share of
-    communication beside as much compute that costs nothing.  The first `cache_bytes` that an
-    operator moves go at `cache_bytes_per_s`, the rest at `bytes_per_s`; without a cache all of them
-    do.  `curves` say how much of this roofline's speed the operators reach that were timed.
+    communication beside as much compute that costs nothing, on links that do not say it themselves.
+    The first `cache_bytes` that an operator moves go at `cache_bytes_per_s`, the rest at
+    `bytes_per_s`; without a cache all of them do.  `curves` say how much of this roofline's speed the operators reach that were timed.
 
     Ranks are never equally fast.  `behind` is the share of its own compute for which a rank waits for
     slower ones in the course of a step; `late_s` is what a message takes besides that compute waits
@@ -123,6 +123,9 @@ class Link:
     gives a device all of it, whoever it talks to."""
     at_least: bool = False
     """Times did not rise with the bytes: `bytes_per_s` is what the largest message proves."""
+    overlap: float | None = None
+    """The share of gradients' sums on this link, beside as much compute, that costs nothing; None: the
+    device's own.  What they cost goes with their bytes, so a slow link hides more of its time."""
     levels: tuple[Level, ...] = field(default=(), metadata={"derived": True})
     """Of a mesh axis, where algorithms besides the ring may be taken; no profile writes this."""
     algorithms: tuple[str, ...] = field(default=(), metadata={"derived": True})
@@ -134,6 +137,8 @@ class Link:
         yield f"{name}.latency_s", self.latency_s, "zero or more"
         yield f"{name}.alone_bytes_per_s", self.alone_bytes_per_s, "zero or more"
         yield f"{name}.neighbours", self.neighbours, "zero or more"
+        if self.overlap is not None:
+            yield f"{name}.overlap", self.overlap, "between 0 and 1"
         for fit in self.fits:
             yield f"{name}.fits.bytes_per_s", fit.bytes_per_s, "positive"
             yield f"{name}.fits.latency_s", fit.latency_s, "zero or more"

@@ -23,6 +23,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "bool": (bool,),
     "float": (int, float),
+    "float | None": (int, float),
     "Mapping[str, float]": (dict,),
     "tuple[Fit, ...]": (list,),
     "tuple[Curve, ...]": (list,),
@@ -34,6 +35,7 @@ _WORDS = {
     "int": "a whole number",
     "bool": "true or false",
     "float": "a number",
+    "float | None": "a number",
     "tuple[Fit, ...]": "a list of tables",
     "tuple[Curve, ...]": "a list of tables",
     "Points": "a list of pairs of bytes and shares",
@@ -199,6 +201,8 @@ def _lines(hardware: Hardware) -> Iterator[str]:
             yield _line("neighbours", link.neighbours)
         if link.at_least:
             yield _line("at_least", link.at_least)
+        if link.overlap is not None:
+            yield _line("overlap", link.overlap)
         for fit in link.fits:
             yield f"\n[[{name}.fits]]"
             yield from (

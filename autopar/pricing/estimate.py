@@ -103,7 +103,7 @@ def parts_of(
     backward_s = sum(each.backward_s for each in spent.values())
     backward_s += sum(spent[name].forward_s for name in sorted(computed_again))
     forward_s = sum(each.forward_s for each in spent.values())
-    covers_s = prices.hidden_share * backward_s
+    covers_s = prices.covering_share * backward_s
     for part in (*issued.step, *issued.microbatch):
         if part.direction == "forward":
             forward_s += prices.copied(part)
@@ -147,7 +147,7 @@ def hideable_by_axis(
         early = in_buckets(parts, shares)[:-1]
         if early:
             early_s = sum(map(prices.collective, early))
-            found[prices.mesh.names[axis]] += prices.hidden_share * early_s
+            found[prices.mesh.names[axis]] += prices.hidden_share(axis) * early_s
     return dict(found)
 
 

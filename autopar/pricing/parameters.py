@@ -122,23 +122,22 @@ def gradient_shares(graph: Graph, prices: Prices) -> int:
     """How many buckets gradients make at least: as many as leave least of their sums to be waited for.
 
     The last bucket hides nothing, and each has a latency.  They are priced as all-reduces on the axis
-    where these take longest.
+    where most of these is waited for.
     """
-    hidden_share = prices.hidden_share if prices.hidden_share >= LITTLE else 0.0
     axes = [axis for axis, size in enumerate(prices.mesh.sizes) if size > 1]
     sizes = _gradient_sizes(graph)
     if not axes or sum(sizes) >= NBYTES * SHARES[0]:
         return SHARES[0]
 
-    def waited_s(shares: int) -> float:
-        filled = _filled(sizes, shares)
+    def waited_s(axis: int, shares: int) -> float:
         every = [
-            max(prices.collective(Traffic(axis, "all_reduce", "backward", nbytes)) for axis in axes)
-            for nbytes in filled
+            prices.collective(Traffic(axis, "all_reduce", "backward", nbytes))
+            for nbytes in _filled(sizes, shares)
         ]
-        return sum(every) - hidden_share * sum(every[:-1])
+        hidden_share = prices.hidden_share(axis)
+        return sum(every) - (hidden_share if hidden_share >= LITTLE else 0.0) * sum(every[:-1])
 
-    return min(SHARES, key=waited_s)
+    return min(SHARES, key=lambda shares: max(waited_s(axis, shares) for axis in axes))
 
 
 @dataclass(frozen=True)
@@ -200,8 +199,10 @@ def storage_seconds(
         size = travelling.weights_nbytes if gathers else travelling.gradients_nbytes
         return prices.in_buckets(part, size)
 
-    every_s, hideable_s = sum(map(seconds, issued)), sum(map(seconds, hideable))
-    hideable_s *= travelling.early * prices.hidden_share
+    every_s = sum(map(seconds, issued))
+    hideable_s = travelling.early * sum(
+        prices.hidden_share(part.axis) * seconds(part) for part in hideable
+    )
     copies = sum(map(prices.copied, issued))
     return StorageSeconds(update + copies + every_s - hideable_s, hideable_s)
 

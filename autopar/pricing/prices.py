@@ -113,14 +113,19 @@ class Prices:
         """Seconds that one rank spends on so many sends to other stages, or receives from them."""
         return messages_seconds(count, self.paced)
 
-    @property
-    def hidden_share(self) -> float:
-        """Of the gradients' reduction beside as much compute, the share that costs nothing.
+    def hidden_share(self, axis: int) -> float:
+        """Of the gradients' reduction on this axis beside as much compute, the share that costs nothing.
 
-        The rest is what they take from each other: a CPU's cores, a GPU's memory bandwidth.  So of
-        communication this share hides, under this share of the backward at most.
+        The rest is what they take from each other: a CPU's cores, a GPU's memory bandwidth.
         """
-        return self.device.overlap
+        own = self.links[axis].overlap
+        return self.device.overlap if own is None else own
+
+    @cached_property
+    def covering_share(self) -> float:
+        """Of the backward, the share under which reductions hide at most: the largest axis' own."""
+        axes = [axis for axis, size in enumerate(self.mesh.sizes) if size > 1]
+        return max(map(self.hidden_share, axes), default=self.device.overlap)
 
     def at_rest(self, nbytes: float, tensor: Tensor) -> float:
         """Bytes that are so many in the step, at the precision in which the parameter rests."""

@@ -184,7 +184,7 @@ def spent(
         weight_grad_s=weights,
         exposed_s=of_step.exposed_s,
         hideable_s=of_step.hideable_s,
-        covers_s=prices.hidden_share * compute,
+        covers_s=prices.covering_share * compute,
         rest_nbytes=of_step.rest_nbytes,
         kept_nbytes=of_microbatch.kept_nbytes,
         working_nbytes=of_microbatch.working_nbytes,

@@ -85,7 +85,7 @@ class StateCosts:
                 + sum(local_nbytes(tensors[i], (*o.inputs, *o.outputs)[i], mesh) for i in kept)
                 for o in options
             ]
-            covers = np.array([each.backward_s for each in spent]) * self.prices.hidden_share
+            covers = np.array([each.backward_s for each in spent]) * self.prices.covering_share
             seconds = np.array([each.total_s for each in spent])
             return seconds, np.array(nbytes, dtype=float), -covers
 
@@ -115,7 +115,7 @@ class StateCosts:
                     kept[:, place] = results
                 if mode != "selective" or not is_dear(node):
                     seconds[:, place] = forward
-            return seconds, kept, -self.prices.hidden_share * seconds
+            return seconds, kept, -self.prices.covering_share * seconds
 
         cached = self._saved(node).cached, self._saved(node).cached_nbytes
         rule = rule_of(node, self.graph)

@@ -17,10 +17,8 @@ import torch
 from autopar.graph import Tensor
 from autopar.operators import bind, callable_of
 from autopar.rules import LocalCall
+from cost_models.measured.cold import COLD_NBYTES, copies_of
 
-COLD_NBYTES = {"cpu": 2**26, "cuda": 2**28}
-"""More than caches hold, by kind of device."""
-MOST_COPIES = 16
 ALIGNED = 256
 """Bytes: operands begin where allocators would put them."""
 
@@ -85,14 +83,6 @@ def bench(call: LocalCall, pool: Pool, nbytes: float) -> Bench:
         torch.autograd.grad(end, leaves, retain_graph=True, allow_unused=True)
 
     return Bench(copies, forward, backward)
-
-
-def copies_of(nbytes: float, device: str) -> int:
-    """So many that large operands and results do not stay in the caches.
-
-    Small ones do stay in the last of them, as what a step's operator reads was mostly just made.
-    """
-    return int(min(MOST_COPIES, max(1, COLD_NBYTES[device] // max(nbytes, 1))))
 
 
 class _End(torch.autograd.Function):

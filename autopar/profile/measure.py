@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import torch
 
 from autopar.errors import InputError
-from autopar.profile.bench import Bench, Pool, bench, copies_of
+from autopar.profile.bench import Bench, Pool, bench
 from autopar.rules import LocalCall
 from cost_models.calibrate import processes
 from cost_models.measured import Call, Setting, Timed
+from cost_models.measured.cold import copies_of
 from cost_models.measured.timer import Effort, median_of, rows_of
 
 AT_ONCE_NBYTES = {"cpu": 2**30, "cuda": 2**34}

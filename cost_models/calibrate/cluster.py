@@ -10,6 +10,7 @@ import datetime
 import os
 import platform
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -124,13 +125,13 @@ def _kind(base: Hardware | None) -> str:
 
 def _profile(cluster: Cluster, effort: Effort) -> Hardware:
     measured = measure(effort, apart=True)
+    inside, across = _inside(cluster, effort), _across(cluster, effort)
     device = replace(
         device_of(measured),
-        overlap=rounded(measured.overlap),
+        overlap=_hidden(inside, across, otherwise=0.0),
         behind=rounded(measured.waiting.behind),
         late_s=rounded(measured.waiting.late_s),
     )
-    inside, across = _inside(cluster, effort), _across(cluster, effort)
     return Hardware(
         replace(device, memory_bytes=rounded(device.memory_bytes / cluster.per_host)),
         cluster.per_host,
@@ -150,7 +151,7 @@ def linked(base: Hardware, cluster: Cluster, effort: Effort) -> Hardware:
     inside, across = _inside(cluster, effort), _across(cluster, effort)
     return replace(
         base,
-        device=replace(base.device, overlap=rounded(overlap(effort))),
+        device=replace(base.device, overlap=_hidden(inside, across, otherwise=base.device.overlap)),
         devices_per_host=cluster.per_host,
         intra_host=replace(inside, kind=ranks) if inside else base.intra_host,
         inter_host=replace(across, kind=ranks) if across else base.inter_host,
@@ -164,14 +165,22 @@ def linked(base: Hardware, cluster: Cluster, effort: Effort) -> Hardware:
     )
 
 
+def _hidden(*links: Link | None, otherwise: float) -> float:
+    """The overlap of the first link that was measured, which counts for those that were not."""
+    found = (link.overlap for link in links if link is not None)
+    return next((each for each in found if each is not None), otherwise)
+
+
 def _inside(cluster: Cluster, effort: Effort) -> Link | None:
     """Between ranks of one host; None where a host has one."""
     size = cluster.per_host
     if size == 1:
         return None
-    hosts = [list(range(first, first + size)) for first in range(0, cluster.world, size)]
-    times = _collectives(cluster, hosts, effort)
-    return with_sends(link_of(times), sends(cluster.neighbour, effort), cluster.world)
+    group = _joined([list(range(first, first + size)) for first in range(0, cluster.world, size)])
+    link = replace(
+        link_of(_collectives(cluster, group, effort)), overlap=rounded(overlap(effort, group))
+    )
+    return with_sends(link, sends(cluster.neighbour, effort), cluster.world)
 
 
 def _across(cluster: Cluster, effort: Effort) -> Link | None:
@@ -179,21 +188,26 @@ def _across(cluster: Cluster, effort: Effort) -> Link | None:
     size, hosts = cluster.per_host, cluster.hosts
     if hosts == 1:
         return None
-    places = [list(range(place, cluster.world, size)) for place in range(size)]
-    times = _collectives(cluster, places, effort)
+    group = _joined([list(range(place, cluster.world, size)) for place in range(size)])
+    times = _collectives(cluster, group, effort)
     if size > 1:
-        times += _collectives(cluster, [list(range(cluster.world))], effort)
+        times += _collectives(cluster, dist.group.WORLD, effort)
     host, place = divmod(cluster.rank, size)
     peer = cluster.rank + size * (1 - 2 * (host % 2)) if host ^ 1 < hosts else None
-    link = with_sends(link_of(times), sends(peer, effort), cluster.world)
+    link = replace(link_of(times), overlap=rounded(overlap(effort, group)))
+    link = with_sends(link, sends(peer, effort), cluster.world)
     return with_alone(link, sends(None if place else peer, effort), size) if size > 1 else link
 
 
-def _collectives(cluster: Cluster, groups: list[list[int]], effort: Effort) -> list[Times]:
-    """In all groups at the same time."""
-    made = {tuple(ranks): dist.new_group(ranks) for ranks in groups}
-    mine = next(ranks for ranks in made if cluster.rank in ranks)
-    found = in_group(made[mine], len(mine), effort)
+def _joined(groups: list[list[int]]) -> Any:
+    """This rank's group, of several that have no rank in common."""
+    mine, _ = dist.new_subgroups_by_enumeration(groups)
+    return mine
+
+
+def _collectives(cluster: Cluster, group: Any, effort: Effort) -> list[Times]:
+    """In all ranks' groups at the same time."""
+    found = in_group(group, dist.get_world_size(group), effort)
     return [Times(kind, ranks, cluster.world, seconds) for (kind, ranks), seconds in found.items()]
 
 

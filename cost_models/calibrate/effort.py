@@ -14,7 +14,7 @@ class Effort:
     message_nbytes: tuple[int, ...] = (2**10, 2**14, 2**18, 2**20, 2**22, 2**24)
     rounds: int = 3
     passes: int = 2
-    curve_nbytes: tuple[int, ...] = (2**16, 2**19, 2**22)
+    curve_nbytes: tuple[int, ...] = (2**16, 2**19, 2**20, 2**21, 2**22)
     row_s: float = 0.01
     pause_s: float = 0.01
     """Before each row of collectives, as training computes between them: what limits a link may let

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from cost_models.calibrate.effort import Effort
-from cost_models.calibrate.operators import COPIES, Amount, samples
+from cost_models.calibrate.operators import Amount, samples
 from cost_models.calibrate.rows import Action, computing_seconds, crowd_of, sustained_seconds
 from cost_models.calibrate.waiting import NO_WAITING, Waiting, waiting
 from cost_models.curves import Direction
@@ -64,7 +64,8 @@ class Measured:
 def measure(effort: Effort, apart: bool = False) -> Measured:
     """All figures; every rank of the default group must call it, and gets the same.
 
-    `apart`: collectives are measured by themselves (`in_group`), between ranks of one's choice.
+    `apart`: collectives (`in_group`) and what hides of them (`overlap`) are measured by themselves,
+    between ranks of one's choice.
     Seconds lie between the passes over everything, so that what keeps the machine busy for a moment
     spoils one pass: the fastest counts.  Whether large tensors find their pages mapped is luck that
     training has as well: the mean counts.  Operators one by one come last, as what they leave of pages
@@ -88,7 +89,7 @@ def _measure_once(effort: Effort, apart: bool) -> Measured:
         matmul_s={dtype: _matmul_seconds(dtype, effort, crowd) for dtype in DTYPES},
         elementwise_s=_elementwise_seconds(effort, crowd),
         collectives={} if alone or apart else _all_collectives(effort),
-        overlap=0.0 if alone else overlap(effort),
+        overlap=0.0 if alone or apart else overlap(effort),
     )
 
 
@@ -148,7 +149,9 @@ def _operator_seconds(effort: Effort, crowd: float) -> dict[Amount, dict[Directi
     for sample in samples(effort.matrices, effort.curve_nbytes):
         forward, backward = sample.actions()
         seconds = computing_seconds({0: forward, 1: backward}, effort, crowd)
-        found[sample.amount] = {"forward": seconds[0] / COPIES, "backward": seconds[1] / COPIES}
+        found[sample.amount] = {
+            "forward": seconds[0] / sample.copies, "backward": seconds[1] / sample.copies,
+        }  # fmt: skip
     return found
 
 
@@ -190,12 +193,15 @@ def _trained(
     return chain
 
 
-def overlap(effort: Effort) -> float:
-    """The share of an all-reduce beside as much compute that costs nothing; all ranks call it."""
+def overlap(effort: Effort, group: Any = None) -> float:
+    """The share of an all-reduce beside as much compute that costs nothing.
+
+    All ranks of the default group call it, each with its own group of as many.
+    """
     message = _message(max(effort.message_nbytes[:-1]) // 4, effort)
     side = SIDES[effort.device]
     matrix = torch.randn(side, side, device=effort.device)
-    communicate_s = sustained_seconds({0: lambda: dist.all_reduce(message)}, effort)[0]
+    communicate_s = sustained_seconds({0: lambda: dist.all_reduce(message, group=group)}, effort)[0]
     product_s = sustained_seconds({0: lambda: matrix @ matrix}, effort)[0]
     products = torch.tensor(communicate_s / product_s)
     dist.broadcast(products, 0)
@@ -206,11 +212,11 @@ def overlap(effort: Effort) -> float:
             torch.matmul(matrix, matrix)
 
     def one_by_one() -> None:
-        dist.all_reduce(message)
+        dist.all_reduce(message, group=group)
         compute()
 
     def both() -> None:
-        work = dist.all_reduce(message, async_op=True)
+        work = dist.all_reduce(message, group=group, async_op=True)
         compute()
         work.wait()
 

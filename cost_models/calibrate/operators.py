@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
+from cost_models.measured.cold import copies_of
+
 Call = Callable[..., torch.Tensor]
 Inputs = Callable[[], tuple[torch.Tensor, ...]]
 Action = Callable[[], object]
 
-COPIES = 4
-"""Calls in a row, each of tensors of its own: what starting a backward takes is shared by so many."""
-HELD = 4
-"""Rows whose results stay alive, as in a step they do for the backward: results go to memory that no
-cache holds."""
 WIDTH = 256
 HEADS, HEAD = 4, 48
 ITEMSIZE = {"float32": 4, "float64": 8, "bfloat16": 2}
@@ -43,15 +39,27 @@ class Sample:
     call: Call
     inputs: Inputs
 
+    @property
+    def copies(self) -> int:
+        """Calls in a row, each of tensors of its own; they share what starting a backward takes."""
+        return copies_of(self.amount.nbytes, "cpu")
+
     def actions(self) -> tuple[Action, Action]:
-        """Some forwards, and their backwards."""
-        held: deque[object] = deque(maxlen=HELD)
-        every = [self.inputs() for _ in range(COPIES)]
+        """Forwards of all copies, and their backwards.
+
+        Results stay alive until the next ones are made, as in a step they do for the backward.
+        """
+        every = [self.inputs() for _ in range(self.copies)]
         results = [self.call(*inputs) for inputs in every]
         seeds = [torch.ones_like(result) for result in results]
         wanted = [tensor for inputs in every for tensor in inputs if tensor.requires_grad]
+        held: list[object] = []
+
+        def forward() -> None:
+            held[:] = [self.call(*inputs) for inputs in every]
+
         return (
-            lambda: held.append([self.call(*inputs) for inputs in every]),
+            forward,
             lambda: torch.autograd.grad(results, wanted, seeds, retain_graph=True),
         )
 

@@ -24,7 +24,7 @@ from cost_models.calibrate import calibrate
 from cost_models.calibrate.effort import QUICK, Effort
 from cost_models.calibrate.fit import Line, fit_line, fit_rates, fit_sustained, rising
 from cost_models.calibrate.measure import KINDS, Measured, combined, measure
-from cost_models.calibrate.operators import COPIES, HELD, Amount, samples
+from cost_models.calibrate.operators import Amount, samples
 from cost_models.calibrate.processes import run
 from cost_models.calibrate.profile import profile
 from cost_models.calibrate.waiting import NO_WAITING, Waiting
@@ -61,7 +61,7 @@ def test_the_line_survives_noise_and_says_so(seed: int) -> None:
     assert 0.01 < line.error < 0.25
 
 
-def test_operators_that_are_timed_keep_their_results_for_some_rows() -> None:
+def test_operators_that_are_timed_keep_their_results_until_the_next_are_made() -> None:
     made: list[weakref.ref[torch.Tensor]] = []
     sample = next(each for each in samples([8], [2**12]) if each.amount.operator == "gelu")
 
@@ -72,10 +72,18 @@ def test_operators_that_are_timed_keep_their_results_for_some_rows() -> None:
 
     forward, _ = replace(sample, call=call).actions()
     made.clear()
-    for _ in range(HELD + 1):
-        forward()
+    forward()
+    forward()
     alive = [each() is not None for each in made]
-    assert alive == [False] * COPIES + [True] * HELD * COPIES
+    assert alive == [False] * sample.copies + [True] * sample.copies
+
+
+def test_operators_that_are_timed_read_more_than_a_cache_holds() -> None:
+    """Copies of large ones do; small ones were mostly just made, and stay in a cache."""
+    of = {s.amount.nbytes: s.copies for s in samples([8], [2**22]) if s.amount.operator == "mul"}
+    assert all(nbytes * copies >= 2**25 for nbytes, copies in of.items())
+    read = [inputs for s in samples([8], [2**14]) for inputs in [s.inputs] if s.copies != 16]
+    assert not read
 
 
 BURST_NBYTES, LIMITED_PER_S = 2**18, 25e6

@@ -99,10 +99,12 @@ def test_one_rank_alone_may_have_more_of_a_shared_link() -> None:
 
 def test_a_cluster_knows_how_its_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "measure", lambda *_, **__: synthetic(1.0, True))
-    monkeypatch.setattr(cluster, "_inside", lambda *_: Link(1e9, 1e-4))
-    monkeypatch.setattr(cluster, "_across", lambda *_: Link(1e8, 1e-3))
-    device = cluster._profile(Cluster(0, 4, 2), QUICK).device
-    assert (device.overlap, device.behind, device.late_s) == (0.25, 0.125, 5e-4)
+    monkeypatch.setattr(cluster, "_inside", lambda *_: Link(1e9, 1e-4, overlap=0.75))
+    monkeypatch.setattr(cluster, "_across", lambda *_: Link(1e8, 1e-3, overlap=0.96))
+    found = cluster._profile(Cluster(0, 4, 2), QUICK)
+    device = found.device
+    assert (device.overlap, device.behind, device.late_s) == (0.75, 0.125, 5e-4)
+    assert found.inter_host.overlap == 0.96 and parse(to_text(found), "here") == found
 
 
 def _links_of_an_accelerator() -> Hardware:
@@ -117,6 +119,7 @@ def test_of_accelerators_the_links_are_measured() -> None:
     assert {fit.collective for fit in found.intra_host.fits} == {*KINDS, "send"}
     assert found.intra_host.kind == "ranks, gloo" and found.intra_host.bytes_per_s > 0
     assert replace(found.device, overlap=0.0) == replace(base.device, overlap=0.0)
+    assert found.device.overlap == found.intra_host.overlap
     assert "links measured" in found.source and base.source in found.source
     assert parse(to_text(found), "here") == found
 

@@ -86,6 +86,25 @@ def test_little_overlap_is_no_reason_for_more_buckets(monkeypatch: pytest.Monkey
     assert planned(LITTLE).buckets == 1
 
 
+def test_each_link_hides_its_own_share() -> None:
+    """What a sum takes from compute goes with its bytes: of a slow link's time that is little."""
+    hardware = load("h100")
+    hardware = replace(hardware, device=replace(hardware.device, overlap=0.5))
+
+    def hidden_s(devices_per_host: int, across: float | None) -> float:
+        link = replace(hardware.inter_host, overlap=across)
+        found = replace(hardware, devices_per_host=devices_per_host, inter_host=link)
+        sample = {"x": torch.zeros(8 * ROWS, WIDTH)}
+        parts = autopar.plan(Deep(), (2,), sample, hardware=found, preset="ddp").estimate.parts
+        own = 0.5 if across is None or devices_per_host > 1 else across
+        assert parts.covers_s == pytest.approx(own * parts.backward_s, rel=0.01)
+        return sum(seconds for _, seconds in parts.hideable)
+
+    assert hidden_s(1, 1.0) == pytest.approx(2 * hidden_s(1, None)) and hidden_s(1, None) > 0
+    assert hidden_s(1, 0.5) == hidden_s(1, None)
+    assert hidden_s(2, 1.0) == hidden_s(2, None) > 0
+
+
 def test_the_solver_counts_every_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where latency is most of it, nine buckets cost the objective what they cost the estimate."""
     monkeypatch.setattr("autopar.pricing.parameters.SHARES", SHARES[:1])

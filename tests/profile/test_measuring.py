@@ -25,12 +25,13 @@ from autopar.plans.plan import Plan
 from autopar.pricing.operators import call_of
 from autopar.pricing.timed import refuse_fewer_threads, setting_here, times_for
 from autopar.profile import Timing, Wanted, measure, profile, wanted
-from autopar.profile.bench import COLD_NBYTES, Pool, bench
+from autopar.profile.bench import Pool, bench
 from autopar.request.options import Options
 from autopar.rules import LocalCall, local_call
 from autopar.show import header, to_text
 from cost_models.hardware import load
 from cost_models.measured import Call, Database, Pass, Setting, Timed, Times, Work
+from cost_models.measured.cold import COLD_NBYTES
 from cost_models.measured.timer import Effort
 from tests.models import mlp
 
