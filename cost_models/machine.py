@@ -23,7 +23,8 @@ class Device:
     operators reach.  `launch_s` is spent on every operator call; `overlap` is the share of
     communication beside as much compute that costs nothing, on links that do not say it themselves.
     The first `cache_bytes` that an operator moves go at `cache_bytes_per_s`, the rest at
-    `bytes_per_s`; without a cache all of them do.  `curves` say how much of this roofline's speed the operators reach that were timed.
+    `bytes_per_s`; without a cache all of them do.  `curves` say how much of this roofline's speed the
+    operators reach that were timed.
 
     Ranks are never equally fast.  `behind` is the share of its own compute for which a rank waits for
     slower ones in the course of a step; `late_s` is what a message takes besides that compute waits
