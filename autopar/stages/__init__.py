@@ -7,6 +7,7 @@ from autopar.stages.read_piper import read_piper
 from autopar.stages.stage_plan import PlannedStage, StagePlan
 from autopar.stages.table import StageProblem, StageTable, Way
 from autopar.stages.throughput import LoadedStage, ThroughputPlan, least_load
+from autopar.stages.vee import Vee, vees
 from autopar.stages.workload import Layer, Option, Pool, Tensor, Workload
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "StageTable",
     "Tensor",
     "ThroughputPlan",
+    "Vee",
     "Way",
     "Workload",
     "is_hopeless",
@@ -35,4 +37,5 @@ __all__ = [
     "plan_stages",
     "read_dnn_partitioning",
     "read_piper",
+    "vees",
 ]

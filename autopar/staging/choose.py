@@ -6,7 +6,8 @@
    table comes near it, by the bound of all of them, it has won.
 3. The chosen stages are compiled exactly, each within the memory that its schedule leaves.  Where the
    table promised too much, the planner is asked again with a little less memory.
-4. Against it stands one stage that accumulates gradients over microbatches, as well.  A plan without
+4. So are the V's of the table that come near them (`autopar/stages/vee.py`).
+5. Against it stands one stage that accumulates gradients over microbatches, as well.  A plan without
    stages whose memory has to be searched for comes last, unless its bound is worse.  The least
    predicted step wins (`rivals.py`).
 """
@@ -24,14 +25,16 @@ from autopar.planning.posed import Settings, device_memory
 from autopar.plans.pipeline_plan import Prediction, WorkerPlan
 from autopar.solve import readable
 from autopar.split import split
-from autopar.stages import FAMILIES, Family, StagePlan, StageProblem, plan_stages
+from autopar.stages import FAMILIES, Family, StagePlan, StageProblem, Vee, plan_stages, vee
 from autopar.staging.alone import Alone
+from autopar.staging.forced import compile_forced
 from autopar.staging.positions import forced, places
 from autopar.staging.predict import predict
 from autopar.staging.rivals import Chosen, Rivals, worth_of
 from autopar.staging.sizes import Sizes
 from autopar.staging.staged import Staged, compile_stages, on_full_hosts
 from autopar.staging.tabled import Sweep, Tabled, counts
+from autopar.staging.wanted import Wanted
 from autopar.wording import argument
 from cost_models.hardware import Hardware
 
@@ -40,7 +43,7 @@ TIGHTER = (0.93, 0.85, 0.75)
 HOPELESS = 1.5
 """Times the limit: where the sweep's smallest plan is larger, none without stages is sought."""
 DEFAULT = ("1f1b", "gpipe", "zb-h1")
-"""Families that are looked at where no schedule is asked for."""
+"""Families that are looked at where no schedule is asked for, beside V's."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +72,23 @@ class Wishes:
     cuts: tuple[str, ...] = ()
 
     @property
+    def has_vees(self) -> bool:
+        """Whether V's may be chosen; cuts are of stages with a worker each."""
+        return self.schedule in (None, vee.NAME) and not self.cuts
+
+    @property
     def families(self) -> tuple[Family, ...]:
-        """The schedules to choose from."""
-        names = DEFAULT if self.schedule is None else (self.schedule,)
-        unknown = [name for name in names if name not in FAMILIES]
-        if unknown:
+        """The schedules of one stage per worker to choose from."""
+        if self.schedule is None or (self.schedule == vee.NAME and self.has_vees):
+            return tuple(FAMILIES[name] for name in DEFAULT)
+        if self.schedule not in FAMILIES:
+            names = ", ".join([*FAMILIES, *([] if self.cuts else [vee.NAME])])
             raise InputError(
-                f"{argument('stages', 'auto')} chooses among the schedules {', '.join(FAMILIES)}, not "
-                f"{unknown[0]!r}. Pass one of them, or say how many stages there are: "
+                f"{argument('stages', 'auto')} chooses among the schedules {names}, not "
+                f"{self.schedule!r}. Pass one of them, or say how many stages there are: "
                 f"{argument('stages', 2)}."
             )
-        return tuple(FAMILIES[name] for name in names)
+        return (FAMILIES[self.schedule],)
 
     def counts(self, batch: int) -> tuple[int, ...]:
         """The numbers of microbatches to choose from, where there may be several."""
@@ -101,14 +110,17 @@ def choose(
         limit = device_memory(mesh, hardware)
     limited = replace(settings, memory_limit=limit)
     sweep = _sweep(source, mesh, hardware, limited, wishes)
-    problems = _problems(source, sweep, wishes)
+    tabled = sweep.tabled(wishes.families, _counts(source, sweep.sizes, wishes))
     alone = None
     if _may_be_plain(wishes) and sweep.least_alone_nbytes() <= HOPELESS * limit:
         alone = Alone(source.whole, mesh, hardware, limited)
     fitting = partial(_fitting, source, mesh, hardware, limited)
     rivals = Rivals(fitting, alone, worth_of(sweep.hardware))
-    for tabled, problem in problems:
+    for problem in _problems(tabled.problem, wishes):
         rivals.enter(tabled, problem)
+    if wishes.has_vees:
+        made = partial(_vee, source, tabled, mesh, hardware, limited)
+        rivals.enter_vees(tabled.problem, made)
     if _may_be_plain(wishes):
         rivals.enter_alone(mesh)
     try:
@@ -147,14 +159,11 @@ def _sweep(
     )  # fmt: skip
 
 
-def _problems(
-    source: Source, sweep: Sweep, wishes: Wishes
-) -> tuple[tuple[Tabled, StageProblem], ...]:
+def _problems(whole: StageProblem, wishes: Wishes) -> tuple[StageProblem, ...]:
     """What the planner is asked: any stages, and one stage."""
-    tabled = sweep.tabled(wishes.families, _counts(source, sweep.sizes, wishes))
-    if wishes.cuts:
-        return ((tabled, tabled.problem),)
-    return (tabled, tabled.problem), (tabled, tabled.problem.of_one_stage())
+    if wishes.schedule == vee.NAME:
+        return ()
+    return (whole,) if wishes.cuts else (whole, whole.of_one_stage())
 
 
 def _counts(source: Source, sizes: Sizes, wishes: Wishes) -> tuple[int, ...]:
@@ -212,6 +221,17 @@ def compiled(
     prediction: Prediction = predict(made.plan, stages, hardware, settings)
     prediction = replace(prediction, bound_s=plan.bound_s, table_step_s=plan.step_s)
     return replace(made, plan=replace(made.plan, prediction=prediction))
+
+
+def _vee(
+    source: Source, tabled: Tabled, mesh: Mesh, hardware: Hardware, settings: Settings, found: Vee
+) -> Staged:
+    """A V of the table, compiled: its stages are solved by themselves, its cuts stay."""
+    workers = _workers([tabled.decided[found.way].mesh] * found.workers)
+    cuts = tuple(tabled.places.cut(border) for border in found.borders[1:-1])
+    wanted = Wanted(workers, 2 * found.workers, vee.NAME, found.microbatches, cuts)
+    graph = source.parted(found.microbatches)
+    return compile_forced(graph, mesh, hardware, settings, wanted)
 
 
 def cuts_of(tabled: Tabled, plan: StagePlan) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from autopar.planning.posed import Compilation
 from autopar.plans.pipeline_plan import Compared, PipelinePlan
 from autopar.plans.record import View
 from autopar.processes import Aside
-from autopar.stages import Planner, StagePlan, StageProblem
+from autopar.stages import Planner, StagePlan, StageProblem, Vee, vees
 from autopar.staging.alone import Alone
 from autopar.staging.staged import Staged
 from autopar.staging.tabled import Tabled
@@ -107,10 +107,24 @@ class Rivals:
         if (same := (plan.schedule, plan.microbatches, plan.stages)) in self._entered:
             return
         self._entered.add(same)
-        staged = self._fitting(tabled, problem, plan)
+        self._take(self._fitting(tabled, problem, plan))
+
+    def _take(self, staged: Staged) -> None:
         self.compared.append(Compared(_named(staged.plan), _step(staged)))
         if self._best is None or _step(staged) < _step(self._best):
             self._best = staged
+
+    def enter_vees(self, problem: StageProblem, made: Callable[[Vee], Staged]) -> None:
+        """Compile the best V of a table for each number of workers, where it comes near the best."""
+        found = vees(problem, BEHIND * self._to_beat(None))
+        if not found:
+            self._refused.append(InfeasibleError("no V of equal workers with two stages each fits"))
+        for vee in found:
+            if vee.step_s < BEHIND * self._to_beat(None):
+                try:
+                    self._take(made(vee))
+                except InfeasibleError as error:
+                    self._refused.append(error)
 
     def enter_alone(self, mesh: Mesh) -> None:
         """Seek the plan without stages after all, unless its bound leaves it no hope."""
