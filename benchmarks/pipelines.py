@@ -122,7 +122,7 @@ def measured(name: str) -> dict[str, Any]:
                 save(text, Path(folder) / page)
     wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
     planner = time.perf_counter()
-    plan_stages(returned["_problems"][0][1])
+    plan_stages(returned["_problems"][0])
     planner = time.perf_counter() - planner
     row: dict[str, Any] = {
         "model": name, **{key: asked[key] for key in ("mesh", "hardware", "precision")},

@@ -49,7 +49,7 @@ class Vee:
 
 @dataclass(frozen=True)
 class _Offer:
-    """One way on as many workers as there are; no V of it takes less than `bound_s`."""
+    """One way, on as many workers as the devices make."""
 
     table: StageTable
     number: int
@@ -61,7 +61,7 @@ class _Offer:
 
     @property
     def bound_s(self) -> float:
-        """The work of a step, shared equally."""
+        """The work of a step, shared equally: as work adds up, no V takes less."""
         return self.table.microbatches * float(self.way.seconds[0, -1]) / self.workers
 
 

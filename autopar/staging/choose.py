@@ -231,7 +231,10 @@ def _vee(
     cuts = tuple(tabled.places.cut(border) for border in found.borders[1:-1])
     wanted = Wanted(workers, 2 * found.workers, vee.NAME, found.microbatches, cuts)
     graph = source.parted(found.microbatches)
-    return compile_forced(graph, mesh, hardware, settings, wanted)
+    made = compile_forced(graph, mesh, hardware, settings, wanted)
+    assert made.plan.prediction is not None
+    prediction = replace(made.plan.prediction, table_step_s=found.step_s)
+    return replace(made, plan=replace(made.plan, prediction=prediction))
 
 
 def cuts_of(tabled: Tabled, plan: StagePlan) -> tuple[str, ...]:

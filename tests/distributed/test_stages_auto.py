@@ -10,7 +10,7 @@ from tests.pool import Pool
 from tests.staging.hosts import slow_hosts
 
 
-@pytest.mark.parametrize("schedule", daily([None, "zb-h1"], [None]))
+@pytest.mark.parametrize("schedule", daily([None, "zb-h1", "zb-v"], [None, "zb-v"]))
 def test_chosen_stages_are_equal(pool: Pool, schedule: str | None) -> None:
     """Between hosts little can be sent, so that stages are the best that there is, the tied weight's
     copies included."""

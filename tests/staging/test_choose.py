@@ -155,8 +155,34 @@ def test_wishes_are_heard(slow: Chosen) -> None:
     assert set(made.plan.cuts) <= set(cuts)
     with pytest.raises(InputError, match="3 equal microbatches"):
         chosen(hosts(), Wishes(microbatches=3))
-    with pytest.raises(InputError, match="chooses among"):
+    with pytest.raises(InputError, match=r"chooses among.*zb-v"):
         chosen(hosts(), Wishes("chimera"))
+    with pytest.raises(InputError, match="zb-h2, not 'zb-v'"):
+        chosen(hosts(), Wishes("zb-v", cuts=cuts))
+
+
+def test_a_v_is_taken_where_it_is_asked_for() -> None:
+    found = chosen(hosts(), Wishes("zb-v", 4)).staged
+    assert found is not None
+    plan = found.plan
+    plan.check(found.stages)
+    assert (plan.schedule.name, plan.microbatches, len(plan.workers)) == ("zb-v", 4, 2)
+    assert [holders for holders in plan.schedule.holders] == [(0,), (1,), (1,), (0,)]
+    with pytest.raises(InfeasibleError, match="no V of equal workers"):
+        chosen(hosts(), Wishes("zb-v"), memory=1000.0)
+
+
+def test_a_v_keeps_tied_weights_on_one_worker() -> None:
+    """The sum of the embedding's gradients over a slow link is what other schedules wait for."""
+    hardware = hosts(1e6)
+    source = source_of(*compiler_of("gpt2", MESH, hardware, layers=4))
+    found = choose(source, MESH, hardware, Settings(), Wishes()).staged
+    assert found is not None and found.plan.prediction is not None
+    assert found.plan.schedule.name == "zb-v" and not found.plan.prediction.copied
+    best = {
+        each.what: each.step_s for each in found.plan.prediction.compared if each.step_s is not None
+    }
+    assert min(best.values()) == found.plan.prediction.step_s and len(best) > 1
 
 
 def test_shapes_of_a_cluster() -> None:
