@@ -38,7 +38,7 @@ from autopar.staging.wanted import Wanted
 from cost_models.hardware import load
 
 PHASES: tuple[tuple[Any, str], ...] = (
-    (choose, "_problems"),
+    (choose.Sweep, "tabled"),
     (choose, "compiled"),
     (Alone, "soon"),
     (Alone, "after_all"),
@@ -122,7 +122,7 @@ def measured(name: str) -> dict[str, Any]:
                 save(text, Path(folder) / page)
     wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
     planner = time.perf_counter()
-    plan_stages(returned["_problems"][0])
+    plan_stages(returned["tabled"].problem)
     planner = time.perf_counter() - planner
     row: dict[str, Any] = {
         "model": name, **{key: asked[key] for key in ("mesh", "hardware", "precision")},

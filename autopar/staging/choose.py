@@ -30,7 +30,7 @@ from autopar.staging.alone import Alone
 from autopar.staging.forced import compile_forced
 from autopar.staging.positions import forced, places
 from autopar.staging.predict import predict
-from autopar.staging.rivals import Chosen, Rivals, worth_of
+from autopar.staging.rivals import Candidate, Chosen, Rivals, worth_of
 from autopar.staging.sizes import Sizes
 from autopar.staging.staged import Staged, compile_stages, on_full_hosts
 from autopar.staging.tabled import Sweep, Tabled, counts
@@ -114,13 +114,20 @@ def choose(
     alone = None
     if _may_be_plain(wishes) and sweep.least_alone_nbytes() <= HOPELESS * limit:
         alone = Alone(source.whole, mesh, hardware, limited)
-    fitting = partial(_fitting, source, mesh, hardware, limited)
-    rivals = Rivals(fitting, alone, worth_of(sweep.hardware))
-    for problem in _problems(tabled.problem, wishes):
-        rivals.enter(tabled, problem)
+    rivals = Rivals(alone, worth_of(sweep.hardware))
+
+    def planned(problem: StageProblem) -> list[Candidate]:
+        fitting = partial(_fitting, source, mesh, hardware, limited, tabled, problem)
+        return rivals.planned(tabled, problem, fitting)
+
+    found: list[Candidate] = []
+    if wishes.schedule != vee.NAME:
+        found += planned(tabled.problem)
     if wishes.has_vees:
-        made = partial(_vee, source, tabled, mesh, hardware, limited)
-        rivals.enter_vees(tabled.problem, made)
+        found += rivals.vees(tabled, partial(_vee, source, tabled, mesh, hardware, limited))
+    rivals.enter(found)
+    if wishes.schedule != vee.NAME and not wishes.cuts:
+        rivals.enter(planned(tabled.problem.of_one_stage()))
     if _may_be_plain(wishes):
         rivals.enter_alone(mesh)
     try:
@@ -157,13 +164,6 @@ def _sweep(
         Sizes(source.batch, source.whole, source.capture, hardware.device.kind), mesh,
         on_full_hosts(hardware, mesh), settings, settings.memory_limit,
     )  # fmt: skip
-
-
-def _problems(whole: StageProblem, wishes: Wishes) -> tuple[StageProblem, ...]:
-    """What the planner is asked: any stages, and one stage."""
-    if wishes.schedule == vee.NAME:
-        return ()
-    return (whole,) if wishes.cuts else (whole, whole.of_one_stage())
 
 
 def _counts(source: Source, sizes: Sizes, wishes: Wishes) -> tuple[int, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from autopar.errors import InfeasibleError
 from autopar.mesh import Mesh
@@ -14,6 +14,7 @@ from autopar.plans.pipeline_plan import Compared, PipelinePlan
 from autopar.plans.record import View
 from autopar.processes import Aside
 from autopar.stages import Planner, StagePlan, StageProblem, Vee, vees
+from autopar.stages.vee import NAME
 from autopar.staging.alone import Alone
 from autopar.staging.staged import Staged
 from autopar.staging.tabled import Tabled
@@ -21,6 +22,8 @@ from cost_models.hardware import Hardware
 
 BEHIND = 1.25
 """Times the best step known: what its table puts further behind is not compiled."""
+FURTHER = 1.1
+"""The same where stages were compiled whose table says less."""
 NEAR = 1.05
 """Times the best step known: where no plan of the table can be faster than that, none is sought.  Stages
 that are solved by themselves may be a little better than their table."""
@@ -45,21 +48,29 @@ class Chosen:
     compared: tuple[Compared, ...]
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A pipeline by its table: its step, what it is, how it is compiled.
+
+    `most_stages`: of the problem that it answers, None for any number.
+    """
+
+    step_s: float
+    says: str
+    made: Callable[[], Staged]
+    most_stages: int | None = None
+
+
 class Rivals:
     """Pipelines that were compiled, and what all that was compared would take."""
 
-    def __init__(
-        self,
-        fitting: Callable[[Tabled, StageProblem, StagePlan], Staged],
-        alone: Alone | None,
-        worth: float,
-    ) -> None:
+    def __init__(self, alone: Alone | None, worth: float) -> None:
         """`alone`: without stages, where that may fit; stages must be `worth` times as fast."""
-        self._fitting, self._alone, self._worth = fitting, alone, worth
+        self._alone, self._worth = alone, worth
         self._at_last: Compilation | None = None
         self._refused: list[InfeasibleError] = []
         self._best: Staged | None = None
-        self._entered: set[object] = set()
+        self._entered: set[str] = set()
         self.compared: list[Compared] = []
 
     @cached_property
@@ -80,17 +91,36 @@ class Rivals:
         plain /= 1.0 if stages == 1 else self._worth
         return plain if self._best is None else min(plain, _step(self._best))
 
-    def enter(self, tabled: Tabled, problem: StageProblem) -> None:
-        """Compile the planner's answer, unless its table leaves it no hope."""
+    def planned(
+        self, tabled: Tabled, problem: StageProblem, made: Callable[[StagePlan], Staged]
+    ) -> list[Candidate]:
+        """The planner's answer, unless its table leaves it no hope."""
         planner = Planner(problem)
         try:
             with Aside(planner.plan) as planned:
                 if self._is_hopeless(planner):
-                    return
+                    return []
                 plan = planned.result()
-            self._enter(tabled, problem, plan)
         except InfeasibleError as error:
             self._refused.append(error)
+            return []
+        meshes = [tabled.decided[stage.way].mesh for stage in plan.stages]
+        says = _words(plan.schedule, plan.microbatches, meshes)
+        return [Candidate(plan.step_s, says, partial(made, plan), problem.most_stages)]
+
+    def vees(self, tabled: Tabled, made: Callable[[Vee], Staged]) -> list[Candidate]:
+        """The best V of a table for each number of workers."""
+        found = vees(tabled.problem, BEHIND * self._to_beat(None))
+        if not found:
+            self._refused.append(InfeasibleError("no V of equal workers with two stages each fits"))
+        return [
+            Candidate(
+                vee.step_s,
+                _words(NAME, vee.microbatches, [tabled.decided[vee.way].mesh] * vee.workers),
+                partial(made, vee),
+            )
+            for vee in found
+        ]
 
     def _is_hopeless(self, planner: Planner) -> bool:
         """Whether no plan of a table comes near what is known."""
@@ -100,31 +130,28 @@ class Rivals:
         self.compared.append(Compared(_bounded(planner.problem), near))
         return True
 
-    def _enter(self, tabled: Tabled, problem: StageProblem, plan: StagePlan) -> None:
-        if plan.step_s > BEHIND * self._to_beat(problem.most_stages):
-            self.compared.append(Compared(_planned(tabled, plan), plan.step_s))
-            return
-        if (same := (plan.schedule, plan.microbatches, plan.stages)) in self._entered:
-            return
-        self._entered.add(same)
-        self._take(self._fitting(tabled, problem, plan))
+    def enter(self, candidates: Sequence[Candidate]) -> None:
+        """Compile them, the least step by its table first, while they come near what is known."""
+        for each in sorted(candidates, key=lambda candidate: candidate.step_s):
+            if each.says in self._entered:
+                continue
+            if each.step_s > self._limit(each):
+                self.compared.append(Compared(f"{each.says}, by its table", each.step_s))
+                continue
+            try:
+                staged = each.made()
+            except InfeasibleError as error:
+                self._refused.append(error)
+                continue
+            self._entered.add(each.says)
+            self.compared.append(Compared(_named(staged.plan), _step(staged)))
+            if self._best is None or _step(staged) < _step(self._best):
+                self._best = staged
 
-    def _take(self, staged: Staged) -> None:
-        self.compared.append(Compared(_named(staged.plan), _step(staged)))
-        if self._best is None or _step(staged) < _step(self._best):
-            self._best = staged
-
-    def enter_vees(self, problem: StageProblem, made: Callable[[Vee], Staged]) -> None:
-        """Compile the best V of a table for each number of workers, where it comes near the best."""
-        found = vees(problem, BEHIND * self._to_beat(None))
-        if not found:
-            self._refused.append(InfeasibleError("no V of equal workers with two stages each fits"))
-        for vee in found:
-            if vee.step_s < BEHIND * self._to_beat(None):
-                try:
-                    self._take(made(vee))
-                except InfeasibleError as error:
-                    self._refused.append(error)
+    def _limit(self, candidate: Candidate) -> float:
+        """The step by its table above which a candidate is not compiled."""
+        after = self._best is not None and candidate.most_stages != 1
+        return (FURTHER if after else BEHIND) * self._to_beat(candidate.most_stages)
 
     def enter_alone(self, mesh: Mesh) -> None:
         """Seek the plan without stages after all, unless its bound leaves it no hope."""
@@ -176,11 +203,6 @@ def _named(plan: PipelinePlan) -> str:
 def _bounded(problem: StageProblem) -> str:
     stages = "one stage in microbatches" if problem.most_stages == 1 else "stages"
     return f"{stages}, at least (by the bound of all plans of the table)"
-
-
-def _planned(tabled: Tabled, plan: StagePlan) -> str:
-    meshes = [tabled.decided[stage.way].mesh for stage in plan.stages]
-    return f"{_words(plan.schedule, plan.microbatches, meshes)}, by its table"
 
 
 def _words(schedule: str, microbatches: int, meshes: Iterable[Mesh]) -> str:
