@@ -23,7 +23,8 @@ from cost_models.hardware import Hardware
 BEHIND = 1.25
 """Times the best step known: what its table puts further behind is not compiled."""
 FURTHER = 1.1
-"""The same where stages were compiled whose table says less."""
+"""The same of stages with a worker each, where others were compiled whose table says less.  Not of V's:
+their table charges the slowest link for every message, of which they have twice as many."""
 NEAR = 1.05
 """Times the best step known: where no plan of the table can be faster than that, none is sought.  Stages
 that are solved by themselves may be a little better than their table."""
@@ -52,13 +53,15 @@ class Chosen:
 class Candidate:
     """A pipeline by its table: its step, what it is, how it is compiled.
 
-    `most_stages`: of the problem that it answers, None for any number.
+    `most_stages`: of the problem that it answers, None for any number.  `behind`: after others it is
+    compiled up to so many times their best step.
     """
 
     step_s: float
     says: str
     made: Callable[[], Staged]
     most_stages: int | None = None
+    behind: float = BEHIND
 
 
 class Rivals:
@@ -106,7 +109,8 @@ class Rivals:
             return []
         meshes = [tabled.decided[stage.way].mesh for stage in plan.stages]
         says = _words(plan.schedule, plan.microbatches, meshes)
-        return [Candidate(plan.step_s, says, partial(made, plan), problem.most_stages)]
+        behind = BEHIND if problem.most_stages == 1 else FURTHER
+        return [Candidate(plan.step_s, says, partial(made, plan), problem.most_stages, behind)]
 
     def vees(self, tabled: Tabled, made: Callable[[Vee], Staged]) -> list[Candidate]:
         """The best V of a table for each number of workers."""
@@ -150,8 +154,8 @@ class Rivals:
 
     def _limit(self, candidate: Candidate) -> float:
         """The step by its table above which a candidate is not compiled."""
-        after = self._best is not None and candidate.most_stages != 1
-        return (FURTHER if after else BEHIND) * self._to_beat(candidate.most_stages)
+        behind = BEHIND if self._best is None else candidate.behind
+        return behind * self._to_beat(candidate.most_stages)
 
     def enter_alone(self, mesh: Mesh) -> None:
         """Seek the plan without stages after all, unless its bound leaves it no hope."""
