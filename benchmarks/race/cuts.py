@@ -46,6 +46,8 @@ class Cut:
     leave: Callable[[Any, State], torch.Tensor]
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     beside: Callable[[Any, Batch], Batch] = lambda model, batch: {}
+    splits: bool = True
+    """Whether torch can split its backward: of T5 it goes through the position biases' graph again."""
 
 
 class Stage(nn.Module):
@@ -71,6 +73,15 @@ class Stage(nn.Module):
     def names(self) -> dict[str, nn.Parameter]:
         """Its parameters under the model's names, tied ones under the first."""
         return {self._known[id(parameter)]: parameter for parameter in self.parameters()}
+
+    def hold(self, name: str, parameter: nn.Parameter) -> None:
+        """Put this one in the place of the parameter of that name."""
+        old = self.names()[name]
+        for module in self.modules():
+            for key, held in module.named_parameters(recurse=False):
+                if held is old:
+                    setattr(module, key, parameter)
+        self._known[id(parameter)] = name
 
     def forward(self, *given: torch.Tensor, **beside: torch.Tensor) -> Any:
         state: State = self.cut.enter(self.model, given[0]) if self.is_first else given
@@ -164,6 +175,7 @@ CUTS: Mapping[str, Cut] = MappingProxyType(
             _t5_leave,
             each_label,
             lambda model, batch: {"decoder_input_ids": model._shift_right(batch["labels"])},
+            splits=False,
         ),
         "vit": Cut(
             "pixel_values", ("vit.layers",),

@@ -18,18 +18,24 @@ from torch.distributed.pipelining import (
     Schedule1F1B,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
 )
 
 SCHEDULES = {
     "GPipe": (ScheduleGPipe, 1), "1F1B": (Schedule1F1B, 1),
-    "interleaved": (ScheduleInterleaved1F1B, 2),
+    "interleaved": (ScheduleInterleaved1F1B, 2), "ZB-V": (ScheduleZBVZeroBubble, 2),
 }  # fmt: skip
 """Each with its stages per rank."""
+V = "ZB-V"
+"""Ranks hold the second half of its stages in the opposite order."""
 
 
 def settings(place: Place) -> Iterator[Setting]:
     """What is tried."""
-    tried = [("GPipe", 2), ("GPipe", 4), ("GPipe", 8), ("1F1B", 4), ("1F1B", 8), ("interleaved", 4)]
+    tried = [
+        ("GPipe", 2), ("GPipe", 4), ("GPipe", 8), ("1F1B", 4), ("1F1B", 8), (V, 4), (V, 8),
+        ("interleaved", 4),
+    ]  # fmt: skip
     for schedule, count in tried:
         if count >= place.ranks:
             yield _setting(schedule, count, place.ranks)
@@ -54,31 +60,32 @@ def pipeline(
     stages_in_all, blocks = deep * SCHEDULES[schedule][1], model.blocks_in_all
     if blocks < stages_in_all:
         raise NotPossible(f"{blocks} blocks for {stages_in_all} stages")
+    if schedule == V and not CUTS[model.name].splits:
+        raise NotPossible("torch goes through its graph a second time where backwards are split")
     replicas = place.ranks // deep
     mesh = init_device_mesh("cpu", (deep, replicas), mesh_dim_names=("stage", "data"))
     kind, per_rank = SCHEDULES[schedule]
     own = dist.get_rank() // replicas
     cut = CUTS[model.name]
-    stages = [
-        Stage(model.make(), cut, number, deep * per_rank)
-        for number in range(own, deep * per_rank, deep)
-    ]
+    numbers = (own, 2 * deep - 1 - own) if schedule == V else range(own, stages_in_all, deep)
+    stages = [Stage(model.make(), cut, number, stages_in_all) for number in numbers]
+    _share(stages)
     placed = [
         PipelineStage(
-            stage, stage.number, deep * per_rank, torch.device("cpu"),
+            stage, stage.number, stages_in_all, torch.device("cpu"),
             group=mesh["stage"].get_group(),
         )
         for stage in stages
     ]  # fmt: skip
     given: Any = placed if per_rank > 1 else placed[0]
-    runs = kind(given, n_microbatches=microbatches, loss_fn=cut.loss)
+    runs = kind(given, n_microbatches=microbatches, loss_fn=cut.loss, scale_grads=False)
     shared = _tied(stages, mesh["stage"].get_group())
     part = dist.get_rank() % replicas
-    parameters = [p for stage in stages for p in stage.parameters()]
+    parameters = list(dict.fromkeys(p for stage in stages for p in stage.parameters()))
+    is_last = stages[-1].is_last
 
     def step(batch: Batch) -> torch.Tensor | None:
         mine = share_of(batch, part, replicas)
-        is_last = own == deep - 1
         losses: list[torch.Tensor] = []
         runs.step(
             *([mine[cut.reads]] if own == 0 else []),
@@ -86,6 +93,9 @@ def pipeline(
             losses=losses if is_last else None,
             **cut.beside(stages[0].model, mine),
         )
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad /= microbatches
         if replicas > 1:
             _average(parameters, mesh["data"].get_group())
         for parameter, group in shared:
@@ -93,6 +103,14 @@ def pipeline(
         return torch.stack(losses).mean() if is_last else None
 
     return Contender(step, parameters, lambda: _collected(stages))
+
+
+def _share(stages: list[Stage]) -> None:
+    """What two stages of a rank hold is one parameter: `scale_grads` would divide its gradient twice."""
+    first: dict[str, nn.Parameter] = {}
+    for stage in stages:
+        for name, parameter in stage.names().items():
+            stage.hold(name, first.setdefault(name, parameter))
 
 
 def _average(parameters: list[nn.Parameter], group: Any) -> None:
