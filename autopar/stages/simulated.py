@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 from autopar.simulate.values import Costs, Link, Network, StageCost, Traffic
 from autopar.stages.play import ChainCosts, lists_of, most_held, step_of
@@ -15,13 +14,8 @@ Objective = Callable[[Priced, Sequence[Picked]], float]
 """Seconds of a step; infinite where the plan does not fit."""
 
 
-def costs_of(
-    table: StageTable, stages: Sequence[Picked], held: Sequence[int] | None = None
-) -> Costs:
-    """For the simulator: neighbours have a link in each direction.
-
-    `held`: by stage, the worker that holds it; None: each is on one of its own.
-    """
+def costs_of(table: StageTable, stages: Sequence[Picked]) -> Costs:
+    """For the simulator: each stage on a worker of its own; neighbours have a link in each direction."""
     made = []
     for start, end, number in stages:
         way, at = table.ways[number], (start, end)
@@ -47,11 +41,10 @@ def costs_of(
             Traffic(index, index + 1, float(table.send_s[cut]), float(table.return_s[cut]))
         )
     # One byte is one second, so a transfer occupies its link for as long as the table says.
-    joined = pairwise(range(len(stages)) if held is None else held)
-    both = [way for one, two in joined if one != two for way in ((one, two), (two, one))]
-    routes = {way: (index,) for index, way in enumerate(dict.fromkeys(both))}
-    links = (Link(table.latency_s, 1.0),) * len(routes)
-    return Costs(tuple(made), tuple(traffic), Network(links, routes))
+    links = (Link(table.latency_s, 1.0),) * (2 * len(traffic))
+    there = {(index, index + 1): (2 * index,) for index in range(len(traffic))}
+    back = {(index + 1, index): (2 * index + 1,) for index in range(len(traffic))}
+    return Costs(tuple(made), tuple(traffic), Network(links, {**there, **back}))
 
 
 def simulated_step(priced: Priced, stages: Sequence[Picked]) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from autopar.schedules.zb_v import zb_v
-from autopar.simulate import Costs, simulate
+from autopar.simulate import simulate
 from autopar.stages.simulated import costs_of
 from autopar.stages.table import StageProblem, StageTable, Way
 
@@ -139,8 +139,7 @@ def _step(problem: StageProblem, offer: _Offer, borders: Sequence[int]) -> float
     stages = [(start, end, offer.number) for start, end in pairwise(borders)]
     if not all(offer.way.offered[start, end] for start, end, _ in stages):
         return math.inf
+    # Workers are neighbours as the first stages of the chain are; where the V turns nothing is sent.
     schedule = zb_v(offer.workers, offer.table.microbatches)
-    held = [holders[0] for holders in schedule.holders]
-    costs: Costs = costs_of(offer.table, stages, held)
-    played = simulate(schedule, costs)
+    played = simulate(schedule, costs_of(offer.table, stages))
     return played.step if max(played.peaks) <= problem.memory_nbytes else math.inf

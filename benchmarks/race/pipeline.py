@@ -106,7 +106,8 @@ def pipeline(
 
 
 def _share(stages: list[Stage]) -> None:
-    """What two stages of a rank hold is one parameter: `scale_grads` would divide its gradient twice."""
+    """What two stages of a rank hold is one parameter, whose gradient is divided once: torch's own
+    `scale_grads` goes through stages, so it is off."""
     first: dict[str, nn.Parameter] = {}
     for stage in stages:
         for name, parameter in stage.names().items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,6 @@ import pytest
 from autopar.schedules.zb_v import zb_v
 from autopar.simulate import Costs, Link, Network, StageCost, Traffic, simulate
 from autopar.stages import ONE_F_ONE_B, StageProblem, StageTable, Vee, Way, vees
-from autopar.stages.simulated import costs_of
 from autopar.stages.table import Array, ranges
 
 LAYERS = 8
@@ -110,17 +110,25 @@ def test_none_that_is_not_better_than_what_is_known() -> None:
 
 
 def test_memory_is_kept() -> None:
-    """Half of what the fastest V takes: others, or none."""
+    """The fastest V here keeps between 14 and 16 bytes on a worker, and no other keeps less than 14."""
     (wide,) = vees(chain(1), math.inf)
-    tight = [chain(1, memory) for memory in (8.0, 14.0, 20.0, 100.0)]
-    found = [vees(problem, math.inf) for problem in tight]
-    assert found[0] == [] and found[-1] == [wide]
-    for problem, each in zip(tight, found, strict=True):
-        for vee in each:
-            check(problem, vee)
+    assert least(chain(1, 14.0), 2) == math.inf
+    found = [vees(chain(1, memory), math.inf) for memory in (14.0, 16.0, 100.0)]
+    assert found == [[], [wide], [wide]]
 
 
 def test_where_the_v_turns_nothing_is_sent() -> None:
-    (table, _) = chain(0).tables
-    costs = costs_of(table, [(0, 2, 0), (2, 4, 0), (4, 6, 0), (6, 8, 0)], (0, 1, 1, 0))
-    assert set(costs.network.routes) == {(0, 1), (1, 0)}
+    """However long that would take: the stages on both sides are one worker's."""
+    problem = chain(1)
+    (found,) = vees(problem, math.inf)
+    turn = found.borders[found.workers]
+
+    def slow_at(place: int) -> list[Vee]:
+        sent = [table.send_s.copy() for table in problem.tables]
+        for each in sent:
+            each[place] = 1e3
+        pairs = zip(problem.tables, sent, strict=True)
+        tables = tuple(replace(table, send_s=each, return_s=each) for table, each in pairs)
+        return vees(replace(problem, tables=tables), math.inf)
+
+    assert slow_at(turn) == [found] and slow_at(found.borders[1]) != [found]
