@@ -66,15 +66,16 @@ def _mixture(
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The sums, and the rows [rows, up's rows] behind the first product, expert after expert."""
-    dtype = torch.promote_types(down.dtype, weights.dtype)
-    out = x.new_zeros(x.shape[0], down.shape[1], dtype=dtype)
-    routes, flat = _Routes(chosen, up.shape[0]), weights.flatten()
-    before = up.new_empty(routes.count, up.shape[1])
-    for expert, here, token, choice in routes:
-        torch.mm(x[token].to(up.dtype), up[expert].T, out=before[here])
-        made = _Inner(before[here], down.shape[2], activation).rows @ down[expert].T
-        out.index_add_(0, token, (made * flat[choice, None]).to(out.dtype))
-    return out.to(x.dtype), before
+    routes = _Routes(chosen, up.shape[0])
+    rows = x[routes.tokens].to(up.dtype)
+    before = routes.new_rows(up.shape[1], rows)
+    for expert, here in routes:
+        torch.mm(rows[here], up[expert].T, out=before[here])
+    inner = _Inner(before, down.shape[2], activation).rows
+    made = routes.new_rows(down.shape[1], inner)
+    for expert, here in routes:
+        torch.mm(inner[here], down[expert].T, out=made[here])
+    return routes.summed(made, weights).to(x.dtype), before
 
 
 _mixture.register_fake(
@@ -97,23 +98,25 @@ def _gradients(
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of x, weights, up and down; those of matrices are written where they belong."""
-    of_x, of_weights = torch.zeros_like(x), torch.zeros_like(weights)
-    of_up, of_down = torch.empty_like(up), torch.empty_like(down)
-    flat, flat_gradient = weights.flatten(), of_weights.view(-1)
-    idle = set(range(up.shape[0]))
-    for expert, here, token, choice in _Routes(chosen, up.shape[0]):
-        idle.remove(expert)
-        inner = _Inner(before[here], down.shape[2], activation)
-        behind, factor = gradient[token].to(up.dtype), flat[choice, None].to(up.dtype)
-        of_one = behind @ down[expert]
-        flat_gradient[choice] = (of_one * inner.rows).sum(1).to(of_weights.dtype)
-        of_before = inner.backward(of_one.mul_(factor))
-        torch.mm(behind.T, inner.rows.mul_(factor), out=of_down[expert])
-        torch.mm(of_before.T, x[token].to(up.dtype), out=of_up[expert])
-        of_x.index_add_(0, token, (of_before @ up[expert]).to(x.dtype))
-    for expert in idle:
-        of_up[expert], of_down[expert] = 0, 0
-    return of_x, of_weights, of_up, of_down
+    routes = _Routes(chosen, up.shape[0])
+    behind = gradient[routes.tokens].to(up.dtype)
+    factor = weights.flatten()[routes.choices, None].to(up.dtype)
+    inner = _Inner(before, down.shape[2], activation)
+    of_inner, of_down = routes.new_rows(down.shape[2], behind), torch.empty_like(down)
+    for expert, here in routes:
+        torch.mm(behind[here], down[expert], out=of_inner[here])
+    of_weights = torch.zeros_like(weights)
+    of_weights.view(-1)[routes.choices] = (of_inner * inner.rows).sum(1).to(weights.dtype)
+    behind.mul_(factor)
+    for expert, here in routes:
+        torch.mm(behind[here].T, inner.rows[here], out=of_down[expert])
+    of_before = inner.backward(of_inner.mul_(factor))
+    rows, of_up = x[routes.tokens].to(up.dtype), torch.empty_like(up)
+    of_rows = routes.new_rows(x.shape[1], of_before)
+    for expert, here in routes:
+        torch.mm(of_before[here].T, rows[here], out=of_up[expert])
+        torch.mm(of_before[here], up[expert], out=of_rows[here])
+    return routes.summed(of_rows).to(x.dtype), of_weights, of_up, of_down
 
 
 _gradients.register_fake(
@@ -150,7 +153,7 @@ torch.library.register_fake(
 
 
 class _Inner:
-    """What one expert's activation makes of the rows behind its first product."""
+    """What the activation makes of the rows behind the first product."""
 
     def __init__(self, before: torch.Tensor, width: int, activation: str) -> None:
         self.gate, self.other = before, None
@@ -169,25 +172,35 @@ class _Inner:
 
 
 class _Routes:
-    """Choices in the order of their experts."""
+    """Choices in the order of their experts, each of which is a row; those of nobody are left out."""
 
     def __init__(self, chosen: torch.Tensor, experts: int) -> None:
+        self._chosen = chosen.shape
         flat = chosen.flatten()
-        self.choices = chosen.shape[1]
-        self.order = flat.argsort(stable=True)
-        ends = torch.arange(experts + 1, device=flat.device)
+        order = flat.argsort(stable=True)
+        numbers = torch.arange(experts + 1, device=flat.device)
         # One wait for the device, where a loop over `nonzero` would be one per expert.
-        self.bounds: list[int] = torch.searchsorted(flat[self.order], ends).tolist()
+        first, *ends = torch.searchsorted(flat[order], numbers).tolist()
+        self._bounds = [0, *(end - first for end in ends)]
+        self.choices = order[first : first + self._bounds[-1]]
+        self.tokens = self.choices // chosen.shape[1]
 
-    @property
-    def count(self) -> int:
-        """How many choices are an expert's number."""
-        return self.bounds[-1] - self.bounds[0]
+    def __iter__(self) -> Iterator[tuple[int, slice]]:
+        """Every expert and its rows: a product of none is zero."""
+        for expert, (first, end) in enumerate(pairwise(self._bounds)):
+            yield expert, slice(first, end)
 
-    def __iter__(self) -> Iterator[tuple[int, slice, torch.Tensor, torch.Tensor]]:
-        """Per expert that anybody chose: its number, its rows among all, their tokens and choices."""
-        for expert, (first, end) in enumerate(pairwise(self.bounds)):
-            choice = self.order[first:end]
-            if len(choice):
-                here = slice(first - self.bounds[0], end - self.bounds[0])
-                yield expert, here, choice // self.choices, choice
+    def new_rows(self, width: int, like: torch.Tensor) -> torch.Tensor:
+        """To be filled."""
+        return like.new_empty(len(self.choices), width)
+
+    def summed(self, rows: torch.Tensor, factors: torch.Tensor | None = None) -> torch.Tensor:
+        """Each token's rows [tokens, width], times the factors [tokens, choices] of its choices."""
+        tokens, width = self._chosen
+        order = self.choices.argsort()
+        choices = self.choices[order]
+        firsts = torch.searchsorted(choices, width * torch.arange(tokens, device=choices.device))
+        if factors is not None:
+            dtype = torch.promote_types(rows.dtype, factors.dtype)
+            rows, factors = rows.to(dtype), factors.flatten()[choices].to(dtype)
+        return F.embedding_bag(order, rows, firsts, mode="sum", per_sample_weights=factors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -27,6 +27,10 @@ ALIKE: Mapping[str, str] = MappingProxyType(
     | dict.fromkeys(["stack", "clone", "contiguous"], "cat")
 )
 """Operators that are timed as another one."""
+IN_GENERAL: Mapping[str, str] = MappingProxyType(
+    {"biased_attention": "scaled_dot_product_attention"}
+)
+"""What an operator is in general, as which it counts where it has no curve of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Curve:
 
 
 def share(
-    curves: Iterable[Curve], op: str, dtype: str, direction: Direction, nbytes: float
+    curves: Collection[Curve], op: str, dtype: str, direction: Direction, nbytes: float
 ) -> float:
     """Of the roofline's speed, for an operator as torch names it; 1 where nothing is known of it.
 
@@ -79,6 +83,9 @@ def share(
     float32.
     """
     name = operator(op)
+    names = {curve.operator for curve in curves}
+    if name not in names:
+        name = IN_GENERAL.get(name, name)
     found = {curve.dtype: curve for curve in curves if curve.operator == name}
     curve = found.get(dtype) or found.get("float32")
     if curve is None or not nbytes:

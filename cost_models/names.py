@@ -18,11 +18,12 @@ KINDS = ("cpu", "cuda", "hpu", "mps", "mtia", "npu", "xla", "xpu")
 """Of devices, as torch calls them; AMD's are ``cuda``, too."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 TIMED = frozenset([
-    "linear", "scaled_dot_product_attention", "cross_entropy", "embedding", "gelu", "silu", "tanh",
-    "sigmoid", "exp", "log", "cos", "rsqrt", "pow", "softmax", "mean", "dropout", "add", "mul",
-    "cat", "layer_norm", "rms_norm",
+    "linear", "scaled_dot_product_attention", "biased_attention", "cross_entropy", "embedding", "gelu",
+    "silu", "tanh", "sigmoid", "exp", "log", "cos", "rsqrt", "pow", "softmax", "mean", "dropout", "add",
+    "mul", "cat", "layer_norm", "rms_norm",
 ])  # fmt: skip
-"""Operators of which a calibration makes curves."""
+"""Operators of which a calibration makes curves; attention with a bias that has a gradient apart, for no
+fused kernel of a CPU takes one."""
 OWN = frozenset(["count_valid", "routed_experts"])
 """Operators that autopar has and torch does not."""
 

@@ -39,9 +39,11 @@ VIEWS = frozenset(
     ]
 )
 """Operators that move no bytes: their output shares the operand's storage."""
-EXPERT_CALLS = 24, 26
-"""What a forward and a backward of a mixture spend on each expert beside its products, in operator calls
-(`autopar.experts`): four experts on 64 to 1,024 tokens (2026-11-25)."""
+MIXTURE_CALLS = (30, 18), (60, 20)
+"""What a forward and a backward of a mixture spend beside its products, in operator calls, and on each
+expert (`autopar.experts`): two to sixteen experts on 64 to 512 tokens (2026-11-25)."""
+MIXTURE_PASSES = (4, 4), (8, 15)
+"""How often they go through a row of a token's, and one behind the first product."""
 LOOKUPS = frozenset(["embedding", "index_select", "gather"])
 """Operators that read as much of their first operand as they give, however large it is."""
 
@@ -117,16 +119,28 @@ def _paced(own: Answer, prices: Prices) -> Answer:
 
 def _work(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[Work, Work | None]:
     """What the passes do on one rank; None where there is no backward."""
-    dtype = node.outputs[0].dtype
+    dtype, op = node.outputs[0].dtype, _timed_as(node, graph)
     ways = split(sharding, mesh)
     moved = moved_nbytes(node, sharding, graph, mesh)
-    calls = _calls(node, sharding, graph, mesh)
-    forward = Work(flops(node, graph) / ways, moved, dtype, node.op, calls=calls[0])
+    calls, between = _calls(node, sharding, graph, mesh), _between(node, graph)
+    forward = Work(
+        flops(node, graph) / ways, moved, dtype, op, calls=calls[0], between=between[0] / ways
+    )
     if not any(tensor.differentiable for tensor in node.outputs):
         return forward, None
     back = backward_flops(node, graph) / ways
     filled = unread_nbytes(node, sharding, graph, mesh)
-    return forward, Work(back, 2 * moved + filled, dtype, node.op, "backward", calls[1])
+    return forward, Work(
+        back, 2 * moved + filled, dtype, op, "backward", calls[1], between[1] / ways
+    )
+
+
+def _timed_as(node: Node, graph: Graph) -> str:
+    """Its name among curves: attention is another operator where its bias has a gradient."""
+    bias = [graph.tensors[name] for name in node.operands[3:]]
+    if short(node.op) == "scaled_dot_product_attention" and any(b.differentiable for b in bias):
+        return "autopar.biased_attention"
+    return node.op
 
 
 def _calls(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[int, int]:
@@ -135,7 +149,20 @@ def _calls(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[
         return 1, 1
     down, form = graph.tensors[node.operands[4]], sharding.inputs[4]
     experts = form.local_shape(down.shape, mesh)[0]
-    return 1 + EXPERT_CALLS[0] * experts, 1 + EXPERT_CALLS[1] * experts
+    forward, backward = (1 + once + each * experts for once, each in MIXTURE_CALLS)
+    return forward, backward
+
+
+def _between(node: Node, graph: Graph) -> tuple[int, int]:
+    """Bytes that both passes read and write between the products that they are made of, on all ranks."""
+    if short(node.op) != "routed_experts":
+        return 0, 0
+    x, chosen, _, up, _ = (graph.tensors[name] for name in node.operands)
+    rows = math.prod(chosen.shape) * x.itemsize
+    forward, backward = (
+        rows * (outside * x.shape[1] + inside * up.shape[1]) for outside, inside in MIXTURE_PASSES
+    )
+    return forward, backward
 
 
 def moved_nbytes(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> int:

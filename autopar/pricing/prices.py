@@ -205,7 +205,8 @@ def _seconds_of(work: Work, device: Device) -> float:
     own = op_seconds(work.flops, work.nbytes, work.dtype, device, work.op, work.direction)
     if work.calls == 1 or is_known(device.curves, work.op):
         return own
-    return own + (work.calls - 1) * device.launch_s
+    between = op_seconds(0.0, work.between, work.dtype, device)
+    return own + between + (work.calls - 2) * device.launch_s
 
 
 def regathered(step: Step, tensor: Tensor, mesh: Mesh) -> tuple[Traffic, ...]:

@@ -72,6 +72,7 @@ def samples(matrices: Sequence[int], nbytes: Sequence[int]) -> Iterator[Sample]:
     for size in nbytes:
         rows = max(1, size // 4 // WIDTH)
         yield _attention(rows)
+        yield _attention(rows, biased=True)
         yield _loss(rows)
         yield _embedding(rows)
         yield from (_pointwise(name, call, rows) for name, call in _OF_ONE.items())
@@ -90,20 +91,27 @@ def _product(dtype: str, n: int) -> Sample:
     return Sample(amount, F.linear, inputs)
 
 
-def _attention(rows: int) -> Sample:
+def _attention(rows: int, biased: bool = False) -> Sample:
     """Sequences as long as heads are wide, at least; a batch takes what is left."""
     length = min(256, max(16, rows // 4))
     batch = max(1, rows * WIDTH // (HEADS * length * HEAD))
-    shape = (batch, HEADS, length, HEAD)
+    shape, bias = (batch, HEADS, length, HEAD), (HEADS, length, length) if biased else ()
     flops = 4.0 * math.prod(shape) * length
 
     def inputs() -> tuple[torch.Tensor, ...]:
-        return _wanted(shape), _wanted(shape), _wanted(shape)
+        biases = [_wanted(bias)] if biased else []
+        return _wanted(shape), _wanted(shape), _wanted(shape), *biases
 
-    def call(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    def call(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return F.scaled_dot_product_attention(query, key, value, bias, is_causal=bias is None)
 
-    name, nbytes = "scaled_dot_product_attention", 4 * 4 * math.prod(shape)
+    name = "biased_attention" if biased else "scaled_dot_product_attention"
+    nbytes = 4 * (4 * math.prod(shape) + biased * math.prod(bias))
     return Sample(Amount(name, "float32", nbytes, flops, 2.5 * flops), call, inputs)
 
 

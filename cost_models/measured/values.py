@@ -36,7 +36,8 @@ class Setting:
 class Work:
     """What a roofline knows of one pass: operations, bytes that are read and written, and whose.
 
-    `calls`: of the framework's operators, where it is made of several.
+    `calls`: of the framework's operators, where it is made of several; `between`: bytes that those
+    read and write that move what the others compute, so that nothing hides them.
     """
 
     flops: float
@@ -45,6 +46,7 @@ class Work:
     op: str = ""
     direction: Direction = "forward"
     calls: int = 1
+    between: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
