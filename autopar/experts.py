@@ -10,7 +10,8 @@ come is known when they have come: where experts are split, fake tensors stand f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -66,16 +67,7 @@ def _mixture(
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The sums, and the rows [rows, up's rows] behind the first product, expert after expert."""
-    routes = _Routes(chosen, up.shape[0])
-    rows = x[routes.tokens].to(up.dtype)
-    before = routes.new_rows(up.shape[1], rows)
-    for expert, here in routes:
-        torch.mm(rows[here], up[expert].T, out=before[here])
-    inner = _Inner(before, down.shape[2], activation).rows
-    made = routes.new_rows(down.shape[1], inner)
-    for expert, here in routes:
-        torch.mm(inner[here], down[expert].T, out=made[here])
-    return routes.summed(made, weights).to(x.dtype), before
+    return _forward(_Routes.of(chosen, up.shape[0]), x, weights, up, down, activation)
 
 
 _mixture.register_fake(
@@ -84,6 +76,19 @@ _mixture.register_fake(
         up.new_empty(chosen.numel(), up.shape[1]),
     )
 )
+
+
+def _forward(
+    routes: _Routes,
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    activation: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    before = routes.products(x[routes.tokens].to(up.dtype), up)
+    inner = _Inner(before, down.shape[2], activation).rows()
+    return routes.summed(routes.products(inner, down), weights).to(x.dtype), before
 
 
 @torch.library.custom_op("autopar::routed_experts_backward", mutates_args=())
@@ -97,26 +102,9 @@ def _gradients(
     before: torch.Tensor,
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, weights, up and down; those of matrices are written where they belong."""
-    routes = _Routes(chosen, up.shape[0])
-    behind = gradient[routes.tokens].to(up.dtype)
-    factor = weights.flatten()[routes.choices, None].to(up.dtype)
-    inner = _Inner(before, down.shape[2], activation)
-    of_inner, of_down = routes.new_rows(down.shape[2], behind), torch.empty_like(down)
-    for expert, here in routes:
-        torch.mm(behind[here], down[expert], out=of_inner[here])
-    of_weights = torch.zeros_like(weights)
-    of_weights.view(-1)[routes.choices] = (of_inner * inner.rows).sum(1).to(weights.dtype)
-    behind.mul_(factor)
-    for expert, here in routes:
-        torch.mm(behind[here].T, inner.rows[here], out=of_down[expert])
-    of_before = inner.backward(of_inner.mul_(factor))
-    rows, of_up = x[routes.tokens].to(up.dtype), torch.empty_like(up)
-    of_rows = routes.new_rows(x.shape[1], of_before)
-    for expert, here in routes:
-        torch.mm(of_before[here].T, rows[here], out=of_up[expert])
-        torch.mm(of_before[here], up[expert], out=of_rows[here])
-    return routes.summed(of_rows).to(x.dtype), of_weights, of_up, of_down
+    """Gradients of x, weights, up and down."""
+    routes = _Routes.of(chosen, up.shape[0])
+    return _backward(routes, gradient, x, weights, up, down, before, activation)
 
 
 _gradients.register_fake(
@@ -124,6 +112,53 @@ _gradients.register_fake(
         torch.empty_like(value) for value in (x, weights, up, down)
     )
 )
+
+
+def _backward(
+    routes: _Routes,
+    gradient: torch.Tensor,
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    before: torch.Tensor,
+    activation: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What is not needed any more is let go: rows are what a mixture has most of."""
+    inner = _Inner(before, down.shape[2], activation)
+    rows, behind = inner.rows(), gradient[routes.tokens].to(up.dtype)
+    of_inner = routes.products(behind, down.mT)
+    of_weights = weights.new_zeros(weights.shape)
+    of_weights.view(-1)[routes.choices] = (of_inner * rows).sum(1).to(weights.dtype)
+    factor = weights.flatten()[routes.choices, None].to(up.dtype)
+    of_down = routes.outer(behind.mul_(factor), rows)
+    del behind, rows
+    of_before = inner.backward(of_inner.mul_(factor))
+    del inner, of_inner
+    of_up = routes.outer(of_before, x[routes.tokens].to(up.dtype))
+    of_x = routes.summed(routes.products(of_before, up.mT)).to(x.dtype)
+    return of_x, of_weights, of_up, of_down
+
+
+def _evenly(
+    run: Callable[..., Any], chosen: int, matrices: int
+) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """An operator, given all its operands, with as many rows for every expert."""
+
+    def shown(*operands: Any) -> tuple[torch.Tensor, ...]:
+        routes = _Routes.evenly(operands[chosen], operands[matrices].shape[0])
+        result: tuple[torch.Tensor, ...] = run(routes, *operands[:chosen], *operands[chosen + 1 :])
+        return result
+
+    return shown
+
+
+SHOWN: Mapping[Any, Callable[..., tuple[torch.Tensor, ...]]] = {
+    torch.ops.autopar.routed_experts_forward.default: _evenly(_forward, chosen=1, matrices=3),
+    torch.ops.autopar.routed_experts_backward.default: _evenly(_backward, chosen=2, matrices=4),
+}
+"""What the operators' kernels do, for whom fake tensors show too little: how much memory they take does
+not depend on who chose whom."""
 
 
 class _Experts(torch.autograd.Function):
@@ -161,7 +196,10 @@ class _Inner:
         if before.shape[1] != width:
             self.gate, self.other = before.chunk(2, 1)
         self.opened = function(self.gate)
-        self.rows = self.opened if self.other is None else self.opened * self.other
+
+    def rows(self) -> torch.Tensor:
+        """What the second product reads."""
+        return self.opened if self.other is None else self.opened * self.other
 
     def backward(self, gradient: torch.Tensor) -> torch.Tensor:
         """The gradient of the rows behind the first product."""
@@ -171,32 +209,54 @@ class _Inner:
         return torch.cat([of_gate, gradient * self.opened], 1)
 
 
+@dataclass(frozen=True)
 class _Routes:
-    """Choices in the order of their experts, each of which is a row; those of nobody are left out."""
+    """Choices in the order of their experts, each of which is a row; those of nobody are left out.
 
-    def __init__(self, chosen: torch.Tensor, experts: int) -> None:
-        self._chosen = chosen.shape
+    `shape` is [tokens, choices]; an expert's rows lie between two neighbours of `bounds`.
+    """
+
+    shape: torch.Size
+    bounds: tuple[int, ...]
+    choices: torch.Tensor
+    tokens: torch.Tensor
+
+    @staticmethod
+    def of(chosen: torch.Tensor, experts: int) -> _Routes:
+        """Each to whom it chose."""
         flat = chosen.flatten()
         order = flat.argsort(stable=True)
         numbers = torch.arange(experts + 1, device=flat.device)
         # One wait for the device, where a loop over `nonzero` would be one per expert.
         first, *ends = torch.searchsorted(flat[order], numbers).tolist()
-        self._bounds = [0, *(end - first for end in ends)]
-        self.choices = order[first : first + self._bounds[-1]]
-        self.tokens = self.choices // chosen.shape[1]
+        choices = order[first : ends[-1]]
+        bounds = (0, *(end - first for end in ends))
+        return _Routes(chosen.shape, bounds, choices, choices // chosen.shape[1])
 
-    def __iter__(self) -> Iterator[tuple[int, slice]]:
-        """Every expert and its rows: a product of none is zero."""
-        for expert, (first, end) in enumerate(pairwise(self._bounds)):
-            yield expert, slice(first, end)
+    @staticmethod
+    def evenly(chosen: torch.Tensor, experts: int) -> _Routes:
+        """As many to every expert, whoever chose it."""
+        choices = chosen.flatten().argsort()
+        bounds = tuple(len(choices) * number // experts for number in range(experts + 1))
+        return _Routes(chosen.shape, bounds, choices, choices // chosen.shape[1])
 
-    def new_rows(self, width: int, like: torch.Tensor) -> torch.Tensor:
-        """To be filled."""
-        return like.new_empty(len(self.choices), width)
+    def products(self, rows: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+        """Every expert's rows times its matrix [out, in], transposed."""
+        made = rows.new_empty(len(rows), matrices.shape[1])
+        for matrix, (first, end) in zip(matrices.mT, pairwise(self.bounds), strict=True):
+            torch.mm(rows[first:end], matrix, out=made[first:end])
+        return made
+
+    def outer(self, rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """[experts, rows' width, others' width]: sums over each expert's rows, zero if it has none."""
+        made = rows.new_empty(len(self.bounds) - 1, rows.shape[1], others.shape[1])
+        for matrix, (first, end) in zip(made, pairwise(self.bounds), strict=True):
+            torch.mm(rows[first:end].T, others[first:end], out=matrix)
+        return made
 
     def summed(self, rows: torch.Tensor, factors: torch.Tensor | None = None) -> torch.Tensor:
         """Each token's rows [tokens, width], times the factors [tokens, choices] of its choices."""
-        tokens, width = self._chosen
+        tokens, width = self.shape
         order = self.choices.argsort()
         choices = self.choices[order]
         firsts = torch.searchsorted(choices, width * torch.arange(tokens, device=choices.device))

@@ -17,6 +17,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from autopar.experts import _gradients, _mixture
+
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it tells of every profile that begins and ends
 
 
@@ -40,11 +42,24 @@ class LiveBytes(TorchDispatchMode):
             return NotImplemented  # what it does with its parts comes here again
         adds_in_place = func is torch.ops.aten.add.Tensor and _is_alone(args[0])
         before = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if _is_plain(t)}
-        result = func(*args, **(kwargs or {}))
+        result = self._run(func, args, kwargs or {})
         self.count(t for t in tree_leaves(result) if _is_plain(t) and _cdata(t) not in before)
         if not adds_in_place:
             self.most = max(self.most, self.nbytes)
         return result
+
+    def _run(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """An operator; of one written in Python, what it calls as well."""
+        inside = {
+            _mixture._opoverload: _mixture._init_fn,
+            _gradients._opoverload: _gradients._init_fn,
+        }
+        if func not in inside:
+            return func(*args, **kwargs)
+        with self:
+            return inside[func](*args, **kwargs)
 
     def count(self, tensors: Iterable[torch.Tensor]) -> None:
         """These too, which nothing here made: parameters."""

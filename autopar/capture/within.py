@@ -14,6 +14,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from autopar.capture import _torch
+from autopar.experts import SHOWN
 
 
 class _Alive(_torch.TorchDispatchMode):
@@ -32,7 +33,7 @@ class _Alive(_torch.TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given = {_torch.storage_id(tensor) for tensor in _tensors((args, kwargs))}
-        result = func(*args, **(kwargs or {}))
+        result = self._run(func, args, kwargs or {})
         for tensor in _tensors(result):
             key = _torch.storage_id(tensor)
             if key not in given:
@@ -40,6 +41,15 @@ class _Alive(_torch.TorchDispatchMode):
                 self._known[key] = (StorageWeakRef(storage), storage.nbytes())
         self.most = max(self.most, self.nbytes)
         return result
+
+    def _run(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """A kernel; where it is one of ours, all that it is made of."""
+        if func not in SHOWN:
+            return func(*args, **kwargs)
+        with self:
+            return SHOWN[func](*args, **kwargs)
 
     @property
     def nbytes(self) -> int:

@@ -94,7 +94,10 @@ def test_recomputed_blocks_hold_what_is_predicted(pool: Pool, name: str) -> None
     assert held[2] < 0.9 * held[1] < 0.8 * held[0]
 
 
-EVERY_DAY = [("llama", 1, "none"), ("gpt2", 2, "full"), ("cnn", 2, "none"), ("bert", 1, "none")]
+EVERY_DAY = [
+    ("llama", 1, "none"), ("gpt2", 2, "full"), ("cnn", 2, "none"), ("bert", 1, "none"),
+    ("architectures.mixtral", 1, "none"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,7 @@ EVERY_DAY = [("llama", 1, "none"), ("gpt2", 2, "full"), ("cnn", 2, "none"), ("be
     daily(
         [
             *itertools.product(["gpt2", "llama", "bert"], [1, 2], ["none", "full"]),
-            *itertools.product(["cnn", "mlp"], [1, 2], ["none"]),
+            *itertools.product(["cnn", "mlp", "architectures.mixtral"], [1, 2], ["none"]),
         ],
         EVERY_DAY,
     ),
