@@ -79,8 +79,7 @@ def ring_terms(kind: str, nbytes: float, ranks: int) -> tuple[int, float]:
     """What the ring algorithm charges: messages one after the other, and bytes sent, per rank."""
     if kind not in _RING:
         raise CostModelError(f"Unknown collective {kind!r}; known are {', '.join(_RING)}.")
-    if ranks < 1:
-        raise CostModelError(f"A {kind} among {ranks} ranks makes no sense.")
+    _check_count(f"The ranks of a {kind}", ranks)
     messages, share = _RING[kind]
     return messages(ranks), share(ranks) * nbytes
 
@@ -91,7 +90,13 @@ def lateness(ranks: int) -> float:
     Delays that are independent and many are normal: it is their expected maximum (Kruskal and Weiss
     1985), by Blom's approximation (1958).
     """
+    _check_count("The ranks", ranks)
     return _latest(ranks) / _latest(2)
+
+
+def _check_count(what: str, number: float) -> None:
+    if not number >= 1 or number % 1:
+        raise CostModelError(f"{what} are {number}, not a whole number of 1 or more.")
 
 
 def _latest(ranks: int) -> float:
@@ -114,6 +119,8 @@ def axis_link(
     sends to all ranks but those inside, and so are the messages with the longer latency.
     What was measured of the ranks inside says what the axis takes at least.
     """
+    _check_count("The ranks from one to the next of the axis", stride)
+    _check_count("The ranks of the axis", size)
     narrowest, _ = hardware.borders[0]
     link = hardware.intra_host.reaching(min(size, narrowest // stride) - 1)
     even = True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 DTYPES = frozenset([
     "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
@@ -16,6 +17,10 @@ DTYPES = frozenset([
 """As torch calls them."""
 KINDS = ("cpu", "cuda", "hpu", "mps", "mtia", "npu", "xla", "xpu")
 """Of devices, as torch calls them; AMD's are ``cuda``, too."""
+SPOKEN: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(["gpu", "nvidia", "amd", "rocm", "hip"], "cuda") | {"tpu": "xla", "gaudi": "hpu"}
+)
+"""What people call some of them."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 TIMED = frozenset([
     "linear", "scaled_dot_product_attention", "biased_attention", "cross_entropy", "embedding", "gelu",
@@ -42,5 +47,8 @@ def is_operator(name: str) -> bool:
 
 def meant(name: str, known: Collection[str]) -> str:
     """``Did you mean 'tanh'?``, or a few that there are."""
+    spoken = SPOKEN.get(name.lower())
+    if spoken in known:
+        return f"Did you mean {spoken!r}?"
     close = difflib.get_close_matches(name, sorted(known), 1, 0.5)
     return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(sorted(known))}."

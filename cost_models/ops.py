@@ -5,6 +5,7 @@ from __future__ import annotations
 from cost_models.curves import Direction, share
 from cost_models.errors import CostModelError
 from cost_models.machine import Device
+from cost_models.names import DTYPES, meant
 
 LEAST = 0.1
 """Of an operator's measured time, what it spends on its tensors at least."""
@@ -38,12 +39,11 @@ def op_seconds(
     `flops` counts multiplications and additions; `nbytes` is what is read and written.  Arithmetic
     in a dtype that the profile lacks (integers, say) is priced as float32.  `op`: its name, by which
     the device's curves may know how much of that speed it reaches; a backward moves twice the bytes
-    of its forward.
+    of its forward.  Raises `CostModelError` where a figure is negative or no number, or the dtype none.
     """
     if not (flops >= 0 and nbytes >= 0):
         raise CostModelError(f"An operator cannot do {flops} operations on {nbytes} bytes.")
-    peaks = device.flops_per_s
-    peak = peaks[dtype if dtype in peaks else "float32"]
+    peak = _peak(dtype, device)
     arithmetic = flops / (peak * device.matmul_efficiency)
     of_forward = nbytes if direction == "forward" else nbytes / 2
     reached = share(device.curves, op, dtype, direction, of_forward) if device.curves else 1.0
@@ -64,6 +64,7 @@ def message_copy_seconds(nbytes: float, device: Device) -> float:
 
     It is read and written once, by way of memory: what other ranks wrote is in no cache of this one.
     """
+    _check_amount("bytes", nbytes)
     return 2.0 * nbytes / (device.bytes_per_s * device.memory_efficiency) + device.launch_s
 
 
@@ -74,6 +75,7 @@ def adamw_seconds(nbytes: float, device: Device, fused: bool = False) -> float:
     parameter's size: on a CPU parameter after parameter, elsewhere each operator of all parameters.
     Where it is told to, one kernel reads parameter, gradient and two moments, and writes three of them.
     """
+    _check_amount("bytes", nbytes)
     if fused:
         operators, tensors, calls = 1, 7, FUSED_CALLS
     elif device.kind == "cpu":
@@ -90,6 +92,7 @@ def split_seconds(products: int, device: Device) -> float:
     The products themselves are the same, whenever they are made, and what Python does beside is hidden
     where kernels are queued: on all devices but CPUs.
     """
+    _check_amount("products", products)
     return products * SPLIT_CALLS * device.launch_s if device.kind == "cpu" else 0.0
 
 
@@ -98,7 +101,21 @@ def messages_seconds(count: int, device: Device) -> float:
 
     Devices that have kernels for it spend none of their own time.
     """
+    _check_amount("messages", count)
     return count * MESSAGE_CALLS * device.launch_s if device.kind == "cpu" else 0.0
+
+
+def _peak(dtype: str, device: Device) -> float:
+    """Operations per second."""
+    peaks = device.flops_per_s
+    if dtype not in peaks and dtype not in DTYPES:
+        raise CostModelError(f"{dtype!r} is no dtype of torch's. {meant(dtype, DTYPES)}")
+    return peaks[dtype if dtype in peaks else "float32"]
+
+
+def _check_amount(what: str, amount: float) -> None:
+    if not amount >= 0:
+        raise CostModelError(f"There cannot be {amount} {what}.")
 
 
 def _memory_seconds(nbytes: float, device: Device) -> float:

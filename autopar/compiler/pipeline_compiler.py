@@ -23,7 +23,7 @@ from autopar.pricing.parameters import Storage
 from autopar.runtime import agreement
 from autopar.runtime.pipeline.built import Built
 from autopar.runtime.program import Program, load
-from autopar.runtime.programs import in_parts
+from autopar.runtime.programs import in_parts, samples_in
 from autopar.schedules import Schedule
 from autopar.schedules.action import forward
 from autopar.schedules.lower import without_transfers
@@ -44,6 +44,7 @@ class PipelineCompiler:
         """`given`: the pipeline, where it is compiled already."""
         self._compiler, self._wanted, self._given = compiler, wanted, given
         self._mesh, self._hardware = compiler.mesh, compiler.hardware
+        self._most: int | None = None
         self._first: Staged | None = None
         self._graph: Graph | None = None
 
@@ -54,7 +55,7 @@ class PipelineCompiler:
 
     def decide(self, batch: Mapping[str, Any]) -> tuple[Staged, Graph | None]:
         """The plan of a pipeline, and the graph that counts denominators."""
-        graph, counts = self._graphs(batch, training=True)
+        graph, counts = self._graphs(batch, self._wanted_for(batch))
         self._refuse_unheard(graph)
         made = self._given or self._compiled(graph)
         made.plan.check(made.stages)
@@ -67,12 +68,13 @@ class PipelineCompiler:
 
     def pipeline_for(self, batch: Mapping[str, Any], training: bool) -> Built:
         """The pipeline of a batch, on every rank: rank 0 decides."""
-        graph, counts = self._graphs(batch, training)
+        wanted = self._wanted_for(batch) if training else None
+        graph, counts = self._graphs(batch, wanted)
         agreement.same(
             "the model, the mesh or the options",
             f"{graph.digest} {self._mesh} {self._wanted} {self._compiler.asked(None)}",
         )
-        texts = agreement.from_first_rank(lambda: self._texts(batch, graph, counts, training))
+        texts = agreement.from_first_rank(lambda: self._texts(batch, graph, counts, wanted))
         plan = PipelinePlan.from_json(texts[0], "the plan of rank 0")
         stages = split(graph, plan.cuts)
         if training:
@@ -81,8 +83,19 @@ class PipelineCompiler:
             self._first, self._graph = Staged(plan, stages, {}), graph
         return self._built(plan, stages, counts, texts[1:])
 
-    def _graphs(self, batch: Mapping[str, Any], training: bool) -> tuple[Graph, Graph | None]:
-        """The graph of a microbatch, and of the whole batch's denominators."""
+    def _wanted_for(self, batch: Mapping[str, Any]) -> Wanted:
+        """Other batches are cut as the first was, or into microbatches that are no larger than its."""
+        samples = samples_in(batch) if self._wanted.microbatches > 1 else 1
+        if self._most is None:
+            self._most = max(1, samples // self._wanted.microbatches)
+            return self._wanted
+        return self._wanted.of_batch(samples, self._most)
+
+    def _graphs(
+        self, batch: Mapping[str, Any], wanted: Wanted | None
+    ) -> tuple[Graph, Graph | None]:
+        """The graph of a microbatch, and of the whole batch's denominators; None wanted: evaluation."""
+        training = wanted is not None
         whole = self._compiler.graph(batch, training)
         if whole.loss is None:
             raise InputError(
@@ -93,7 +106,7 @@ class PipelineCompiler:
             raise InputError(
                 f"{argument('outputs')} is not there for pipelines yet: they return the loss."
             )
-        pieces = self._wanted.microbatches if training else 1
+        pieces = 1 if wanted is None else wanted.microbatches
         if pieces == 1:
             return whole, None
         piece = in_parts(batch, pieces)[0]
@@ -107,9 +120,9 @@ class PipelineCompiler:
                 compile_graph(graph, self._mesh, self._hardware, self._settings, kept)
 
     def _texts(
-        self, batch: Mapping[str, Any], graph: Graph, counts: Graph | None, training: bool
+        self, batch: Mapping[str, Any], graph: Graph, counts: Graph | None, wanted: Wanted | None
     ) -> tuple[str, ...]:
-        made = self._again(graph, training) if self._first else self.decide(batch)[0]
+        made = self._again(graph, wanted) if self._first else self.decide(batch)[0]
         texts = [made.plan.to_json()]
         texts += [made.sources[each.stage, each.worker] for each in made.plan.stages]
         if counts is not None:
@@ -119,7 +132,7 @@ class PipelineCompiler:
                 texts += [found.plan.to_json(), found.source]
         return tuple(texts)
 
-    def _again(self, graph: Graph, training: bool) -> Staged:
+    def _again(self, graph: Graph, wanted: Wanted | None) -> Staged:
         """The pipeline of other shapes, or of evaluation: same workers, parameters where they are."""
         assert self._first is not None and self._graph is not None
         plan = self._first.plan
@@ -129,7 +142,10 @@ class PipelineCompiler:
             for p in each.plan.parameters
         }
         cuts = transferred(plan.cuts, self._graph, graph)
-        schedule = plan.schedule if training else evaluation(plan.schedule)
+        if wanted is None:
+            schedule = evaluation(plan.schedule)
+        else:
+            schedule = plan.schedule if wanted == self._wanted else wanted.build()
         return compile_stages(
             graph, split(graph, cuts), cuts, self._mesh, self._hardware,
             replace(self._settings, first=False), plan.workers, without_transfers(schedule), rests,

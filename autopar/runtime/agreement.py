@@ -7,17 +7,25 @@ a disagreement is found before the first collective can hang on it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import torch.distributed as dist
 
 from autopar import errors
 from autopar.errors import AutoparError, RankFailedError, RankMismatchError
-from autopar.runtime import _torch
+from autopar.runtime import _torch, faults
 
-PATIENCE = timedelta(seconds=300)
+PATIENCE_S = 300
 """How long ranks wait for each other to arrive, planning included."""
+POLL = timedelta(seconds=1)
+"""How often one that waits looks whether the other has ended."""
+SAME_CALLS = (
+    "Every rank must build the same model (same sizes, same code) and call autopar with the same "
+    "arguments."
+)
+SAME_BATCH = "Give every rank the same whole batch: seed what shuffles alike on all of them."
 
 
 class _Rounds:
@@ -38,20 +46,29 @@ class _Rounds:
 _rounds = _Rounds()
 
 
-def same(what: str, value: str) -> None:
-    """Raise `RankMismatchError` on every rank unless all ranks have this value."""
+def same(what: str, value: str, remedy: str = SAME_CALLS) -> None:
+    """Raise `RankMismatchError` on every rank unless all ranks compare this, and have this value."""
     size, store = dist.get_world_size(), _torch.store()
     here = f"autopar/same/{next(_rounds)}"
-    store.set(f"{here}/{dist.get_rank()}", value)
-    found = [_get(f"{here}/{rank}", rank, what) for rank in range(size)]
-    odd = [rank for rank, other in enumerate(found) if other != found[0]]
-    if odd:
-        listed = ", ".join(map(str, odd))
+    store.set(f"{here}/{dist.get_rank()}", json.dumps([what, value]))
+    found = [json.loads(_get(f"{here}/{rank}", rank, what)) for rank in range(size)]
+    compared, values = zip(*found, strict=True)
+    if len(set(compared)) > 1:
         raise RankMismatchError(
-            f"Ranks disagree about {what}: rank 0 has {found[0]!r}, but rank {listed} "
-            f"{'has' if len(odd) == 1 else 'have'} {found[odd[0]]!r}. Every rank must build the same "
-            "model (same sizes, same code) and call autopar with the same arguments."
+            f"Ranks do different things: rank 0 compares {compared[0]}, but {_odd(compared)}. "
+            f"{SAME_CALLS}"
         )
+    if len(set(values)) > 1:
+        raise RankMismatchError(
+            f"Ranks disagree about {what}: rank 0 has {values[0]!r}, but {_odd(values)}. {remedy}"
+        )
+
+
+def _odd(values: Sequence[str]) -> str:
+    """Whose is another than rank 0's, and the first of these."""
+    odd = [rank for rank, value in enumerate(values) if value != values[0]]
+    has = "has" if len(odd) == 1 else "have"
+    return f"rank {', '.join(map(str, odd))} {has} {values[odd[0]]!r}"
 
 
 def from_first_rank(make: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
@@ -75,11 +92,28 @@ def from_first_rank(make: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _get(key: str, rank: int, what: str) -> str:
+    """What a rank wrote there, unless it ends before it does."""
+    store, end = _torch.store(), time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        left = _has_left(rank)  # asked first: it may write, and then leave
+        try:
+            store.wait([key], POLL)
+        except RuntimeError:
+            if left:
+                raise RankFailedError(
+                    f"Rank {rank} ended before it came to compare {what}: it failed, or it left early."
+                ) from None
+            continue
+        return str(store.get(key).decode())
+    raise RankFailedError(
+        f"Rank {rank} did not come to compare {what} within {PATIENCE_S} s: it failed, or "
+        "it does not call autopar where this rank does."
+    )
+
+
+def _has_left(rank: int) -> bool:
+    """Whether a rank has ended; so have all, as far as one can tell, once nobody keeps the store."""
     try:
-        _torch.store().wait([key], PATIENCE)
+        return faults.has_left(rank)
     except RuntimeError:
-        raise RankFailedError(
-            f"Rank {rank} did not come to compare {what} within {PATIENCE.seconds} s: it failed, or "
-            "it does not call autopar where this rank does."
-        ) from None
-    return str(_torch.store().get(key).decode())
+        return True

@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -24,6 +25,8 @@ import torch.distributed as dist
 from autopar.runtime import _torch
 
 KEY = "autopar/failed"
+LEFT = "autopar/left"
+"""Under it, the numbers of ranks that have ended, however they did."""
 POLL_S, GRACE_S = 0.5, 3.0
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 """What a rank raises whose peer has gone: it did not fail first."""
@@ -48,7 +51,7 @@ class _Watch:
         if self._store is None:
             self._report = sys.excepthook
             sys.excepthook = self._failed
-            atexit.register(self.stop)
+            atexit.register(self.leave)
         else:
             self.stop()
         self._store, self._rank, self._over = store, dist.get_rank(), threading.Event()
@@ -59,6 +62,12 @@ class _Watch:
         """End the thread, and wait until it has left the store."""
         self._over.set()
         self._thread.join(STOP_S)
+
+    def leave(self) -> None:
+        """The process ends: nobody needs to wait for this rank any more."""
+        self.stop()
+        with suppress(Exception):  # the store's host may have left before
+            self._store.set(f"{LEFT}/{self._rank}", "")
 
     def _failed(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -111,6 +120,11 @@ def _say(found: dict[str, Any]) -> None:
 
 
 _watch = _Watch()
+
+
+def has_left(rank: int) -> bool:
+    """Whether that rank's process has ended."""
+    return bool(_torch.store().check([f"{LEFT}/{rank}"]))
 
 
 def watch() -> None:

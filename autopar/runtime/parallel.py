@@ -142,8 +142,8 @@ class Parallel(Held):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The loss, equal on all ranks; with `outputs=`, the user's output object."""
         batch = Batch.of(args, kwargs)
-        program = self._programs.for_batch(args, kwargs, self.training)
         self._agree(batch)
+        program = self._programs.for_batch(args, kwargs, self.training)
         with self._programs.expected.explained(batch):
             return self._run(program, batch)
 
@@ -222,7 +222,7 @@ class Parallel(Held):
     def _agree(self, batch: Batch) -> None:
         """At the first step, ranks that should have the same batch must have it."""
         if not self._agreed and not self._local_input:
-            agreement.same("the batch of the first step", batch.digest)
+            agreement.same("the batch of the first step", batch.digest, agreement.SAME_BATCH)
         self._agreed = True
 
     def _input(self, program: Program, batch: Batch, key: str) -> torch.Tensor:

@@ -131,14 +131,19 @@ class Programs:
         return tuple(wholes[str(i)] for i in range(len(args))), {k: wholes[k] for k in kwargs}
 
 
-def in_parts(batch: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """The batch in equal pieces of its first dim; what lacks that dim goes to all."""
+def samples_in(batch: Mapping[str, Any]) -> int:
+    """How many samples a batch has: its first dim."""
     tensors = [v for v in batch.values() if isinstance(v, torch.Tensor) and v.dim()]
-    size = tensors[0].shape[0] if tensors else 0
-    if not size:
+    if not tensors or not tensors[0].shape[0]:
         raise InputError(
             "The batch is empty, or has no tensor with a first dim: there are no parts."
         )
+    return tensors[0].shape[0]
+
+
+def in_parts(batch: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """The batch in equal pieces of its first dim; what lacks that dim goes to all."""
+    size = samples_in(batch)
     if count < 1 or size % count:
         fitting = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
         raise InputError(

@@ -30,7 +30,7 @@ from autopar.staging.alone import Alone
 from autopar.staging.forced import compile_forced
 from autopar.staging.positions import forced, places
 from autopar.staging.predict import predict
-from autopar.staging.rivals import Candidate, Chosen, Rivals, worth_of
+from autopar.staging.rivals import Candidate, Chosen, NoVeeError, Rivals, worth_of
 from autopar.staging.sizes import Sizes
 from autopar.staging.staged import Staged, compile_stages, on_full_hosts
 from autopar.staging.tabled import Sweep, Tabled, counts
@@ -134,12 +134,23 @@ def choose(
         return rivals.winner()
     except OverLimitError:
         raise
+    except NoVeeError:
+        raise InfeasibleError(_no_vee(mesh, tabled.problem, limit)) from None
     except InfeasibleError as error:
         raise InfeasibleError(
             f"Neither stages nor a plan without them fit {readable(limit)} per device. Use more "
             f"devices, a smaller batch, or a higher limit. The planner says: {error}."
             f"{_no_microbatches(source, wishes)}"
         ) from None
+
+
+def _no_vee(mesh: Mesh, problem: StageProblem, limit: float) -> str:
+    return (
+        f"{argument('schedule', vee.NAME)} makes two stages on each of several equal workers, and no "
+        f"such pipeline was found: the mesh has {mesh.world_size} devices of {readable(limit)}, and the "
+        f"model can be cut into {problem.positions - 1} pieces. Leave {argument('schedule')} out, so "
+        f"that others are looked at, or say how many workers there are: {argument('stages', 2)}."
+    )
 
 
 def _no_microbatches(source: Source, wishes: Wishes) -> str:

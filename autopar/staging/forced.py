@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from autopar.errors import InfeasibleError
+from autopar.errors import InfeasibleError, OverLimitError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.planning.posed import Settings
 from autopar.plans.pipeline_plan import Compared, Prediction, StageFigures
+from autopar.schedules import Schedule
+from autopar.solve import readable
 from autopar.split import computing
 from autopar.staging.cuts import balanced, divided, places_for
-from autopar.staging.predict import predict
-from autopar.staging.staged import Staged, compile_pipeline, stage_compiler
+from autopar.staging.predict import predict_with_peaks
+from autopar.staging.staged import Limits, Staged, compile_pipeline, stage_compiler
 from autopar.staging.wanted import Wanted
 from cost_models.hardware import Hardware
 
@@ -54,11 +56,45 @@ class _Search:
     def made(self, cuts: tuple[str, ...]) -> Staged:
         """The pipeline of these cuts, predicted."""
         wanted = replace(self.wanted, cuts=cuts)
+        try:
+            return self._compiled(wanted)[0]
+        except InfeasibleError:
+            schedule, limit = wanted.build(), self.settings.memory_limit
+            if limit is None or all(len(stages) < 2 for stages in schedule.held):
+                raise
+            return self._by_need(wanted, schedule, limit)
+
+    def _compiled(
+        self, wanted: Wanted, limits: Limits | None = None
+    ) -> tuple[Staged, tuple[float, ...]]:
+        """With the most bytes of each worker."""
         made = compile_pipeline(
-            self.graph, self.mesh, self.hardware, self.settings, wanted, self._compiler
+            self.graph, self.mesh, self.hardware, self.settings, wanted, self._compiler, limits
         )
-        found = predict(made.plan, made.stages, self.hardware, self.settings)
-        return replace(made, plan=replace(made.plan, prediction=found))
+        found, peaks = predict_with_peaks(made.plan, made.stages, self.hardware, self.settings)
+        return replace(made, plan=replace(made.plan, prediction=found)), peaks
+
+    def _by_need(self, wanted: Wanted, schedule: Schedule, limit: float) -> Staged:
+        """Where equal shares of a worker's memory are too small for one of its stages: as much for each
+        as it would take by itself, which need not be at the same time, or less in proportion."""
+        held = [(s, w) for w, stages in enumerate(schedule.held) for s in stages]
+        made, peaks = self._compiled(wanted, dict.fromkeys(held, limit))
+        if max(peaks) > limit:
+            needs = {(f.stage, f.worker): f.nbytes for f in _prediction(made).stages}
+            limits = {(s, w): min(limit, needs[s, w] * limit / peaks[w]) for s, w in held}
+            over = OverLimitError(
+                f"No pipeline was found that fits {readable(limit)} per device: the stages of one "
+                f"worker need {readable(max(peaks))} together. Raise the limit, use more devices, or a "
+                "smaller batch.",
+                max(peaks),
+            )
+            try:
+                made, peaks = self._compiled(wanted, limits)
+            except InfeasibleError:
+                raise over from None
+            if max(peaks) > limit:
+                raise over
+        return made
 
     def best(self) -> Staged:
         """The best of the cuts that are tried, told what they were."""

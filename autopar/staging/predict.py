@@ -37,11 +37,18 @@ def predict(
 
     Of a stream of batches, the step is one batch's share.
     """
+    return predict_with_peaks(plan, stages, hardware, settings)[0]
+
+
+def predict_with_peaks(
+    plan: PipelinePlan, stages: Stages, hardware: Hardware, settings: Settings
+) -> tuple[Prediction, tuple[float, ...]]:
+    """The same, and the most bytes of each worker."""
     spent = stages_spent(plan, stages, hardware, settings)
     schedule = without_transfers(plan.schedule)
     told = costs(plan, stages, spent, hardware)
     simulated = simulate(schedule, told)
-    return Prediction(
+    prediction = Prediction(
         simulated.step / schedule.batches,
         simulated.bubble_rates,
         tuple(_figures(each, spent[each.stage, each.worker], schedule) for each in plan.stages),
@@ -51,6 +58,7 @@ def predict(
         joined=tuple(_joined(plan, told, hardware)),
         copied=copied(plan, stages, hardware),
     )
+    return prediction, simulated.peaks
 
 
 def _joined(plan: PipelinePlan, told: Costs, hardware: Hardware) -> Iterator[Joined]:

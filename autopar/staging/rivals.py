@@ -40,6 +40,10 @@ def worth_of(hardware: Hardware) -> float:
     return 1.0 if knows_waiting else WORTH
 
 
+class NoVeeError(InfeasibleError):
+    """Of so many devices none can be made, or fits."""
+
+
 @dataclass(frozen=True)
 class Chosen:
     """The winner: a pipeline (perhaps of one stage), or a plan without microbatches."""
@@ -116,7 +120,7 @@ class Rivals:
         """The best V of a table for each number of workers."""
         found = vees(tabled.problem, BEHIND * self._to_beat(None))
         if not found:
-            self._refused.append(InfeasibleError("no V of equal workers with two stages each fits"))
+            self._refused.append(NoVeeError("no V of equal workers with two stages each fits"))
         return [
             Candidate(
                 vee.step_s,
@@ -171,7 +175,7 @@ class Rivals:
         """The better one of the best pipeline and a plan without."""
         compared, plain = tuple(self.compared), self._plain
         if self._best is None and plain is None:
-            raise self._refused[0]
+            raise min(self._refused, key=lambda error: isinstance(error, NoVeeError))
         if self._best is None or (plain and self._is_as_good(plain, self._best)):
             assert plain is not None
             views = tuple(

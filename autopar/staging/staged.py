@@ -23,6 +23,9 @@ from autopar.staging.cuts import balanced
 from autopar.staging.wanted import Wanted
 from cost_models.hardware import Hardware, digest
 
+Limits = Mapping[tuple[int, int], float | None]
+"""Bytes per device by stage and worker; None: as many as it takes."""
+
 
 @dataclass(frozen=True)
 class Staged:
@@ -41,17 +44,19 @@ def compile_pipeline(
     settings: Settings,
     wanted: Wanted,
     compiler: StageCompiler | None = None,
+    limits: Limits | None = None,
 ) -> Staged:
     """The stages' plans under forced workers and schedule, cut as wanted, or into equal FLOPs.
 
-    `graph` is of one microbatch.
+    `graph` is of one microbatch; `limits` are as in `compile_stages`.
     """
     schedule = wanted.build()
     cuts = wanted.cuts or balanced(graph, wanted.shares(schedule))
     stages = split(graph, cuts)
     return compile_stages(
-        graph, stages, cuts, mesh, hardware, settings, wanted.workers, schedule, compiler=compiler
-    )
+        graph, stages, cuts, mesh, hardware, settings, wanted.workers, schedule, compiler=compiler,
+        limits=limits,
+    )  # fmt: skip
 
 
 def compile_stages(
@@ -65,22 +70,25 @@ def compile_stages(
     schedule: Schedule,
     storage: Mapping[tuple[int, str], Storage] | None = None,
     compiler: StageCompiler | None = None,
+    limits: Limits | None = None,
 ) -> Staged:
     """Every stage compiled on every worker that holds it.
 
     `storage`: by worker and parameter, where parameters already are.  `compiler`: what knows stages of
-    the same graph and mesh already.
+    the same graph and mesh already.  Without `limits` a worker's stages share its memory equally.
     """
     if schedule.asynchronous:
         _refuse_ties(stages, schedule)
     rests = dict(storage or {})
     compiler = compiler or stage_compiler(graph, mesh, hardware)
+    limits = limits or _equal_shares(settings.memory_limit, schedule)
     plans: list[StagePlan] = []
     sources: dict[tuple[int, int], str] = {}
 
     def asked(stage: int, worker: int) -> Asked:
         part = stages.graphs[stage]
-        own = _settings(settings, part, stage, worker, schedule, rests)
+        limited = replace(settings, memory_limit=limits[stage, worker])
+        own = _settings(limited, part, stage, worker, schedule, rests)
         return Asked(part, workers[worker].mesh, own)
 
     held = [(stage, worker) for stage, on in enumerate(schedule.holders) for worker in on]
@@ -98,6 +106,14 @@ def compile_stages(
         versions=plans[0].plan.versions,
     )  # fmt: skip
     return Staged(plan_, stages, sources)
+
+
+def _equal_shares(limit: float | None, schedule: Schedule) -> Limits:
+    return {
+        (stage, worker): None if limit is None else limit / len(stages)
+        for worker, stages in enumerate(schedule.held)
+        for stage in stages
+    }
 
 
 def stage_compiler(graph: Graph, mesh: Mesh, hardware: Hardware) -> StageCompiler:
@@ -137,15 +153,10 @@ def _settings(
     schedule: Schedule,
     rests: Mapping[tuple[int, str], Storage],
 ) -> Settings:
-    """What is asked of one stage: constraints that speak of it, parameters where they are.
-
-    A worker's stages share its memory equally.
-    """
-    limit = settings.memory_limit
+    """What is asked of one stage: constraints that speak of it, parameters where they are."""
     own = schedule.of_stage(stage, worker)
     return replace(
         settings,
-        memory_limit=None if limit is None else limit / len(schedule.held[worker]),
         microbatches=schedule.runs(stage, worker),
         in_flight=most_in_flight(own),
         versions=most_versions(own),

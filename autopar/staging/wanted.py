@@ -77,6 +77,19 @@ class Wanted:
                 return found
         return self
 
+    def of_batch(self, samples: int, most: int) -> Wanted:
+        """For a batch of so many samples, in microbatches of `most` or, where they do not divide it, as
+        few and as large as the schedule can be made of; itself where its own number does."""
+        if not samples % self.microbatches or SCHEDULES[self.schedule].asynchronous:
+            return self
+        for parts in range(-(-samples // most), samples + 1):
+            if samples % parts == 0:
+                with suppress(ScheduleError):
+                    found = replace(self, microbatches=parts)
+                    found.build()
+                    return found
+        return self
+
     def shares(self, schedule: Schedule) -> list[int]:
         """Of the work, by stage: the devices of the worker that holds it first."""
         return [self.workers[holder[0]].mesh.world_size for holder in schedule.holders]

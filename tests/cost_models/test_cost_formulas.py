@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.collectives import axis_link, collective_seconds
+from cost_models.collectives import axis_link, collective_seconds, lateness
 from cost_models.errors import CostModelError
 from cost_models.hardware import Device, Fit, Hardware, Link, Tier, load, names
 from cost_models.ops import (
@@ -308,3 +308,30 @@ def test_a_collective_of_no_amount_is_refused() -> None:
     for nbytes in (math.nan, -1.0):
         with pytest.raises(CostModelError, match="makes no sense"):
             collective_seconds("all_reduce", nbytes, 2, LINK)
+
+
+@pytest.mark.parametrize("ranks", [0, -1, 2.5, math.nan])
+def test_ranks_that_are_no_number_are_refused(ranks: float) -> None:
+    calls = (
+        lambda: collective_seconds("all_reduce", 1.0, ranks, LINK),  # type: ignore[arg-type]
+        lambda: lateness(ranks),  # type: ignore[arg-type]
+        lambda: axis_link(load("h100"), ranks, 8),  # type: ignore[arg-type]
+        lambda: axis_link(load("h100"), 1, ranks),  # type: ignore[arg-type]
+    )
+    for call in calls:
+        with pytest.raises(CostModelError, match="not a whole number of 1 or more"):
+            call()
+
+
+@pytest.mark.parametrize("amount", [-1, math.nan])
+def test_overheads_of_no_amount_are_refused(amount: float) -> None:
+    device = load("cpu").device
+    for of in (message_copy_seconds, adamw_seconds, split_seconds, messages_seconds):
+        with pytest.raises(CostModelError, match="There cannot be"):
+            of(amount, device)  # type: ignore[arg-type]
+
+
+def test_a_dtype_that_is_none_is_refused() -> None:
+    assert op_seconds(1e6, 1e6, "int32", PLAIN) == op_seconds(1e6, 1e6, "float32", PLAIN)
+    with pytest.raises(CostModelError, match=r"'flot32' is no dtype .*'float32'"):
+        op_seconds(1e6, 1e6, "flot32", PLAIN)

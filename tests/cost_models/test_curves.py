@@ -34,6 +34,15 @@ def test_operators_are_known_by_name_kin_and_dtype() -> None:
     assert share((), "aten.tanh.default", "float32", "forward", 1e4) == 1.0
 
 
+def test_attention_with_a_learned_bias_is_attention_until_it_was_timed() -> None:
+    plain = Curve("scaled_dot_product_attention", "float32", ((1e4, 0.8),), ((1e4, 0.7),))
+    biased = replace(plain, operator="biased_attention", forward=((1e4, 0.2),))
+    op = "autopar.biased_attention"
+    assert share((plain,), op, "float32", "forward", 1e4) == 0.8
+    assert share((plain, biased), op, "float32", "forward", 1e4) == 0.2
+    assert share((plain, biased), plain.operator, "float32", "forward", 1e4) == 0.8
+
+
 def test_an_operator_takes_as_much_longer() -> None:
     device = replace(load("h100").device, curves=CURVES)
     for direction, moved, reached in (("forward", 1e3, 0.1), ("backward", 2e3, 0.5)):

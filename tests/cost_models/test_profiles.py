@@ -370,9 +370,12 @@ def test_a_device_without_a_profile_is_named_with_its_memory(
 
 def test_a_kind_of_device_that_torch_has_not_is_refused() -> None:
     known = load("h100")
-    typo = replace(known, device=replace(known.device, kind="gpuu"))
-    with pytest.raises(ProfileError, match="'gpuu' is no device of torch's"):
-        typo.check()
+    for kind, instead in (("cudaa", "cuda"), ("GPU", "cuda"), ("tpu", "xla")):
+        typo = replace(known, device=replace(known.device, kind=kind))
+        with pytest.raises(
+            ProfileError, match=f"'{kind}' is no device of.*Did you mean '{instead}'"
+        ):
+            typo.check()
 
 
 def test_other_dtypes_are_priced_as_float32_which_must_be_there() -> None:

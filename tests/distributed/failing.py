@@ -1,4 +1,5 @@
-"""A training script in which one rank fails in mid-step: ``failing.py raise|kill|exit RANK``."""
+"""A training script in which one rank fails in mid-step, or leaves before the first one:
+``failing.py raise|kill|leave RANK``."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ how, failing = sys.argv[1], int(sys.argv[2])
 torch.set_num_threads(1)
 model, batch, loss = models.mlp()
 parallel = autopar.parallelize(model, int(os.environ["WORLD_SIZE"]), batch, loss=loss, preset="ddp")
+if how == "leave" and int(os.environ["RANK"]) == failing:
+    sys.exit(0)
 optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
 for step in range(1000):
     value = parallel(**batch)

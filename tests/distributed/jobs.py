@@ -385,6 +385,33 @@ def different_batches(mesh: tuple[int, ...]) -> str:
     return message_of(lambda: parallel(**inputs))
 
 
+def different_shapes(mesh: tuple[int, ...]) -> str:
+    """Rank 1 has twice as many samples, which it has no program for."""
+    case = models.mlp()
+    parallel = autopar.parallelize(case[0], mesh, case[1], loss=case[2])
+    times = 1 + int(os.environ["RANK"])
+    inputs = {key: torch.cat([value] * times) for key, value in case[1].items()}
+    return message_of(lambda: parallel(**inputs))
+
+
+def different_shapes_of_stages(mesh: tuple[int, ...]) -> str:
+    """The same of a pipeline."""
+    case = models.mlp()
+    parallel = autopar.parallelize(case[0], mesh, case[1], loss=case[2], stages=2)
+    times = 1 + int(os.environ["RANK"])
+    inputs = {key: torch.cat([value] * times) for key, value in case[1].items()}
+    return message_of(lambda: parallel.train_step(**inputs))
+
+
+def different_calls(mesh: tuple[int, ...]) -> str:
+    """Ranks compare different things."""
+    del mesh
+    from autopar.runtime import agreement
+
+    what = ("the weather", "the time")[int(os.environ["RANK"])]
+    return message_of(lambda: agreement.same(what, "fine"))
+
+
 def different_options(mesh: tuple[int, ...]) -> str:
     """Rank 1 asks for another preset."""
     case = models.mlp()

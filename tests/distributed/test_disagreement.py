@@ -14,6 +14,13 @@ CASES = [
     (jobs.different_models, "RankMismatchError", "the model"),
     (jobs.different_examples, "RankMismatchError", "the example inputs"),
     (jobs.different_batches, "RankMismatchError", "the batch of the first step"),
+    (jobs.different_shapes, "RankMismatchError", "Give every rank the same whole batch"),
+    (jobs.different_shapes_of_stages, "RankMismatchError", "about the batch of the first step"),
+    (
+        jobs.different_calls,
+        "RankMismatchError",
+        "rank 0 compares the weather, but rank 1 has 'the t",
+    ),
     (jobs.different_options, "RankMismatchError", "the options"),
     (jobs.first_rank_cannot_plan, "OverLimitError", "fits 1000 bytes"),
     (jobs.missing_input, "InputError", "this batch has no 'target', which they had"),

@@ -46,20 +46,18 @@ def test_under_torchrun(script: str, how: str) -> None:
     assert "local_rank: 1" in done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("failing", [1, 2])
-def test_without_a_launcher(failing: int) -> None:
-    """Nobody cleans up here: the other ranks end by themselves and say why."""
+def run_by_hand(how: str, failing: int, ranks: int) -> list[tuple[int, str]]:
+    """Status and standard error of each rank, where nobody cleans up."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     processes = []
-    for rank in range(3):
+    for rank in range(ranks):
         place = environment(
-            RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
+            RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
         )  # fmt: skip
-        command = [sys.executable, str(SCRIPT), "raise", str(failing)]
+        command = [sys.executable, str(SCRIPT), how, str(failing)]
         processes.append(
             subprocess.Popen(
                 command, env=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -70,12 +68,27 @@ def test_without_a_launcher(failing: int) -> None:
     finally:
         for process in processes:
             process.kill()
-    assert all(process.returncode not in (0, None) for process in processes)
-    for rank, text in enumerate(errors):
+    return [(process.returncode, text) for process, text in zip(processes, errors, strict=True)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", [1, 2])
+def test_without_a_launcher(failing: int) -> None:
+    """The other ranks end by themselves and say why."""
+    for rank, (status, text) in enumerate(run_by_hand("raise", failing, 3)):
+        assert status != 0
         if rank == failing:
             assert "ValueError: broken on purpose" in text
         else:
             assert f"rank {failing} failed first: ValueError: broken on purpose" in text
+
+
+@pytest.mark.thorough
+def test_one_that_leaves_is_not_waited_for() -> None:
+    """Before the first step, in which ranks compare their batches."""
+    (status, text), (left, _) = run_by_hand("leave", 1, 2)
+    assert status != 0 and left == 0
+    assert "Rank 1 ended before it came to compare the batch of the first step" in text
 
 
 @pytest.mark.thorough

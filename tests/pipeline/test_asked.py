@@ -63,6 +63,16 @@ def test_defaults() -> None:
     assert Wanted.of(Mesh.of(4), 2, "zb-v", None).stages == 4
 
 
+def test_batches_of_other_sizes_are_cut_into_parts_that_are_no_larger() -> None:
+    wanted = Wanted.of(Mesh.of(2), 2, "zb-v", 4)
+    parts = {samples: wanted.of_batch(samples, 2).microbatches for samples in (1, 5, 6, 7, 8, 16)}
+    assert parts == {1: 1, 5: 5, 6: 3, 7: 7, 8: 4, 16: 4}
+    interleaved = Wanted.of(Mesh.of(2), 2, "interleaved", 4)
+    assert interleaved.of_batch(6, 2).microbatches == 6, "3 are not a multiple of the workers"
+    stream = Wanted.of(Mesh.of(2), 2, "pipedream-2bw", 4, asynchronous=True)
+    assert stream.of_batch(6, 2) == stream, "how often weights are updated stays"
+
+
 def test_streams_that_are_asked_for() -> None:
     """A batch is one microbatch of pipedream, and as many of 2bw as there are workers, or more."""
     for name, microbatches in (("pipedream", 1), ("pipedream-vertical", 1), ("pipedream-2bw", 3)):

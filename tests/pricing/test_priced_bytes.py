@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import autopar
 from autopar.capture import capture
@@ -105,8 +106,35 @@ def test_every_expert_costs_calls_however_few_tokens_come() -> None:
     assert once + EXPERTS * each / 2 < found[2] < found[1]
 
 
+class Attention(nn.Module):
+    def __init__(self, learned: bool) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(2, 16, 16), requires_grad=learned)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x, self.bias).square().mean()
+
+
+def test_attention_is_another_operator_where_its_bias_is_learned() -> None:
+    """For which a profile may have a curve."""
+    hardware, points = load("cpu"), ((1e3, 1e-3), (1e8, 1e-3))
+    slow = Curve("biased_attention", "float32", points, points)
+    device = replace(hardware.device, curves=(slow,))
+    found = []
+    for learned in (False, True):
+        inputs = {"x": torch.randn(4, 2, 16, 8, requires_grad=not learned)}
+        plan = autopar.plan(
+            Attention(learned), (1,), inputs, hardware=replace(hardware, device=device)
+        )
+        assert isinstance(plan, Plan)
+        (attention,) = (op for op in plan.estimate.operators if "attention" in op.node)
+        found.append(attention.forward_s)
+    assert found[1] > 10 * found[0]
+
+
 def test_a_curve_of_its_own_has_an_operators_calls() -> None:
-    work = Work(0.0, 4e6, "float32", "autopar.routed_experts.default", calls=100)
+    """And what lies between them."""
+    work = Work(0.0, 4e6, "float32", "autopar.routed_experts.default", calls=100, between=8e6)
     hardware, points = load("cpu"), ((1e6, 1.0), (1e8, 1.0))
     known = Curve("routed_experts", "float32", points, points)
     device = replace(hardware.device, curves=())
@@ -116,5 +144,7 @@ def test_a_curve_of_its_own_has_an_operators_calls() -> None:
         ).own(work)
         for curves in ((), (known,))
     }  # fmt: skip
-    launched = 99 * Prices(Mesh.of(1), replace(hardware, device=device)).device.launch_s
-    assert seconds[()] == pytest.approx(seconds[known,] + launched)
+    prices = Prices(Mesh.of(1), replace(hardware, device=device))
+    between = prices.own(Work(0.0, 8e6, "float32"))
+    launched = 98 * prices.device.launch_s
+    assert seconds[()] == pytest.approx(seconds[known,] + between + launched)

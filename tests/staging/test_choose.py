@@ -168,8 +168,12 @@ def test_a_v_is_taken_where_it_is_asked_for() -> None:
     plan.check(found.stages)
     assert (plan.schedule.name, plan.microbatches, len(plan.workers)) == ("zb-v", 4, 2)
     assert [holders for holders in plan.schedule.holders] == [(0,), (1,), (1,), (0,)]
-    with pytest.raises(InfeasibleError, match="no V of equal workers"):
+    with pytest.raises(
+        InfeasibleError, match=r"no such pipeline was found: .*2 devices of 1000 bytes"
+    ):
         chosen(hosts(), Wishes("zb-v"), memory=1000.0)
+    with pytest.raises(InfeasibleError, match=r"the mesh has 1 devices .*\. Leave schedule= out"):
+        chosen(hosts(), Wishes("zb-v"), Mesh.of(1))
 
 
 def test_a_v_keeps_tied_weights_on_one_worker() -> None:

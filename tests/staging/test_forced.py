@@ -8,14 +8,15 @@ from unittest import mock
 import pytest
 
 from autopar.compiler.automatic import source_of
-from autopar.errors import InfeasibleError
+from autopar.errors import InfeasibleError, OverLimitError
 from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.planning.posed import Settings
+from autopar.solve import readable
 from autopar.staging import forced
 from autopar.staging.cuts import balanced
 from autopar.staging.forced import compile_forced
-from autopar.staging.predict import predict
+from autopar.staging.predict import predict, predict_with_peaks
 from autopar.staging.staged import Staged, compile_pipeline
 from autopar.staging.wanted import Wanted
 from cost_models.hardware import load
@@ -89,3 +90,43 @@ def test_what_does_not_fit_is_passed_over() -> None:
     assert made.plan.cuts == first and made.plan.prediction is not None
     steps = [each.step_s for each in made.plan.prediction.compared]
     assert len(steps) > 1 and steps[0] is not None and set(steps[1:]) == {None}
+
+
+def test_stages_share_a_workers_memory_by_what_they_need() -> None:
+    """Two of a V are unequal, and their peaks need not come together."""
+    graph, wanted = graph_of("llama"), Wanted.of(Mesh.of(2), 2, "zb-v", 4)
+    wanted = replace(wanted, cuts=balanced(graph, [8.0, 1.0, 1.0, 2.0]))
+
+    def made(memory: float | None) -> tuple[Staged, tuple[float, ...]]:
+        settings = Settings(memory_limit=memory)
+        found = compile_forced(graph, Mesh.of(2), HARDWARE, settings, wanted)
+        return found, predict_with_peaks(found.plan, found.stages, HARDWARE, settings)[1]
+
+    free, peaks = made(None)
+    assert free.plan.prediction is not None
+    limit = 1.001 * max(peaks)
+    assert max(each.nbytes for each in free.plan.prediction.stages) > limit / 2
+    fitting, found = made(limit)
+    assert max(found) <= limit
+    assert fitting.plan.prediction is not None
+    assert fitting.plan.prediction.step_s == pytest.approx(free.plan.prediction.step_s)
+    with pytest.raises(OverLimitError, match=r"fits 1000 bytes per device"):
+        made(1000.0)
+
+
+def test_less_than_all_is_shared_in_proportion() -> None:
+    graph, wanted = graph_of("llama"), Wanted.of(Mesh.of(2), 2, "zb-v", 4)
+    wanted = replace(wanted, cuts=balanced(graph, [8.0, 1.0, 1.0, 2.0]))
+    settings = Settings(memory_limit=None)
+    free = compile_forced(graph, Mesh.of(2), HARDWARE, settings, wanted)
+    _, peaks = predict_with_peaks(free.plan, free.stages, HARDWARE, settings)
+    for share in (0.97, 0.9, 0.8, 0.5):
+        limited = Settings(memory_limit=share * max(peaks))
+        try:
+            made = compile_forced(graph, Mesh.of(2), HARDWARE, limited, wanted)
+        except OverLimitError as error:
+            assert error.least_nbytes > share * max(peaks)
+            assert readable(share * max(peaks)) in str(error)
+            continue
+        _, found = predict_with_peaks(made.plan, made.stages, HARDWARE, limited)
+        assert max(found) <= share * max(peaks)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -162,8 +163,8 @@ class Pipelined(Held):
     ) -> torch.Tensor:
         """`train_step`, the actions being interpreted by `engine`."""
         refuse_without_gradients()
-        built = self._for_batch(batch, training=True)
         self._agree(batch)
+        built = self._for_batch(batch, training=True)
         for copy in self._copies:
             copy.begin()
         step = self._step(built, batch, self._scale(scaler))
@@ -184,8 +185,8 @@ class Pipelined(Held):
                 f"backward cannot wait for loss.backward(). Call parallel.{self.TRAINS_BY}, which "
                 "does both; or parallel.eval() first; or pass stages=1 to autopar.parallelize."
             )
-        built = self._for_batch(batch, training=self.training)
         self._agree(batch)
+        built = self._for_batch(batch, training=self.training)
         kinds = ("F", "SEND_F", "RECV_F")
         actions = [a for a in built.plan.schedule.workers[built.worker] if a.kind in kinds]
         with torch.no_grad():
@@ -236,7 +237,9 @@ class Pipelined(Held):
     def _agree(self, batch: Mapping[str, Any]) -> None:
         """At the first step, ranks that should have the same batch must have it."""
         if not self._agreed:
-            agreement.same("the batch of the first step", Batch.of((), batch).digest)
+            agreement.same(
+                "the batch of the first step", Batch.of((), batch).digest, agreement.SAME_BATCH
+            )
         self._agreed = True
 
     def _inputs(self, built: Built, part: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -283,6 +286,20 @@ class Pipelined(Held):
             loss += own
         dist.all_reduce(loss)
         return loss
+
+    def no_sync(self) -> NoReturn:
+        """Raise `InputError`, which says what to do instead."""
+        raise InputError(
+            "A pipeline has no no_sync(): every train_step adds to the gradients that are there. Call "
+            "it several times before optimizer.step()."
+        )
+
+    def save_weights(self, path: str | Path, *, file_size: float = 5e9) -> NoReturn:
+        """Raise `InputError`, which says what to do instead."""
+        raise InputError(
+            "A pipeline has no save_weights() yet. Call parallel.full_state_dict() on every rank and "
+            "let one of them write it (safetensors.torch.save_file), or call parallel.save(path)."
+        )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients."""
