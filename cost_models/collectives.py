@@ -79,7 +79,8 @@ def ring_terms(kind: str, nbytes: float, ranks: int) -> tuple[int, float]:
     """What the ring algorithm charges: messages one after the other, and bytes sent, per rank."""
     if kind not in _RING:
         raise CostModelError(f"Unknown collective {kind!r}; known are {', '.join(_RING)}.")
-    _check_count(f"The ranks of a {kind}", ranks)
+    if not ranks >= 1 or ranks % 1:
+        raise CostModelError(f"A {kind} among {ranks} ranks makes no sense.")
     messages, share = _RING[kind]
     return messages(ranks), share(ranks) * nbytes
 

@@ -5,6 +5,7 @@
     schedule           obeys `autopar/schedules/check.py`, on the workers and edges that there are
     stage s: ...       the certificate of the stage's own plan, for the graph of the stage
     in flight          microbatches and bytes per stage, as the schedule has them
+    workers' memory    of all stages that each holds, within the limit
     prediction         the step simulated again with what the stages spend
 
 `bound_s` of a prediction is of the planner's table, which is not made again; no check speaks of it.
@@ -12,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from autopar.certificate import certify
@@ -22,7 +23,7 @@ from autopar.graph import Graph
 from autopar.planning.asked import settings_of
 from autopar.plans.pipeline_plan import PipelinePlan, Prediction, StagePlan
 from autopar.split import Stages, split
-from autopar.staging.predict import predict
+from autopar.staging.predict import predict_with_peaks
 from autopar.staging.stage_problems import stage_problems
 from cost_models.hardware import Hardware
 from cost_models.measured import Times
@@ -87,7 +88,8 @@ def _predicted(
     hardware: Hardware,
     times: Times | None,
 ) -> Iterator[Check]:
-    found = predict(plan, stages, hardware, settings_of(plan.stages[0].plan, times))
+    settings = settings_of(plan.stages[0].plan, times)
+    found, peaks = predict_with_peaks(plan, stages, hardware, settings)
     faults: list[str] = []
     for each, mine, theirs in zip(plan.stages, stated.stages, found.stages, strict=False):
         for key in ("stage", "worker", "in_flight", "nbytes", "forward_s", "input_grad_s",
@@ -100,11 +102,22 @@ def _predicted(
     held = ", ".join(str(figures.in_flight) for figures in found.stages)
     most = max(figures.nbytes for figures in found.stages)
     yield checked("in flight", f"{held} microbatches, {most:.0f} bytes at most", faults)
+    yield _memory(plan.memory_limit, peaks)
     faults = [*differs("step_s", stated.step_s, found.step_s)]
     for worker, (mine_, theirs_) in enumerate(zip(stated.bubbles, found.bubbles, strict=False)):
         faults += differs(f"the bubble of worker {worker}", mine_, theirs_)
     faults += differs("the number of bubbles", len(stated.bubbles), len(found.bubbles))
     yield checked("prediction", f"a step takes {found.step_s:g} s", faults)
+
+
+def _memory(limit: float | None, peaks: Sequence[float]) -> Check:
+    faults = [
+        f"memory_limit is {limit} bytes in the plan; worker {worker} needs {peak:.0f}"
+        for worker, peak in enumerate(peaks)
+        if limit is not None and peak > limit
+    ]
+    of = "no limit was set" if limit is None else f"the limit is {limit:.0f}"
+    return checked("workers' memory", f"{max(peaks):.0f} bytes at most; {of}", faults)
 
 
 def _name(plan: PipelinePlan, each: StagePlan) -> str:

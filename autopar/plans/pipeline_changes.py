@@ -58,7 +58,7 @@ def pipeline_outline(plan: PipelinePlan) -> Outline:
         "optimizer": first.optimizer,
         "precision": first.precision,
         **asked_of(
-            first.asked.memory_limit,
+            plan.memory_limit,
             (c for each in plan.stages for c in each.plan.asked.constraints),
         ),
         "padding": "none",

@@ -28,7 +28,7 @@ from autopar.split import Stages
 if TYPE_CHECKING:
     from autopar.plans.explanation import Explanation
 
-PIPELINE_SCHEMA = 1
+PIPELINE_SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,8 @@ class PipelinePlan(Shown):
     hardware: str = ""
     hardware_digest: str = ""
     versions: tuple[tuple[str, str], ...] = ()
+    memory_limit: float | None = None
+    """Bytes per device, of all stages on a worker together; a stage's own plan may be allowed less."""
     schema: int = PIPELINE_SCHEMA
 
     @cached_property

@@ -41,12 +41,9 @@ def play_stages(plan: PipelinePlan, conditions: Conditions, hardware: Hardware |
     schedule = _schedule(plan, conditions)
     costs = _costs(plan, found, conditions, profile, schedule)
     simulated = simulate(schedule, costs)
-    limits = [each.plan.asked.memory_limit for each in plan.stages]
-    limit = None if None in limits else limits[0]
-    held = max(map(len, schedule.held))
     return Played(
         plan.model, str(conditions), simulated.step / schedule.batches, found.step_s,
-        tuple(_rows(plan, simulated)), None if limit is None else limit * held,
+        tuple(_rows(plan, simulated)), plan.memory_limit,
         schedule.microbatches / schedule.batches / plan.microbatches,
         tuple(_notes(plan, conditions, schedule)), simulated,
     )  # fmt: skip

@@ -20,7 +20,7 @@ def asked(plan: PipelinePlan) -> Table:
     """What all stages obey; a stage's own plan has only the constraints that speak of it."""
     own = plan.stages[0].plan
     facts = {
-        "memory limit": limited(own.asked.memory_limit),
+        "memory limit": limited(plan.memory_limit),
         "preset": own.preset or "none, the solver chose",
         "constraints": listed(constraints(plan)),
     }

@@ -159,13 +159,18 @@ class Greedy:
         return since if count == needed else math.inf
 
     def _fits(self, worker: int, stage: int) -> bool:
-        """Whether a forward leaves room for what the worker's oldest microbatch still needs."""
-        held, done = self.held[worker], self.done["F"]
-        oldest = min(done[s] for s in held)
-        rest = sum(self.costs.stages[s].kept for s in held if done[s] == oldest)
-        if done[stage] == oldest:
-            return rest <= self.room[worker]
-        return rest + self.costs.stages[stage].kept <= self.room[worker]
+        """Whether behind a forward the worker's microbatches can still be finished one after the other
+        (the banker's algorithm, Dijkstra 1965): each needs room for its other forwards, and then gives
+        back what it has."""
+        kept = {s: self.costs.stages[s].kept for s in self.held[worker]}
+        begun = {s: self.done["F"][s] + (s == stage) for s in kept}
+        ended = {s: self.done[self.backward][s] for s in kept}
+        room = self.room[worker] - kept[stage]
+        for number in range(min(ended.values()), max(begun.values())):
+            if room < sum(kept[s] for s in kept if begun[s] <= number):
+                return False
+            room += sum(kept[s] for s in kept if ended[s] <= number < begun[s])
+        return True
 
     def _do(self, worker: int, action: Action, end: float) -> list[tuple[int, float]]:
         """Book it, and send what it produces: (worker, arrival)."""

@@ -8,6 +8,7 @@ step becomes shorter.  Stages are compiled once each, whichever cuts they are tr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from autopar.errors import InfeasibleError, OverLimitError
@@ -15,7 +16,6 @@ from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.planning.posed import Settings
 from autopar.plans.pipeline_plan import Compared, Prediction, StageFigures
-from autopar.schedules import Schedule
 from autopar.solve import readable
 from autopar.split import computing
 from autopar.staging.cuts import balanced, divided, places_for
@@ -55,14 +55,11 @@ class _Search:
 
     def made(self, cuts: tuple[str, ...]) -> Staged:
         """The pipeline of these cuts, predicted."""
-        wanted = replace(self.wanted, cuts=cuts)
-        try:
+        wanted, limit = replace(self.wanted, cuts=cuts), self.settings.memory_limit
+        held = [(s, w) for w, stages in enumerate(wanted.build().held) for s in stages]
+        if limit is None or len(held) == len(wanted.workers):
             return self._compiled(wanted)[0]
-        except InfeasibleError:
-            schedule, limit = wanted.build(), self.settings.memory_limit
-            if limit is None or all(len(stages) < 2 for stages in schedule.held):
-                raise
-            return self._by_need(wanted, schedule, limit)
+        return self._sharing(wanted, held, limit)
 
     def _compiled(
         self, wanted: Wanted, limits: Limits | None = None
@@ -74,27 +71,25 @@ class _Search:
         found, peaks = predict_with_peaks(made.plan, made.stages, self.hardware, self.settings)
         return replace(made, plan=replace(made.plan, prediction=found)), peaks
 
-    def _by_need(self, wanted: Wanted, schedule: Schedule, limit: float) -> Staged:
-        """Where equal shares of a worker's memory are too small for one of its stages: as much for each
-        as it would take by itself, which need not be at the same time, or less in proportion."""
-        held = [(s, w) for w, stages in enumerate(schedule.held) for s in stages]
+    def _sharing(self, wanted: Wanted, held: Sequence[tuple[int, int]], limit: float) -> Staged:
+        """Stages of one worker need not have their peaks together, nor need as much: each takes what it
+        likes if that fits, else less in proportion, else as much as the others."""
         made, peaks = self._compiled(wanted, dict.fromkeys(held, limit))
-        if max(peaks) > limit:
-            needs = {(f.stage, f.worker): f.nbytes for f in _prediction(made).stages}
-            limits = {(s, w): min(limit, needs[s, w] * limit / peaks[w]) for s, w in held}
-            over = OverLimitError(
-                f"No pipeline was found that fits {readable(limit)} per device: the stages of one "
-                f"worker need {readable(max(peaks))} together. Raise the limit, use more devices, or a "
-                "smaller batch.",
-                max(peaks),
-            )
-            try:
-                made, peaks = self._compiled(wanted, limits)
-            except InfeasibleError:
-                raise over from None
-            if max(peaks) > limit:
-                raise over
-        return made
+        if max(peaks) <= limit:
+            return made
+        needs = {(each.stage, each.worker): each.nbytes for each in _prediction(made).stages}
+        in_proportion = {(s, w): min(limit, needs[s, w] * limit / peaks[w]) for s, w in held}
+        for limits in (in_proportion, None):
+            with suppress(InfeasibleError):
+                found, most = self._compiled(wanted, limits)
+                if max(most) <= limit:
+                    return found
+        raise OverLimitError(
+            f"No pipeline was found that fits {readable(limit)} per device: the stages of one worker "
+            f"need {readable(max(peaks))} together. Raise the limit, use more devices, or a smaller "
+            "batch.",
+            max(peaks),
+        )
 
     def best(self) -> Staged:
         """The best of the cuts that are tried, told what they were."""

@@ -103,7 +103,7 @@ def compile_stages(
     plan_ = PipelinePlan(
         graph.name, graph.digest, mesh, tuple(cuts), count, str(lowered), workers, tuple(plans),
         hardware=hardware.device.name, hardware_digest=digest(hardware),
-        versions=plans[0].plan.versions,
+        versions=plans[0].plan.versions, memory_limit=settings.memory_limit,
     )  # fmt: skip
     return Staged(plan_, stages, sources)
 

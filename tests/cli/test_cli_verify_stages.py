@@ -109,6 +109,10 @@ def limit(plan: Content) -> None:
     plan["stages"][0]["plan"]["asked"]["memory_limit"] = 1.0
 
 
+def together(plan: Content) -> None:
+    plan["memory_limit"] = 1000.0
+
+
 def three(plan: Content) -> None:
     plan["microbatches"] = 3
 
@@ -142,6 +146,7 @@ def device(plan: Content) -> None:
         (figures, "- in flight: in_flight of stage 0 is 1 in the plan; computed again it is"),
         (fewer, "prediction.stages are of (stage, worker) [(0, 0)], not"),
         (limit, "- stage 0: memory: memory_limit is 1.0 bytes in the plan"),
+        (together, "- workers' memory: memory_limit is 1000.0 bytes in the plan; worker 0 needs"),
         (three, "The schedule is of 4 microbatches in 1 batches; the plan's batch has 3"),
         (empty, "The plan has no stages"),
         (profile, "- hardware: hardware_digest is 000000000000 in the plan"),

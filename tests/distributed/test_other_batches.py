@@ -55,7 +55,7 @@ def job(schedule: str, sizes: tuple[int, ...], most: int) -> list[str]:
     [
         ("zb-v", SIZES, 5),
         pytest.param("1f1b", SIZES, 5, marks=pytest.mark.slow),
-        ("interleaved", (8, 6, 16, 8), 6),  # in a multiple of the workers
+        ("dualpipe-v", (8, 6, 16, 8), 6),  # three would be too few
     ],
 )
 def test_batches_of_other_sizes(

@@ -67,8 +67,8 @@ def test_batches_of_other_sizes_are_cut_into_parts_that_are_no_larger() -> None:
     wanted = Wanted.of(Mesh.of(2), 2, "zb-v", 4)
     parts = {samples: wanted.of_batch(samples, 2).microbatches for samples in (1, 5, 6, 7, 8, 16)}
     assert parts == {1: 1, 5: 5, 6: 3, 7: 7, 8: 4, 16: 4}
-    interleaved = Wanted.of(Mesh.of(2), 2, "interleaved", 4)
-    assert interleaved.of_batch(6, 2).microbatches == 6, "3 are not a multiple of the workers"
+    both_ways = Wanted.of(Mesh.of(2), 2, "dualpipe-v", 4)
+    assert both_ways.of_batch(6, 2).microbatches == 6, "it is not made of three"
     stream = Wanted.of(Mesh.of(2), 2, "pipedream-2bw", 4, asynchronous=True)
     assert stream.of_batch(6, 2) == stream, "how often weights are updated stays"
 

@@ -183,6 +183,7 @@ def pipeline(stages: int = 2, microbatches: int = 4) -> PipelinePlan:
         Prediction(0.2, (0.25,) * stages, figures, 0.15, passed=tuple(
             Passed(s - 1, s, 0.001, 0.002) for s in range(1, stages)
         ), joined=tuple(Joined(s - 1, s, "intra_host", 1e-5) for s in range(1, stages))), "h100",
+        memory_limit=one.asked.memory_limit,
     )  # fmt: skip
 
 

@@ -64,6 +64,20 @@ def test_valid_and_within_memory(
     assert found.simulated.step >= lower_bound(costs, holders, microbatches, split) * (1 - 1e-12)
 
 
+@pytest.mark.parametrize("seed", range(28, 36))
+def test_one_worker_never_gets_stuck(seed: int) -> None:
+    """A stage whose gradient nobody waits for stays behind, and its memory was given to others."""
+    random = Random(seed)
+    edges = (Edge(0, 1), Edge(0, 2), Edge(1, 2, gradient=False), Edge(1, 3))
+    costs = random_costs(random, 4, 1, edges)
+    kept = sum(cost.kept for cost in costs.stages)
+    rest = sum(c.static for c in costs.stages) + max(c.working for c in costs.stages)
+    limit = rest + kept * random.uniform(1, 3)
+    found = fit(costs, [0] * 4, 5, [limit], split=random.random() < 0.5)
+    found.schedule.check(edges)
+    assert found.simulated.peaks[0] <= limit * (1 + 1e-9)
+
+
 def unequal(random: Random, stages: int) -> Costs:
     costs = (
         StageCost(
