@@ -10,8 +10,8 @@ A list scheduler: time goes on, and whenever a worker is free it takes the best 
 Each policy gives a schedule; the one with the shortest simulated step is taken, those with names among
 them.
 
-Memory cannot lead into a dead end: a forward must leave room for all forwards that the worker's oldest
-unfinished microbatch still has to do there.  So the oldest of all microbatches can always go on.
+Memory cannot lead into a dead end: behind a forward the worker must be able to finish its microbatches
+one after the other, each with what the ones before gave back.  So the oldest of all can always go on.
 """
 
 from __future__ import annotations
