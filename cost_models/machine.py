@@ -176,6 +176,19 @@ class Link:
         """
         return max(self.bytes_per_s, self.alone_bytes_per_s / ranks)
 
+    def sending(self, nbytes: float, ranks: int) -> float:
+        """Seconds for which a message occupies the link beside its latency, where so many ranks send.
+
+        Messages that were measured count by their size: a rate is that of the largest, and what limits a
+        link may let as many bytes through at once as a short message has.
+        """
+        rate = self.among(ranks)
+        fit = next((fit for fit in self.fits if fit.collective == "send"), None)
+        if fit is None:
+            return nbytes / rate
+        shared = fit.faster(rate / fit.bytes_per_s)
+        return shared.seconds(nbytes) - shared.seconds(0.0)
+
     def reaching(self, others: int) -> Link:
         """The link as a device finds it that talks to so many others: by its wires to these only."""
         if not 0 < others < self.neighbours:

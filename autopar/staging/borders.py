@@ -33,7 +33,7 @@ def seconds(nbytes: float, source: Border, target: Border, link: Link) -> float:
     """One microbatch's transfer, without its latency."""
     taken = nbytes / target.tiles
     given = taken * target.devices / source.devices
-    return max(taken / link.among(target.devices), given / link.among(source.devices))
+    return max(link.sending(taken, target.devices), link.sending(given, source.devices))
 
 
 def passing(
@@ -42,10 +42,14 @@ def passing(
     """[cut, exit, entry] for outputs, and for their gradients."""
     forward = [sum(t.nbytes for t in tensors) for tensors in crossing]
     back = [sum(t.nbytes for t in tensors if t.differentiable) for tensors in crossing]
-    one = np.array([[seconds(1.0, a, b, link) for b in borders] for a in borders])
+    every = {
+        nbytes: np.array([[seconds(nbytes, a, b, link) for b in borders] for a in borders])
+        for nbytes in {*forward, *back}
+    }
+    shape = (len(crossing), len(borders), len(borders))
     return (
-        np.multiply.outer(np.array(forward, dtype=float), one),
-        np.multiply.outer(np.array(back, dtype=float), one.T),
+        np.array([every[n] for n in forward]).reshape(shape),
+        np.array([every[n].T for n in back]).reshape(shape),
     )
 
 

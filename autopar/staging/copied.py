@@ -27,8 +27,8 @@ def copied(plan: PipelinePlan, stages: Stages, hardware: Hardware) -> tuple[Copi
             for other in holders:
                 if other != worker:
                     link = link_of(hardware, plan.workers[worker], plan.workers[other])
-                    rate = link.among(len(plan.workers[worker].ranks))
-                    found[stage, worker, other] += link.latency_s + nbytes / rate
+                    sent_s = link.sending(nbytes, len(plan.workers[worker].ranks))
+                    found[stage, worker, other] += link.latency_s + sent_s
     workers = plan.workers
     return tuple(
         Copied(stage, one, two, name_of(hardware, workers[one], workers[two]), seconds)

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from autopar.graph import Tensor
 from autopar.mesh import Mesh
 from autopar.plans.pipeline_plan import WorkerPlan
-from autopar.staging.borders import link_between, link_of, name_of
-from cost_models.hardware import Hardware, Tier, load
+from autopar.staging.borders import Border, link_between, link_of, name_of, passing, seconds
+from cost_models.hardware import Fit, Hardware, Link, Tier, load
 
 HOST = load("h100")
 PODS = replace(HOST, tiers=(Tier(32, bytes_per_s=5e9, latency_s=2e-5),))
@@ -54,3 +55,21 @@ def test_two_stages_have_the_wire_between_them() -> None:
     assert link_of(wired, worker(0, 1), worker(1, 1)).bytes_per_s == HOST.intra_host.bytes_per_s / 5
     assert link_between(wired, 2).bytes_per_s == HOST.intra_host.bytes_per_s / 5
     assert link_between(wired, 2 * HOST.devices_per_host) == HOST.inter_host
+
+
+def test_messages_that_were_measured_count_by_their_size() -> None:
+    """A link that lets the first quarter of a megabyte through at once."""
+    curve = ((1024.0, 0.002), (262144.0, 0.006), (4194304.0, 0.4))
+    fit = Fit("send", 2, 0.001, 1e7, curve=curve)
+    link = Link(1e7, 0.001, fits=(fit,), alone_bytes_per_s=2e7)
+    one, two = Border(1, 1), Border(2, 1)
+    assert seconds(262144, two, two, link) == pytest.approx(0.006 - 0.002)
+    assert seconds(131072 + 512, one, one, link) == pytest.approx(0.002 / 2), "twice as fast alone"
+    assert seconds(4194304 + 1e7, two, two, link) == pytest.approx(0.398 + 1.0)
+    plain = replace(link, fits=())
+    assert seconds(262144, two, two, plain) == pytest.approx(0.0262144)
+    tensors = [Tensor("x", (65536,), "float32", True), Tensor("n", (65536,), "float32", False)]
+    there, back = passing([tensors[:1], tensors, tensors[1:]], [one, two], link)
+    assert there.shape == back.shape == (3, 2, 2)
+    assert there[0, 1, 1] == pytest.approx(0.004) and there[1, 1, 1] > 2 * there[0, 1, 1]
+    assert back[0, 0, 1] == back[1, 0, 1] == there[0, 1, 0] and not back[2].any()
