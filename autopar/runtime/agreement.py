@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 
 import torch.distributed as dist
 
@@ -19,8 +18,8 @@ from autopar.runtime import _torch, faults
 
 PATIENCE_S = 300
 """How long ranks wait for each other to arrive, planning included."""
-POLL = timedelta(seconds=1)
-"""How often one that waits looks whether the other has ended."""
+POLL_S = 0.25
+"""How often one that has waited for long looks again."""
 SAME_CALLS = (
     "Every rank must build the same model (same sizes, same code) and call autopar with the same "
     "arguments."
@@ -93,22 +92,27 @@ def from_first_rank(make: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
 
 def _get(key: str, rank: int, what: str) -> str:
     """What a rank wrote there, unless it ends before it does."""
-    store, end = _torch.store(), time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < PATIENCE_S:
         left = _has_left(rank)  # asked first: it may write, and then leave
-        try:
-            store.wait([key], POLL)
-        except RuntimeError:
-            if left:
-                raise RankFailedError(
-                    f"Rank {rank} ended before it came to compare {what}: it failed, or it left early."
-                ) from None
-            continue
-        return str(store.get(key).decode())
+        if _is_written(key):
+            return str(_torch.store().get(key).decode())
+        if left:
+            raise RankFailedError(
+                f"Rank {rank} ended before it came to compare {what}: it failed, or it left early."
+            )
+        time.sleep(min(POLL_S, 0.001 + waited / 10))  # `wait` warns whenever it gives up
     raise RankFailedError(
         f"Rank {rank} did not come to compare {what} within {PATIENCE_S} s: it failed, or "
         "it does not call autopar where this rank does."
     )
+
+
+def _is_written(key: str) -> bool:
+    try:
+        return bool(_torch.store().check([key]))
+    except RuntimeError:  # nobody keeps the store any more
+        return False
 
 
 def _has_left(rank: int) -> bool:
