@@ -72,18 +72,19 @@ class _Search:
         return replace(made, plan=replace(made.plan, prediction=found)), peaks
 
     def _sharing(self, wanted: Wanted, held: Sequence[tuple[int, int]], limit: float) -> Staged:
-        """Stages of one worker need not have their peaks together, nor need as much: each takes what it
-        likes if that fits, else less in proportion, else as much as the others."""
+        """A worker's stages take equal shares of its memory.  Where one needs more, each takes what it
+        likes, for peaks need not come together; if that does not fit, less in proportion."""
+        with suppress(InfeasibleError):
+            return self._compiled(wanted)[0]
         made, peaks = self._compiled(wanted, dict.fromkeys(held, limit))
         if max(peaks) <= limit:
             return made
         needs = {(each.stage, each.worker): each.nbytes for each in _prediction(made).stages}
-        in_proportion = {(s, w): min(limit, needs[s, w] * limit / peaks[w]) for s, w in held}
-        for limits in (in_proportion, None):
-            with suppress(InfeasibleError):
-                found, most = self._compiled(wanted, limits)
-                if max(most) <= limit:
-                    return found
+        shares = {(s, w): min(limit, needs[s, w] * limit / peaks[w]) for s, w in held}
+        with suppress(InfeasibleError):
+            found, most = self._compiled(wanted, shares)
+            if max(most) <= limit:
+                return found
         raise OverLimitError(
             f"No pipeline was found that fits {readable(limit)} per device: the stages of one worker "
             f"need {readable(max(peaks))} together. Raise the limit, use more devices, or a smaller "

@@ -98,7 +98,7 @@ def test_stages_share_a_workers_memory_by_what_they_need() -> None:
     wanted = replace(wanted, cuts=balanced(graph, [8.0, 1.0, 1.0, 2.0]))
 
     def made(memory: float | None) -> tuple[Staged, tuple[float, ...]]:
-        settings = Settings(memory_limit=memory)
+        settings = Settings(memory_limit=memory, recompute="none")
         found = compile_forced(graph, Mesh.of(2), HARDWARE, settings, wanted)
         return found, predict_with_peaks(found.plan, found.stages, HARDWARE, settings)[1]
 
