@@ -83,14 +83,16 @@ def share(
     float32.
     """
     name = operator(op)
-    names = {curve.operator for curve in curves}
-    if name not in names:
-        name = IN_GENERAL.get(name, name)
-    found = {curve.dtype: curve for curve in curves if curve.operator == name}
+    found = _of(name, curves) or _of(IN_GENERAL.get(name, name), curves)
     curve = found.get(dtype) or found.get("float32")
     if curve is None or not nbytes:
         return 1.0
     return between(curve.forward if direction == "forward" else curve.backward, nbytes)
+
+
+def _of(name: str, curves: Iterable[Curve]) -> dict[str, Curve]:
+    """An operator's, by dtype."""
+    return {curve.dtype: curve for curve in curves if curve.operator == name}
 
 
 def is_known(curves: Iterable[Curve], op: str) -> bool:

@@ -7,6 +7,7 @@ step becomes shorter.  Stages are compiled once each, whichever cuts they are tr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ from cost_models.hardware import Hardware
 
 MOST = 12
 """Cuts that are tried."""
+SHARES = (1.0, 0.9, 0.8, 0.7, 0.6)
+"""Of a worker's memory, that each of its stages may take where equal ones are too small for one."""
 
 
 def compile_forced(
@@ -72,24 +75,25 @@ class _Search:
         return replace(made, plan=replace(made.plan, prediction=found)), peaks
 
     def _sharing(self, wanted: Wanted, held: Sequence[tuple[int, int]], limit: float) -> Staged:
-        """A worker's stages take equal shares of its memory.  Where one needs more, each takes what it
-        likes, for peaks need not come together; if that does not fit, less in proportion."""
+        """A worker's stages take equal shares of its memory.  Where one needs more, each may take all of
+        it, or less and less, until together they fit: their peaks need not come at once."""
         with suppress(InfeasibleError):
             return self._compiled(wanted)[0]
-        made, peaks = self._compiled(wanted, dict.fromkeys(held, limit))
-        if max(peaks) <= limit:
-            return made
-        needs = {(each.stage, each.worker): each.nbytes for each in _prediction(made).stages}
-        shares = {(s, w): min(limit, needs[s, w] * limit / peaks[w]) for s, w in held}
-        with suppress(InfeasibleError):
-            found, most = self._compiled(wanted, shares)
-            if max(most) <= limit:
-                return found
+        least = math.inf
+        for share in SHARES:
+            try:
+                made, peaks = self._compiled(wanted, dict.fromkeys(held, share * limit))
+            except InfeasibleError:
+                if least == math.inf:
+                    raise
+                break
+            if max(peaks) <= limit:
+                return made
+            least = min(least, max(peaks))
         raise OverLimitError(
             f"No pipeline was found that fits {readable(limit)} per device: the stages of one worker "
-            f"need {readable(max(peaks))} together. Raise the limit, use more devices, or a smaller "
-            "batch.",
-            max(peaks),
+            f"need {readable(least)} together. Raise the limit, use more devices, or a smaller batch.",
+            least,
         )
 
     def best(self) -> Staged:
