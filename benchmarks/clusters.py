@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,7 @@ from autopar.schedules import Schedule, build
 from autopar.simulate import Costs, Link, Network, StageCost, Traffic, own_links, simulate
 from autopar.split import split
 from autopar.staging.borders import Border, link_between, seconds
+from cost_models.collectives import collective_seconds
 from cost_models.hardware import Hardware, load
 
 SEQUENCE = 2048
@@ -75,6 +77,12 @@ class Row:
     def microbatches(self) -> int:
         """Of a pipeline."""
         return self.batch // (self.microbatch * self.dp)
+
+    @property
+    def padded_vocabulary(self) -> int:
+        """So that every tensor-parallel rank has a multiple of 128 rows."""
+        each = 128 * self.tp
+        return -(-self.vocabulary // each) * each
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -143,14 +151,16 @@ class _InPlace(Prices):
         """Nothing."""
         return 0.0
 
+    def laid(self, backward: Sequence[Collective]) -> float:
+        """Nothing: gradients are made where they are summed, in flat buffers."""
+        return 0.0
+
 
 def parts(row: Row) -> tuple[Part, ...]:
     """First, middle and last layer; equal for rows that differ in depth and microbatches only."""
-    padded = 128 * row.tp
-    vocabulary = -(-row.vocabulary // padded) * padded
     fused = row.recompute == "selective"
     return _parts(
-        row.hidden, row.heads, vocabulary, row.microbatch, row.tp, row.dp, row.zero,
+        row.hidden, row.heads, row.padded_vocabulary, row.microbatch, row.tp, row.dp, row.zero,
         row.sequence_parallel, "none" if fused else row.recompute, "sdpa" if fused else "megatron",
         row.gradients == "float16",
     )  # fmt: skip
@@ -276,6 +286,9 @@ class Simulator:
                 chosen[-1:] = [last]
             costs.append(_stage(row, chosen))
         schedule = _schedule(row.pp, row.microbatches, row.virtual)
+        for stage in (0, -1):
+            summed = costs[stage].reduction + _tied_seconds(row, self._hardware)
+            costs[stage] = replace(costs[stage], reduction=summed)
         simulated = simulate(schedule, Costs(tuple(costs), *_traffic(row, self._hardware)))
         return Predicted(simulated.step, max(simulated.peaks))
 
@@ -309,13 +322,24 @@ def _schedule(workers: int, microbatches: int, virtual: int) -> Schedule:
 
 
 def _traffic(row: Row, hardware: Hardware) -> tuple[tuple[Traffic, ...], Network]:
-    """Activations of a microbatch between neighbours; one byte is one second."""
+    """Activations of a microbatch between neighbours; one byte is one second.
+
+    Tensor-parallel ranks send a part each (Narayanan et al. 2021, section 4.1; DeepSpeed's pipeline
+    engine, `is_pipe_partitioned` and `is_grad_partitioned`).
+    """
     link = link_between(hardware, row.gpus)
     ranks = row.dp * row.tp
-    # Narayanan et al. 2021, section 4.1: tensor-parallel ranks send a part each.
-    tiles = ranks if row.machine == "selene" else row.dp
     nbytes = 2.0 * row.microbatch * row.dp * SEQUENCE * row.hidden
-    border = Border(ranks, tiles)
+    border = Border(ranks, ranks)
     took = seconds(nbytes, border, border, link)
     edges = tuple(Traffic(s, s + 1, took, took) for s in range(row.pp * row.virtual - 1))
     return edges, own_links(row.pp, Link(link.latency_s, 1.0))
+
+
+def _tied_seconds(row: Row, hardware: Hardware) -> float:
+    """In which the first and the last stage sum their gradients of the embedding, once a step."""
+    if row.pp == 1:
+        return 0.0
+    itemsize = 2.0 if row.gradients == "float16" else 4.0
+    nbytes = itemsize * row.padded_vocabulary / row.tp * row.hidden
+    return collective_seconds("all_reduce", nbytes, 2, link_between(hardware, row.gpus))

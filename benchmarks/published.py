@@ -35,6 +35,9 @@ SCATTER = (0.02, NOISE / math.sqrt(2))
 """Standard deviations of a step for which it is asked how well anybody could rank: a low guess, and what
 two measurements that differ by `NOISE` suggest."""
 DRAWS = 2000
+UNLIKE = 0.08
+"""Rows of the sweep that are further off ran otherwise than their like, for reasons that no
+configuration says."""
 TOLERATED = 0.03
 """Errors below count by their square, larger ones by their size: some rows were disturbed."""
 
@@ -229,12 +232,18 @@ def report(name: str, lines: Sequence[Line], fitted: dict[int, Constants]) -> di
 
 
 def _of_sweep(lines: Sequence[Line]) -> dict[str, object]:
-    """Its figures, without its worst row as well, and what scatter leaves to be ranked."""
+    """Its figures, what a few rows unlike the others cost, and what scatter leaves to be ranked."""
     ran = that_ran(lines)
-    worst = worst_of(ran)
+    like = [line for line in ran if abs(line.error) <= UNLIKE]
+    others_exact = [
+        line.row.batch / line.row.gpus / line.predicted.seconds if line not in like else speed
+        for line, speed in zip(ran, speeds(ran), strict=True)
+    ]
     return {
         **summary(lines),
-        f"tau without {worst.row.name}": ranking([line for line in ran if line is not worst]),
+        "unlike the others": [line.row.name for line in ran if line not in like],
+        "tau without these": ranking(like),
+        "tau if all but these were exact": tau(speeds(ran), others_exact),
         "tau of a perfect prediction where steps scatter by": {
             f"{scatter:.1%}": reachable(speeds(ran), scatter) for scatter in SCATTER
         },

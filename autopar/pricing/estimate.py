@@ -20,7 +20,13 @@ from autopar.plans.plan import (
     ParameterPlan,
     Parts,
 )
-from autopar.pricing.issued import LaidOut, TrafficOf, first_reduction, traffic_of
+from autopar.pricing.issued import (
+    LaidOut,
+    TrafficOf,
+    by_parameter,
+    first_reduction,
+    traffic_of,
+)
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.moments import Moments
 from autopar.pricing.operators import OperatorSeconds, local_nbytes, operator_seconds
@@ -63,7 +69,8 @@ def estimate(
     }
     update_s = update_seconds(graph, parameters, prices)
     hideable = hideable_by_axis(graph, parameters, prices, precision, shares)
-    parts = parts_of(spent, run_again.computed, issued, prices, update_s, hideable)
+    laying_s = laying_seconds(graph, parameters, prices, precision)
+    parts = parts_of(spent, run_again.computed, issued, prices, laying_s, update_s, hideable)
     hidden_s = min(sum(hideable.values()), parts.covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     bytes_of = [storage_bytes(leaf[p.name], p, prices, graph) for p in parameters]
@@ -96,6 +103,7 @@ def parts_of(
     computed_again: Set[str],
     issued: TrafficOf,
     prices: Prices,
+    laying_s: float,
     update_s: float,
     hideable: Mapping[str, float],
 ) -> Parts:
@@ -109,6 +117,7 @@ def parts_of(
             forward_s += prices.copied(part)
         else:
             backward_s += prices.copied(part)
+    backward_s += laying_s
     return Parts(forward_s, backward_s, update_s, tuple(hideable.items()), covers_s)
 
 
@@ -158,6 +167,16 @@ def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: 
         prices.update(prices.at_rest(local_nbytes(tensor, p.stored, prices.mesh), tensor))
         for p in parameters
         if (tensor := leaf[p.name]).differentiable
+    )
+
+
+def laying_seconds(
+    graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, precision: str
+) -> float:
+    """Seconds in which gradients are laid in the buckets that the ranks sum."""
+    return sum(
+        prices.laid([part for part in sent if part.direction == "backward"])
+        for sent in by_parameter(graph, parameters, prices.mesh, precision)
     )
 
 

@@ -117,19 +117,22 @@ def per_step(
     graph: Graph, parameters: tuple[ParameterPlan, ...], mesh: Mesh, precision: str
 ) -> tuple[Traffic, ...]:
     """Every collective of parameters that are gathered, and gradients that are reduced, once a step."""
-    issued = [
-        part
-        for parameter in parameters
-        for c in parameter.steps
-        for part in collectives(c, graph, mesh, precision)
-    ]
+    return tuple(part for of in by_parameter(graph, parameters, mesh, precision) for part in of)
+
+
+def by_parameter(
+    graph: Graph, parameters: tuple[ParameterPlan, ...], mesh: Mesh, precision: str
+) -> Iterator[tuple[Traffic, ...]]:
+    """The same, one parameter after the other."""
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     for parameter in parameters:
         tensor = leaf[parameter.name]
         wide = reduction_dtype(tensor.name, graph, precision)
         itemsize = 0 if wide is None else ITEMSIZE[wide]
-        issued += exchanges(tensor, parameter.stored, mesh, itemsize)
-    return tuple(issued)
+        yield (
+            *(part for c in parameter.steps for part in collectives(c, graph, mesh, precision)),
+            *exchanges(tensor, parameter.stored, mesh, itemsize),
+        )
 
 
 def first_reduction(

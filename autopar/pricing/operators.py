@@ -87,8 +87,35 @@ def operator_seconds(
         return NOTHING
     traffic = variant_traffic(sharding.variant, node, sharding, graph, prices.mesh)
     spent = _computing(node, sharding, graph, prices)
+    backward_s = spent.backward_s + _summing(node, sharding, graph, prices)
     return OperatorSeconds(
-        spent.forward_s, spent.backward_s, sum(map(prices.awaited, traffic)), spent.source
+        spent.forward_s, backward_s, sum(map(prices.awaited, traffic)), spent.source
+    )
+
+
+def gradients_of(node: Node, graph: Graph) -> tuple[int, ...]:
+    """For each output, how many gradients arrive: one of every reading, one of later stages."""
+    return tuple(
+        sum(
+            reader.operands.count(tensor.name)
+            for reader in graph.consumers[tensor.name]
+            if any(made.name in graph.reached for made in reader.outputs)
+        )
+        + graph.sends.count(tensor.name)
+        if tensor.name in graph.reached
+        else 0
+        for tensor in node.outputs
+    )
+
+
+def _summing(node: Node, sharding: OpSharding, graph: Graph, prices: Prices) -> float:
+    """Seconds in which gradients of one tensor are added to each other before the operator goes back."""
+    return sum(
+        (count - 1) * prices.summed(local_nbytes(tensor, form, prices.mesh), tensor.dtype)
+        for count, tensor, form in zip(
+            gradients_of(node, graph), node.outputs, sharding.outputs, strict=True
+        )
+        if count > 1
     )
 
 

@@ -203,7 +203,7 @@ def storage_seconds(
     hideable_s = travelling.early * sum(
         prices.hidden_share(part.axis) * seconds(part) for part in hideable
     )
-    copies = sum(map(prices.copied, issued))
+    copies = sum(map(prices.copied, issued)) + prices.laid(_backward(issued))
     return StorageSeconds(update + copies + every_s - hideable_s, hideable_s)
 
 

@@ -16,6 +16,7 @@ from cost_models.hardware import Device, Hardware, Link
 from cost_models.measured import Times, Work
 from cost_models.ops import (
     adamw_seconds,
+    gradient_seconds,
     message_copy_seconds,
     messages_seconds,
     op_seconds,
@@ -135,9 +136,18 @@ class Prices:
         """Seconds in which the optimizer updates one parameter of so many bytes at rest."""
         return adamw_seconds(nbytes, self.paced, self.fused)
 
-    def summed(self, nbytes: float) -> float:
-        """Seconds in which one weight's gradient is added to that of earlier microbatches."""
-        return op_seconds(0.0, 3.0 * nbytes, "float32", self.paced)
+    def summed(self, nbytes: float, dtype: str = "float32") -> float:
+        """Seconds in which one gradient is added to another: of earlier microbatches, or readers."""
+        return op_seconds(0.0, 3.0 * nbytes, dtype, self.paced, "add")
+
+    def laid(self, backward: Sequence[Traffic]) -> float:
+        """Seconds in which a gradient is laid where the collectives that it takes once a step find it.
+
+        What these are not sums alone is laid out for them, which `copied` says.
+        """
+        if not backward or any(part.collective != "all_reduce" for part in backward):
+            return 0.0
+        return gradient_seconds(max(part.nbytes for part in backward), self.paced)
 
     def step(self, step: Step, tensor: Tensor) -> float:
         """Seconds of a conversion step, forward and backward: its collectives and its copies."""

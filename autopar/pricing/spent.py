@@ -16,6 +16,7 @@ from autopar.plans.plan import Choice, OpSharding, ParameterPlan, Plan
 from autopar.pricing.estimate import (
     flows_of,
     hideable_by_axis,
+    laying_seconds,
     storage_bytes,
     update_seconds,
     working,
@@ -122,6 +123,7 @@ def once(
     flows = tuple(flows_of(sent, "step", prices, shares))
     hideable = sum(hideable_by_axis(graph, parameters, prices, precision, shares).values())
     updates = update_seconds(graph, parameters, prices) + sum(map(prices.copied, sent))
+    updates += laying_seconds(graph, parameters, prices, precision)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     return Once(
         sum(flow.seconds for flow in flows) - hideable + updates,

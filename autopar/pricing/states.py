@@ -12,7 +12,7 @@ from autopar.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.plans.plan import OpSharding
 from autopar.pricing.gradients import fresh_nbytes, full_gradients
 from autopar.pricing.once import Once, looks
-from autopar.pricing.operators import local_nbytes, operator_seconds, split
+from autopar.pricing.operators import gradients_of, local_nbytes, operator_seconds, split
 from autopar.pricing.parameters import (
     Travelling,
     storage_nbytes,
@@ -91,7 +91,11 @@ class StateCosts:
 
         # Equal nodes have one rule: the same operator and arguments on tensors that look alike.
         return self._once(
-            priced, "operator", options, rule_of(node, self.graph), also=(kept, extra)
+            priced,
+            "operator",
+            options,
+            rule_of(node, self.graph),
+            also=(kept, extra, gradients_of(node, self.graph)),
         )
 
     def of_recomputation(self, node: Node, nbytes: Array) -> Costs:

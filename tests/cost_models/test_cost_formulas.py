@@ -14,9 +14,11 @@ from cost_models.collectives import axis_link, collective_seconds, lateness
 from cost_models.errors import CostModelError
 from cost_models.hardware import Device, Fit, Hardware, Link, Tier, load, names
 from cost_models.ops import (
+    GRADIENT_CALLS,
     MESSAGE_CALLS,
     SPLIT_CALLS,
     adamw_seconds,
+    gradient_seconds,
     message_copy_seconds,
     messages_seconds,
     op_seconds,
@@ -285,6 +287,13 @@ def test_impossible_amounts_are_refused() -> None:
         collective_seconds("gossip", 1, 2, LINK)
 
 
+def test_python_lays_a_gradient_in_its_bucket_on_a_cpu_and_beside_kernels_elsewhere() -> None:
+    cpu, gpu = load("cpu").device, load("h100").device
+    copied_s = message_copy_seconds(1e6, cpu)
+    assert gradient_seconds(1e6, cpu) == pytest.approx(copied_s + GRADIENT_CALLS * cpu.launch_s)
+    assert gradient_seconds(1e6, gpu) == message_copy_seconds(1e6, gpu) > 0
+
+
 def test_a_cpu_pays_for_gradients_that_wait() -> None:
     """Python's part is hidden where kernels are queued."""
     cpu, gpu = load("cpu").device, load("h100").device
@@ -326,7 +335,9 @@ def test_ranks_that_are_no_number_are_refused(ranks: float) -> None:
 @pytest.mark.parametrize("amount", [-1, math.nan])
 def test_overheads_of_no_amount_are_refused(amount: float) -> None:
     device = load("cpu").device
-    for of in (message_copy_seconds, adamw_seconds, split_seconds, messages_seconds):
+    for of in (
+        message_copy_seconds, gradient_seconds, adamw_seconds, split_seconds, messages_seconds,
+    ):  # fmt: skip
         with pytest.raises(CostModelError, match="There cannot be"):
             of(amount, device)  # type: ignore[arg-type]
 

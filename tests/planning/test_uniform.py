@@ -17,7 +17,8 @@ from autopar.planning.posed import Settings, pose
 from cost_models.hardware import load
 from tests import parity
 
-NEARLY = 1.005
+NEARLY = 1.01
+"""Plans are set against these only where they send more messages than their sum pays for."""
 PRESETS = ("ddp", "zero2", "fsdp")
 
 

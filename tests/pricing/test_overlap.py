@@ -98,7 +98,7 @@ def test_each_link_hides_its_own_share(monkeypatch: pytest.MonkeyPatch) -> None:
         sample = {"x": torch.zeros(8 * ROWS, WIDTH)}
         parts = autopar.plan(Deep(), (2,), sample, hardware=found, preset="ddp").estimate.parts
         own = 0.5 if across is None or devices_per_host > 1 else across
-        assert parts.covers_s == pytest.approx(own * parts.backward_s, rel=0.01)
+        assert parts.covers_s == pytest.approx(own * parts.backward_s, rel=0.02)
         return sum(seconds for _, seconds in parts.hideable)
 
     assert hidden_s(1, 1.0) == pytest.approx(2 * hidden_s(1, None)) and hidden_s(1, None) > 0

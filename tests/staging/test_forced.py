@@ -47,7 +47,8 @@ def test_the_best_that_was_tried_is_taken_and_the_others_are_told(name: str, sta
     steps = {each.what: each.step_s for each in prediction.compared}
     assert 1 < len(steps) <= forced.MOST
     assert steps[f"cut at {', '.join(made.plan.cuts)}"] == prediction.step_s
-    assert prediction.step_s == min(step for step in steps.values() if step is not None)
+    least = min(step for step in steps.values() if step is not None)
+    assert prediction.step_s == pytest.approx(least)
     equal = compile_pipeline(graph, MESH, HARDWARE, SETTINGS, wanted)
     assert steps[f"cut at {', '.join(equal.plan.cuts)}"] == step_s(equal)
 

@@ -1,0 +1,82 @@
+"""What gradients cost beside the operators that make them: laid in buckets, added to each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import autopar
+from autopar.capture import capture
+from autopar.conversion import Traffic
+from autopar.mesh import Mesh
+from autopar.plans.plan import Plan
+from autopar.pricing.operators import gradients_of, operator_seconds
+from autopar.pricing.prices import Prices
+from cost_models.hardware import load
+from cost_models.ops import gradient_seconds, op_seconds
+
+ROWS, WIDTH, BRANCHES = 32, 16, 3
+HARDWARE = load("cpu")
+
+
+class Branches(nn.Module):
+    """One tensor that so many products read, each of whose gradients comes back to it."""
+
+    def __init__(self, branches: int, learns: bool = True) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.others = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(branches))
+        self.learns = learns
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        read = [x, *(x if self.learns else x.detach() for _ in self.others[1:])]
+        ways = [other(each) for other, each in zip(self.others, read, strict=True)]
+        return torch.stack([way.sum() for way in ways]).sum()
+
+
+@pytest.mark.parametrize(("learns", "added"), [(True, BRANCHES - 1), (False, 0)])
+def test_gradients_of_several_readers_are_added(learns: bool, added: int) -> None:
+    def backward_s(branches: int) -> float:
+        graph = capture(Branches(branches, learns), {"x": torch.zeros(ROWS, WIDTH)})
+        first = next(node for node in graph.nodes if node.op == "aten.linear.default")
+        plan = planned(branches, learns, (1,))
+        sharding = next(c.sharding for c in plan.choices if c.node == first.name)
+        assert gradients_of(first, graph) == (1 + (branches - 1 if learns else 0),)
+        return operator_seconds(first, sharding, graph, Prices(Mesh.of(1), HARDWARE)).backward_s
+
+    sum_s = op_seconds(0.0, 3.0 * 4 * ROWS * WIDTH, "float32", HARDWARE.device.paced, "add")
+    assert backward_s(BRANCHES) - backward_s(1) == pytest.approx(added * sum_s)
+
+
+def planned(branches: int, learns: bool, mesh: tuple[int, ...]) -> Plan:
+    sample = {"x": torch.zeros(ROWS, WIDTH)}
+    return autopar.plan(Branches(branches, learns), mesh, sample, hardware=HARDWARE, preset="ddp")
+
+
+def test_every_gradient_that_ranks_sum_is_laid_in_a_bucket() -> None:
+    alone, shared = planned(BRANCHES, True, (1,)), planned(BRANCHES, True, (2,))
+    operators = sum(each.backward_s for each in shared.estimate.operators)
+    device = HARDWARE.device_shared_by(2).paced
+    laid_s = sum(
+        gradient_seconds(4 * count, device)
+        for count in (WIDTH * WIDTH, WIDTH)
+        for _ in range(1 + BRANCHES)
+    )
+    assert shared.estimate.parts.backward_s - operators == pytest.approx(laid_s)
+    assert alone.estimate.parts.backward_s == pytest.approx(
+        sum(each.backward_s for each in alone.estimate.operators)
+    )
+
+
+def test_what_is_scattered_or_not_sent_is_laid_nowhere() -> None:
+    """A scatter's message is laid out for it, at a price of its own; what follows it stays in place."""
+    prices = Prices(Mesh.of(2, 2), HARDWARE)
+    summed = Traffic(0, "all_reduce", "backward", 4096)
+    scattered = Traffic(1, "reduce_scatter", "backward", 4096)
+    assert prices.laid([summed]) == prices.laid([summed, replace(summed, axis=1)]) > 0
+    assert prices.laid([scattered, summed]) == prices.laid([]) == 0
+    assert prices.copied(scattered) > 0 == prices.copied(summed)
