@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -262,6 +263,15 @@ class Graph:
             if any(tensor.name in found for tensor in node.outputs):
                 found |= {name for name in node.operands if self.tensors[name].differentiable}
         return frozenset(found)
+
+    @cached_property
+    def arriving(self) -> Mapping[str, int]:
+        """How many gradients arrive at each tensor: one of every reading, one of later stages."""
+        found = Counter(name for name in self.sends if name in self.reached)
+        for node in self.nodes:
+            if any(tensor.name in self.reached for tensor in node.outputs):
+                found.update(name for name in node.operands if name in self.reached)
+        return found
 
     def leaves(self, kind: LeafKind) -> tuple[Node, ...]:
         """Nodes of one leaf kind, in order."""

@@ -93,29 +93,12 @@ def operator_seconds(
     )
 
 
-def gradients_of(node: Node, graph: Graph) -> tuple[int, ...]:
-    """For each output, how many gradients arrive: one of every reading, one of later stages."""
-    return tuple(
-        sum(
-            reader.operands.count(tensor.name)
-            for reader in graph.consumers[tensor.name]
-            if any(made.name in graph.reached for made in reader.outputs)
-        )
-        + graph.sends.count(tensor.name)
-        if tensor.name in graph.reached
-        else 0
-        for tensor in node.outputs
-    )
-
-
 def _summing(node: Node, sharding: OpSharding, graph: Graph, prices: Prices) -> float:
     """Seconds in which gradients of one tensor are added to each other before the operator goes back."""
     return sum(
         (count - 1) * prices.summed(local_nbytes(tensor, form, prices.mesh), tensor.dtype)
-        for count, tensor, form in zip(
-            gradients_of(node, graph), node.outputs, sharding.outputs, strict=True
-        )
-        if count > 1
+        for tensor, form in zip(node.outputs, sharding.outputs, strict=True)
+        if (count := graph.arriving[tensor.name]) > 1
     )
 
 

@@ -12,7 +12,7 @@ from autopar.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.plans.plan import OpSharding
 from autopar.pricing.gradients import fresh_nbytes, full_gradients
 from autopar.pricing.once import Once, looks
-from autopar.pricing.operators import gradients_of, local_nbytes, operator_seconds, split
+from autopar.pricing.operators import local_nbytes, operator_seconds, split
 from autopar.pricing.parameters import (
     Travelling,
     storage_nbytes,
@@ -78,6 +78,8 @@ class StateCosts:
         tensors = (*operands, *node.outputs)
         mesh, extra = self.prices.mesh, self._saved(node).extra_nbytes
 
+        arriving = tuple(self.graph.arriving[tensor.name] for tensor in node.outputs)
+
         def priced() -> Costs:
             spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
             nbytes = [
@@ -95,7 +97,7 @@ class StateCosts:
             "operator",
             options,
             rule_of(node, self.graph),
-            also=(kept, extra, gradients_of(node, self.graph)),
+            also=(kept, extra, arriving),
         )
 
     def of_recomputation(self, node: Node, nbytes: Array) -> Costs:
