@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from cost_models.calibrate.effort import QUICK, Effort
 from cost_models.calibrate.fit import fit_sustained
-from cost_models.calibrate.measure import in_group, measure, overlap, sends
+from cost_models.calibrate.measure import in_group, measure, overlap, sends, sends_each_way
 from cost_models.calibrate.profile import (
     NOMINAL_ETHERNET,
     Times,
@@ -195,8 +195,10 @@ def _across(cluster: Cluster, effort: Effort) -> Link | None:
     host, place = divmod(cluster.rank, size)
     peer = cluster.rank + size * (1 - 2 * (host % 2)) if host ^ 1 < hosts else None
     link = replace(link_of(times), overlap=rounded(overlap(effort, group)))
-    link = with_sends(link, sends(peer, effort), cluster.world)
-    return with_alone(link, sends(None if place else peer, effort), size) if size > 1 else link
+    link = with_sends(link, sends_each_way(peer, host % 2 == 0, effort), cluster.world)
+    if size == 1:
+        return link
+    return with_alone(link, sends_each_way(None if place else peer, host % 2 == 0, effort), size)
 
 
 def _joined(groups: list[list[int]]) -> Any:
