@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -265,12 +264,21 @@ class Graph:
         return frozenset(found)
 
     @cached_property
-    def arriving(self) -> Mapping[str, int]:
-        """How many gradients arrive at each tensor: one of every reading, one of later stages."""
-        found = Counter(name for name in self.sends if name in self.reached)
-        for node in self.nodes:
-            if any(tensor.name in self.reached for tensor in node.outputs):
-                found.update(name for name in node.operands if name in self.reached)
+    def adding(self) -> Mapping[str, tuple[int, ...]]:
+        """Nodes that go back after others have, by name: places of operands whose gradients theirs are
+        added to.  What later stages send back is there first."""
+        arrived = {name for name in self.sends if name in self.reached}
+        found: dict[str, tuple[int, ...]] = {}
+        for node in reversed(self.nodes):
+            if not any(tensor.name in self.reached for tensor in node.outputs):
+                continue
+            places = []
+            for place, name in enumerate(node.operands):
+                if name in arrived:
+                    places.append(place)
+                elif name in self.reached:
+                    arrived.add(name)
+            found[node.name] = tuple(places)
         return found
 
     def leaves(self, kind: LeafKind) -> tuple[Node, ...]:

@@ -87,19 +87,20 @@ def operator_seconds(
         return NOTHING
     traffic = variant_traffic(sharding.variant, node, sharding, graph, prices.mesh)
     spent = _computing(node, sharding, graph, prices)
-    backward_s = spent.backward_s + _summing(node, sharding, graph, prices)
+    backward_s = spent.backward_s + _adding(node, sharding, graph, prices)
     return OperatorSeconds(
         spent.forward_s, backward_s, sum(map(prices.awaited, traffic)), spent.source
     )
 
 
-def _summing(node: Node, sharding: OpSharding, graph: Graph, prices: Prices) -> float:
-    """Seconds in which gradients of one tensor are added to each other before the operator goes back."""
-    return sum(
-        (count - 1) * prices.summed(local_nbytes(tensor, form, prices.mesh), tensor.dtype)
-        for tensor, form in zip(node.outputs, sharding.outputs, strict=True)
-        if (count := graph.arriving[tensor.name]) > 1
-    )
+def _adding(node: Node, sharding: OpSharding, graph: Graph, prices: Prices) -> float:
+    """Seconds in which its gradients are added to those of others that read the same tensors."""
+    seconds = 0.0
+    for place in graph.adding.get(node.name, ()):
+        tensor = graph.tensors[node.operands[place]]
+        nbytes = local_nbytes(tensor, sharding.inputs[place], prices.mesh)
+        seconds += prices.summed(nbytes, tensor.dtype)
+    return seconds
 
 
 def call_of(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Call | None:

@@ -78,8 +78,6 @@ class StateCosts:
         tensors = (*operands, *node.outputs)
         mesh, extra = self.prices.mesh, self._saved(node).extra_nbytes
 
-        arriving = tuple(self.graph.arriving[tensor.name] for tensor in node.outputs)
-
         def priced() -> Costs:
             spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
             nbytes = [
@@ -97,7 +95,7 @@ class StateCosts:
             "operator",
             options,
             rule_of(node, self.graph),
-            also=(kept, extra, arriving),
+            also=(kept, extra, self.graph.adding.get(node.name)),
         )
 
     def of_recomputation(self, node: Node, nbytes: Array) -> Costs:

@@ -33,15 +33,11 @@ WORTH = 1.05
 for each other, which they do with every message.  On two ranks of one machine, both forms being
 predicted at 219 ms, stages took 220 ms alone and 255 to 290 in turn with other programs, none 207."""
 
-EVEN = 1.02
-"""The same where it does: what is nearer is even, and a plan without stages is a plain loop.  T5 on four
-hosts, 492 ms by both predictions, took 680 in stages; torch's best pipeline 616."""
-
 
 def worth_of(hardware: Hardware) -> float:
     """How many times as fast as none stages have to be, by a profile as ranks of full hosts see it."""
     knows_waiting = hardware.device.behind > 0 or hardware.device.late_s > 0
-    return EVEN if knows_waiting else WORTH
+    return 1.0 if knows_waiting else WORTH
 
 
 class NoVeeError(InfeasibleError):

@@ -11,10 +11,12 @@ from torch import nn
 import autopar
 from autopar.capture import capture
 from autopar.conversion import Traffic
+from autopar.graph import Node
 from autopar.mesh import Mesh
 from autopar.plans.plan import Plan
 from autopar.pricing.operators import operator_seconds
 from autopar.pricing.prices import Prices
+from autopar.split import split
 from cost_models.hardware import load
 from cost_models.ops import gradient_seconds, op_seconds
 
@@ -38,18 +40,34 @@ class Branches(nn.Module):
         return torch.stack([way.sum() for way in ways]).sum()
 
 
-@pytest.mark.parametrize(("learns", "added"), [(True, BRANCHES - 1), (False, 0)])
-def test_gradients_of_several_readers_are_added(learns: bool, added: int) -> None:
-    def backward_s(branches: int) -> float:
-        graph = capture(Branches(branches, learns), {"x": torch.zeros(ROWS, WIDTH)})
-        first = next(node for node in graph.nodes if node.op == "aten.linear.default")
-        plan = planned(branches, learns, (1,))
-        sharding = next(c.sharding for c in plan.choices if c.node == first.name)
-        assert graph.arriving[first.outputs[0].name] == (branches if learns else 1)
-        return operator_seconds(first, sharding, graph, Prices(Mesh.of(1), HARDWARE)).backward_s
+def test_gradients_of_several_readers_are_added() -> None:
+    """Whoever goes back first, the last of them, has none to add to."""
+    graph = capture(Branches(BRANCHES), {"x": torch.zeros(ROWS, WIDTH)})
+    choice, prices = planned(BRANCHES, True, (1,)).choice, Prices(Mesh.of(1), HARDWARE)
+    _, *readers, last = (node for node in graph.nodes if node.op == "aten.linear.default")
+
+    def backward_s(node: Node) -> float:
+        return operator_seconds(node, choice[node.name], graph, prices).backward_s
 
     sum_s = op_seconds(0.0, 3.0 * 4 * ROWS * WIDTH, "float32", HARDWARE.device.paced, "add")
-    assert backward_s(BRANCHES) - backward_s(1) == pytest.approx(added * sum_s)
+    assert len(readers) == BRANCHES - 1
+    for reader in readers:
+        assert backward_s(reader) - backward_s(last) == pytest.approx(sum_s)
+
+
+def test_readers_without_a_gradient_add_none() -> None:
+    graph = capture(Branches(BRANCHES, learns=False), {"x": torch.zeros(ROWS, WIDTH)})
+    assert not any(graph.adding.values())
+
+
+def test_later_stages_send_a_gradient_too() -> None:
+    """A range in two pieces adds as often as in one."""
+    graph = capture(Branches(BRANCHES), {"x": torch.zeros(ROWS, WIDTH)})
+    readers = [node.name for node in graph.nodes if node.op == "aten.linear.default"][1:]
+    assert sum(map(len, graph.adding.values())) == BRANCHES - 1
+    for reader in readers:
+        pieces = split(graph, (reader,)).graphs
+        assert sum(len(p) for each in pieces for p in each.adding.values()) == BRANCHES - 1
 
 
 def planned(branches: int, learns: bool, mesh: tuple[int, ...]) -> Plan:

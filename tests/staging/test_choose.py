@@ -94,8 +94,6 @@ def test_stages_have_to_be_worth_it(slow: Chosen, monkeypatch: pytest.MonkeyPatc
     assert len(said) == 1 and "1000.0 times as fast as none" in said[0] and "stages" in said[0]
     knowing = replace(hosts(), device=replace(hosts().device, late_s=1e-9))
     assert chosen(knowing).staged is not None
-    monkeypatch.setattr("autopar.staging.rivals.EVEN", 1e3)
-    assert chosen(knowing).staged is None
 
 
 @pytest.mark.thorough
