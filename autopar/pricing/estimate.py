@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Literal
 
@@ -58,9 +58,8 @@ def estimate(
     mesh = prices.mesh
     shardings = {c.node: c.sharding for c in choices}
     run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
-    issued = traffic_of(
-        LaidOut(graph, choices, conversions, mesh, precision, run_again), parameters
-    )
+    laid = LaidOut(graph, choices, conversions, mesh, precision, run_again)
+    issued = traffic_of(laid, parameters)
     shares = gradient_shares(graph, prices)
     flows = (*flows_of(issued.step, "step", prices, shares),
              *flows_of(issued.microbatch, "microbatch", prices, shares))  # fmt: skip
@@ -70,6 +69,7 @@ def estimate(
     update_s = update_seconds(graph, parameters, prices)
     hideable = hideable_by_axis(graph, parameters, prices, precision, shares)
     laying_s = laying_seconds(graph, parameters, prices, precision)
+    laying_s += laying_at_use(laid.per_microbatch(), graph, prices)
     parts = parts_of(spent, run_again.computed, issued, prices, laying_s, update_s, hideable)
     hidden_s = min(sum(hideable.values()), parts.covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
@@ -173,11 +173,25 @@ def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: 
 def laying_seconds(
     graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, precision: str
 ) -> float:
-    """Seconds in which gradients are laid in the buckets that the ranks sum."""
+    """Seconds in which gradients are laid in the buckets that the ranks sum once a step."""
     return sum(
         prices.laid([part for part in sent if part.direction == "backward"])
         for sent in by_parameter(graph, parameters, prices.mesh, precision)
     )
+
+
+def laying_at_use(sent: Iterable[tuple[str, Traffic]], graph: Graph, prices: Prices) -> float:
+    """The same of weights' gradients that are summed where the weights are used."""
+    return sum(
+        prices.laid([part])
+        for name, part in sent
+        if part.direction == "backward" and is_of_weight(name, graph)
+    )
+
+
+def is_of_weight(name: str, graph: Graph) -> bool:
+    """Whether what is sent for it, a tensor or an operator, is a parameter."""
+    return name in graph.producer and graph.producer[name].op == "parameter"
 
 
 def storage_bytes(

@@ -141,7 +141,7 @@ class Prices:
         return op_seconds(0.0, 3.0 * nbytes, dtype, self.paced, "add")
 
     def laid(self, backward: Sequence[Traffic]) -> float:
-        """Seconds in which a gradient is laid where the collectives that it takes once a step find it.
+        """Seconds in which a weight's gradient is laid where the collectives that it takes find it.
 
         What these are not sums alone is laid out for them, which `copied` says.
         """
@@ -164,7 +164,8 @@ class Prices:
             return 0.0
         parts = tuple(self.reduced(step, tensor))
         sent = sum(self.shared(part, together, self.awaited) for part in parts)
-        return self._copies(step, tensor, parts) + sent
+        laid = self.laid([part for part in parts if part.direction == "backward"])
+        return self._copies(step, tensor, parts) + laid + sent
 
     def reduced(self, step: Step, tensor: Tensor) -> Iterator[Traffic]:
         """The collectives of a parameter's step; gradients are summed in the master's precision."""

@@ -16,6 +16,7 @@ from autopar.plans.plan import Choice, OpSharding, ParameterPlan, Plan
 from autopar.pricing.estimate import (
     flows_of,
     hideable_by_axis,
+    is_of_weight,
     laying_seconds,
     storage_bytes,
     update_seconds,
@@ -139,7 +140,7 @@ def issued(
     """What a microbatch sends and keeps."""
     laid = LaidOut(graph, choices, keeps.conversions, prices.mesh, precision, keeps.again)
     return Issued(
-        tuple((part, _is_of_weight(name, graph)) for name, part in laid.per_microbatch()),
+        tuple((part, is_of_weight(name, graph)) for name, part in laid.per_microbatch()),
         keeps.nbytes(),
         working(Moments(keeps)),
     )
@@ -173,12 +174,14 @@ def spent(
         products += late > 0
     weights += of_step.summed_s * (1.0 - 1.0 / microbatches)
     total = forward + compute + of_step.summed_s * (1.0 - 1.0 / microbatches)
-    for part, is_of_weight in of_microbatch.sent:
+    for part, weights_own in of_microbatch.sent:
         seconds = prices.awaited(part) + prices.copied(part)
+        if weights_own and part.direction == "backward":
+            seconds += prices.laid([part])
         total += seconds
         if part.direction == "forward":
             forward += seconds
-        elif is_of_weight:
+        elif weights_own:
             weights += seconds
     return Spent(
         forward_s=forward,
@@ -192,10 +195,6 @@ def spent(
         working_nbytes=of_microbatch.working_nbytes,
         split_s=prices.split(products),
     )
-
-
-def _is_of_weight(name: str, graph: Graph) -> bool:
-    return name in graph.producer and graph.producer[name].op == "parameter"
 
 
 def _put_off(node: Node, graph: Graph, run_again: Again, of_weights: Set[str]) -> float:
