@@ -266,7 +266,7 @@ class Graph:
     @cached_property
     def adding(self) -> Mapping[str, tuple[int, ...]]:
         """Nodes that go back after others have, by name: places of operands whose gradients theirs are
-        added to.  What later stages send back is there first."""
+        added to.  What later stages send back is there first, as one gradient however many they are."""
         arrived = {name for name in self.sends if name in self.reached}
         found: dict[str, tuple[int, ...]] = {}
         for node in reversed(self.nodes):

@@ -36,8 +36,7 @@ SCATTER = (0.02, NOISE / math.sqrt(2))
 two measurements that differ by `NOISE` suggest."""
 DRAWS = 2000
 UNLIKE = 0.08
-"""Rows of the sweep that are further off ran otherwise than their like, for reasons that no
-configuration says."""
+"""Rows of the sweep that are further off: left out of a figure, which our own errors so choose."""
 TOLERATED = 0.03
 """Errors below count by their square, larger ones by their size: some rows were disturbed."""
 

@@ -164,7 +164,8 @@ class Prices:
             return 0.0
         parts = tuple(self.reduced(step, tensor))
         sent = sum(self.shared(part, together, self.awaited) for part in parts)
-        laid = self.laid([part for part in parts if part.direction == "backward"])
+        back = [part for part in parts if part.direction == "backward"]
+        laid = sum(self.shared(part, together, lambda whole: self.laid([whole])) for part in back)
         return self._copies(step, tensor, parts) + laid + sent
 
     def reduced(self, step: Step, tensor: Tensor) -> Iterator[Traffic]:

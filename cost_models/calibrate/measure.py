@@ -277,8 +277,9 @@ def sends(peer: int | None, effort: Effort) -> dict[int, float]:
 def sends_each_way(peer: int | None, leads: bool, effort: Effort) -> dict[int, float]:
     """Seconds of one message from each rank that leads to its peer, and of one back; the mean, by bytes.
 
-    All ranks send in one direction at a time.  Both at once gloo sometimes lets take turns where the
-    link is slow, and sometimes not: 16 MiB at 1 Gbit/s took 139 or 277 ms.
+    All leaders send together, then all others: where a link is slow gloo sometimes lets its two
+    directions take turns, and sometimes not (16 MiB at 1 Gbit/s took 277 or 139 ms).  Without a peer
+    this rank waits for the others.
     """
 
     def sending(nbytes: int, leaders: bool) -> Action:

@@ -192,10 +192,10 @@ def test_frontier(tmp_path: Path) -> None:
 
 def test_map(tmp_path: Path) -> None:
     page = tmp_path / "map.md"
-    asked = ("--mesh", "2", "--hardware", "cpu", "--batches", "8192,8", "-o", page)
+    asked = ("--mesh", "2", "--hardware", "cpu", "--batches", "65536,8", "-o", page)
     text = ok("map", f"{FACTORIES}:good", *asked, "--memories", "1GiB,200KiB")
     assert "data parallel" in text and f"wrote {page}" in text
-    command = f"    autopar map {FACTORIES}:good --mesh 2 --hardware cpu --batches 8192,8"
+    command = f"    autopar map {FACTORIES}:good --mesh 2 --hardware cpu --batches 65536,8"
     assert command in page.read_text()
     page.write_text(f"Before.\n\n{page.read_text()}\nAfter.\n")
     ok("map", f"{FACTORIES}:good", *asked, "--memories", "1GiB")
