@@ -25,7 +25,6 @@ from autopar.pricing.issued import (
     TrafficOf,
     by_parameter,
     first_reduction,
-    traffic_of,
 )
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.moments import Moments
@@ -59,7 +58,12 @@ def estimate(
     shardings = {c.node: c.sharding for c in choices}
     run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
     laid = LaidOut(graph, choices, conversions, mesh, precision, run_again)
-    issued = traffic_of(laid, parameters)
+    of_parameters = tuple(by_parameter(graph, parameters, mesh, precision))
+    of_microbatch = laid.per_microbatch()
+    issued = TrafficOf(
+        tuple(part for sent in of_parameters for part in sent),
+        tuple(part for _, part in of_microbatch),
+    )
     shares = gradient_shares(graph, prices)
     flows = (*flows_of(issued.step, "step", prices, shares),
              *flows_of(issued.microbatch, "microbatch", prices, shares))  # fmt: skip
@@ -68,8 +72,8 @@ def estimate(
     }
     update_s = update_seconds(graph, parameters, prices)
     hideable = hideable_by_axis(graph, parameters, prices, precision, shares)
-    laying_s = laying_seconds(graph, parameters, prices, precision)
-    laying_s += laying_at_use(laid.per_microbatch(), graph, prices)
+    laying_s = laying_seconds(of_parameters, prices)
+    laying_s += laying_at_use(of_microbatch, graph, prices)
     parts = parts_of(spent, run_again.computed, issued, prices, laying_s, update_s, hideable)
     hidden_s = min(sum(hideable.values()), parts.covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
@@ -170,13 +174,11 @@ def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: 
     )
 
 
-def laying_seconds(
-    graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, precision: str
-) -> float:
+def laying_seconds(of_parameters: Iterable[Iterable[Traffic]], prices: Prices) -> float:
     """Seconds in which gradients are laid in the buckets that the ranks sum once a step."""
     return sum(
         prices.laid([part for part in sent if part.direction == "backward"])
-        for sent in by_parameter(graph, parameters, prices.mesh, precision)
+        for sent in of_parameters
     )
 
 

@@ -22,7 +22,7 @@ from autopar.pricing.estimate import (
     update_seconds,
     working,
 )
-from autopar.pricing.issued import LaidOut, per_step
+from autopar.pricing.issued import LaidOut, by_parameter
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.moments import Moments
 from autopar.pricing.operators import OperatorSeconds, operator_seconds
@@ -119,12 +119,13 @@ def once(
     graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, precision: str
 ) -> Once:
     """Parameters that are gathered, gradients that are reduced, updates; what rests."""
-    sent = per_step(graph, parameters, prices.mesh, precision)
+    of_parameters = tuple(by_parameter(graph, parameters, prices.mesh, precision))
+    sent = tuple(part for parts in of_parameters for part in parts)
     shares = gradient_shares(graph, prices)
     flows = tuple(flows_of(sent, "step", prices, shares))
     hideable = sum(hideable_by_axis(graph, parameters, prices, precision, shares).values())
     updates = update_seconds(graph, parameters, prices) + sum(map(prices.copied, sent))
-    updates += laying_seconds(graph, parameters, prices, precision)
+    updates += laying_seconds(of_parameters, prices)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     return Once(
         sum(flow.seconds for flow in flows) - hideable + updates,

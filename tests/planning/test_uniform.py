@@ -17,8 +17,9 @@ from autopar.planning.posed import Settings, pose
 from cost_models.hardware import load
 from tests import parity
 
-NEARLY = 1.01
-"""Plans are set against these only where they send more messages than their sum pays for."""
+NEARLY = 1.005
+FURTHER = 1.006
+"""Its prediction is 0.9 % below its sum, by which plans are chosen."""
 PRESETS = ("ddp", "zero2", "fsdp")
 
 
@@ -48,7 +49,8 @@ def test_no_preset_is_faster(make: Any, mesh: tuple[int, ...], hardware: str) ->
     plan = autopar.plan(model, mesh, batch, hardware=hardware)
     for preset in PRESETS:
         other = autopar.plan(model, mesh, batch, hardware=hardware, preset=preset)
-        assert plan.estimate.step_s <= NEARLY * other.estimate.step_s, preset
+        nearly = FURTHER if (mesh, preset) == ((2, 4), "ddp") else NEARLY
+        assert plan.estimate.step_s <= nearly * other.estimate.step_s, preset
 
 
 def test_weights_that_go_different_ways_are_set_against_weights_that_go_one() -> None:
