@@ -20,6 +20,7 @@ from autopar.plans.plan import (
     ParameterPlan,
     Parts,
 )
+from autopar.pricing.covering import covering
 from autopar.pricing.issued import (
     LaidOut,
     TrafficOf,
@@ -74,7 +75,9 @@ def estimate(
     hideable = hideable_by_axis(graph, parameters, prices, precision, shares)
     laying_s = laying_seconds(of_parameters, prices)
     laying_s += laying_at_use(of_microbatch, graph, prices)
-    parts = parts_of(spent, run_again.computed, issued, prices, laying_s, update_s, hideable)
+    parts = parts_of(
+        spent, run_again.computed, covering(graph), issued, prices, laying_s, update_s, hideable
+    )
     hidden_s = min(sum(hideable.values()), parts.covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     bytes_of = [storage_bytes(leaf[p.name], p, prices, graph) for p in parameters]
@@ -105,17 +108,24 @@ def estimate(
 def parts_of(
     spent: Mapping[str, OperatorSeconds],
     computed_again: Set[str],
+    beside: Set[str],
     issued: TrafficOf,
     prices: Prices,
     laying_s: float,
     update_s: float,
     hideable: Mapping[str, float],
 ) -> Parts:
-    """Where a rank's seconds of compute go, copies for collectives among them."""
-    backward_s = sum(each.backward_s for each in spent.values())
-    backward_s += sum(spent[name].forward_s for name in sorted(computed_again))
+    """Where a rank's seconds of compute go, copies for collectives among them.
+
+    What goes back `beside` reductions of gradients may hide them.
+    """
     forward_s = sum(each.forward_s for each in spent.values())
-    covers_s = prices.covering_share * backward_s
+    back = {
+        name: each.backward_s + (each.forward_s if name in computed_again else 0.0)
+        for name, each in spent.items()
+    }
+    backward_s = sum(back.values())
+    covers_s = prices.covering_share * sum(back[name] for name in back if name in beside)
     for part in (*issued.step, *issued.microbatch):
         if part.direction == "forward":
             forward_s += prices.copied(part)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from autopar.conversion import Traffic
 from autopar.graph import Graph, Node, Ref, Saved, short
 from autopar.plans.plan import Choice, OpSharding, ParameterPlan, Plan
+from autopar.pricing.covering import covering
 from autopar.pricing.estimate import (
     flows_of,
     hideable_by_axis,
@@ -161,8 +162,8 @@ def spent(
 
     `seconds_of` may remember what it was asked before.
     """
-    of_weights = _made_of_weights(graph)
-    forward = weights = compute = 0.0
+    of_weights, beside = _made_of_weights(graph), covering(graph)
+    forward = weights = compute = covers = 0.0
     products = 0
     for choice in choices:
         node = graph.node[choice.node]
@@ -170,6 +171,7 @@ def spent(
         backward = each.backward_s + (each.forward_s if node.name in run_again.computed else 0.0)
         forward += each.forward_s
         compute += backward
+        covers += backward if choice.node in beside else 0.0
         late = _put_off(node, graph, run_again, of_weights)
         weights += each.backward_s * late
         products += late > 0
@@ -190,7 +192,7 @@ def spent(
         weight_grad_s=weights,
         exposed_s=of_step.exposed_s,
         hideable_s=of_step.hideable_s,
-        covers_s=prices.covering_share * compute,
+        covers_s=prices.covering_share * covers,
         rest_nbytes=of_step.rest_nbytes,
         kept_nbytes=of_microbatch.kept_nbytes,
         working_nbytes=of_microbatch.working_nbytes,

@@ -10,6 +10,7 @@ import numpy as np
 from autopar.blocks import is_dear
 from autopar.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.plans.plan import OpSharding
+from autopar.pricing.covering import covering
 from autopar.pricing.gradients import fresh_nbytes, full_gradients
 from autopar.pricing.once import Once, looks
 from autopar.pricing.operators import local_nbytes, operator_seconds, split
@@ -45,6 +46,7 @@ class StateCosts:
         self.saved, self._once = saved, once
         self._travelling = Travelling.of(graph, prices)
         self._full = full_gradients(graph, saved)
+        self._beside = covering(graph)
 
     def of_storages(self, node: Node) -> Costs:
         """A parameter's ways to rest: per step, and for as long as training runs."""
@@ -85,7 +87,7 @@ class StateCosts:
                 + sum(local_nbytes(tensors[i], (*o.inputs, *o.outputs)[i], mesh) for i in kept)
                 for o in options
             ]
-            covers = np.array([each.backward_s for each in spent]) * self.prices.covering_share
+            covers = np.array([each.backward_s for each in spent]) * self._covering(node)
             seconds = np.array([each.total_s for each in spent])
             return seconds, np.array(nbytes, dtype=float), -covers
 
@@ -95,7 +97,7 @@ class StateCosts:
             "operator",
             options,
             rule_of(node, self.graph),
-            also=(kept, extra, self.graph.adding.get(node.name)),
+            also=(kept, extra, self.graph.adding.get(node.name), self._covering(node)),
         )
 
     def of_recomputation(self, node: Node, nbytes: Array) -> Costs:
@@ -119,11 +121,16 @@ class StateCosts:
                     kept[:, place] = results
                 if mode != "selective" or not is_dear(node):
                     seconds[:, place] = forward
-            return seconds, kept, -self.prices.covering_share * seconds
+            return seconds, kept, -self._covering(node) * seconds
 
         cached = self._saved(node).cached, self._saved(node).cached_nbytes
         rule = rule_of(node, self.graph)
-        return self._once(priced, "recompute", options, rule, nbytes, also=(modes, cached))
+        also = (modes, cached, self._covering(node))
+        return self._once(priced, "recompute", options, rule, nbytes, also=also)
+
+    def _covering(self, node: Node) -> float:
+        """Of the seconds in which it goes back, the share that may hide reductions of gradients."""
+        return self.prices.covering_share if node.name in self._beside else 0.0
 
     def working(self, node: Node) -> Array:
         """Bytes that are alive while the operator goes back, beside what is kept."""

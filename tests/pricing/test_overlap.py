@@ -9,13 +9,17 @@ import torch
 from torch import nn
 
 import autopar
+from autopar.api import captured_graph
 from autopar.buckets import SHARES
 from autopar.plans.estimate import Estimate
 from autopar.plans.plan import Plan
+from autopar.pricing.covering import covering
 from autopar.pricing.parameters import LITTLE
 from cost_models.hardware import load
 
 LAYERS, WIDTH, ROWS = 12, 512, 4096
+BEFORE_A_SUM = ["layers_11", "x_1", "square", "sum_", "div"]
+"""What goes back before anything is summed: the last layer's weight is a megabyte, and a bucket."""
 
 
 class Deep(nn.Module):
@@ -80,6 +84,46 @@ def test_where_nothing_hides_fewer_buckets_spare_latencies(monkeypatch: pytest.M
     assert few.estimate.step_s < under(0.0).step_s
 
 
+def hides_nothing(model: nn.Module) -> list[str]:
+    graph = captured_graph(model, {"x": torch.zeros(2, WIDTH)})
+    found = covering(graph)
+    return [node.name for node in graph.nodes if not node.is_leaf and node.name not in found]
+
+
+def test_what_goes_back_before_the_first_bucket_is_full_hides_nothing() -> None:
+    """A head that goes back for longer than the layers leaves their sums to be waited for."""
+
+    class Headed(Deep):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(WIDTH, 64 * WIDTH, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(x).square().mean()
+
+    assert hides_nothing(Deep()) == BEFORE_A_SUM
+    assert hides_nothing(Headed()) == ["head", *BEFORE_A_SUM[2:]]
+
+
+def test_a_gradient_waits_for_every_reader_of_its_weight() -> None:
+    """A weight that the last layer shares with the first is whole when the first has gone back."""
+
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+            self.shared = nn.Linear(WIDTH, WIDTH, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.layers[0](x)
+            x = self.layers[1](self.shared(x))
+            return self.shared(self.layers[2](x)).mean()
+
+    assert hides_nothing(Shared()) == ["shared", "layers_1", "layers_2", "shared_1", "sum_", "div"]
+
+
 def test_little_overlap_is_no_reason_for_more_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert planned(LITTLE).buckets == 2
     monkeypatch.setattr("autopar.pricing.parameters.LITTLE", LITTLE + 0.1)
@@ -98,7 +142,7 @@ def test_each_link_hides_its_own_share(monkeypatch: pytest.MonkeyPatch) -> None:
         sample = {"x": torch.zeros(8 * ROWS, WIDTH)}
         estimate = autopar.plan(Deep(), (2,), sample, hardware=found, preset="ddp").estimate
         own = 0.5 if across is None or devices_per_host > 1 else across
-        backward_s = sum(operator.backward_s for operator in estimate.operators)
+        backward_s = sum(o.backward_s for o in estimate.operators if o.node not in BEFORE_A_SUM)
         assert estimate.parts.covers_s == pytest.approx(own * backward_s)
         return sum(seconds for _, seconds in estimate.parts.hideable)
 
