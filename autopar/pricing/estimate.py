@@ -76,7 +76,14 @@ def estimate(
     laying_s = laying_seconds(of_parameters, prices)
     laying_s += laying_at_use(of_microbatch, graph, prices)
     parts = parts_of(
-        spent, run_again.computed, covering(graph), issued, prices, laying_s, update_s, hideable
+        spent,
+        run_again.computed,
+        covering(graph, shares),
+        issued,
+        prices,
+        laying_s,
+        update_s,
+        hideable,
     )
     hidden_s = min(sum(hideable.values()), parts.covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
@@ -108,7 +115,7 @@ def estimate(
 def parts_of(
     spent: Mapping[str, OperatorSeconds],
     computed_again: Set[str],
-    beside: Set[str],
+    beside: Mapping[str, float],
     issued: TrafficOf,
     prices: Prices,
     laying_s: float,
@@ -117,7 +124,7 @@ def parts_of(
 ) -> Parts:
     """Where a rank's seconds of compute go, copies for collectives among them.
 
-    What goes back `beside` reductions of gradients may hide them.
+    `beside` is the share of each operator's way back that may hide reductions of gradients.
     """
     forward_s = sum(each.forward_s for each in spent.values())
     back = {
@@ -125,7 +132,7 @@ def parts_of(
         for name, each in spent.items()
     }
     backward_s = sum(back.values())
-    covers_s = prices.covering_share * sum(back[name] for name in back if name in beside)
+    covers_s = prices.covering_share * sum(beside[name] * back[name] for name in back)
     for part in (*issued.step, *issued.microbatch):
         if part.direction == "forward":
             forward_s += prices.copied(part)

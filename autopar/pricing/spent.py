@@ -85,6 +85,8 @@ class Once:
     exposed_s: float
     hideable_s: float
     rest_nbytes: float
+    beside: Mapping[str, float]
+    """Of each operator's backward, the share that may hide sums of gradients."""
     summed_s: float = 0.0
     """Each microbatch but the first: its weights' gradients are added to those before."""
 
@@ -132,6 +134,7 @@ def once(
         sum(flow.seconds for flow in flows) - hideable + updates,
         hideable,
         sum(storage_bytes(leaf[p.name], p, prices, graph).total for p in parameters),
+        covering(graph, shares),
         sum(summed_seconds(leaf[p.name], p.leaf, prices) for p in parameters),
     )
 
@@ -162,7 +165,7 @@ def spent(
 
     `seconds_of` may remember what it was asked before.
     """
-    of_weights, beside = _made_of_weights(graph), covering(graph)
+    of_weights = _made_of_weights(graph)
     forward = weights = compute = covers = 0.0
     products = 0
     for choice in choices:
@@ -171,7 +174,7 @@ def spent(
         backward = each.backward_s + (each.forward_s if node.name in run_again.computed else 0.0)
         forward += each.forward_s
         compute += backward
-        covers += backward if choice.node in beside else 0.0
+        covers += of_step.beside[choice.node] * backward
         late = _put_off(node, graph, run_again, of_weights)
         weights += each.backward_s * late
         products += late > 0

@@ -16,6 +16,7 @@ from autopar.pricing.once import Once, looks
 from autopar.pricing.operators import local_nbytes, operator_seconds, split
 from autopar.pricing.parameters import (
     Travelling,
+    gradient_shares,
     storage_nbytes,
     storage_seconds,
     summed_seconds,
@@ -46,7 +47,7 @@ class StateCosts:
         self.saved, self._once = saved, once
         self._travelling = Travelling.of(graph, prices)
         self._full = full_gradients(graph, saved)
-        self._beside = covering(graph)
+        self._beside = covering(graph, gradient_shares(graph, prices))
 
     def of_storages(self, node: Node) -> Costs:
         """A parameter's ways to rest: per step, and for as long as training runs."""
@@ -130,7 +131,7 @@ class StateCosts:
 
     def _covering(self, node: Node) -> float:
         """Of the seconds in which it goes back, the share that may hide reductions of gradients."""
-        return self.prices.covering_share if node.name in self._beside else 0.0
+        return self.prices.covering_share * self._beside[node.name]
 
     def working(self, node: Node) -> Array:
         """Bytes that are alive while the operator goes back, beside what is kept."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -78,7 +79,7 @@ def test_what_hides_costs_what_it_takes_from_compute(
 
 def test_where_nothing_hides_fewer_buckets_spare_latencies(monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = planned(0.0), planned(1.0)
-    assert (few.buckets, many.buckets) == (1, 8)
+    assert (few.buckets, many.buckets) == (1, 16)
     assert few.estimate.flows[0].calls < many.estimate.flows[0].calls
     monkeypatch.setattr("autopar.pricing.parameters.SHARES", SHARES[:1])
     assert few.estimate.step_s < under(0.0).step_s
@@ -86,8 +87,8 @@ def test_where_nothing_hides_fewer_buckets_spare_latencies(monkeypatch: pytest.M
 
 def hides_nothing(model: nn.Module) -> list[str]:
     graph = captured_graph(model, {"x": torch.zeros(2, WIDTH)})
-    found = covering(graph)
-    return [node.name for node in graph.nodes if not node.is_leaf and node.name not in found]
+    found = covering(graph, SHARES[0])
+    return [node.name for node in graph.nodes if not node.is_leaf and found[node.name] == 0.0]
 
 
 def test_what_goes_back_before_the_first_bucket_is_full_hides_nothing() -> None:
@@ -105,6 +106,32 @@ def test_what_goes_back_before_the_first_bucket_is_full_hides_nothing() -> None:
 
     assert hides_nothing(Deep()) == BEFORE_A_SUM
     assert hides_nothing(Headed()) == ["head", *BEFORE_A_SUM[2:]]
+
+
+@pytest.mark.parametrize(("layers", "share"), [(12, 0.5), (3, 0.5), (2, 1.0)])
+def test_the_first_bucket_hides_no_more_than_it_has(layers: int, share: float) -> None:
+    """Its link rests until the second one is full, unless that is the last: half a megabyte, then one."""
+
+    class Narrow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            widths = [WIDTH] * layers + [WIDTH // 2]
+            self.layers = nn.ModuleList(
+                nn.Linear(*pair, bias=False) for pair in itertools.pairwise(widths)
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x).relu()
+            return x.mean()
+
+    graph = captured_graph(Narrow(), {"x": torch.zeros(2, WIDTH)})
+    found = covering(graph, SHARES[0])
+    last = layers - 1
+    assert found[f"layers_{last}"] == 0.0
+    assert found[f"layers_{last - 1}"] == share
+    if layers > 2:
+        assert found[f"layers_{last - 2}"] == 1.0
 
 
 def test_a_gradient_waits_for_every_reader_of_its_weight() -> None:
