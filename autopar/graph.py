@@ -255,6 +255,17 @@ class Graph:
         """Tensors that a gradient arrives at: not the values of a `topk` that is asked for places."""
         return self.reached_from(self.results)
 
+    @cached_property
+    def parameters_as_read(self) -> tuple[Node, ...]:
+        """In the order in which the forward first reads them; those that it never reads come first."""
+        at = {node.name: place for place, node in enumerate(self.nodes)}
+
+        def first(leaf: Node) -> int:
+            readers = self.consumers[leaf.outputs[0].name]
+            return min((at[reader.name] for reader in readers), default=-1)
+
+        return tuple(sorted(self.leaves("parameter"), key=first))
+
     def reached_from(self, names: Iterable[str]) -> frozenset[str]:
         """Tensors that gradients of these arrive at, themselves among them."""
         found = {name for name in names if self.tensors[name].differentiable}

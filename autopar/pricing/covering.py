@@ -1,9 +1,10 @@
-"""How much of an operator's way back reductions of gradients can run beside: buckets fill on the way."""
+"""What of a backward and of its gradients' sums is beside each other: buckets fill on the way back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
+from autopar.blocks import is_dear
 from autopar.buckets import buckets
 from autopar.graph import Graph, Tensor
 
@@ -17,18 +18,38 @@ def covering(graph: Graph, shares: int) -> Mapping[str, float]:
     as the next one fills, it rests for the difference.  What a plan cuts off parameters makes buckets
     wait for more of them, which is left out: this goes by the graph alone.
     """
-    leaves = [node.outputs[0] for node in reversed(graph.leaves("parameter"))]
-    trained = [tensor for tensor in leaves if tensor.name in graph.reached]
+    trained = [tensor for tensor in _parameters(graph)[::-1] if tensor.name in graph.reached]
     places = buckets([tensor.nbytes for tensor in trained], shares=shares)
     filled = [[trained[place] for place in each] for each in places]
     at = {node.name: place for place, node in enumerate(graph.nodes)}
-    full = [_whole(bucket, graph, at) for bucket in filled[:2]]
+    full = [min(_whole(tensor, graph, at) for tensor in bucket) for bucket in filled[:2]]
     return {name: _share(place, full, filled) for name, place in at.items()}
 
 
-def _whole(bucket: Sequence[Tensor], graph: Graph, at: Mapping[str, int]) -> int:
-    """The place of the operator that completes a bucket: a gradient waits for its first reader."""
-    return min(at[node.name] for tensor in bucket for node in graph.consumers[tensor.name])
+def late(graph: Graph) -> Set[str]:
+    """Parameters whose gradients are whole when no product is left to go back: a bucket with one of
+    these is full when the backward has as good as ended.  So is one with a gradient that never comes.
+    """
+    at = {node.name: place for place, node in enumerate(graph.nodes)}
+    going_back = [
+        at[node.name]
+        for node in graph.nodes
+        if is_dear(node) and any(tensor.name in graph.reached for tensor in node.outputs)
+    ]
+    trained = [tensor for tensor in _parameters(graph) if tensor.differentiable]
+    reached = [tensor for tensor in trained if tensor.name in graph.reached]
+    whole = {tensor.name: _whole(tensor, graph, at) for tensor in reached}
+    first = max(min(going_back, default=0), min(whole.values(), default=0))
+    return {tensor.name for tensor in trained if whole.get(tensor.name, 0) <= first}
+
+
+def _parameters(graph: Graph) -> list[Tensor]:
+    return [node.outputs[0] for node in graph.parameters_as_read]
+
+
+def _whole(tensor: Tensor, graph: Graph, at: Mapping[str, int]) -> int:
+    """The place of the operator that completes a gradient, its parameter's first reader."""
+    return min(at[node.name] for node in graph.consumers[tensor.name])
 
 
 def _share(place: int, full: Sequence[int], filled: Sequence[Sequence[Tensor]]) -> float:

@@ -20,7 +20,7 @@ from autopar.plans.plan import (
     ParameterPlan,
     Parts,
 )
-from autopar.pricing.covering import covering
+from autopar.pricing.covering import covering, late
 from autopar.pricing.issued import (
     LaidOut,
     TrafficOf,
@@ -166,18 +166,23 @@ def hideable_by_axis(
 ) -> dict[str, float]:
     """Of what is sent once a step, seconds of gradients' first collectives that can hide, by axis.
 
-    They make `shares` buckets at least; the last one is full when the backward ends.
+    They make `shares` buckets at least; one with a `late` gradient is full when the backward ends.
     """
-    issued: defaultdict[tuple[int, str], list[Traffic]] = defaultdict(list)
-    for parameter in parameters:
-        for part in first_reduction(parameter, graph, prices.mesh, precision):
-            issued[part.axis, part.collective].append(part)
+    ends = late(graph)
+    planned = {parameter.name: parameter for parameter in parameters}
+    issued: defaultdict[tuple[int, str], list[tuple[Traffic, bool]]] = defaultdict(list)
+    for leaf in reversed(graph.parameters_as_read):
+        for part in first_reduction(planned[leaf.target], graph, prices.mesh, precision):
+            issued[part.axis, part.collective].append((part, leaf.outputs[0].name in ends))
     found: defaultdict[str, float] = defaultdict(float)
     for (axis, _), parts in issued.items():
-        early = in_buckets(parts, shares)[:-1]
-        if early:
-            early_s = sum(map(prices.collective, early))
-            found[prices.mesh.names[axis]] += prices.hidden_share(axis) * early_s
+        places = buckets([part.nbytes for part, _ in parts], shares=shares)
+        early = [each for each in places if not any(parts[place][1] for place in each)]
+        for each in early:
+            together = replace(parts[0][0], nbytes=sum(parts[place][0].nbytes for place in each))
+            found[prices.mesh.names[axis]] += prices.hidden_share(axis) * prices.collective(
+                together
+            )
     return dict(found)
 
 

@@ -14,6 +14,7 @@ from autopar.graph import Graph, Tensor
 from autopar.mesh import Mesh
 from autopar.pads import Pad, cutting_axis, exchanging_axis, rests, true_shape
 from autopar.placement import I, N, S, Sharding
+from autopar.pricing.covering import late
 from autopar.pricing.operators import local_nbytes
 from autopar.pricing.prices import Prices
 from autopar.pricing.routes import ALL, Routes
@@ -121,21 +122,21 @@ class StorageSeconds:
 def gradient_shares(graph: Graph, prices: Prices) -> int:
     """How many buckets gradients make at least: as many as leave least of their sums to be waited for.
 
-    The last bucket hides nothing, and each has a latency.  They are priced as all-reduces on the axis
-    where most of these is waited for.
+    Those with `late` gradients hide nothing, and each has a latency.  They are priced as all-reduces on
+    the axis where most of these is waited for.
     """
     axes = [axis for axis, size in enumerate(prices.mesh.sizes) if size > 1]
-    sizes = _gradient_sizes(graph)
-    if not axes or sum(sizes) >= NBYTES * SHARES[0]:
+    gradients = _gradients(graph)
+    if not axes or sum(each.nbytes for each in gradients) >= NBYTES * SHARES[0]:
         return SHARES[0]
 
     def waited_s(axis: int, shares: int) -> float:
-        every = [
-            prices.collective(Traffic(axis, "all_reduce", "backward", nbytes))
-            for nbytes in _filled(sizes, shares)
-        ]
-        hidden_share = prices.hidden_share(axis)
-        return sum(every) - (hidden_share if hidden_share >= LITTLE else 0.0) * sum(every[:-1])
+        hidden_share = prices.hidden_share(axis) if prices.hidden_share(axis) >= LITTLE else 0.0
+        return sum(
+            prices.collective(Traffic(axis, "all_reduce", "backward", bucket.nbytes))
+            * (1.0 if bucket.is_late else 1.0 - hidden_share)
+            for bucket in _filled(gradients, shares)
+        )
 
     return min(SHARES, key=lambda shares: max(waited_s(axis, shares) for axis in axes))
 
@@ -152,24 +153,42 @@ class Travelling:
     @classmethod
     def of(cls, graph: Graph, prices: Prices) -> Travelling:
         """Gradients in as many buckets as are worth while."""
-        sizes = _gradient_sizes(graph)
-        filled = _filled(sizes, gradient_shares(graph, prices))
-        return cls(_mean(_filled(sizes, 1)), _mean(filled), sum(filled[:-1]) / max(1, sum(filled)))
+        gradients = _gradients(graph)
+        filled = _filled(gradients, gradient_shares(graph, prices))
+        early = sum(bucket.nbytes for bucket in filled if not bucket.is_late)
+        every = sum(bucket.nbytes for bucket in filled)
+        return cls(_mean(_filled(gradients, 1)), _mean(filled), early / max(1, every))
 
 
-def _mean(sizes: Sequence[int]) -> int:
-    return max(1, sum(sizes) // max(1, len(sizes)))
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """One or several: bytes, and whether any of them is whole only as the backward ends."""
+
+    nbytes: int
+    is_late: bool
 
 
-def _gradient_sizes(graph: Graph) -> list[int]:
-    """Bytes, as the backward makes them."""
-    leaves = (node.outputs[0] for node in reversed(tuple(graph.leaves("parameter"))))
-    return [math.prod(t.shape) * t.itemsize for t in leaves if t.differentiable]
+def _gradients(graph: Graph) -> list[Gradients]:
+    """Of each parameter, as the backward makes them."""
+    ends = late(graph)
+    leaves = (node.outputs[0] for node in reversed(graph.parameters_as_read))
+    return [Gradients(t.nbytes, t.name in ends) for t in leaves if t.differentiable]
 
 
-def _filled(sizes: Sequence[int], shares: int) -> list[int]:
-    """Bytes of each bucket."""
-    return [sum(sizes[place] for place in places) for places in buckets(sizes, shares=shares)]
+def _filled(gradients: Sequence[Gradients], shares: int) -> list[Gradients]:
+    """Each bucket."""
+    every = buckets([each.nbytes for each in gradients], shares=shares)
+    return [
+        Gradients(
+            sum(gradients[place].nbytes for place in places),
+            any(gradients[place].is_late for place in places),
+        )
+        for places in every
+    ]
+
+
+def _mean(filled: Sequence[Gradients]) -> int:
+    return max(1, sum(bucket.nbytes for bucket in filled) // max(1, len(filled)))
 
 
 def storage_seconds(

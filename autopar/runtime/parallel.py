@@ -96,14 +96,8 @@ class Parallel(Held):
 
     def _in_order(self, graph: Graph) -> list[Any]:
         """Slots in the order in which forward first reads them."""
-        first = {
-            node.target: min(
-                (order[r.name] for r in graph.consumers[node.outputs[0].name]), default=0
-            )
-            for order in [{node.name: place for place, node in enumerate(graph.nodes)}]
-            for node in graph.leaves("parameter")
-        }
-        return sorted(self._slots, key=lambda slot: first.get(slot.name, -1))
+        place = {node.target: place for place, node in enumerate(graph.parameters_as_read)}
+        return sorted(self._slots, key=lambda slot: place.get(slot.name, -1))
 
     @property
     def plan(self) -> Plan:

@@ -14,7 +14,7 @@ from autopar.api import captured_graph
 from autopar.buckets import SHARES
 from autopar.plans.estimate import Estimate
 from autopar.plans.plan import Plan
-from autopar.pricing.covering import covering
+from autopar.pricing.covering import covering, late
 from autopar.pricing.parameters import LITTLE
 from cost_models.hardware import load
 
@@ -110,7 +110,7 @@ def test_what_goes_back_before_the_first_bucket_is_full_hides_nothing() -> None:
 
 @pytest.mark.parametrize(("layers", "share"), [(12, 0.5), (3, 0.5), (2, 1.0)])
 def test_the_first_bucket_hides_no_more_than_it_has(layers: int, share: float) -> None:
-    """Its link rests until the second one is full, unless that is the last: half a megabyte, then one."""
+    """Half a megabyte, then one: its link rests until the second is full, unless that is the last."""
 
     class Narrow(nn.Module):
         def __init__(self) -> None:
@@ -134,8 +134,9 @@ def test_the_first_bucket_hides_no_more_than_it_has(layers: int, share: float) -
         assert found[f"layers_{last - 2}"] == 1.0
 
 
-def test_a_gradient_waits_for_every_reader_of_its_weight() -> None:
-    """A weight that the last layer shares with the first is whole when the first has gone back."""
+def test_a_gradient_travels_with_those_of_its_first_reader() -> None:
+    """A weight that the last layer shares with the first is whole when the first has gone back: other
+    layers' do not wait for it."""
 
     class Shared(nn.Module):
         def __init__(self) -> None:
@@ -148,7 +149,45 @@ def test_a_gradient_waits_for_every_reader_of_its_weight() -> None:
             x = self.layers[1](self.shared(x))
             return self.shared(self.layers[2](x)).mean()
 
-    assert hides_nothing(Shared()) == ["shared", "layers_1", "layers_2", "shared_1", "sum_", "div"]
+    assert hides_nothing(Shared()) == ["layers_2", "shared_1", "sum_", "div"]
+
+
+class Embedded(Deep):
+    """Its embeddings are whole at the end, as is the first layer; the last of them is never read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, WIDTH)
+        self.places = nn.Embedding(8, WIDTH)
+        self.unread = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.table(x) + self.places(x))
+
+
+def test_gradients_are_late_where_no_product_is_left() -> None:
+    graph = captured_graph(Embedded(), {"x": torch.zeros(2, 4, dtype=torch.long)})
+    assert late(graph) == {"unread_weight", "table_weight", "places_weight", "layers_0_weight"}
+    frozen = Embedded()
+    frozen.layers[:6].requires_grad_(False)
+    frozen.table.requires_grad_(False)
+    frozen.places.requires_grad_(False)
+    graph = captured_graph(frozen, {"x": torch.zeros(2, 4, dtype=torch.long)})
+    assert late(graph) == {"unread_weight", "layers_6_weight"}
+
+
+def test_a_bucket_with_a_late_gradient_hides_nothing(
+    whole: Estimate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first layer's is not the last where there are embeddings; it is waited for all the same."""
+    monkeypatch.setattr("autopar.pricing.parameters.SHARES", SHARES[:1])
+    hardware = load("h100")
+    hardware = replace(hardware, device=replace(hardware.device, overlap=1.0))
+    sample = {"x": torch.zeros(ROWS // 4, 4, dtype=torch.long)}
+    plan = autopar.plan(Embedded(), (2,), sample, hardware=hardware, preset="ddp")
+    (reduction,) = (f for f in plan.estimate.flows if f.collective == "all_reduce" and f.calls > 1)
+    assert reduction.calls == LAYERS + 2
+    assert plan.estimate.parts.hideable == whole.parts.hideable
 
 
 def test_little_overlap_is_no_reason_for_more_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
