@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 FIRST_NBYTES, NBYTES = 2**20, 25 * 2**20
 """Sizes of the first and of the other buckets, as in DDP (Li et al., VLDB 2020, section 3.2.3)."""
-SHARES = (16, 8, 4, 2, 1)
+SHARES = (8, 4, 2, 1)
 """Gradients make at least so many buckets, of `FIRST_NBYTES` at least; a plan says how many.  With one,
 those of a small model would be in the last bucket, and hide nowhere; but each has a latency."""
 

@@ -75,15 +75,9 @@ def estimate(
     hideable = hideable_by_axis(graph, parameters, prices, precision, shares)
     laying_s = laying_seconds(of_parameters, prices)
     laying_s += laying_at_use(of_microbatch, graph, prices)
+    beside = covering(graph, shares)
     parts = parts_of(
-        spent,
-        run_again.computed,
-        covering(graph, shares),
-        issued,
-        prices,
-        laying_s,
-        update_s,
-        hideable,
+        spent, run_again.computed, beside, issued, prices, laying_s, update_s, hideable
     )
     hidden_s = min(sum(hideable.values()), parts.covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
@@ -180,9 +174,8 @@ def hideable_by_axis(
         early = [each for each in places if not any(parts[place][1] for place in each)]
         for each in early:
             together = replace(parts[0][0], nbytes=sum(parts[place][0].nbytes for place in each))
-            found[prices.mesh.names[axis]] += prices.hidden_share(axis) * prices.collective(
-                together
-            )
+            hidden_s = prices.hidden_share(axis) * prices.collective(together)
+            found[prices.mesh.names[axis]] += hidden_s
     return dict(found)
 
 

@@ -143,9 +143,11 @@ def gradient_shares(graph: Graph, prices: Prices) -> int:
 
 @dataclass(frozen=True)
 class Travelling:
-    """How all weights and gradients travel: mean sizes of their buckets, and of the gradients' bytes the
-    share that is in buckets which are full before the backward ends."""
+    """How all weights and gradients travel: how many buckets gradients make at least, mean sizes of
+    their buckets, and of the gradients' bytes the share that is in buckets which are full before the
+    backward ends."""
 
+    shares: int
     weights_nbytes: int
     gradients_nbytes: int
     early: float
@@ -154,10 +156,11 @@ class Travelling:
     def of(cls, graph: Graph, prices: Prices) -> Travelling:
         """Gradients in as many buckets as are worth while."""
         gradients = _gradients(graph)
-        filled = _filled(gradients, gradient_shares(graph, prices))
+        shares = gradient_shares(graph, prices)
+        filled = _filled(gradients, shares)
         early = sum(bucket.nbytes for bucket in filled if not bucket.is_late)
         every = sum(bucket.nbytes for bucket in filled)
-        return cls(_mean(_filled(gradients, 1)), _mean(filled), early / max(1, every))
+        return cls(shares, _mean(_filled(gradients, 1)), _mean(filled), early / max(1, every))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from autopar.pricing.once import Once, looks
 from autopar.pricing.operators import local_nbytes, operator_seconds, split
 from autopar.pricing.parameters import (
     Travelling,
-    gradient_shares,
     storage_nbytes,
     storage_seconds,
     summed_seconds,
@@ -47,7 +46,7 @@ class StateCosts:
         self.saved, self._once = saved, once
         self._travelling = Travelling.of(graph, prices)
         self._full = full_gradients(graph, saved)
-        self._beside = covering(graph, gradient_shares(graph, prices))
+        self._beside = covering(graph, self._travelling.shares)
 
     def of_storages(self, node: Node) -> Costs:
         """A parameter's ways to rest: per step, and for as long as training runs."""
