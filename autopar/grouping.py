@@ -93,6 +93,11 @@ def companions(graph: Graph) -> dict[str, float]:
     }
 
 
+def is_joint(source: Type, target: Type) -> bool:
+    """Whether weights of a block take such a step in one collective: a gather, or a sum of gradients."""
+    return (isinstance(source, S) and target in (R, I, N)) or (source, target) == (I, R)
+
+
 def _blocks(tensor: str, graph: Graph) -> frozenset[str]:
     return frozenset(_block(reader.origin.module) for reader in graph.consumers[tensor])
 
@@ -111,9 +116,9 @@ def _hops(
     key = None
     for hop, step in enumerate(steps):
         source, target = step.source.local(step.axis, mesh), step.target[step.axis]
-        is_gather = isinstance(source, S) and target in (R, I, N)
-        if not (is_gather or (source, target) == (I, R)) or mesh.sizes[step.axis] == 1:
+        if not is_joint(source, target) or mesh.sizes[step.axis] == 1:
             return
+        is_gather = isinstance(source, S)
         key = _Key(block, key, hop, step.axis, is_gather, target, tensor.dtype, reduce)
         yield key, Member(node.target, tensor.name, source, step.regather)
 

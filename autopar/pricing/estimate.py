@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from autopar.blocks import Recompute
@@ -23,6 +23,7 @@ from autopar.plans.plan import (
 from autopar.pricing.covering import covering, late
 from autopar.pricing.issued import (
     LaidOut,
+    Sent,
     TrafficOf,
     by_parameter,
     first_reduction,
@@ -37,7 +38,7 @@ from autopar.pricing.parameters import (
     storage_nbytes,
     travels,
 )
-from autopar.pricing.prices import Prices
+from autopar.pricing.prices import Prices, is_sum
 from autopar.pricing.recomputed import again
 
 Scope = Literal["step", "microbatch"]
@@ -58,12 +59,12 @@ def estimate(
     mesh = prices.mesh
     shardings = {c.node: c.sharding for c in choices}
     run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
-    laid = LaidOut(graph, choices, conversions, mesh, precision, run_again)
+    converted = LaidOut(graph, choices, conversions, mesh, precision, run_again)
     of_parameters = tuple(by_parameter(graph, parameters, mesh, precision))
-    of_microbatch = laid.per_microbatch()
+    of_microbatch = converted.per_microbatch()
     issued = TrafficOf(
         tuple(part for sent in of_parameters for part in sent),
-        tuple(part for _, part in of_microbatch),
+        tuple(sent.traffic for sent in of_microbatch),
     )
     shares = gradient_shares(graph, prices)
     flows = (*flows_of(issued.step, "step", prices, shares),
@@ -73,12 +74,9 @@ def estimate(
     }
     update_s = update_seconds(graph, parameters, prices)
     hideable = hideable_by_axis(graph, parameters, prices, precision, shares)
-    laying_s = laying_seconds(of_parameters, prices)
-    laying_s += laying_at_use(of_microbatch, graph, prices)
+    laid = laid_once(of_parameters, prices, shares) + laid_at_use(of_microbatch, prices)
     beside = covering(graph, shares)
-    parts = parts_of(
-        spent, run_again.computed, beside, issued, prices, laying_s, update_s, hideable
-    )
+    parts = parts_of(spent, run_again.computed, beside, prices, laid, update_s, hideable)
     hidden_s = min(sum(hideable.values()), parts.covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     bytes_of = [storage_bytes(leaf[p.name], p, prices, graph) for p in parameters]
@@ -110,13 +108,12 @@ def parts_of(
     spent: Mapping[str, OperatorSeconds],
     computed_again: Set[str],
     beside: Mapping[str, float],
-    issued: TrafficOf,
     prices: Prices,
-    laying_s: float,
+    laid: Laid,
     update_s: float,
     hideable: Mapping[str, float],
 ) -> Parts:
-    """Where a rank's seconds of compute go, copies for collectives among them.
+    """Where a rank's seconds of compute go, what messages take to lay out among them.
 
     `beside` is the share of each operator's way back that may hide reductions of gradients.
     """
@@ -127,13 +124,13 @@ def parts_of(
     }
     backward_s = sum(back.values())
     covers_s = prices.covering_share * sum(beside[name] * back[name] for name in back)
-    for part in (*issued.step, *issued.microbatch):
-        if part.direction == "forward":
-            forward_s += prices.copied(part)
-        else:
-            backward_s += prices.copied(part)
-    backward_s += laying_s
-    return Parts(forward_s, backward_s, update_s, tuple(hideable.items()), covers_s)
+    return Parts(
+        forward_s + laid.forward_s,
+        backward_s + laid.backward_s,
+        update_s,
+        tuple(hideable.items()),
+        covers_s,
+    )
 
 
 def op_times(spent: Mapping[str, OperatorSeconds], moments: Moments) -> tuple[OpTime, ...]:
@@ -189,26 +186,44 @@ def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: 
     )
 
 
-def laying_seconds(of_parameters: Iterable[Iterable[Traffic]], prices: Prices) -> float:
-    """Seconds in which gradients are laid in the buckets that the ranks sum once a step."""
-    return sum(
-        prices.laid([part for part in sent if part.direction == "backward"])
-        for sent in of_parameters
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """Seconds in which messages are laid out for their collectives, or taken apart after them."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """In both directions."""
+        return self.forward_s + self.backward_s
+
+    def __add__(self, other: Laid) -> Laid:
+        return Laid(self.forward_s + other.forward_s, self.backward_s + other.backward_s)
+
+
+def laid_once(of_parameters: Sequence[Sequence[Traffic]], prices: Prices, shares: int) -> Laid:
+    """What parameters take once a step: whole buckets forward, backward every gradient by itself."""
+    others = [part for sent in of_parameters for part in sent if not is_sum(part)]
+    copied = _copied(calls_of(others, shares), prices)
+    sums = ([part for part in sent if is_sum(part)] for sent in of_parameters)
+    return copied + Laid(backward_s=sum(map(prices.gradient, sums)))
+
+
+def laid_at_use(of_microbatch: Iterable[Sent], prices: Prices) -> Laid:
+    """The same of all that a microbatch converts."""
+    others = [sent.traffic for sent in of_microbatch if not sent.gradients]
+    sums = [sent for sent in of_microbatch if sent.gradients]
+    gradients_s = sum(prices.gradients(sent.traffic, sent.gradients) for sent in sums)
+    return _copied(others, prices) + Laid(backward_s=gradients_s)
+
+
+def _copied(calls: Sequence[Traffic], prices: Prices) -> Laid:
+    forward, backward = (
+        sum(prices.copied(call) for call in calls if call.direction == direction)
+        for direction in ("forward", "backward")
     )
-
-
-def laying_at_use(sent: Iterable[tuple[str, Traffic]], graph: Graph, prices: Prices) -> float:
-    """The same of weights' gradients that are summed where the weights are used."""
-    return sum(
-        prices.laid([part])
-        for name, part in sent
-        if part.direction == "backward" and is_of_weight(name, graph)
-    )
-
-
-def is_of_weight(name: str, graph: Graph) -> bool:
-    """Whether what is sent for it, a tensor or an operator, is a parameter."""
-    return name in graph.producer and graph.producer[name].op == "parameter"
+    return Laid(forward, backward)
 
 
 def storage_bytes(
@@ -223,14 +238,11 @@ def flows_of(
     issued: tuple[Traffic, ...], scope: Scope, prices: Prices, shares: int
 ) -> Iterator[Flow]:
     """Collectives by axis, kind and direction; gradients make `shares` buckets at least."""
-    groups: defaultdict[tuple[int, str, str], list[Traffic]] = defaultdict(list)
-    for part in issued:
-        groups[part.axis, part.collective, part.direction].append(part)
-    for (axis, _, _), parts in sorted(groups.items()):
-        once = scope == "step"
+    once = scope == "step"
+    for parts in alike(issued):
         calls = in_buckets(parts, shares) if once else parts
         yield Flow(
-            axis=prices.mesh.names[axis],
+            axis=prices.mesh.names[parts[0].axis],
             collective=parts[0].collective,
             direction=parts[0].direction,
             scope=scope,
@@ -240,8 +252,22 @@ def flows_of(
         )
 
 
+def calls_of(issued: Iterable[Traffic], shares: int) -> list[Traffic]:
+    """Collectives of single parameters as they travel."""
+    return [call for parts in alike(issued) for call in in_buckets(parts, shares)]
+
+
+def alike(issued: Iterable[Traffic]) -> Iterator[list[Traffic]]:
+    """By axis, kind and direction."""
+    groups: defaultdict[tuple[int, str, str], list[Traffic]] = defaultdict(list)
+    for part in issued:
+        groups[part.axis, part.collective, part.direction].append(part)
+    for _, parts in sorted(groups.items()):
+        yield parts
+
+
 def in_buckets(parts: list[Traffic], shares: int) -> list[Traffic]:
-    """Collectives of single parameters as they travel: backwards from the last parameter's."""
+    """Alike ones as they travel: backwards from the last parameter's."""
     gradients = parts[0].direction == "backward"
     in_order = parts[::-1] if gradients else parts
     return [

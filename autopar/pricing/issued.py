@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.conversion import Traffic
@@ -13,9 +13,22 @@ from autopar.mesh import Mesh
 from autopar.placement import Sharding
 from autopar.plans.plan import Choice, Conversion, ParameterPlan, Plan, reduction_dtype
 from autopar.pricing.parameters import exchanges
-from autopar.pricing.prices import regathered
+from autopar.pricing.prices import is_sum, regathered
 from autopar.pricing.recomputed import Again, again
 from autopar.rules import variant_traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A collective of a microbatch, and for how many weights it is issued; for anything else: none."""
+
+    traffic: Traffic
+    weights: int = 0
+
+    @property
+    def gradients(self) -> int:
+        """How many weights' gradients it sums."""
+        return self.weights if is_sum(self.traffic) else 0
 
 
 @dataclass(frozen=True)
@@ -37,8 +50,8 @@ class LaidOut:
     precision: str
     again: Again
 
-    def per_microbatch(self) -> list[tuple[str, Traffic]]:
-        """Every collective, with a tensor or the operator for which it is issued."""
+    def per_microbatch(self) -> list[Sent]:
+        """Every collective."""
         graph, sent = self.graph, self._of_conversions()
         reached = graph.reached
         for choice in self.choices:
@@ -47,12 +60,13 @@ class LaidOut:
                 choice.sharding.variant, node, choice.sharding, graph, self.mesh
             )
             goes_back = any(tensor.name in reached for tensor in node.outputs)
-            sent += [(choice.node, p) for p in issued if goes_back or p.direction == "forward"]
+            needed = [part for part in issued if goes_back or part.direction == "forward"]
             if choice.node in self.again.computed:
-                sent += [(choice.node, part) for part in _once_more(issued)]
+                needed += _once_more(issued)
+            sent += map(Sent, needed)
         return sent
 
-    def _of_conversions(self) -> list[tuple[str, Traffic]]:
+    def _of_conversions(self) -> list[Sent]:
         """By tensor; weights of one block share theirs."""
         backward = self._in_backward()
         found = groups(self.graph, self.conversions, self.mesh, self.precision)
@@ -70,10 +84,13 @@ class LaidOut:
                 if place in self.again.conversions:
                     for more in _once_more([part]):
                         calls[traveller, "again", part.collective].append((name, more))
-        return [
-            (parts[0][0], replace(parts[0][1], nbytes=sum(part.nbytes for _, part in parts)))
-            for parts in calls.values()
-        ]
+        return [self._together(*zip(*parts, strict=True)) for parts in calls.values()]
+
+    def _together(self, names: Sequence[str], parts: Sequence[Traffic]) -> Sent:
+        """One collective for several tensors, all of them weights, or for a single one."""
+        are_weights = self.graph.producer[names[0]].op == "parameter"
+        together = replace(parts[0], nbytes=sum(part.nbytes for part in parts))
+        return Sent(together, len(parts) if are_weights else 0)
 
     def _in_backward(self) -> set[tuple[str, Sharding]]:
         """The forms that get a gradient: read by an operator that gets one, or a result."""
@@ -110,7 +127,7 @@ def traffic(plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> TrafficOf:
 def traffic_of(laid: LaidOut, parameters: tuple[ParameterPlan, ...]) -> TrafficOf:
     """Of a microbatch, and of its parameters once a step."""
     step = per_step(laid.graph, parameters, laid.mesh, laid.precision)
-    return TrafficOf(step, tuple(part for _, part in laid.per_microbatch()))
+    return TrafficOf(step, tuple(sent.traffic for sent in laid.per_microbatch()))
 
 
 def per_step(

@@ -16,7 +16,7 @@ from autopar.pads import Pad, cutting_axis, exchanging_axis, rests, true_shape
 from autopar.placement import I, N, S, Sharding
 from autopar.pricing.covering import late
 from autopar.pricing.operators import local_nbytes
-from autopar.pricing.prices import Prices
+from autopar.pricing.prices import Prices, is_sum
 from autopar.pricing.routes import ALL, Routes
 
 LITTLE = 0.5
@@ -216,17 +216,20 @@ def storage_seconds(
     first = next((s for s in reversed(steps) if _backward(prices.reduced(s, tensor))), None)
     hideable = () if first is None else _backward(prices.reduced(first, tensor))
 
-    def seconds(part: Traffic) -> float:
+    def size_of(part: Traffic) -> int:
         gathers = part.direction == "forward"
-        size = travelling.weights_nbytes if gathers else travelling.gradients_nbytes
-        return prices.in_buckets(part, size)
+        return travelling.weights_nbytes if gathers else travelling.gradients_nbytes
+
+    def seconds(part: Traffic) -> float:
+        return prices.in_buckets(part, size_of(part), prices.collective)
 
     every_s = sum(map(seconds, issued))
     hideable_s = travelling.early * sum(
         prices.hidden_share(part.axis) * seconds(part) for part in hideable
     )
-    copies = sum(map(prices.copied, issued)) + prices.laid(_backward(issued))
-    return StorageSeconds(update + copies + every_s - hideable_s, hideable_s)
+    laid = prices.gradient([part for part in issued if is_sum(part)])
+    laid += sum(prices.in_buckets(p, size_of(p), prices.copied) for p in issued if not is_sum(p))
+    return StorageSeconds(update + laid + every_s - hideable_s, hideable_s)
 
 
 def summed_seconds(tensor: Tensor, leaf: Sharding, prices: Prices) -> float:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from autopar.conversion import Step, Traffic
 from autopar.graph import Tensor
+from autopar.grouping import is_joint
 from autopar.mesh import Mesh
 from cost_models.collectives import axis_link, collective_seconds, lateness
 from cost_models.curves import is_known
@@ -20,8 +21,11 @@ from cost_models.ops import (
     message_copy_seconds,
     messages_seconds,
     op_seconds,
+    scattered_seconds,
     split_seconds,
 )
+
+Seconds = Callable[[Traffic], float]
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,9 @@ class Prices:
             return 0.0
         return self.device.late_s * lateness(self.mesh.world_size)
 
-    def in_buckets(self, part: Traffic, size: int) -> float:
-        """Seconds of one tensor of many that travel in buckets of so many bytes, its part of theirs."""
-        return self.collective(replace(part, nbytes=size)) * part.nbytes / size
+    def in_buckets(self, part: Traffic, size: int, seconds: Seconds) -> float:
+        """One tensor's part, by its bytes, of what is spent on a bucket of so many bytes."""
+        return seconds(replace(part, nbytes=size)) * part.nbytes / size
 
     def operator(self, flops: float, nbytes: float, dtype: str) -> float:
         """Seconds of one operator that does `flops` and moves `nbytes` on one device."""
@@ -140,14 +144,20 @@ class Prices:
         """Seconds in which one gradient is added to another: of earlier microbatches, or readers."""
         return op_seconds(0.0, 3.0 * nbytes, dtype, self.paced, "add")
 
-    def laid(self, backward: Sequence[Traffic]) -> float:
-        """Seconds in which a weight's gradient is laid where the collectives that it takes find it.
-
-        What these are not sums alone is laid out for them, which `copied` says.
-        """
-        if not backward or any(part.collective != "all_reduce" for part in backward):
+    def gradient(self, sums: Sequence[Traffic]) -> float:
+        """Seconds in which a weight's gradient is laid in its bucket, where all of its sums are done."""
+        if not sums:
             return 0.0
-        return gradient_seconds(max(part.nbytes for part in backward), self.paced)
+        return gradient_seconds(max(part.nbytes for part in sums), self.paced)
+
+    def gradients(self, part: Traffic, count: int) -> float:
+        """Seconds in which so many weights' gradients are laid in a message that sums them at their use.
+
+        Those that are scattered are copied one by one, others joined.
+        """
+        if is_whole(part):
+            return gradient_seconds(part.nbytes, self.paced)
+        return scattered_seconds(part.nbytes, self.paced, count)
 
     def step(self, step: Step, tensor: Tensor) -> float:
         """Seconds of a conversion step, forward and backward: its collectives and its copies."""
@@ -155,37 +165,52 @@ class Prices:
         if mesh.sizes[step.axis] == 1:
             return 0.0
         traffic = step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
-        return self._copies(step, tensor, traffic) + sum(map(self.awaited, traffic))
+        laid = sum(map(self.copied, traffic))
+        return self._silent_copies(step, tensor, traffic) + laid + sum(map(self.awaited, traffic))
 
     def weight_step(self, step: Step, tensor: Tensor, together: float) -> float:
-        """`step` of a weight at its use, where so many weights of its block travel together."""
+        """`step` of a weight at its use, where so many weights of its block travel together.
+
+        Steps that none shares are paid alone: through P each small weight would have an all-reduce.
+        """
         mesh = self.mesh
         if mesh.sizes[step.axis] == 1:
             return 0.0
+        if not is_joint(step.source[step.axis], step.target[step.axis]):
+            together = 1.0
         parts = tuple(self.reduced(step, tensor))
+        laid = sum(self._laid_at_use(part, together) for part in parts)
         sent = sum(self.shared(part, together, self.awaited) for part in parts)
-        back = [part for part in parts if part.direction == "backward"]
-        laid = sum(self.shared(part, together, lambda whole: self.laid([whole])) for part in back)
-        return self._copies(step, tensor, parts) + laid + sent
+        return self._silent_copies(step, tensor, parts) + laid + sent
+
+    def _laid_at_use(self, part: Traffic, together: float) -> float:
+        """One weight's part of what its message costs to lay out, or take apart."""
+        if not is_sum(part):
+            return self.shared(part, together, self.copied)
+        if is_whole(part):
+            return self.shared(part, together, lambda message: self.gradients(message, 1))
+        return self.gradients(part, 1)
 
     def reduced(self, step: Step, tensor: Tensor) -> Iterator[Traffic]:
         """The collectives of a parameter's step; gradients are summed in the master's precision."""
         wider = max(1, self.master_itemsize // tensor.itemsize)
         for part in step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable):
-            is_sum = part.direction == "backward" and part.collective != "all_gather"
-            yield replace(part, nbytes=part.nbytes * wider) if is_sum else part
+            summed = part.direction == "backward" and part.collective != "all_gather"
+            yield replace(part, nbytes=part.nbytes * wider) if summed else part
 
     def forward(self, step: Step, tensor: Tensor) -> float:
         """Seconds of the forward half of a conversion, which a recomputation repeats."""
         traffic = step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable)
-        return sum(self.awaited(part) for part in traffic if part.direction == "forward")
+        sent = [part for part in traffic if part.direction == "forward"]
+        return sum(self.awaited(part) + self.copied(part) for part in sent)
 
     def again(self, step: Step, tensor: Tensor, together: float) -> float:
         """Seconds more if a weight's gather is repeated in the backward instead of being kept."""
         again = regathered(step, tensor, self.mesh)
-        return sum(self.shared(part, together, self.awaited) for part in again)
+        seconds = (self.awaited, self.copied)
+        return sum(self.shared(part, together, each) for part in again for each in seconds)
 
-    def shared(self, part: Traffic, together: float, seconds: Callable[[Traffic], float]) -> float:
+    def shared(self, part: Traffic, together: float, seconds: Seconds) -> float:
         """One weight's part, by its bytes, of a collective for `together` times as many."""
         return seconds(replace(part, nbytes=round(part.nbytes * together))) / together
 
@@ -194,23 +219,19 @@ class Prices:
 
         An all-reduce leaves everything in its place.
         """
-        if part.collective == "all_reduce":
+        if is_whole(part):
             return 0.0
         return message_copy_seconds(part.nbytes, self.paced)
 
-    def _copies(self, step: Step, tensor: Tensor, traffic: Sequence[Traffic]) -> float:
-        """Seconds of the local copies that a step makes, forward and backward.
-
-        What is sent is laid out for it; where nothing is, the step cuts, or fills with zeros.
-        """
+    def _silent_copies(self, step: Step, tensor: Tensor, traffic: Sequence[Traffic]) -> float:
+        """Seconds in which a step cuts, or fills with zeros, where it sends nothing."""
         mesh = self.mesh
         copied = max(
             math.prod(form.local_shape(tensor.shape, mesh)) for form in (step.source, step.target)
         )
         sent = {part.direction for part in traffic}
         silent = {"forward", "backward"} - sent if tensor.differentiable else {"forward"} - sent
-        alone = message_copy_seconds(copied * tensor.itemsize, self.paced)
-        return len(silent) * alone + sum(map(self.copied, traffic))
+        return len(silent) * message_copy_seconds(copied * tensor.itemsize, self.paced)
 
 
 def _seconds_of(work: Work, device: Device) -> float:
@@ -219,6 +240,16 @@ def _seconds_of(work: Work, device: Device) -> float:
         return own
     between = op_seconds(0.0, work.between, work.dtype, device)
     return own + between + (work.calls - 2) * device.launch_s
+
+
+def is_sum(part: Traffic) -> bool:
+    """Whether it adds the ranks' gradients."""
+    return part.direction == "backward" and part.collective in ("all_reduce", "reduce_scatter")
+
+
+def is_whole(part: Traffic) -> bool:
+    """Whether what comes of it lies where that lay which went into it."""
+    return part.collective == "all_reduce"
 
 
 def regathered(step: Step, tensor: Tensor, mesh: Mesh) -> tuple[Traffic, ...]:

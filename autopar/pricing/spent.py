@@ -10,20 +10,19 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from autopar.conversion import Traffic
 from autopar.graph import Graph, Node, Ref, Saved, short
 from autopar.plans.plan import Choice, OpSharding, ParameterPlan, Plan
 from autopar.pricing.covering import covering
 from autopar.pricing.estimate import (
     flows_of,
     hideable_by_axis,
-    is_of_weight,
-    laying_seconds,
+    laid_at_use,
+    laid_once,
     storage_bytes,
     update_seconds,
     working,
 )
-from autopar.pricing.issued import LaidOut, by_parameter
+from autopar.pricing.issued import LaidOut, Sent, by_parameter
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.moments import Moments
 from autopar.pricing.operators import OperatorSeconds, operator_seconds
@@ -93,9 +92,9 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """Collectives of a microbatch, each with whether it is a weight's, and what the backward needs."""
+    """Collectives of a microbatch, and what the backward needs."""
 
-    sent: tuple[tuple[Traffic, bool], ...]
+    sent: tuple[Sent, ...]
     kept_nbytes: float
     working_nbytes: float
 
@@ -127,8 +126,8 @@ def once(
     shares = gradient_shares(graph, prices)
     flows = tuple(flows_of(sent, "step", prices, shares))
     hideable = sum(hideable_by_axis(graph, parameters, prices, precision, shares).values())
-    updates = update_seconds(graph, parameters, prices) + sum(map(prices.copied, sent))
-    updates += laying_seconds(of_parameters, prices)
+    updates = update_seconds(graph, parameters, prices)
+    updates += laid_once(of_parameters, prices, shares).total_s
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     return Once(
         sum(flow.seconds for flow in flows) - hideable + updates,
@@ -143,9 +142,9 @@ def issued(
     graph: Graph, choices: tuple[Choice, ...], keeps: Keeps, prices: Prices, precision: str
 ) -> Issued:
     """What a microbatch sends and keeps."""
-    laid = LaidOut(graph, choices, keeps.conversions, prices.mesh, precision, keeps.again)
+    converted = LaidOut(graph, choices, keeps.conversions, prices.mesh, precision, keeps.again)
     return Issued(
-        tuple((part, is_of_weight(name, graph)) for name, part in laid.per_microbatch()),
+        tuple(converted.per_microbatch()),
         keeps.nbytes(),
         working(Moments(keeps)),
     )
@@ -180,14 +179,12 @@ def spent(
         products += late > 0
     weights += of_step.summed_s * (1.0 - 1.0 / microbatches)
     total = forward + compute + of_step.summed_s * (1.0 - 1.0 / microbatches)
-    for part, weights_own in of_microbatch.sent:
-        seconds = prices.awaited(part) + prices.copied(part)
-        if weights_own and part.direction == "backward":
-            seconds += prices.laid([part])
+    for sent in of_microbatch.sent:
+        seconds = prices.awaited(sent.traffic) + laid_at_use([sent], prices).total_s
         total += seconds
-        if part.direction == "forward":
+        if sent.traffic.direction == "forward":
             forward += seconds
-        elif weights_own:
+        elif sent.weights:
             weights += seconds
     return Spent(
         forward_s=forward,

@@ -9,13 +9,13 @@ Seconds are priced for each size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autopar.blocks import Recompute, blocks
-from autopar.conversion import Traffic
 from autopar.graph import Graph, Node, Saved
 from autopar.plans.plan import Conversion, OpSharding
+from autopar.pricing.issued import Sent
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.operators import OperatorSeconds, operator_seconds
 from autopar.pricing.prices import Prices
@@ -149,7 +149,7 @@ def _outline(
 
 def _are_alike(few: Issued, many: Issued) -> bool:
     def kinds(issued: Issued) -> list[object]:
-        return [(part.axis, part.collective, part.direction, own) for part, own in issued.sent]
+        return [_sized(each, 0) for each in issued.sent]
 
     return kinds(few) == kinds(many)
 
@@ -161,7 +161,7 @@ def _between(few: Issued, many: Issued, part: int, whole: int) -> Issued:
         return low + (high - low) * part / whole
 
     pairs = zip(few.sent, many.sent, strict=True)
-    sent = tuple((_sized(a, int(at(a.nbytes, b.nbytes))), own) for (a, own), (b, _) in pairs)
+    sent = tuple(_sized(a, int(at(a.traffic.nbytes, b.traffic.nbytes))) for a, b in pairs)
     return Issued(
         sent,
         at(few.kept_nbytes, many.kept_nbytes),
@@ -169,8 +169,8 @@ def _between(few: Issued, many: Issued, part: int, whole: int) -> Issued:
     )
 
 
-def _sized(part: Traffic, nbytes: int) -> Traffic:
-    return Traffic(part.axis, part.collective, part.direction, nbytes)
+def _sized(sent: Sent, nbytes: int) -> Sent:
+    return replace(sent, traffic=replace(sent.traffic, nbytes=nbytes))
 
 
 class Remembered:

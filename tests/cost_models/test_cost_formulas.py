@@ -16,12 +16,14 @@ from cost_models.hardware import Device, Fit, Hardware, Link, Tier, load, names
 from cost_models.ops import (
     GRADIENT_CALLS,
     MESSAGE_CALLS,
+    SCATTER_CALLS,
     SPLIT_CALLS,
     adamw_seconds,
     gradient_seconds,
     message_copy_seconds,
     messages_seconds,
     op_seconds,
+    scattered_seconds,
     split_seconds,
 )
 
@@ -294,6 +296,14 @@ def test_python_lays_a_gradient_in_its_bucket_on_a_cpu_and_beside_kernels_elsewh
     assert gradient_seconds(1e6, gpu) == message_copy_seconds(1e6, gpu) > 0
 
 
+def test_every_scattered_gradient_takes_its_calls_and_all_together_their_bytes() -> None:
+    cpu, gpu = load("cpu").device, load("h100").device
+    for device, calls in ((cpu, 1 + SCATTER_CALLS), (gpu, 1)):
+        more_s = scattered_seconds(1e6, device, 5) - scattered_seconds(1e6, device)
+        assert more_s == pytest.approx(4 * calls * device.launch_s)
+        assert scattered_seconds(1e6, device) >= message_copy_seconds(1e6, device)
+
+
 def test_a_cpu_pays_for_gradients_that_wait() -> None:
     """Python's part is hidden where kernels are queued."""
     cpu, gpu = load("cpu").device, load("h100").device
@@ -336,7 +346,8 @@ def test_ranks_that_are_no_number_are_refused(ranks: float) -> None:
 def test_overheads_of_no_amount_are_refused(amount: float) -> None:
     device = load("cpu").device
     for of in (
-        message_copy_seconds, gradient_seconds, adamw_seconds, split_seconds, messages_seconds,
+        message_copy_seconds, gradient_seconds, scattered_seconds, adamw_seconds, split_seconds,
+        messages_seconds,
     ):  # fmt: skip
         with pytest.raises(CostModelError, match="There cannot be"):
             of(amount, device)  # type: ignore[arg-type]

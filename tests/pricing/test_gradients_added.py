@@ -10,15 +10,18 @@ from torch import nn
 
 import autopar
 from autopar.capture import capture
-from autopar.conversion import Traffic
-from autopar.graph import Node
+from autopar.conversion import Step, Traffic
+from autopar.graph import Node, Tensor
 from autopar.mesh import Mesh
+from autopar.placement import I, P, R, S, Sharding, Type
 from autopar.plans.plan import Plan
+from autopar.pricing.estimate import Laid, laid_at_use, laid_once
+from autopar.pricing.issued import Sent
 from autopar.pricing.operators import operator_seconds
 from autopar.pricing.prices import Prices
 from autopar.split import split
 from cost_models.hardware import load
-from cost_models.ops import gradient_seconds, op_seconds
+from cost_models.ops import SCATTER_CALLS, gradient_seconds, op_seconds
 
 ROWS, WIDTH, BRANCHES = 32, 16, 3
 HARDWARE = load("cpu")
@@ -90,11 +93,42 @@ def test_every_gradient_that_ranks_sum_is_laid_in_a_bucket() -> None:
     )
 
 
-def test_what_is_scattered_or_not_sent_is_laid_nowhere() -> None:
-    """A scatter's message is laid out for it, at a price of its own; what follows it stays in place."""
+SUMMED = Traffic(0, "all_reduce", "backward", 4096)
+SCATTERED = Traffic(1, "reduce_scatter", "backward", 8192)
+
+
+def test_a_gradient_is_laid_in_its_bucket_once_whatever_is_done_there() -> None:
     prices = Prices(Mesh.of(2, 2), HARDWARE)
-    summed = Traffic(0, "all_reduce", "backward", 4096)
-    scattered = Traffic(1, "reduce_scatter", "backward", 4096)
-    assert prices.laid([summed]) == prices.laid([summed, replace(summed, axis=1)]) > 0
-    assert prices.laid([scattered, summed]) == prices.laid([]) == 0
-    assert prices.copied(scattered) > 0 == prices.copied(summed)
+    assert prices.gradient([SCATTERED]) == prices.gradient([SUMMED, SCATTERED])
+    assert prices.gradient([SCATTERED]) > prices.gradient([SUMMED]) > prices.gradient([]) == 0
+
+
+def test_gradients_are_scattered_one_by_one_and_summed_as_one() -> None:
+    prices = Prices(Mesh.of(2, 2), HARDWARE)
+    one, three = (laid_at_use([Sent(SCATTERED, count)], prices) for count in (1, 3))
+    calls = (1 + SCATTER_CALLS) * prices.paced.launch_s
+    assert three.backward_s - one.backward_s == pytest.approx(2 * calls)
+    assert one.forward_s == three.forward_s == 0
+    assert laid_at_use([Sent(SUMMED, 3)], prices) == laid_at_use([Sent(SUMMED, 1)], prices)
+    assert laid_at_use([Sent(SUMMED)], prices) == Laid()
+
+
+def test_only_steps_that_a_block_takes_together_are_shared() -> None:
+    """A weight that goes through P has an all-reduce of its own, however many others its block has."""
+    prices, weight = Prices(Mesh.of(2), HARDWARE), Tensor("weight", (ROWS,), "float32", True)
+
+    def seconds(source: Type, target: Type, together: float) -> float:
+        step = Step(0, Sharding((source,)), Sharding((target,)))
+        return prices.weight_step(step, weight, together)
+
+    for source, target in ((S(0), R), (S(0), I), (I, R)):
+        assert seconds(source, target, 8.0) < seconds(source, target, 1.0)
+    for source, target in ((S(0), P), (P, R)):
+        assert seconds(source, target, 8.0) == seconds(source, target, 1.0) > 0
+
+
+def test_what_is_gathered_once_is_copied_by_the_bucket() -> None:
+    prices = Prices(Mesh.of(2), HARDWARE)
+    gathered = Traffic(0, "all_gather", "forward", 4096)
+    together = prices.copied(replace(gathered, nbytes=3 * gathered.nbytes))
+    assert laid_once([[gathered]] * 3, prices, shares=1) == Laid(forward_s=together)

@@ -442,7 +442,7 @@ def test_real_graphs(
     referee = solve_ilp(problem, limit).seconds
     assert within.bound_s <= referee * (1 + 1e-6)
     assert within.seconds <= referee * (1 + THOROUGH.close)
-    assert within.bound_s == pytest.approx(within.seconds, rel=THOROUGH.close)
+    assert within.bound_s == pytest.approx(within.seconds, rel=THOROUGH.wide)
 
 
 @pytest.mark.parametrize(("care", "asked"), [(Care(1.0, 1.0), 0), (Care(0.0, -1.0), 1)])
