@@ -134,9 +134,10 @@ class Flights:
         return _flying(self._searched[above].plan, in_flight, self._searched[below].plan)
 
     def _is_worth_more(self, fewer: Plan, more: Plan) -> bool:
-        """Whether a plan for fewer in flight may be so much faster that it is worth a search."""
+        """Whether a plan between may be so much faster that it is worth a search: hardly faster than the
+        one for fewer in flight, which a search as good as its own has found."""
         least_gain = FAIR.wide if len(self._searched) < MANY else COARSE
-        return more.objective_s > (1.0 + least_gain) * fewer.bound_s
+        return more.objective_s > (1.0 + least_gain) * fewer.objective_s
 
     def _search(self, in_flight: int, limit: float) -> Searched:
         if in_flight not in self._searched:

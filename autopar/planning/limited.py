@@ -125,6 +125,11 @@ class _Search:
             return False
         return self.best.objective_s <= (1.0 + gap) * self._bound.bound_s
 
+    def _is_as_fast_as(self, seconds: float) -> bool:
+        """Whether what was found takes hardly longer."""
+        assert self.best is not None
+        return self.best.objective_s <= (1.0 + self.posed.settings.care.wide) * seconds
+
     def _solved(
         self, posed: Posed, nbytes: float | None, branches: bool | None = None
     ) -> Assignment:
@@ -139,22 +144,25 @@ class _Search:
         return self._answers[key]
 
     def descend(self, posed: Posed) -> None:
-        """Less and less, in growing steps, until a plan fits; then between too much and enough."""
+        """Less and less, in growing steps, until a plan fits; then between too much and enough, while
+        what does not fit is much faster."""
         too_much = budget = self.limit - posed.priced.least_working
-        step = 1.0
+        step, beyond_s = 1.0, 0.0
         try:
-            while (excess := self._try(posed, self._solved(posed, budget))) > 0:
+            while (excess := self._try(posed, answer := self._solved(posed, budget))) > 0:
                 too_much, budget, step = budget, budget - step * excess, 2.0 * step
+                beyond_s = answer.seconds
         except OverLimitError as error:
             budget = error.least_nbytes
             if budget > too_much or self._try(posed, self._solved(posed, budget)) > 0:
                 return
         for _ in range(BISECTIONS):
-            if self.is_near or budget == too_much:
+            if self.is_near or budget == too_much or self._is_as_fast_as(beyond_s):
                 return
             middle = (budget + too_much) / 2
-            if self._try(posed, self._solved(posed, middle)) > 0:
-                too_much = middle
+            answer = self._solved(posed, middle)
+            if self._try(posed, answer) > 0:
+                too_much, beyond_s = middle, answer.seconds
             else:
                 budget = middle
         self._try(posed, self._solved(posed, budget, branches=True))

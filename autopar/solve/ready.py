@@ -70,7 +70,7 @@ class Ready:
         if not self.order.is_exact:
             return self._helped(found, limits, care)
         proof: Proof = "elimination" if _is_plain(goal, found) else "lagrange"
-        if found.best is None or found.gap > care.close:
+        if found.best is None or care.close < found.gap <= care.far:
             found = _closed(goal, found, care)
             proof = "pareto" if found.gap == 0.0 else proof
         if found.best is None or (branches and found.gap > care.wide):

@@ -445,7 +445,7 @@ def test_real_graphs(
     assert within.bound_s == pytest.approx(within.seconds, rel=THOROUGH.wide)
 
 
-@pytest.mark.parametrize(("care", "asked"), [(Care(1.0, 1.0), 0), (Care(0.0, -1.0), 1)])
+@pytest.mark.parametrize(("care", "asked"), [(Care(1.0, 1.0, 1.0), 0), (Care(0.0, -1.0, 1.0), 1)])
 def test_an_integer_program_is_asked_where_mini_buckets_leave_a_wide_gap(
     monkeypatch: pytest.MonkeyPatch, care: Care, asked: int
 ) -> None:
