@@ -417,16 +417,16 @@ def test_large_costs_are_counted_in_larger_ticks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "modes"),
+    ("name", "shape", "modes", "share"),
     [
-        pytest.param("mlp", (2, 2), None, marks=pytest.mark.slow),
-        pytest.param("llama", (2,), None, marks=pytest.mark.slow),
-        ("gpt2", (2,), None), ("cnn", (2,), None),
-        pytest.param("gpt2", (2,), MODES, marks=pytest.mark.slow),
+        pytest.param("mlp", (2, 2), None, 0.8, marks=pytest.mark.slow),
+        pytest.param("llama", (2,), None, 0.8, marks=pytest.mark.slow),
+        ("gpt2", (2,), None, 0.79), ("cnn", (2,), None, 0.8),
+        pytest.param("gpt2", (2,), MODES, 0.8, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_real_graphs(
-    name: str, shape: tuple[int, ...], modes: tuple[Recompute, ...] | None
+    name: str, shape: tuple[int, ...], modes: tuple[Recompute, ...] | None, share: float
 ) -> None:
     """Reduced and shared, or neither, or as an integer program: one optimum, with and without limit."""
     case = parity.reference(name)
@@ -436,13 +436,13 @@ def test_real_graphs(
     plain = eliminate(ordered(Network.of(from_json(to_json(problem)))))
     assert plain.bound == Network.of(problem).sums(found.states)[0]
     assert solve_ilp(problem).seconds == pytest.approx(found.seconds, rel=1e-6)
-    limit = 0.8 * found.nbytes
+    limit = share * found.nbytes
     within = solve(problem, limit)
     assert within.nbytes <= limit
     referee = solve_ilp(problem, limit).seconds
     assert within.bound_s <= referee * (1 + 1e-6)
     assert within.seconds <= referee * (1 + THOROUGH.close)
-    assert within.bound_s == pytest.approx(within.seconds, rel=THOROUGH.wide)
+    assert within.bound_s == pytest.approx(within.seconds, rel=THOROUGH.close)
 
 
 @pytest.mark.parametrize(("care", "asked"), [(Care(1.0, 1.0, 1.0), 0), (Care(0.0, -1.0, 1.0), 1)])
