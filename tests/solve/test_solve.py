@@ -422,7 +422,7 @@ def test_large_costs_are_counted_in_larger_ticks() -> None:
         pytest.param("mlp", (2, 2), None, 0.8, marks=pytest.mark.slow),
         pytest.param("llama", (2,), None, 0.8, marks=pytest.mark.slow),
         ("gpt2", (2,), None, 0.79), ("cnn", (2,), None, 0.8),
-        pytest.param("gpt2", (2,), MODES, 0.8, marks=pytest.mark.slow),
+        pytest.param("gpt2", (2,), MODES, 0.85, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_real_graphs(
