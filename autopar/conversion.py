@@ -16,8 +16,12 @@ from autopar.placement import I, N, P, R, S, Sharding, Type
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 Direction = Literal["forward", "backward"]
+_DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
 
-# (source, target) -> (forward, backward); None is local work (a slice, a zero-pad, nothing).
+Local = Literal["slice", "fill"]
+"""What is copied where nothing is sent: a part, or what there is with zeros around it."""
+
+# (source, target) -> (forward, backward); None where nothing is sent.
 _TABLE: dict[tuple[str, str], tuple[Collective | None, Collective | None]] = {
     ("I", "R"): (None, "all_reduce"),
     ("P", "I"): ("all_reduce", None),
@@ -41,6 +45,18 @@ _TABLE_NO_GRADIENT: dict[tuple[str, str], tuple[Collective | None, None]] = {
     ("P", "S"): ("reduce_scatter", None),
     ("S", "P"): (None, None),
     ("S", "S"): ("all_to_all", None),
+}
+# The same of what is copied instead; other steps only change the type.
+_LOCAL: dict[tuple[str, str], tuple[Local | None, Local | None]] = {
+    ("S", "I"): (None, "slice"),
+    ("I", "S"): ("slice", None),
+    ("R", "S"): ("slice", "fill"),
+    ("R", "I"): (None, "fill"),
+    ("I", "P"): ("fill", None),
+    ("R", "P"): ("fill", "fill"),
+    ("S", "P"): ("fill", "slice"),
+    ("N", "S"): ("slice", None),
+    ("N", "P"): ("fill", None),
 }
 
 
@@ -69,6 +85,14 @@ class Traffic:
 
     axis: int
     collective: Collective
+    direction: Direction
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Local work of a step: in which direction, and how many bytes it reads and writes each."""
+
     direction: Direction
     nbytes: int
 
@@ -104,14 +128,29 @@ class Step:
         pair = collectives(self.source[self.axis], self.target[self.axis], differentiable)
         if pair is None or mesh.sizes[self.axis] == 1:
             return ()
-        larger = max(
-            math.prod(self.source.local_shape(shape, mesh)),
-            math.prod(self.target.local_shape(shape, mesh)),
-        )
-        nbytes = larger * itemsize
-        directions: tuple[Direction, Direction] = ("forward", "backward")
+        _, larger = self._counts(shape, mesh)
         return tuple(
-            Traffic(self.axis, collective, direction, nbytes)
-            for direction, collective in zip(directions, pair, strict=True)
+            Traffic(self.axis, collective, direction, larger * itemsize)
+            for direction, collective in zip(_DIRECTIONS, pair, strict=True)
             if collective is not None
         )
+
+    def copies(
+        self, shape: tuple[int, ...], itemsize: int, mesh: Mesh, differentiable: bool
+    ) -> tuple[Copy, ...]:
+        """What this step copies of such a tensor where it sends nothing."""
+        if mesh.sizes[self.axis] == 1:
+            return ()
+        ends = _kind(self.source[self.axis]), _kind(self.target[self.axis])
+        smaller, larger = self._counts(shape, mesh)
+        return tuple(
+            Copy(direction, (smaller if work == "slice" else larger) * itemsize)
+            for direction, work in zip(_DIRECTIONS, _LOCAL.get(ends, (None, None)), strict=True)
+            if work is not None and (differentiable or direction == "forward")
+        )
+
+    def _counts(self, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int]:
+        """Elements on one rank, of the smaller of the two forms and of the larger."""
+        before, after = self.source.local_shape(shape, mesh), self.target.local_shape(shape, mesh)
+        smaller, larger = sorted((math.prod(before), math.prod(after)))
+        return smaller, larger

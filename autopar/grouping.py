@@ -93,9 +93,14 @@ def companions(graph: Graph) -> dict[str, float]:
     }
 
 
-def is_joint(source: Type, target: Type) -> bool:
+def is_gather(source: Type, target: Type) -> bool:
+    """Whether what was split becomes whole."""
+    return isinstance(source, S) and target in (R, I, N)
+
+
+def _is_joint(source: Type, target: Type) -> bool:
     """Whether weights of a block take such a step in one collective: a gather, or a sum of gradients."""
-    return (isinstance(source, S) and target in (R, I, N)) or (source, target) == (I, R)
+    return is_gather(source, target) or (source, target) == (I, R)
 
 
 def _blocks(tensor: str, graph: Graph) -> frozenset[str]:
@@ -116,7 +121,7 @@ def _hops(
     key = None
     for hop, step in enumerate(steps):
         source, target = step.source.local(step.axis, mesh), step.target[step.axis]
-        if not is_joint(source, target) or mesh.sizes[step.axis] == 1:
+        if not _is_joint(source, target) or mesh.sizes[step.axis] == 1:
             return
         is_gather = isinstance(source, S)
         key = _Key(block, key, hop, step.axis, is_gather, target, tensor.dtype, reduce)

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping, Set
+from dataclasses import replace
 
 from autopar.blocks import Recompute
 from autopar.buckets import buckets
 from autopar.conversion import Traffic
 from autopar.graph import Graph, Saved, Tensor
-from autopar.plans.plan import (
-    Choice,
-    Conversion,
-    Estimate,
-    Flow,
-    OpTime,
-    ParameterPlan,
-    Parts,
-)
+from autopar.plans.plan import Choice, Conversion, Estimate, OpTime, ParameterPlan, Parts
+from autopar.pricing.calls import flows_of
 from autopar.pricing.covering import covering, late
-from autopar.pricing.issued import (
-    LaidOut,
-    Sent,
-    TrafficOf,
-    by_parameter,
-    first_reduction,
-)
+from autopar.pricing.issued import Running, TrafficOf, by_parameter, first_reduction
 from autopar.pricing.keeps import Keeps
+from autopar.pricing.laid import Laid, laid_alone, laid_at_use, laid_once
 from autopar.pricing.moments import Moments
 from autopar.pricing.operators import OperatorSeconds, local_nbytes, operator_seconds
 from autopar.pricing.parameters import (
@@ -38,10 +25,8 @@ from autopar.pricing.parameters import (
     storage_nbytes,
     travels,
 )
-from autopar.pricing.prices import Prices, is_sum
+from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import again
-
-Scope = Literal["step", "microbatch"]
 
 
 def estimate(
@@ -59,9 +44,9 @@ def estimate(
     mesh = prices.mesh
     shardings = {c.node: c.sharding for c in choices}
     run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
-    converted = LaidOut(graph, choices, conversions, mesh, precision, run_again)
+    running = Running(graph, choices, conversions, mesh, precision, run_again)
     of_parameters = tuple(by_parameter(graph, parameters, mesh, precision))
-    of_microbatch = converted.per_microbatch()
+    of_microbatch = running.per_microbatch()
     issued = TrafficOf(
         tuple(part for sent in of_parameters for part in sent),
         tuple(sent.traffic for sent in of_microbatch),
@@ -74,7 +59,11 @@ def estimate(
     }
     update_s = update_seconds(graph, parameters, prices)
     hideable = hideable_by_axis(graph, parameters, prices, precision, shares)
-    laid = laid_once(of_parameters, prices, shares) + laid_at_use(of_microbatch, prices)
+    laid = (
+        laid_once(of_parameters, prices, shares)
+        + laid_at_use(of_microbatch, prices)
+        + laid_alone(running.copies(), prices)
+    )
     beside = covering(graph, shares)
     parts = parts_of(spent, run_again.computed, beside, prices, laid, update_s, hideable)
     hidden_s = min(sum(hideable.values()), parts.covers_s)
@@ -113,7 +102,7 @@ def parts_of(
     update_s: float,
     hideable: Mapping[str, float],
 ) -> Parts:
-    """Where a rank's seconds of compute go, what messages take to lay out among them.
+    """Where a rank's seconds of compute go, what conversions copy among them.
 
     `beside` is the share of each operator's way back that may hide reductions of gradients.
     """
@@ -186,94 +175,12 @@ def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Laid:
-    """Seconds in which messages are laid out for their collectives, or taken apart after them."""
-
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-
-    @property
-    def total_s(self) -> float:
-        """In both directions."""
-        return self.forward_s + self.backward_s
-
-    def __add__(self, other: Laid) -> Laid:
-        return Laid(self.forward_s + other.forward_s, self.backward_s + other.backward_s)
-
-
-def laid_once(of_parameters: Sequence[Sequence[Traffic]], prices: Prices, shares: int) -> Laid:
-    """What parameters take once a step: whole buckets forward, backward every gradient by itself."""
-    others = [part for sent in of_parameters for part in sent if not is_sum(part)]
-    copied = _copied(calls_of(others, shares), prices)
-    sums = ([part for part in sent if is_sum(part)] for sent in of_parameters)
-    return copied + Laid(backward_s=sum(map(prices.gradient, sums)))
-
-
-def laid_at_use(of_microbatch: Iterable[Sent], prices: Prices) -> Laid:
-    """The same of all that a microbatch converts."""
-    others = [sent.traffic for sent in of_microbatch if not sent.gradients]
-    sums = [sent for sent in of_microbatch if sent.gradients]
-    gradients_s = sum(prices.gradients(sent.traffic, sent.gradients) for sent in sums)
-    return _copied(others, prices) + Laid(backward_s=gradients_s)
-
-
-def _copied(calls: Sequence[Traffic], prices: Prices) -> Laid:
-    forward, backward = (
-        sum(prices.copied(call) for call in calls if call.direction == direction)
-        for direction in ("forward", "backward")
-    )
-    return Laid(forward, backward)
-
-
 def storage_bytes(
     tensor: Tensor, parameter: ParameterPlan, prices: Prices, graph: Graph
 ) -> StorageBytes:
     """What a planned parameter occupies."""
     storage = Storage(parameter.stored, parameter.leaf, False)
     return storage_nbytes(tensor, storage, prices, tensor.name in graph.reached)
-
-
-def flows_of(
-    issued: tuple[Traffic, ...], scope: Scope, prices: Prices, shares: int
-) -> Iterator[Flow]:
-    """Collectives by axis, kind and direction; gradients make `shares` buckets at least."""
-    once = scope == "step"
-    for parts in alike(issued):
-        calls = in_buckets(parts, shares) if once else parts
-        yield Flow(
-            axis=prices.mesh.names[parts[0].axis],
-            collective=parts[0].collective,
-            direction=parts[0].direction,
-            scope=scope,
-            calls=len(calls),
-            nbytes=sum(part.nbytes for part in parts),
-            seconds=sum(map(prices.collective if once else prices.awaited, calls)),
-        )
-
-
-def calls_of(issued: Iterable[Traffic], shares: int) -> list[Traffic]:
-    """Collectives of single parameters as they travel."""
-    return [call for parts in alike(issued) for call in in_buckets(parts, shares)]
-
-
-def alike(issued: Iterable[Traffic]) -> Iterator[list[Traffic]]:
-    """By axis, kind and direction."""
-    groups: defaultdict[tuple[int, str, str], list[Traffic]] = defaultdict(list)
-    for part in issued:
-        groups[part.axis, part.collective, part.direction].append(part)
-    for _, parts in sorted(groups.items()):
-        yield parts
-
-
-def in_buckets(parts: list[Traffic], shares: int) -> list[Traffic]:
-    """Alike ones as they travel: backwards from the last parameter's."""
-    gradients = parts[0].direction == "backward"
-    in_order = parts[::-1] if gradients else parts
-    return [
-        replace(parts[0], nbytes=sum(in_order[place].nbytes for place in places))
-        for places in buckets([part.nbytes for part in in_order], shares=shares if gradients else 1)
-    ]
 
 
 def working(moments: Moments) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from autopar.conversion import Traffic
+from autopar.conversion import Copy, Traffic
 from autopar.graph import ITEMSIZE, Graph, Saved
 from autopar.grouping import groups
 from autopar.mesh import Mesh
@@ -30,6 +31,32 @@ class Sent:
         """How many weights' gradients it sums."""
         return self.weights if is_sum(self.traffic) else 0
 
+    @property
+    def nbytes(self) -> int:
+        """Of the message, on one rank."""
+        return self.traffic.nbytes
+
+    def sized(self, nbytes: int) -> Sent:
+        """The same of so many bytes."""
+        return replace(self, traffic=replace(self.traffic, nbytes=nbytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a conversion of a microbatch copies on its rank, and whether it converts a weight."""
+
+    copy: Copy
+    of_weight: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Read and written each, on one rank."""
+        return self.copy.nbytes
+
+    def sized(self, nbytes: int) -> Copied:
+        """The same of so many bytes."""
+        return replace(self, copy=replace(self.copy, nbytes=nbytes))
+
 
 @dataclass(frozen=True)
 class TrafficOf:
@@ -40,7 +67,7 @@ class TrafficOf:
 
 
 @dataclass(frozen=True, eq=False)
-class LaidOut:
+class Running:
     """A graph on a mesh: how operators are split, what is converted for them, what is computed again."""
 
     graph: Graph
@@ -66,9 +93,27 @@ class LaidOut:
             sent += map(Sent, needed)
         return sent
 
+    def copies(self) -> list[Copied]:
+        """What conversions copy where they send nothing."""
+        return [
+            Copied(copy, self._is_weight(conversion.tensor))
+            for place, conversion in enumerate(self.conversions)
+            for copy in self._copies_of(place, conversion)
+        ]
+
+    def _copies_of(self, place: int, conversion: Conversion) -> Iterator[Copy]:
+        tensor = self.graph.tensors[conversion.tensor]
+        made = conversion.step.copies(
+            tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable
+        )
+        for copy in made:
+            if copy.direction == "forward" or self._goes_back(conversion):
+                yield copy
+            if copy.direction == "forward" and place in self.again.conversions:
+                yield replace(copy, direction="backward")
+
     def _of_conversions(self) -> list[Sent]:
         """By tensor; weights of one block share theirs."""
-        backward = self._in_backward()
         found = groups(self.graph, self.conversions, self.mesh, self.precision)
         group_of = {(m.tensor, g.hop): i for i, g in enumerate(found) for m in g.members}
         hops: Counter[str] = Counter()
@@ -79,7 +124,7 @@ class LaidOut:
             traveller = group_of.get((name, hops[name]), alone)
             hops[name] += 1
             for part in collectives(conversion, self.graph, self.mesh, self.precision):
-                if part.direction == "forward" or (name, conversion.target) in backward:
+                if part.direction == "forward" or self._goes_back(conversion):
                     calls[traveller, part.direction, part.collective].append((name, part))
                 if place in self.again.conversions:
                     for more in _once_more([part]):
@@ -88,10 +133,16 @@ class LaidOut:
 
     def _together(self, names: Sequence[str], parts: Sequence[Traffic]) -> Sent:
         """One collective for several tensors, all of them weights, or for a single one."""
-        are_weights = self.graph.producer[names[0]].op == "parameter"
         together = replace(parts[0], nbytes=sum(part.nbytes for part in parts))
-        return Sent(together, len(parts) if are_weights else 0)
+        return Sent(together, len(parts) if self._is_weight(names[0]) else 0)
 
+    def _is_weight(self, name: str) -> bool:
+        return self.graph.producer[name].op == "parameter"
+
+    def _goes_back(self, conversion: Conversion) -> bool:
+        return (conversion.tensor, conversion.target) in self._in_backward
+
+    @cached_property
     def _in_backward(self) -> set[tuple[str, Sharding]]:
         """The forms that get a gradient: read by an operator that gets one, or a result."""
         graph = self.graph
@@ -120,14 +171,14 @@ def traffic(plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> TrafficOf:
     run_again = again(
         graph, shardings, plan.conversions, plan.recompute_of, saved, plan.mesh, plan.precision
     )
-    laid = LaidOut(graph, plan.choices, plan.conversions, plan.mesh, plan.precision, run_again)
-    return traffic_of(laid, plan.parameters)
+    running = Running(graph, plan.choices, plan.conversions, plan.mesh, plan.precision, run_again)
+    return traffic_of(running, plan.parameters)
 
 
-def traffic_of(laid: LaidOut, parameters: tuple[ParameterPlan, ...]) -> TrafficOf:
+def traffic_of(running: Running, parameters: tuple[ParameterPlan, ...]) -> TrafficOf:
     """Of a microbatch, and of its parameters once a step."""
-    step = per_step(laid.graph, parameters, laid.mesh, laid.precision)
-    return TrafficOf(step, tuple(sent.traffic for sent in laid.per_microbatch()))
+    step = per_step(running.graph, parameters, running.mesh, running.precision)
+    return TrafficOf(step, tuple(sent.traffic for sent in running.per_microbatch()))
 
 
 def per_step(

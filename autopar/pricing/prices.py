@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autopar.conversion import Step, Traffic
+from autopar.conversion import Copy, Direction, Step, Traffic
 from autopar.graph import Tensor
-from autopar.grouping import is_joint
+from autopar.grouping import is_gather
 from autopar.mesh import Mesh
 from cost_models.collectives import axis_link, collective_seconds, lateness
 from cost_models.curves import is_known
@@ -166,22 +165,23 @@ class Prices:
             return 0.0
         traffic = step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
         laid = sum(map(self.copied, traffic))
-        return self._silent_copies(step, tensor, traffic) + laid + sum(map(self.awaited, traffic))
+        return self._copies(step, tensor) + laid + sum(map(self.awaited, traffic))
 
     def weight_step(self, step: Step, tensor: Tensor, together: float) -> float:
         """`step` of a weight at its use, where so many weights of its block travel together.
 
-        Steps that none shares are paid alone: through P each small weight would have an all-reduce.
+        Steps other than gathers are paid alone: through P, or I and R, each small weight would have an
+        all-reduce beside the scatter of those that take one step.
         """
         mesh = self.mesh
         if mesh.sizes[step.axis] == 1:
             return 0.0
-        if not is_joint(step.source[step.axis], step.target[step.axis]):
+        if not is_gather(step.source[step.axis], step.target[step.axis]):
             together = 1.0
         parts = tuple(self.reduced(step, tensor))
         laid = sum(self._laid_at_use(part, together) for part in parts)
         sent = sum(self.shared(part, together, self.awaited) for part in parts)
-        return self._silent_copies(step, tensor, parts) + laid + sent
+        return self._copies(step, tensor) + laid + sent
 
     def _laid_at_use(self, part: Traffic, together: float) -> float:
         """One weight's part of what its message costs to lay out, or take apart."""
@@ -202,7 +202,8 @@ class Prices:
         """Seconds of the forward half of a conversion, which a recomputation repeats."""
         traffic = step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable)
         sent = [part for part in traffic if part.direction == "forward"]
-        return sum(self.awaited(part) + self.copied(part) for part in sent)
+        local_s = self._copies(step, tensor, ("forward",))
+        return local_s + sum(self.awaited(part) + self.copied(part) for part in sent)
 
     def again(self, step: Step, tensor: Tensor, together: float) -> float:
         """Seconds more if a weight's gather is repeated in the backward instead of being kept."""
@@ -223,15 +224,15 @@ class Prices:
             return 0.0
         return message_copy_seconds(part.nbytes, self.paced)
 
-    def _silent_copies(self, step: Step, tensor: Tensor, traffic: Sequence[Traffic]) -> float:
+    def local(self, copy: Copy) -> float:
         """Seconds in which a step cuts, or fills with zeros, where it sends nothing."""
-        mesh = self.mesh
-        copied = max(
-            math.prod(form.local_shape(tensor.shape, mesh)) for form in (step.source, step.target)
-        )
-        sent = {part.direction for part in traffic}
-        silent = {"forward", "backward"} - sent if tensor.differentiable else {"forward"} - sent
-        return len(silent) * message_copy_seconds(copied * tensor.itemsize, self.paced)
+        return message_copy_seconds(copy.nbytes, self.paced)
+
+    def _copies(
+        self, step: Step, tensor: Tensor, of: tuple[Direction, ...] = ("forward", "backward")
+    ) -> float:
+        made = step.copies(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable)
+        return sum(self.local(copy) for copy in made if copy.direction in of)
 
 
 def _seconds_of(work: Work, device: Device) -> float:

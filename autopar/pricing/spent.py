@@ -6,24 +6,19 @@ to its step, and bytes to its memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from autopar.conversion import Direction
 from autopar.graph import Graph, Node, Ref, Saved, short
 from autopar.plans.plan import Choice, OpSharding, ParameterPlan, Plan
+from autopar.pricing.calls import flows_of
 from autopar.pricing.covering import covering
-from autopar.pricing.estimate import (
-    flows_of,
-    hideable_by_axis,
-    laid_at_use,
-    laid_once,
-    storage_bytes,
-    update_seconds,
-    working,
-)
-from autopar.pricing.issued import LaidOut, Sent, by_parameter
+from autopar.pricing.estimate import hideable_by_axis, storage_bytes, update_seconds, working
+from autopar.pricing.issued import Copied, Running, Sent, by_parameter
 from autopar.pricing.keeps import Keeps
+from autopar.pricing.laid import laid_at_use, laid_once
 from autopar.pricing.moments import Moments
 from autopar.pricing.operators import OperatorSeconds, operator_seconds
 from autopar.pricing.parameters import gradient_shares, summed_seconds
@@ -92,9 +87,10 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """Collectives of a microbatch, and what the backward needs."""
+    """What a microbatch sends, and copies instead; what its backward needs."""
 
     sent: tuple[Sent, ...]
+    copied: tuple[Copied, ...]
     kept_nbytes: float
     working_nbytes: float
 
@@ -142,9 +138,10 @@ def issued(
     graph: Graph, choices: tuple[Choice, ...], keeps: Keeps, prices: Prices, precision: str
 ) -> Issued:
     """What a microbatch sends and keeps."""
-    converted = LaidOut(graph, choices, keeps.conversions, prices.mesh, precision, keeps.again)
+    running = Running(graph, choices, keeps.conversions, prices.mesh, precision, keeps.again)
     return Issued(
-        tuple(converted.per_microbatch()),
+        tuple(running.per_microbatch()),
+        tuple(running.copies()),
         keeps.nbytes(),
         working(Moments(keeps)),
     )
@@ -164,7 +161,7 @@ def spent(
 
     `seconds_of` may remember what it was asked before.
     """
-    of_weights = _made_of_weights(graph)
+    made_of_weights = _made_of_weights(graph)
     forward = weights = compute = covers = 0.0
     products = 0
     for choice in choices:
@@ -174,17 +171,16 @@ def spent(
         forward += each.forward_s
         compute += backward
         covers += of_step.beside[choice.node] * backward
-        late = _put_off(node, graph, run_again, of_weights)
+        late = _put_off(node, graph, run_again, made_of_weights)
         weights += each.backward_s * late
         products += late > 0
     weights += of_step.summed_s * (1.0 - 1.0 / microbatches)
     total = forward + compute + of_step.summed_s * (1.0 - 1.0 / microbatches)
-    for sent in of_microbatch.sent:
-        seconds = prices.awaited(sent.traffic) + laid_at_use([sent], prices).total_s
+    for direction, of_weights, seconds in _converting(of_microbatch, prices):
         total += seconds
-        if sent.traffic.direction == "forward":
+        if direction == "forward":
             forward += seconds
-        elif sent.weights:
+        elif of_weights:
             weights += seconds
     return Spent(
         forward_s=forward,
@@ -198,6 +194,15 @@ def spent(
         working_nbytes=of_microbatch.working_nbytes,
         split_s=prices.split(products),
     )
+
+
+def _converting(of_microbatch: Issued, prices: Prices) -> Iterator[tuple[Direction, bool, float]]:
+    """Seconds of every collective, laid out and taken apart, and of every copy; whether of weights."""
+    for sent in of_microbatch.sent:
+        seconds = prices.awaited(sent.traffic) + laid_at_use([sent], prices).total_s
+        yield sent.traffic.direction, sent.weights > 0, seconds
+    for copied in of_microbatch.copied:
+        yield copied.copy.direction, copied.of_weight, prices.local(copied.copy)
 
 
 def _put_off(node: Node, graph: Graph, run_again: Again, of_weights: Set[str]) -> float:

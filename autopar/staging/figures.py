@@ -9,13 +9,14 @@ Seconds are priced for each size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from autopar.blocks import Recompute, blocks
 from autopar.graph import Graph, Node, Saved
 from autopar.plans.plan import Conversion, OpSharding
-from autopar.pricing.issued import Sent
+from autopar.pricing.issued import Copied, Sent
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.operators import OperatorSeconds, operator_seconds
 from autopar.pricing.prices import Prices
@@ -23,6 +24,8 @@ from autopar.pricing.recomputed import Again, again
 from autopar.pricing.spent import Issued, SecondsOf, Spent, issued, once, spent
 from autopar.staging.decided import PieceChoices
 from autopar.staging.nameless import nameless
+
+Sized = TypeVar("Sized", Sent, Copied)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +151,8 @@ def _outline(
 
 
 def _are_alike(few: Issued, many: Issued) -> bool:
-    def kinds(issued: Issued) -> list[object]:
-        return [_sized(each, 0) for each in issued.sent]
+    def kinds(issued: Issued) -> tuple[list[Sent], list[Copied]]:
+        return [each.sized(0) for each in issued.sent], [each.sized(0) for each in issued.copied]
 
     return kinds(few) == kinds(many)
 
@@ -160,17 +163,16 @@ def _between(few: Issued, many: Issued, part: int, whole: int) -> Issued:
     def at(low: float, high: float) -> float:
         return low + (high - low) * part / whole
 
-    pairs = zip(few.sent, many.sent, strict=True)
-    sent = tuple(_sized(a, int(at(a.traffic.nbytes, b.traffic.nbytes))) for a, b in pairs)
+    def all_at(low: Sequence[Sized], high: Sequence[Sized]) -> tuple[Sized, ...]:
+        pairs = zip(low, high, strict=True)
+        return tuple(a.sized(int(at(a.nbytes, b.nbytes))) for a, b in pairs)
+
     return Issued(
-        sent,
+        all_at(few.sent, many.sent),
+        all_at(few.copied, many.copied),
         at(few.kept_nbytes, many.kept_nbytes),
         at(few.working_nbytes, many.working_nbytes),
     )
-
-
-def _sized(sent: Sent, nbytes: int) -> Sent:
-    return replace(sent, traffic=replace(sent.traffic, nbytes=nbytes))
 
 
 class Remembered:

@@ -15,8 +15,8 @@ from autopar.graph import Node, Tensor
 from autopar.mesh import Mesh
 from autopar.placement import I, P, R, S, Sharding, Type
 from autopar.plans.plan import Plan
-from autopar.pricing.estimate import Laid, laid_at_use, laid_once
 from autopar.pricing.issued import Sent
+from autopar.pricing.laid import Laid, laid_at_use, laid_once
 from autopar.pricing.operators import operator_seconds
 from autopar.pricing.prices import Prices
 from autopar.split import split
