@@ -28,9 +28,8 @@ from autopar.pricing.prices import Prices
 from autopar.pricing.routes import Closure, Routes
 from autopar.pricing.space import Candidates, Priced
 from autopar.pricing.states import StateCosts
+from autopar.pricing.uses import Forms, Tables, Uses
 from autopar.solve.problem import Array, Factor, Problem, Variable
-
-Forms = tuple[Sharding, ...]
 
 
 def build(
@@ -82,6 +81,7 @@ class _Builder:
         self._once = once
         self._costs = StateCosts(graph, candidates, prices, routes, saved, self._once)
         self._together = companions(graph)
+        self._uses = Uses(candidates, prices, self._together, once)
         self._kept: set[str] = set()
         self._block_of: dict[str, int] = {}
         """By operator that a recomputation would run again: the variable of its block."""
@@ -164,11 +164,13 @@ class _Builder:
         source = self._index[producer.name]
         if any(end is not None for end in ends):
             self._require(source, closure, made, ends)
+        if producer.op == "parameter":
+            self._use(producer, closure, readers, wanted)
+            return
         # From one known form without gradient every slice is nearly free: sharing it saves nothing,
         # and would join all layers that read a mask or a rotary table.
         is_fixed = len(set(made)) == 1 and not tensor.differentiable
-        shared = len(readers) > 1 and producer.op != "parameter" and not is_fixed
-        if shared and self._undecided(made, wanted):
+        if len(readers) > 1 and not is_fixed and self._undecided(made, wanted):
             source, made = self._materialise(
                 tensor, closure, source, made, wanted, self._common_block(producer, readers)
             )
@@ -205,16 +207,12 @@ class _Builder:
 
     def _made_forms(self, producer: Node, name: str) -> Forms:
         if producer.op == "parameter":
-            return self._leaves(producer)
+            return self._uses.leaves(producer)
         place = [tensor.name for tensor in producer.outputs].index(name)
         options = self.candidates.operators[producer.name]
         return self._once(
             lambda: tuple(o.outputs[place] for o in options), "made", options, also=place
         )
-
-    def _leaves(self, parameter: Node) -> Forms:
-        storages = self.candidates.parameters[parameter.name]
-        return self._once(lambda: tuple(s.leaf for s in storages), "leaves", storages)
 
     def _read_forms(self, node: Node, place: int) -> Forms:
         options = self.candidates.operators[node.name]
@@ -241,17 +239,23 @@ class _Builder:
         block: int | None,
     ) -> tuple[int, Forms]:
         """A variable for the form that all readers share; returns its index and its forms."""
-        forms = self._once(
+        forms = self._shared_forms(made, wanted)
+        shared = self._add_form(tensor, forms)
+        self._add_table((source, shared), block, tensor, closure, made, forms)
+        return shared, forms
+
+    def _shared_forms(self, made: Forms, wanted: list[Forms]) -> Forms:
+        return self._once(
             lambda: tuple(dict.fromkeys((*made, *(f for option in wanted for f in option)))),
             "shared",
             made,
             *wanted,
         )
+
+    def _add_form(self, tensor: Tensor, forms: Forms) -> int:
         zeros = self._once(lambda: np.zeros(len(forms)), "zeros", forms)
-        shared = len(self.variables)
         self.variables.append(Variable(f"form of {tensor.name}", zeros, zeros))
-        self._add_table((source, shared), block, tensor, closure, made, forms)
-        return shared, forms
+        return len(self.variables) - 1
 
     def _convert(
         self,
@@ -265,14 +269,39 @@ class _Builder:
         ends = (source, self._index[reader.name])
         if ends[0] == ends[1]:
             return
-        producer = self.graph.producer[tensor.name]
-        block = self._block_of.get(reader.name)
-        if producer.op != "parameter":
-            self._add_table(ends, block, tensor, closure, made, forms)
+        self._add_table(ends, self._block_of.get(reader.name), tensor, closure, made, forms)
+
+    def _use(
+        self, weight: Node, closure: Closure, readers: list[tuple[Node, int]], wanted: list[Forms]
+    ) -> None:
+        """Gathers of a weight at its uses; several may share one form, which is gathered once."""
+        source = self._index[weight.name]
+        if len(readers) > 1:
+            self._share(weight, closure, readers, wanted)
             return
-        seconds, nbytes = self._parameter_table(producer, closure, forms, block is not None)
-        scope = ends if block is None else (*ends, block)
-        self.factors.append(Factor(scope, seconds, nbytes))
+        for (node, _), forms in zip(readers, wanted, strict=True):
+            block = self._block_of.get(node.name)
+            tables = self._uses.tables(weight, closure, forms, block is not None)
+            self._add_use((source, self._index[node.name]), block, tables)
+
+    def _share(
+        self, weight: Node, closure: Closure, readers: list[tuple[Node, int]], wanted: list[Forms]
+    ) -> None:
+        """A variable for the form that readers share; who reads another pays for it by himself."""
+        source = self._index[weight.name]
+        forms = self._shared_forms((), wanted)
+        shared = self._add_form(weight.outputs[0], forms)
+        block = self._common_block(weight, readers)
+        tables = self._uses.tables(weight, closure, forms, block is not None)
+        self._add_use((source, shared), block, tables)
+        for (node, _), read in zip(readers, wanted, strict=True):
+            block = self._block_of.get(node.name)
+            tables = self._uses.beside(weight, closure, forms, read, block is not None)
+            self._add_use((source, shared, self._index[node.name]), block, tables)
+
+    def _add_use(self, scope: tuple[int, ...], block: int | None, tables: Tables) -> None:
+        scope = scope if block is None else (*scope, block)
+        self.factors.append(Factor(scope, *tables))
 
     def _add_table(
         self,
@@ -333,39 +362,3 @@ class _Builder:
 
     def _zeros(self, like: Array) -> Array:
         return self._once(lambda: np.zeros(like.shape), "zeros", like)
-
-    def _parameter_table(
-        self, node: Node, closure: Closure, forms: Forms, in_block: bool
-    ) -> tuple[Array, Array]:
-        """Gathers of a weight at its use: kept they cost bytes, regathered they cost seconds.
-
-        In a block, for each of its modes: one that is recomputed gathers again whatever is chosen.
-        """
-        tensor = node.outputs[0]
-        options = self.candidates.parameters[node.name]
-
-        def priced() -> tuple[Array, Array]:
-            leaves = {leaf: place for place, leaf in enumerate(dict.fromkeys(self._leaves(node)))}
-            of_leaf = [leaves[option.leaf] for option in options]
-            once = closure.matrix(leaves, forms)[of_leaf]
-            again = closure.along(
-                lambda step: self.prices.again(step, tensor, self._together[tensor.name]),
-                leaves,
-                forms,
-            )[of_leaf]
-            regathers = np.array([option.regather for option in options])[:, None]
-            held = np.array([local_nbytes(tensor, form, self.prices.mesh) for form in forms])
-            moves = np.array([[leaf != form for form in forms] for leaf in leaves])[of_leaf]
-            seconds = once + np.where(regathers, again, 0.0)
-            nbytes = np.where(moves & ~regathers, held[None, :], 0.0)
-            if not in_block:
-                return seconds, nbytes
-            modes = self.candidates.recompute
-            repeated = once + again
-            return (
-                np.stack([seconds if mode == "none" else repeated for mode in modes], axis=-1),
-                np.stack([nbytes if mode == "none" else 0.0 * nbytes for mode in modes], axis=-1),
-            )
-
-        also = (looks(tensor), self.candidates.recompute if in_block else None)
-        return self._once(priced, "uses", options, closure, forms, also=also)
