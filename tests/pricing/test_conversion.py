@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from autopar.conversion import Step, collectives
+from autopar.conversion import Copy, Step, collectives
 from autopar.graph import Tensor
 from autopar.mesh import Mesh
 from autopar.placement import I, N, P, R, S, Sharding
@@ -94,5 +94,23 @@ def test_gathering_the_outer_of_two_nested_axes_is_one_step() -> None:
 
 
 def test_an_axis_of_one_device_costs_nothing() -> None:
-    step = Step(0, Sharding((I,)), Sharding((R,)))
-    assert step.traffic((8,), 4, Mesh.of(1), True) == ()
+    for target in (R, S(0)):
+        step = Step(0, Sharding((I,)), Sharding((target,)))
+        assert step.traffic((8,), 4, Mesh.of(1), True) == ()
+        assert step.copies((8,), 4, Mesh.of(1), True) == ()
+
+
+def test_a_slice_is_copied_as_it_is_and_what_is_filled_whole() -> None:
+    step = Step(1, Sharding((S(0), R)), Sharding((S(0), S(1))))
+    assert step.copies((8, 12), 4, MESH, True) == (
+        Copy("forward", 4 * 4 * 6),
+        Copy("backward", 4 * 4 * 12),
+    )
+
+
+def test_a_step_that_only_changes_the_type_is_free_where_nothing_is_sent() -> None:
+    prices, tensor = Prices(MESH, load("cpu")), Tensor("t", (8, 12), "float32", True)
+    step = Step(0, Sharding((I, I)), Sharding((R, I)))
+    (summed,) = step.traffic(tensor.shape, tensor.itemsize, MESH, True)
+    assert prices.step(step, tensor) == prices.awaited(summed)
+    assert prices.forward(step, tensor) == 0.0
