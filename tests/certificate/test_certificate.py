@@ -204,7 +204,7 @@ def forced() -> Made:
 @pytest.fixture(scope="module")
 def limited() -> Made:
     """By the solver, within a limit that binds."""
-    return _made(None, 0.7)
+    return _made(None, 0.72)
 
 
 def put(*path: str | int, value: object) -> Edit:
