@@ -91,7 +91,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Local work of a step: in which direction, and how many bytes it reads and writes each."""
+    """Local work of a step: in which direction, and how many bytes of one rank it makes."""
 
     direction: Direction
     nbytes: int

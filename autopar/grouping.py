@@ -123,8 +123,8 @@ def _hops(
         source, target = step.source.local(step.axis, mesh), step.target[step.axis]
         if not _is_joint(source, target) or mesh.sizes[step.axis] == 1:
             return
-        is_gather = isinstance(source, S)
-        key = _Key(block, key, hop, step.axis, is_gather, target, tensor.dtype, reduce)
+        gathers = is_gather(source, target)
+        key = _Key(block, key, hop, step.axis, gathers, target, tensor.dtype, reduce)
         yield key, Member(node.target, tensor.name, source, step.regather)
 
 

@@ -21,6 +21,7 @@ from autopar import presets
 from autopar.blocks import blocks
 from autopar.capture import capture
 from autopar.capture.saved import saved
+from autopar.conversion import Copy
 from autopar.conversion import Traffic as Collective
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
@@ -151,8 +152,16 @@ class _InPlace(Prices):
         """Nothing."""
         return 0.0
 
-    def laid(self, backward: Sequence[Collective]) -> float:
+    def local(self, copy: Copy) -> float:
+        """Nothing: a slice lies together as well, and biases are added to finished sums."""
+        return 0.0
+
+    def gradient(self, sums: Sequence[Collective]) -> float:
         """Nothing: gradients are made where they are summed, in flat buffers."""
+        return 0.0
+
+    def gradients(self, part: Collective, count: int) -> float:
+        """The same."""
         return 0.0
 
 

@@ -2,9 +2,10 @@
 
     sudo python benchmarks/predict.py -o benchmarks/predict.json
 
-On each network the link is calibrated and operators are timed first, in launches of their own and on
-models of other sizes (`predict_cases.py`).  Then all plans of all models train in one launch and take
-turns within every round, so that noise of the machine falls on all alike; then each has steps traced.
+Links are calibrated and operators are timed first, once for all networks on one host and for each of
+the others, in launches of their own and on models of other sizes (`predict_cases.py`).  Then all plans
+of all models train in one launch and take turns within every round, so that noise of the machine falls
+on all alike; then each has steps traced.
 Networks of several hosts are namespaces of this machine (`namespaces.py`), which need Linux and root.
 """
 

@@ -1,6 +1,6 @@
 """What `predict.py` predicts and measures: networks, models at two sizes, plans.
 
-Operators are timed on the smaller size of each model, steps are measured on the larger one.
+Operators are timed at other sizes of each model than steps are measured at.
 """
 
 from __future__ import annotations

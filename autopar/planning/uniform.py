@@ -1,9 +1,9 @@
 """Plans whose weights all travel alike, against one that sends more messages than its sum pays for.
 
-The sum that the solver minimises charges each weight its part of a message, by its bytes, whatever the
-other weights do.  Where they go different ways there are more messages than that, and the predicted
-step, which counts them, is longer than the sum.  Then the plans that people would write may be
-faster: with whole weights, or with weights that are gathered once a step.
+The sum that the solver minimises charges each weight its part of a gather or a bucket, by its bytes,
+whatever the other weights do.  Where they go different ways there are more messages than that, and
+the predicted step, which counts them, is longer than the sum.  Then the plans that people would write
+may be faster: with whole weights, or with weights that are gathered once a step.
 """
 
 from __future__ import annotations

@@ -26,8 +26,9 @@ Calls = Annotated[int, Field(ge=0)]
 class Line:
     """An operator group: what one line of the user's source became in one block.
 
-    `source` says where the predicted seconds are from; nothing where nothing is predicted: lines of
-    conversions, whose collectives are flows, and what the runtime does.
+    `source` says where the predicted seconds are from; nothing where nothing is set beside them: lines
+    of conversions, whose collectives are flows and whose copies are in the step alone, and what the
+    runtime does.
     """
 
     block: str

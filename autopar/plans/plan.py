@@ -277,7 +277,7 @@ class Plan(Shown):
                     raise PlanError(
                         f"Parameter {node.target!r}: {conversion} does not start at {at}."
                     )
-                if not _is_gather(conversion):
+                if not _enters(conversion):
                     raise PlanError(f"Parameter {node.target!r} cannot enter by {conversion}.")
                 at = conversion.target
             if at != parameter.leaf:
@@ -361,7 +361,7 @@ class Plan(Shown):
         )  # fmt: skip
 
 
-def _is_gather(conversion: Conversion) -> bool:
+def _enters(conversion: Conversion) -> bool:
     """From rest to leaf a parameter is gathered (S -> R, I, N) or only used differently (I -> R)."""
     source, target = conversion.source[conversion.axis], conversion.target[conversion.axis]
     return not isinstance(target, S) and (isinstance(source, S) or target is R)

@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from autopar.conversion import Step
 from autopar.graph import Graph, Saved, Tensor
-from autopar.grouping import companions
+from autopar.grouping import companions, is_gather
 from autopar.mesh import Mesh
 from autopar.pads import true_shape
 from autopar.placement import Sharding
@@ -163,14 +163,8 @@ def _conversions(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator
 
 
 def _regathers(storage: Storage | None, step: Step) -> bool:
-    gathers = step.source.is_split and sum(map(_is_letter, step.target)) > sum(
-        map(_is_letter, step.source)
-    )
+    gathers = is_gather(step.source[step.axis], step.target[step.axis])
     return storage is not None and storage.regather and gathers
-
-
-def _is_letter(kind: object) -> bool:
-    return not hasattr(kind, "dim")
 
 
 def _wanted(

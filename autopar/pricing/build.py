@@ -267,8 +267,6 @@ class _Builder:
         forms: Forms,
     ) -> None:
         ends = (source, self._index[reader.name])
-        if ends[0] == ends[1]:
-            return
         self._add_table(ends, self._block_of.get(reader.name), tensor, closure, made, forms)
 
     def _use(

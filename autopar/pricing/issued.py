@@ -1,4 +1,7 @@
-"""Which collectives a plan issues, once a step and in every microbatch: what is counted at run time."""
+"""Which collectives a plan issues, once a step and in every microbatch: what is counted at run time.
+
+And what conversions copy where they issue none.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class Copied:
 
     @property
     def nbytes(self) -> int:
-        """Read and written each, on one rank."""
+        """Of what is made, on one rank."""
         return self.copy.nbytes
 
     def sized(self, nbytes: int) -> Copied:

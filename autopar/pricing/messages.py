@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from autopar.buckets import NBYTES
 from autopar.graph import ITEMSIZE, Graph
-from autopar.grouping import groups
+from autopar.grouping import groups, is_gather
 from autopar.mesh import Mesh
 from autopar.placement import R, S, Sharding
 from autopar.plans.plan import Conversion, reduction_dtype
@@ -62,16 +62,13 @@ class _Messages:
 
     def of(self, conversions: tuple[Conversion, ...]) -> Carried:
         """Bytes of one rank; what does not gather takes none."""
-        gathers = [c for c in conversions if self._is_gather(c)]
+        gathers = [c for c in conversions if is_gather(c.source[c.axis], c.target[c.axis])]
         apart = sum(self._nbytes(c) for c in gathers if not self._leads(c))
         reduced = [c for c in gathers if c.target[c.axis] is R]
         copied = sum(map(self._reduced_nbytes, reduced))
         if len(reduced) == 1 or copied > NBYTES:
             copied = sum(self._reduced_nbytes(c) for c in reduced if not self._is_ready(c))
         return Carried(conversions, apart, copied)
-
-    def _is_gather(self, c: Conversion) -> bool:
-        return isinstance(c.source[c.axis], S) and not isinstance(c.target[c.axis], S)
 
     def _leads(self, c: Conversion) -> bool:
         """Whether parts, rank by rank, are what is made of them."""

@@ -97,10 +97,6 @@ class Prices:
         """One tensor's part, by its bytes, of what is spent on a bucket of so many bytes."""
         return seconds(replace(part, nbytes=size)) * part.nbytes / size
 
-    def operator(self, flops: float, nbytes: float, dtype: str) -> float:
-        """Seconds of one operator that does `flops` and moves `nbytes` on one device."""
-        return op_seconds(flops, nbytes, dtype, self.paced)
-
     def work(self, work: Work) -> float:
         """The same, of what a pass of an operator does."""
         return _seconds_of(work, self.paced)
@@ -185,11 +181,9 @@ class Prices:
 
     def _laid_at_use(self, part: Traffic, together: float) -> float:
         """One weight's part of what its message costs to lay out, or take apart."""
-        if not is_sum(part):
-            return self.shared(part, together, self.copied)
-        if is_whole(part):
-            return self.shared(part, together, lambda message: self.gradients(message, 1))
-        return self.gradients(part, 1)
+        if is_sum(part):
+            return self.gradients(part, 1)
+        return self.shared(part, together, self.copied)
 
     def reduced(self, step: Step, tensor: Tensor) -> Iterator[Traffic]:
         """The collectives of a parameter's step; gradients are summed in the master's precision."""

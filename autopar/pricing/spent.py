@@ -137,7 +137,7 @@ def once(
 def issued(
     graph: Graph, choices: tuple[Choice, ...], keeps: Keeps, prices: Prices, precision: str
 ) -> Issued:
-    """What a microbatch sends and keeps."""
+    """What a microbatch sends, copies and keeps."""
     running = Running(graph, choices, keeps.conversions, prices.mesh, precision, keeps.again)
     return Issued(
         tuple(running.per_microbatch()),

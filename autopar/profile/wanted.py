@@ -1,7 +1,7 @@
 """Which calls are worth timing, and the loop that times them: plan, measure, plan again.
 
 The first plan is chosen by the roofline.  Once its operators are timed another plan may look better,
-of operators that are not; so the best plan is made again until all it runs has been timed.
+of operators that are not; so the best plan is made again until all it runs has been timed, a few times.
 """
 
 from __future__ import annotations

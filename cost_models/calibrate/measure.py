@@ -42,7 +42,7 @@ Pick = Callable[[Sequence[float]], float]
 class Measured:
     """Seconds by size; the operators' are those of a forward and its backward.
 
-    From the first rank's start to the last one's end.
+    Collectives': from the first rank's start to the last one's end.
     """
 
     tiny_s: float
