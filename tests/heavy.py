@@ -50,6 +50,20 @@ class Chain(nn.Module):
         return made
 
 
+class Buffered(nn.Module):
+    """Holds as much in buffers as in weights; the forward reads one of the two, late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 256), nn.Linear(256, 128)
+        self.register_buffer("mixed", torch.rand(128, 256))
+        self.register_buffer("unread", torch.rand(128, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = torch.relu(self.second(torch.relu(self.first(x)))) @ self.mixed
+        return made
+
+
 class Mixing(nn.Module):
     """Mixes along the tokens, then along the channels."""
 
@@ -129,6 +143,12 @@ def chain() -> models.Case:
     return _case(Chain(), 32)
 
 
+def buffered() -> models.Case:
+    """Two layers and two buffers."""
+    torch.manual_seed(0)
+    return _case(Buffered(), 32)
+
+
 def mixer() -> models.Case:
     """Weights along tokens and along channels."""
     torch.manual_seed(0)
@@ -141,5 +161,5 @@ def encoder() -> models.Case:
     return _case(Encoder(), 4, 64)
 
 
-ALL = {f"heavy.{make.__name__}": make for make in (pairs, chain, mixer, encoder)}
+ALL = {f"heavy.{make.__name__}": make for make in (pairs, chain, buffered, mixer, encoder)}
 """By name."""

@@ -81,6 +81,7 @@ def peaks(work: parity.Work, keeps_gradients: bool = True) -> Peaks:
     parallel = parity.parallel_of(work)
     inputs = parity.reference(work.name).inputs
     given = [value for value in inputs.values() if isinstance(value, torch.Tensor)]
+    buffers = list(parallel.buffers())
     optimizer = parity.sgd(parallel, parity.reference(work.name).rate)
     gc.collect()
     gc.disable()
@@ -89,6 +90,7 @@ def peaks(work: parity.Work, keeps_gradients: bool = True) -> Peaks:
             live.count(_local(p) for p in parallel.parameters())
             live.count(parallel._leaves.by_name.values())
             live.count(given)
+            live.count(buffers)
             for _ in range(2):
                 parallel(**inputs).backward()
                 optimizer.step()
@@ -107,7 +109,7 @@ def peaks(work: parity.Work, keeps_gradients: bool = True) -> Peaks:
         allocated = _allocated(parallel, inputs, there)
     finally:
         gc.enable()
-    rest = there - sum(tensor.nbytes for tensor in given)
+    rest = there - sum(tensor.nbytes for tensor in (*given, *buffers))
     return Peaks(rest, *map(min, zip(*steps, strict=True)), allocated)
 
 

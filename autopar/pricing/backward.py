@@ -119,9 +119,13 @@ class _Walk:
     def _kept(self) -> Iterator[tuple[int, int]]:
         """What the forward leaves, with the place in whose backward it goes."""
         given = {s for s in self._lives.used if self._graph.producer[s[0]].op == "input"}
-        yield -1, sum(map(self._nbytes, given))  # whoever called holds the batch
+        there = given | (self._lives.staying & self._lives.used.keys())
+        yield (
+            -1,
+            sum(map(self._nbytes, there)),
+        )  # whoever called holds the batch, the module buffers
         for storage, place in self._lives.saver.items():
-            if storage not in self._lives.regathered | given:
+            if storage not in self._lives.regathered | there:
                 yield place, self._nbytes(storage)
         for place, node in enumerate(self._graph.nodes):
             if not node.is_leaf and node.name not in self._keeps.again.node_names:

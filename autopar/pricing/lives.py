@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.blocks import FEWEST, block_of, is_hub
-from autopar.graph import SAVES_NOTHING, Graph, Node, Saved
+from autopar.graph import SAVES_NOTHING, Graph, LeafKind, Node, Saved
 from autopar.placement import Sharding
 from autopar.plans.plan import Conversion, Plan
 from autopar.pricing.keeps import Keeps
@@ -22,6 +22,7 @@ from autopar.pricing.messages import Carried, collectives, made_by
 from autopar.pricing.operators import split
 from autopar.pricing.recomputed import Form, again
 
+HELD: tuple[LeafKind, ...] = ("buffer", "constant")
 WORTH = 16
 """The largest storage of a function over the least that is worth a `del`."""
 
@@ -54,6 +55,8 @@ class Lives:
 
     def until(self, storage: Form) -> int:
         """The last place at which a variable holds a storage that nobody saves."""
+        if storage in self.staying:
+            return self.end
         if storage in self.freed:
             return self.freed[storage]
         made, (_, last) = self._home(storage), self.used[storage]
@@ -161,6 +164,15 @@ class Lives:
         return frozenset(
             (node.outputs[0].name, self.keeps.shardings[node.name].outputs[0])
             for node in self.graph.leaves("parameter")
+        )
+
+    @cached_property
+    def staying(self) -> frozenset[Form]:
+        """What the module holds besides parameters, before the step and after it."""
+        return frozenset(
+            (node.outputs[0].name, self.keeps.shardings[node.name].outputs[0])
+            for kind in HELD
+            for node in self.graph.leaves(kind)
         )
 
     @cached_property

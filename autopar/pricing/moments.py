@@ -81,8 +81,9 @@ class Moments:
         held = lives.saver.keys() - lives.regathered
         held |= {storage for storages in lives.cached.values() for storage in storages}
         for storage, (first, _) in lives.used.items():
+            since = 0 if storage in lives.staying else first
             until = end if storage in held else lives.until(storage)
-            yield first, until, lives.nbytes(storage)
+            yield since, until, lives.nbytes(storage)
         caching = {node.name for node in again.caching}
         for place, node in enumerate(self.keeps.graph.nodes):
             if node.is_leaf:

@@ -136,6 +136,8 @@ def test_a_plans_peak_is_what_a_step_has_in_use(
         [
             ("heavy.pairs", "ddp", "none"),
             ("heavy.chain", "zero2", "none"),
+            ("heavy.buffered", "ddp", "none"),
+            ("heavy.buffered", "fsdp", "none"),
             ("heavy.pairs", "fsdp", "none"),
             ("heavy.encoder", "fsdp", "full"),
         ],
