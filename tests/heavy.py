@@ -127,6 +127,41 @@ class Attending(nn.Module):
         return made
 
 
+class Tied(nn.Module):
+    """A pair of layers between norms, the first with a weight that may be another's, too."""
+
+    def __init__(self, width: int, inner: int, weight: nn.Parameter | None) -> None:
+        super().__init__()
+        self.before, self.behind = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.own, self.up, self.down = (
+            nn.Linear(width, width), nn.Linear(width, inner), nn.Linear(inner, width),
+        )  # fmt: skip
+        if weight is not None:
+            self.up.weight = weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate = torch.sigmoid(self.own(self.before(x)))
+        made = torch.nn.functional.gelu(self.up(self.behind(x)))
+        made = made + torch.nn.functional.gelu(self.up(gate))
+        added: torch.Tensor = x + self.down(made) * gate
+        return added
+
+
+class Shared(nn.Module):
+    """Blocks that share their largest weight."""
+
+    def __init__(self, width: int = 64, inner: int = 512) -> None:
+        super().__init__()
+        first = Tied(width, inner, None)
+        others = (Tied(width, inner, first.up.weight) for _ in range(3))
+        self.layers = nn.ModuleList([first, *others])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
 def _case(model: nn.Module, *shape: int) -> models.Case:
     return model, {"x": torch.randn(ROWS, *shape)}, lambda output: output.square().mean()
 
@@ -161,5 +196,11 @@ def encoder() -> models.Case:
     return _case(Encoder(), 4, 64)
 
 
-ALL = {f"heavy.{make.__name__}": make for make in (pairs, chain, buffered, mixer, encoder)}
+def shared() -> models.Case:
+    """Four blocks."""
+    torch.manual_seed(0)
+    return _case(Shared(), 4, 64)
+
+
+ALL = {f"heavy.{make.__name__}": make for make in (pairs, chain, buffered, mixer, encoder, shared)}
 """By name."""

@@ -48,6 +48,10 @@ class Database:
                 raise self._damaged(
                     f"The memory of {setting.device!r} is {setting.memory_bytes!r}."
                 )
+            for what in ("threads", "ranks", "cores"):
+                count = getattr(setting, what)
+                if not (isinstance(count, int) and count >= 0):
+                    raise self._damaged(f"The {what} of {setting.device!r} are {count!r}.")
         return tuple(every)
 
     def read(self, setting: Setting) -> dict[str, Timed]:

@@ -248,13 +248,21 @@ def test_damaged_values_are_not_believed(tmp_path: Path, change: str, says: str)
     assert "--database, or delete this one, and measure again" in str(refused.value)
 
 
-def test_a_damaged_setting_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("memory_bytes = 'much'", "The memory of 'some cpu' is 'much'"),
+        ("threads = 'x'", "The threads of 'some cpu' are 'x'"),
+        ("ranks = -1", "The ranks of 'some cpu' are -1"),
+    ],
+)
+def test_a_damaged_setting_is_refused(tmp_path: Path, change: str, says: str) -> None:
     path = tmp_path / "times.sqlite"
     Database(path).write(HERE, [])
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("update setting set memory_bytes = 'much'")
+        connection.execute(f"update setting set {change}")
         connection.commit()
-    with pytest.raises(CostModelError, match="damaged: The memory of 'some cpu' is 'much'"):
+    with pytest.raises(CostModelError, match=f"damaged: {says}"):
         Database(path).settings()
 
 
