@@ -13,6 +13,10 @@ from cost_models.names import COLLECTIVES, DTYPES, KINDS, meant
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 """Of collectives; every library has the first."""
+LONGEST_S = 3600.0
+"""No call and no message starts later: sums of what a profile says stay numbers."""
+SECONDS = "zero or more seconds, an hour at most"
+"""Of what a call or a message takes, whatever its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +139,14 @@ class Link:
     def figures(self, name: str) -> Iterator[tuple[str, float, str]]:
         """Key and value of every figure, and the range that it must be in."""
         yield f"{name}.bytes_per_s", self.bytes_per_s, "positive"
-        yield f"{name}.latency_s", self.latency_s, "zero or more"
+        yield f"{name}.latency_s", self.latency_s, SECONDS
         yield f"{name}.alone_bytes_per_s", self.alone_bytes_per_s, "zero or more"
         yield f"{name}.neighbours", self.neighbours, "zero or more"
         if self.overlap is not None:
             yield f"{name}.overlap", self.overlap, "between 0 and 1"
         for fit in self.fits:
             yield f"{name}.fits.bytes_per_s", fit.bytes_per_s, "positive"
-            yield f"{name}.fits.latency_s", fit.latency_s, "zero or more"
+            yield f"{name}.fits.latency_s", fit.latency_s, SECONDS
             yield f"{name}.fits.ranks", fit.ranks, "positive"
             yield f"{name}.fits.host_ranks", fit.host_ranks, "zero or more"
             yield f"{name}.fits.error", fit.error, "zero or more"
@@ -363,8 +367,10 @@ class Hardware:
             yield f"device.{key}", getattr(device, key), "positive"
         for key in ("matmul_efficiency", "memory_efficiency", "overlap"):
             yield f"device.{key}", getattr(device, key), "between 0 and 1"
-        for key in ("launch_s", "cache_bytes", "cache_bytes_per_s", "behind", "late_s"):
+        for key in ("cache_bytes", "cache_bytes_per_s", "behind"):
             yield f"device.{key}", getattr(device, key), "zero or more"
+        for key in ("launch_s", "late_s"):
+            yield f"device.{key}", getattr(device, key), SECONDS
         for dtype, peak in device.flops_per_s.items():
             yield f"device.flops_per_s.{dtype}", peak, "positive"
         for number, curve in enumerate(device.curves):
@@ -374,20 +380,22 @@ class Hardware:
         for number, tier in enumerate(self.tiers):
             yield f"tiers[{number}].devices", tier.devices, "positive"
             yield f"tiers[{number}].bytes_per_s", tier.bytes_per_s, "positive"
-            yield f"tiers[{number}].latency_s", tier.latency_s, "zero or more"
+            yield f"tiers[{number}].latency_s", tier.latency_s, SECONDS
         for ranks, share in self.shared.items():
             yield "the number of ranks of a share", ranks, "positive"
             for key in ("flops", "bytes", "launch"):
                 yield f"shared.{ranks}.{key}", getattr(share, key), "positive"
             yield f"shared.{ranks}.overlap", share.overlap, "between 0 and 1"
-            for key in ("error", "behind", "late_s"):
+            for key in ("error", "behind"):
                 yield f"shared.{ranks}.{key}", getattr(share, key), "zero or more"
+            yield f"shared.{ranks}.late_s", share.late_s, SECONDS
 
 
 _RANGES: dict[str, Callable[[float], bool]] = {
     "positive": lambda value: value > 0,
     "zero or more": lambda value: value >= 0,
     "between 0 and 1": lambda value: 0 <= value <= 1,
+    SECONDS: lambda value: 0 <= value <= LONGEST_S,
 }
 
 

@@ -42,11 +42,11 @@ def links(draw: st.DrawFn) -> Link:
     kinds = st.sampled_from(["all_reduce", "all_gather", "send"])
     counts = st.integers(min_value=1, max_value=99)
     fits = st.lists(
-        st.builds(Fit, kinds, counts, positive, positive, counts, fraction),
+        st.builds(Fit, kinds, counts, fraction, positive, counts, fraction),
         max_size=2,
         unique_by=lambda fit: (fit.collective, fit.ranks, fit.host_ranks),
     )
-    return Link(draw(positive), draw(positive), tuple(draw(fits)), draw(words))
+    return Link(draw(positive), draw(fraction), tuple(draw(fits)), draw(words))
 
 
 @st.composite
@@ -69,7 +69,7 @@ def machines(draw: st.DrawFn) -> Hardware:
     )
     wider = st.integers(min_value=100, max_value=999)
     tiers = st.lists(
-        st.builds(Tier, wider, positive, positive, words),
+        st.builds(Tier, wider, positive, fraction, words),
         max_size=2,
         unique_by=lambda tier: tier.devices,
     )
@@ -269,6 +269,10 @@ def _swap(old: str, new: str) -> Callable[[str], str]:
         (_swap("memory_bytes", "memory"), "device.memory is unknown; known are name"),
         (_swap("launch_s", "start_s"), "device.start_s is unknown"),
         (_swap("overlap = 0.8", "overlap = 1.8"), "device.overlap is 1.8, not between 0 and 1"),
+        (
+            lambda p: re.sub("launch_s = .*", "launch_s = 1e308", p),
+            "launch_s is 1e\\+308, not zero or more seconds, an hour at most",
+        ),
         (_swap("devices_per_host = 8", "devices_per_host = 8.5"), "not a whole number"),
         (_swap("devices_per_host = 8", ""), "devices_per_host is missing"),
         (_swap('date = "', 'when = "'), "when is unknown"),
