@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cost_models.curves import Curve
 from cost_models.errors import ProfileError
 from cost_models.names import COLLECTIVES, DTYPES, KINDS, meant
+from cost_models.ranges import RANGES, SECONDS
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 """Of collectives; every library has the first."""
-LONGEST_S = 3600.0
-"""No call and no message starts later: sums of what a profile says stay numbers."""
-SECONDS = "zero or more seconds, an hour at most"
-"""Of what a call or a message takes, whatever its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +262,7 @@ class Hardware:
         """Raise `ProfileError` unless every figure is finite and in its range."""
         name = self.device.name
         for key, value, wanted in self._figures():
-            if not (abs(value) <= sys.float_info.max and _RANGES[wanted](value)):
+            if not (abs(value) <= sys.float_info.max and RANGES[wanted](value)):
                 raise ProfileError(f"Profile {name!r}: {key} is {value}, not {wanted}.")
         if "float32" not in self.device.flops_per_s:
             raise ProfileError(
@@ -389,14 +386,6 @@ class Hardware:
             for key in ("error", "behind"):
                 yield f"shared.{ranks}.{key}", getattr(share, key), "zero or more"
             yield f"shared.{ranks}.late_s", share.late_s, SECONDS
-
-
-_RANGES: dict[str, Callable[[float], bool]] = {
-    "positive": lambda value: value > 0,
-    "zero or more": lambda value: value >= 0,
-    "between 0 and 1": lambda value: 0 <= value <= 1,
-    SECONDS: lambda value: 0 <= value <= LONGEST_S,
-}
 
 
 def _busy(fit: Fit) -> int:

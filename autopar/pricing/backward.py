@@ -120,10 +120,8 @@ class _Walk:
         """What the forward leaves, with the place in whose backward it goes."""
         given = {s for s in self._lives.used if self._graph.producer[s[0]].op == "input"}
         there = given | (self._lives.staying & self._lives.used.keys())
-        yield (
-            -1,
-            sum(map(self._nbytes, there)),
-        )  # whoever called holds the batch, the module buffers
+        # Whoever called holds the batch, the module its buffers.
+        yield -1, sum(map(self._nbytes, there))
         for storage, place in self._lives.saver.items():
             if storage not in self._lives.regathered | there:
                 yield place, self._nbytes(storage)

@@ -266,8 +266,8 @@ class _Builder:
         made: Forms,
         forms: Forms,
     ) -> None:
-        ends = (source, self._index[reader.name])
-        self._add_table(ends, self._block_of.get(reader.name), tensor, closure, made, forms)
+        ends, block = (source, self._index[reader.name]), self._block_of.get(reader.name)
+        self._add_table(ends, block, tensor, closure, made, forms)
 
     def _use(
         self, weight: Node, closure: Closure, readers: list[tuple[Node, int]], wanted: list[Forms]

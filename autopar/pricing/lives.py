@@ -23,6 +23,7 @@ from autopar.pricing.operators import split
 from autopar.pricing.recomputed import Form, again
 
 HELD: tuple[LeafKind, ...] = ("buffer", "constant")
+"""Leaves that the module keeps, besides parameters."""
 WORTH = 16
 """The largest storage of a function over the least that is worth a `del`."""
 
