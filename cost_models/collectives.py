@@ -20,6 +20,7 @@ from statistics import NormalDist
 from cost_models.algorithms import BY_NAME, axis_levels
 from cost_models.errors import CostModelError
 from cost_models.machine import Fit, Hardware, Link
+from cost_models.ranges import check_count
 
 # kind -> (messages per rank, share of nbytes sent by each rank), as functions of n ranks.
 _RING: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
@@ -91,13 +92,8 @@ def lateness(ranks: int) -> float:
     Delays that are independent and many are normal: it is their expected maximum (Kruskal and Weiss
     1985), by Blom's approximation (1958).
     """
-    _check_count("The ranks", ranks)
+    check_count("The ranks", ranks)
     return _latest(ranks) / _latest(2)
-
-
-def _check_count(what: str, number: float) -> None:
-    if not number >= 1 or number % 1:
-        raise CostModelError(f"{what} are {number}, not a whole number of 1 or more.")
 
 
 def _latest(ranks: int) -> float:
@@ -120,8 +116,8 @@ def axis_link(
     sends to all ranks but those inside, and so are the messages with the longer latency.
     What was measured of the ranks inside says what the axis takes at least.
     """
-    _check_count("The ranks from one to the next of the axis", stride)
-    _check_count("The ranks of the axis", size)
+    check_count("The ranks from one to the next of the axis", stride)
+    check_count("The ranks of the axis", size)
     narrowest, _ = hardware.borders[0]
     link = hardware.intra_host.reaching(min(size, narrowest // stride) - 1)
     even = True

@@ -12,6 +12,7 @@ from typing import Literal
 from cost_models.names import DTYPES, TIMED, is_operator, meant
 
 Direction = Literal["forward", "backward"]
+DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
 Points = tuple[tuple[float, float], ...]
 
 ALIKE: Mapping[str, str] = MappingProxyType(

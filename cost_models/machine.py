@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from cost_models.curves import Curve
 from cost_models.errors import ProfileError
 from cost_models.names import COLLECTIVES, DTYPES, KINDS, meant
-from cost_models.ranges import RANGES, SECONDS
+from cost_models.ranges import RANGES, SECONDS, check_count
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 """Of collectives; every library has the first."""
@@ -307,7 +307,11 @@ class Hardware:
         return tuple(sorted(found, key=lambda border: border[0]))
 
     def device_shared_by(self, local_ranks: int) -> Device:
-        """The device as one of `local_ranks` ranks on a host sees it."""
+        """The device as one of `local_ranks` ranks on a host sees it.
+
+        Raises `CostModelError` unless these are a whole number of 1 or more.
+        """
+        check_count("The ranks of a host", local_ranks)
         if not self.shared:
             return self.device
         known = max((n for n in self.shared if n <= local_ranks), default=min(self.shared))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cost_models.curves import Direction, share
+from cost_models.curves import DIRECTIONS, Direction, share
 from cost_models.errors import CostModelError
 from cost_models.machine import Device
 from cost_models.names import DTYPES, meant
@@ -45,8 +45,11 @@ def op_seconds(
     `flops` counts multiplications and additions; `nbytes` is what is read and written.  Arithmetic
     in a dtype that the profile lacks (integers, say) is priced as float32.  `op`: its name, by which
     the device's curves may know how much of that speed it reaches; a backward moves twice the bytes
-    of its forward.  Raises `CostModelError` where a figure is negative or no number, or the dtype none.
+    of its forward.  Raises `CostModelError` where a figure is negative or no number, or the dtype or the
+    direction none.
     """
+    if direction not in DIRECTIONS:
+        raise CostModelError(f"{direction!r} is no direction; write forward or backward.")
     if not (flops >= 0 and nbytes >= 0):
         raise CostModelError(f"An operator cannot do {flops} operations on {nbytes} bytes.")
     peak = _peak(dtype, device)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from cost_models.errors import CostModelError
+
 LONGEST_S = 3600.0
 """No call and no message starts later: sums of what a profile says stay numbers."""
 SECONDS = "zero or more seconds, an hour at most"
@@ -17,3 +19,9 @@ RANGES: Mapping[str, Callable[[float], bool]] = MappingProxyType(
         SECONDS: lambda value: 0 <= value <= LONGEST_S,
     }
 )
+
+
+def check_count(what: str, number: float) -> None:
+    """Raise `CostModelError` unless it is a whole number of 1 or more."""
+    if not number >= 1 or number % 1:
+        raise CostModelError(f"{what} are {number}, not a whole number of 1 or more.")
