@@ -174,11 +174,14 @@ def _refs(arg: Arg) -> Iterator[str]:
 class Saved:
     """What autograd keeps of one node for its backward: which operands, which outputs, what else.
 
-    `extra_nbytes` counts storages that are neither (a mask, statistics) on the whole, unsplit node.
+    `extra_nbytes` counts storages that are neither (statistics, scores) on the whole, unsplit node;
+    `like` has those of them that are shaped as an operand and split as that is (a mask in another dtype):
+    its place, and bytes.
     `copied` are those of the operands of which it keeps a copy where they do not lie in row-major order.
     `forward_nbytes` and `backward_nbytes` are made and let go again while it runs.
     `shares` says of each output in which operand's storage it lies, `passes` of each operand in which
     output's gradient its own gradient lies; None, or nothing said: in a storage of its own.
+    `views` are the operands whose gradient is a view, to which autograd never adds in place.
     `cached` are the outputs that selective recomputation keeps, `cached_nbytes` what it keeps besides.
     `spare` says of each output what its storage has beyond its elements, where any has: what is put
     into a copy of a view comes with a copy of all that the view looks into.
@@ -187,11 +190,13 @@ class Saved:
     operands: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     extra_nbytes: int = 0
+    like: tuple[tuple[int, int], ...] = ()
     copied: tuple[int, ...] = ()
     forward_nbytes: int = 0
     backward_nbytes: int = 0
     shares: tuple[int | None, ...] = ()
     passes: tuple[int | None, ...] = ()
+    views: tuple[int, ...] = ()
     cached: tuple[int, ...] = ()
     cached_nbytes: int = 0
     spare: tuple[int, ...] = ()

@@ -8,7 +8,7 @@ whether a reshape is a view or a copy, and what attention copies, is a matter of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,6 +91,7 @@ def _ask(
         forward_nbytes=made.forward_nbytes,
         backward_nbytes=made.backward_nbytes,
         passes=made.passes,
+        views=tuple(place for place, is_view in enumerate(made.views) if is_view),
     )
     if any(len(tensor.shape) > 1 for tensor in operands.values()):
         found = replace(found, copied=call.copied())
@@ -122,6 +123,7 @@ class _Call:
                 kept.take(given),
                 kept.take(outputs),
                 kept.nbytes,
+                kept.like(given),
                 shares=shares,
                 spare=_spare(outputs, shares),
                 cached=dear.storages.take(outputs),
@@ -150,8 +152,14 @@ class _Call:
             tensors = self._tensors()
             leaves = [(name, tensors[name]) for name in names if tensors[name].requires_grad]
             made = within(lambda: self.run(tensors), [x for _, x in leaves], len(self.node.outputs))
-        of = {name: place for (name, _), place in zip(leaves, made.passes, strict=True)}
-        return replace(made, passes=tuple(of.get(name) for name in self.node.operands))
+        names = [name for name, _ in leaves]
+        passes = dict(zip(names, made.passes, strict=True))
+        views = dict(zip(names, made.views, strict=True))
+        return replace(
+            made,
+            passes=tuple(passes.get(name) for name in self.node.operands),
+            views=tuple(views.get(name, False) for name in self.node.operands),
+        )
 
     def run(self, tensors: Mapping[str, torch.Tensor]) -> Any:
         """The operator's results."""
@@ -172,12 +180,14 @@ class _Storages:
 
     def __init__(self) -> None:
         self._nbytes: dict[int, int] = {}
-        self._alive: list[torch.Tensor] = []  # a freed storage's id would be the next one's, too
+        self._alive: dict[int, torch.Tensor] = {}
+        # A freed storage's id would be the next one's, too.
 
     def add(self, tensor: torch.Tensor) -> None:
         """Hold what a tensor lies in."""
-        self._alive.append(tensor)
-        self._nbytes[_torch.storage_id(tensor)] = tensor.untyped_storage().nbytes()
+        key = _torch.storage_id(tensor)
+        self._alive.setdefault(key, tensor)
+        self._nbytes[key] = tensor.untyped_storage().nbytes()
 
     def take(self, tensors: Iterable[Any]) -> tuple[int, ...]:
         """Places of the tensors whose storage is held; each is taken out when it is found."""
@@ -187,6 +197,12 @@ class _Storages:
                 del self._nbytes[_torch.storage_id(tensor)]
                 found.append(place)
         return tuple(found)
+
+    def like(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
+        """Of what was not taken out: bytes of what has a tensor's shape, and which one's."""
+        places = {tensor.shape: place for place, tensor in reversed([*enumerate(tensors)])}
+        shapes = ((self._alive[key].shape, nbytes) for key, nbytes in self._nbytes.items())
+        return tuple((places[shape], nbytes) for shape, nbytes in shapes if shape in places)
 
     @property
     def nbytes(self) -> int:

@@ -63,12 +63,14 @@ class _Alive(_torch.TorchDispatchMode):
 class Made:
     """Bytes beside results and what is saved, in the forward; beside those and gradients, backward.
 
-    `passes` says of each leaf which output's gradient its own gradient shares memory with, if any.
+    `passes` says of each leaf which output's gradient its own gradient shares memory with, if any,
+    `views` whether its gradient is a view.
     """
 
     forward_nbytes: int
     backward_nbytes: int
     passes: tuple[int | None, ...]
+    views: tuple[bool, ...]
 
 
 def within(call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int) -> Made:
@@ -83,7 +85,7 @@ def within(call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int
         places = [place for place, tensor in enumerate(outputs) if tensor.requires_grad]
         outputs = [outputs[place] for place in places]
         if not outputs or not leaves:
-            return Made(forward, 0, (None,) * len(leaves))
+            return Made(forward, 0, (None,) * len(leaves), (False,) * len(leaves))
         given = [torch.empty_like(tensor) for tensor in outputs]
         there = alive.most = alive.nbytes
         made = torch.autograd.grad(outputs, leaves, given, allow_unused=True)
@@ -94,7 +96,9 @@ def within(call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int
             for x, passed in zip(made, passes, strict=True)
             if x is not None and passed is None
         }
-        return Made(forward, max(0, alive.most - there - sum(own.values())), passes)
+        backward = alive.most - there - sum(own.values())
+        views = tuple(x is not None and x._is_view() for x in made)
+        return Made(forward, max(0, backward), passes, views)
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

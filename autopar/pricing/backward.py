@@ -3,13 +3,13 @@
 Autograd goes back in the reverse of the order in which operators ran.  An operator takes the gradients
 of its outputs, makes those of its operands or hands the same memory on (`Saved.passes`), and lets go
 of what it had saved.  Gradients from several readers are added up in place where nobody else holds
-the first of them.
+the first of them; a view's base holds it (`Saved.views`).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -37,49 +37,57 @@ def back(lives: Lives, awaited: Mapping[Form, int]) -> Back:
     return _Walk(lives, awaited).run()
 
 
+@dataclass(frozen=True, slots=True)
+class _Gradient:
+    """In which memory it lies, and whether as a view of it."""
+
+    memory: int
+    is_view: bool = False
+
+
 @dataclass
 class _Gradients:
     """Gradients that wait for the operator that made their tensor; several may share memory."""
 
     nbytes: int = 0
-    _at: dict[Form, int] = field(default_factory=dict)
+    _at: dict[Form, _Gradient] = field(default_factory=dict)
     _nbytes: list[int] = field(default_factory=list)
     _users: Counter[int] = field(default_factory=Counter)
 
-    def new(self, nbytes: int) -> int:
-        """Memory of its own, with one user."""
+    def new(self, nbytes: int, is_view: bool = False) -> _Gradient:
+        """In memory of its own, with one user."""
         self._nbytes.append(nbytes)
         self.nbytes += nbytes
-        return self.shared(len(self._nbytes) - 1)
+        return self.shared(_Gradient(len(self._nbytes) - 1), is_view)
 
-    def shared(self, memory: int) -> int:
-        """The same memory with one more user."""
-        self._users[memory] += 1
-        return memory
+    def shared(self, one: _Gradient, is_view: bool) -> _Gradient:
+        """Another in the same memory, which has one more user."""
+        self._users[one.memory] += 1
+        return _Gradient(one.memory, is_view or one.is_view)
 
-    def drop(self, memory: int) -> None:
+    def drop(self, gradient: _Gradient) -> None:
         """One user less."""
-        self._users[memory] -= 1
-        if not self._users[memory]:
-            self.nbytes -= self._nbytes[memory]
+        self._users[gradient.memory] -= 1
+        if not self._users[gradient.memory]:
+            self.nbytes -= self._nbytes[gradient.memory]
 
-    def take(self, form: Form) -> int | None:
+    def take(self, form: Form) -> _Gradient | None:
         """What has arrived for a tensor."""
         return self._at.pop(form, None)
 
-    def give(self, form: Form, memory: int, nbytes: int) -> int:
+    def give(self, form: Form, gradient: _Gradient, nbytes: int) -> int:
         """Add to what has arrived; the bytes in use meanwhile."""
         if form not in self._at:
-            self._at[form] = memory
+            self._at[form] = gradient
             return self.nbytes
         there = self._at[form]
-        if self._users[there] == 1:
+        if self._users[there.memory] == 1 and not there.is_view:
             most = self.nbytes
         else:
             self._at[form] = self.new(nbytes)
             most = self.nbytes
             self.drop(there)
-        self.drop(memory)
+        self.drop(gradient)
         return most
 
 
@@ -142,67 +150,75 @@ class _Walk:
         gradients, forms = self._gradients, self._keeps.shardings[node.name]
         outputs = zip((t.name for t in node.outputs), forms.outputs, strict=True)
         arrived = [gradients.take(form) for form in outputs]
-        made: dict[Form, int] = {}
-        if any(memory is not None for memory in arrived):
+        made: dict[Form, _Gradient] = {}
+        if any(gradient is not None for gradient in arrived):
             made = self._made(node, arrived)
         level = self._gathered.nbytes(place) + self._held + gradients.nbytes
         level += self._lives.within(place).backward_nbytes
-        for memory in arrived:
-            if memory is not None:
-                gradients.drop(memory)
+        for gradient in arrived:
+            if gradient is not None:
+                gradients.drop(gradient)
         self._held -= self._goes.pop(place, 0)
         return max(level, self._gathered.still(place) + self._hand_on(made, place))
 
-    def _hand_on(self, made: Mapping[Form, int], place: int) -> int:
+    def _hand_on(self, made: Mapping[Form, _Gradient], place: int) -> int:
         """The gradients of what an operator reads, through conversions, to parameters."""
         level = 0
-        for form, memory in made.items():
-            level = max(level, self._give(form, memory))
+        for form, gradient in made.items():
+            level = max(level, self._give(form, gradient))
+        converted = {
+            (c.tensor, c.source) for each in self._converted[place] for c in each.conversions
+        }
+        self._settle(form for form in self._read_first[place] if form not in converted)
         for collective in self._converted[place]:
             level = max(level, self._convert(collective))
-        for form in self._read_first[place]:
-            arrived = self._gradients.take(form)
-            if arrived is not None:
-                self._gradients.drop(arrived)  # added to the parameter's
-                self._settled += self._awaited.get(form, 0)
+        self._settle(self._read_first[place])
         return level
 
-    def _made(self, node: Node, arrived: list[int | None]) -> dict[Form, int]:
-        """The memory of the gradients of an operator's operands."""
-        passes = self._keeps.saved.get(node.name, SAVES_NOTHING).passes or (None,) * len(
-            node.operands
-        )
+    def _settle(self, forms: Iterable[Form]) -> None:
+        """Gradients that are there for parameters are added to theirs, before anything else is done."""
+        for form in forms:
+            arrived = self._gradients.take(form)
+            if arrived is not None:
+                self._gradients.drop(arrived)
+                self._settled += self._awaited.get(form, 0)
+
+    def _made(self, node: Node, arrived: list[_Gradient | None]) -> dict[Form, _Gradient]:
+        """The gradients of an operator's operands."""
+        saved = self._keeps.saved.get(node.name, SAVES_NOTHING)
+        passes = saved.passes or (None,) * len(node.operands)
         forms = zip(node.operands, self._keeps.shardings[node.name].inputs, strict=True)
-        made: dict[Form, int] = {}
-        for form, source in zip(forms, passes, strict=True):
+        made: dict[Form, _Gradient] = {}
+        for place, (form, source) in enumerate(zip(forms, passes, strict=True)):
             if form in made or not self._graph.tensors[form[0]].differentiable:
                 continue
-            memory = None if source is None else arrived[source]
+            one = None if source is None else arrived[source]
+            is_view = place in saved.views
             made[form] = (
-                self._gradients.new(self._nbytes(form))
-                if memory is None
-                else self._gradients.shared(memory)
+                self._gradients.new(self._nbytes(form), is_view)
+                if one is None
+                else self._gradients.shared(one, is_view)
             )
         return made
 
-    def _give(self, form: Form, memory: int) -> int:
-        return self._held + self._gradients.give(form, memory, self._nbytes(form))
+    def _give(self, form: Form, gradient: _Gradient) -> int:
+        return self._held + self._gradients.give(form, gradient, self._nbytes(form))
 
     def _convert(self, collective: Carried) -> int:
         """From the gradients of what conversions made to those of what it was made of."""
         taken = [(c, self._gradients.take(made_by(c))) for c in collective.conversions]
-        arrived = [(c, memory) for c, memory in taken if memory is not None]
+        arrived = [(c, gradient) for c, gradient in taken if gradient is not None]
         if not arrived:
             return 0
         if len(taken) == 1 and moves_nothing(arrived[0][0]):
-            conversion, memory = arrived[0]
-            return self._give((conversion.tensor, conversion.source), memory)
+            conversion, gradient = arrived[0]
+            return self._give((conversion.tensor, conversion.source), gradient)
         sources = [(c.tensor, c.source) for c, _ in arrived]
         made = [(source, self._gradients.new(self._nbytes(source))) for source in sources]
-        level = self._held + self._gradients.nbytes + collective.reduce_nbytes
-        for _, memory in arrived:
-            self._gradients.drop(memory)
-        return max(level, *(self._give(source, memory) for source, memory in made))
+        level = self._held + self._gradients.nbytes + collective.backward_nbytes
+        for _, gradient in arrived:
+            self._gradients.drop(gradient)
+        return max(level, *(self._give(source, gradient) for source, gradient in made))
 
     @cached_property
     def _converted(self) -> Mapping[int, list[Carried]]:

@@ -33,7 +33,7 @@ class Gathered:
             if not chosen:
                 continue
             brought = max(asked[form][-1] for form in chosen)
-            messages[brought] = max(messages[brought], collective.gather_nbytes)
+            messages[brought] = max(messages[brought], collective.forward_nbytes)
             for form in chosen:
                 first = asked[form][0]
                 there.update(dict.fromkeys(range(first, brought + 1), lives.nbytes(form)))

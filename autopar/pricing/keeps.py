@@ -15,7 +15,7 @@ from autopar.graph import SAVES_NOTHING, Graph, Node, Saved, short
 from autopar.mesh import Mesh
 from autopar.placement import S
 from autopar.plans.plan import Conversion, OpSharding
-from autopar.pricing.operators import VIEWS, local_nbytes, split
+from autopar.pricing.operators import VIEWS, extra_nbytes, local_nbytes, split
 from autopar.pricing.recomputed import NOTHING, Again, Form
 
 SURE_VIEWS = VIEWS - {"view", "reshape", "flatten"}
@@ -163,7 +163,8 @@ class Keeps:
 
     def extra_nbytes(self, node: Node) -> int:
         """Of one rank: what an operator saves that is none of its operands and outputs."""
-        return self._part(node, self.saved.get(node.name, SAVES_NOTHING).extra_nbytes)
+        saved = self.saved.get(node.name, SAVES_NOTHING)
+        return saved.extra_nbytes and extra_nbytes(saved, self.shardings[node.name], self.mesh)
 
     def cached_nbytes(self, node: Node) -> int:
         """Of one rank: what selective recomputation keeps inside of an operator."""

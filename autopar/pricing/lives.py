@@ -236,7 +236,7 @@ class Lives:
             form = made_by(collective.conversions[0])
             if form in self._first:
                 place = self._first[form]
-                found[place] = max(found[place], collective.gather_nbytes)
+                found[place] = max(found[place], collective.forward_nbytes)
         return found
 
     def forward_nbytes(self, place: int) -> int:

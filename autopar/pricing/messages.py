@@ -1,7 +1,9 @@
 """What is converted in one collective, and the memory that its messages take beside what is made.
 
-Where the dim that is split leads, parts are gathered into the tensor that they make, elsewhere into one
-more.  Gradients of a block are copied into one message, unless that is larger than a bucket.
+Where the dim that is split leads, parts are gathered into the tensor that they make, and scattered from
+the one that is summed; elsewhere there is one more.  What is exchanged is copied into parts that are
+sent, and arrives in others.  Gradients of a block are copied into one message, unless that is larger
+than a bucket.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from autopar.buckets import NBYTES
 from autopar.graph import ITEMSIZE, Graph
 from autopar.grouping import groups, is_gather
 from autopar.mesh import Mesh
-from autopar.placement import R, S, Sharding
+from autopar.placement import I, P, R, S, Sharding
 from autopar.plans.plan import Conversion, reduction_dtype
 from autopar.pricing.operators import local_nbytes
 
@@ -25,9 +27,9 @@ class Carried:
     """Conversions that one collective carries: several weights', or a single one."""
 
     conversions: tuple[Conversion, ...]
-    gather_nbytes: int
+    forward_nbytes: int
     """Of messages in the forward, or where it is gathered again."""
-    reduce_nbytes: int
+    backward_nbytes: int
     """Of messages in the backward."""
 
 
@@ -61,34 +63,49 @@ class _Messages:
     precision: str
 
     def of(self, conversions: tuple[Conversion, ...]) -> Carried:
-        """Bytes of one rank; what does not gather takes none."""
-        gathers = [c for c in conversions if is_gather(c.source[c.axis], c.target[c.axis])]
-        apart = sum(self._nbytes(c) for c in gathers if not self._leads(c))
-        reduced = [c for c in gathers if c.target[c.axis] is R]
+        """Bytes of one rank."""
+        first = conversions[0]
+        if not is_gather(first.source[first.axis], first.target[first.axis]):
+            return Carried(conversions, *self._of_other(first))
+        apart = sum(self._nbytes(c, c.target) for c in conversions if not self._leads(c))
+        reduced = [c for c in conversions if c.target[c.axis] is R]
         copied = sum(map(self._reduced_nbytes, reduced))
         if len(reduced) == 1 or copied > NBYTES:
             copied = sum(self._reduced_nbytes(c) for c in reduced if not self._is_ready(c))
         return Carried(conversions, apart, copied)
 
+    def _of_other(self, c: Conversion) -> tuple[int, int]:
+        """Forward and backward of what does not gather: an exchange, or what is scattered."""
+        source, target = c.source[c.axis], c.target[c.axis]
+        if not isinstance(target, S):
+            return 0, 0
+        if isinstance(source, S):
+            exchanged = 2 * self._nbytes(c, c.target)
+            return exchanged, exchanged
+        whole = 0 if self._leads(c) else self._nbytes(c, c.source)
+        return (whole if source is P else 0), (whole if source in (P, I) else 0)
+
     def _leads(self, c: Conversion) -> bool:
-        """Whether parts, rank by rank, are what is made of them."""
-        source = c.source.local(c.axis, self.mesh)
-        assert isinstance(source, S)
-        shape = c.target.local_shape(self.graph.tensors[c.tensor].shape, self.mesh)
-        return math.prod(shape[: source.dim]) * source.of == 1
+        """Whether parts, rank by rank, are the whole that they make."""
+        part, whole = c.source.local(c.axis, self.mesh), c.target
+        if not isinstance(part, S):
+            part, whole = c.target.local(c.axis, self.mesh), c.source
+        assert isinstance(part, S)
+        shape = whole.local_shape(self.graph.tensors[c.tensor].shape, self.mesh)
+        return math.prod(shape[: part.dim]) * part.of == 1
 
     def _is_ready(self, c: Conversion) -> bool:
         """Whether its gradient can be summed where it is."""
         return self._leads(c) and self._reduction(c) is None
 
-    def _nbytes(self, c: Conversion) -> int:
-        return local_nbytes(self.graph.tensors[c.tensor], c.target, self.mesh)
+    def _nbytes(self, c: Conversion, form: Sharding) -> int:
+        return local_nbytes(self.graph.tensors[c.tensor], form, self.mesh)
 
     def _reduced_nbytes(self, c: Conversion) -> int:
         """In the dtype in which gradients are summed."""
         reduction, tensor = self._reduction(c), self.graph.tensors[c.tensor]
         wide = tensor.itemsize if reduction is None else ITEMSIZE[reduction]
-        return self._nbytes(c) // tensor.itemsize * wide
+        return self._nbytes(c, c.target) // tensor.itemsize * wide
 
     def _reduction(self, c: Conversion) -> str | None:
         return reduction_dtype(c.tensor, self.graph, self.precision)

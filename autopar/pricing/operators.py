@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from autopar.graph import Graph, Node, Tensor, short
+from autopar.graph import Graph, Node, Saved, Tensor, short
 from autopar.mesh import Mesh
 from autopar.placement import S, Sharding
 from autopar.plans.plan import OpSharding
@@ -55,9 +55,21 @@ def local_nbytes(tensor: Tensor, sharding: Sharding, mesh: Mesh) -> int:
 
 def split(sharding: OpSharding, mesh: Mesh) -> int:
     """Among how many ranks the operator's work is divided."""
-    forms = (*sharding.inputs, *sharding.outputs)
+    return _among((*sharding.inputs, *sharding.outputs), mesh)
+
+
+def _among(forms: Sequence[Sharding], mesh: Mesh) -> int:
     axes = [a for a in range(len(mesh)) if any(isinstance(form[a], S) for form in forms)]
     return math.prod(mesh.sizes[a] for a in axes)
+
+
+def extra_nbytes(saved: Saved, sharding: OpSharding, mesh: Mesh) -> int:
+    """Of one rank: what an operator saves that is none of its operands and outputs."""
+    alike = sum(nbytes for _, nbytes in saved.like)
+    divided = (saved.extra_nbytes - alike) // split(sharding, mesh)
+    return divided + sum(
+        nbytes // _among([sharding.inputs[place]], mesh) for place, nbytes in saved.like
+    )
 
 
 @dataclass(frozen=True, slots=True)

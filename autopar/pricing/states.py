@@ -13,7 +13,7 @@ from autopar.plans.plan import OpSharding
 from autopar.pricing.covering import covering
 from autopar.pricing.gradients import fresh_nbytes, full_gradients
 from autopar.pricing.once import Once, looks
-from autopar.pricing.operators import local_nbytes, operator_seconds, split
+from autopar.pricing.operators import extra_nbytes, local_nbytes, operator_seconds, split
 from autopar.pricing.parameters import (
     Travelling,
     storage_nbytes,
@@ -78,12 +78,12 @@ class StateCosts:
         options = self.candidates.operators[node.name]
         operands = tuple(self.graph.tensors[name] for name in node.operands)
         tensors = (*operands, *node.outputs)
-        mesh, extra = self.prices.mesh, self._saved(node).extra_nbytes
+        mesh, saved = self.prices.mesh, self._saved(node)
 
         def priced() -> Costs:
             spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
             nbytes = [
-                self._extra_nbytes(node, o)
+                extra_nbytes(saved, o, mesh)
                 + sum(local_nbytes(tensors[i], (*o.inputs, *o.outputs)[i], mesh) for i in kept)
                 for o in options
             ]
@@ -97,7 +97,12 @@ class StateCosts:
             "operator",
             options,
             rule_of(node, self.graph),
-            also=(kept, extra, self.graph.adding.get(node.name), self._covering(node)),
+            also=(
+                kept,
+                (saved.extra_nbytes, saved.like),
+                self.graph.adding.get(node.name),
+                self._covering(node),
+            ),
         )
 
     def of_recomputation(self, node: Node, nbytes: Array) -> Costs:
@@ -158,11 +163,6 @@ class StateCosts:
         results = ((node.outputs[place], option.outputs[place]) for place in saved.cached)
         inside = saved.cached_nbytes // split(option, mesh)
         return inside + sum(local_nbytes(tensor, form, mesh) for tensor, form in results)
-
-    def _extra_nbytes(self, node: Node, option: OpSharding) -> int:
-        """What the operator keeps besides operands and results: a mask, statistics."""
-        extra = self._saved(node).extra_nbytes
-        return extra // split(option, self.prices.mesh)
 
     def _saved(self, node: Node) -> Saved:
         return self.saved.get(node.name, SAVES_NOTHING)

@@ -177,11 +177,21 @@ class _Line:
         return replace(
             one,
             extra_nbytes=self.number(one.extra_nbytes, two.extra_nbytes),
+            like=self.like(one.like, two.like),
             cached_nbytes=self.number(one.cached_nbytes, two.cached_nbytes),
             forward_nbytes=self.about(one.forward_nbytes, two.forward_nbytes),
             backward_nbytes=self.about(one.backward_nbytes, two.backward_nbytes),
             spare=tuple(itertools.starmap(self.about, _pairs(one.spare, two.spare))),
         )
+
+    def like(
+        self, one: tuple[tuple[int, int], ...], two: tuple[tuple[int, int], ...]
+    ) -> tuple[tuple[int, int], ...]:
+        """Bytes of what is shaped as the same operands."""
+        if [place for place, _ in one] != [place for place, _ in two]:
+            raise NotLinear
+        pairs = zip(one, two, strict=True)
+        return tuple((place, self.number(few, many)) for (place, few), (_, many) in pairs)
 
 
 def graph_between(one: tuple[int, Graph], two: tuple[int, Graph], samples: int) -> Graph:
