@@ -149,6 +149,13 @@ class Step:
             if work is not None and (differentiable or direction == "forward")
         )
 
+    @property
+    def hands_on_gradient(self) -> bool:
+        """Whether what it makes and what it is made of have one gradient: the backward does nothing."""
+        ends = _kind(self.source[self.axis]), _kind(self.target[self.axis])
+        nothing = (None, None)
+        return _TABLE.get(ends, nothing)[1] is None and _LOCAL.get(ends, nothing)[1] is None
+
     def _counts(self, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int]:
         """Elements on one rank, of the smaller of the two forms and of the larger."""
         before, after = self.source.local_shape(shape, mesh), self.target.local_shape(shape, mesh)

@@ -199,10 +199,18 @@ class _Storages:
         return tuple(found)
 
     def like(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
-        """Of what was not taken out: bytes of what has a tensor's shape, and which one's."""
-        places = {tensor.shape: place for place, tensor in reversed([*enumerate(tensors)])}
-        shapes = ((self._alive[key].shape, nbytes) for key, nbytes in self._nbytes.items())
-        return tuple((places[shape], nbytes) for shape, nbytes in shapes if shape in places)
+        """Of what was not taken out: bytes of what is as one of the tensors, and of which.
+
+        A mask in another dtype has the tensor's shape, a copy may be laid out as a matrix.
+        """
+        backwards = [*enumerate(tensors)][::-1]
+        shaped = {tensor.shape: place for place, tensor in backwards}
+        sized = {tensor.numel() * tensor.itemsize: place for place, tensor in backwards}
+        found = (
+            (shaped.get(self._alive[key].shape, sized.get(nbytes)), nbytes)
+            for key, nbytes in self._nbytes.items()
+        )
+        return tuple((place, nbytes) for place, nbytes in found if place is not None)
 
     @property
     def nbytes(self) -> int:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autopar.graph import SAVES_NOTHING, Node
 from autopar.leaving import leaving
 from autopar.pricing.gathered import Gathered
-from autopar.pricing.keeps import moves_nothing
 from autopar.pricing.lives import Lives
 from autopar.pricing.messages import Carried, made_by
 from autopar.pricing.recomputed import Form
@@ -210,9 +209,9 @@ class _Walk:
         arrived = [(c, gradient) for c, gradient in taken if gradient is not None]
         if not arrived:
             return 0
-        if len(taken) == 1 and moves_nothing(arrived[0][0]):
+        if len(taken) == 1 and arrived[0][0].step.hands_on_gradient:
             conversion, gradient = arrived[0]
-            return self._give((conversion.tensor, conversion.source), gradient)
+            return self._give((conversion.tensor, conversion.source), replace(gradient, is_view=True))
         sources = [(c.tensor, c.source) for c, _ in arrived]
         made = [(source, self._gradients.new(self._nbytes(source))) for source in sources]
         level = self._held + self._gradients.nbytes + collective.backward_nbytes
