@@ -316,7 +316,18 @@ class Lives:
         """Whether two functions are turns of a loop: equal blocks with nothing said between them."""
         if not block or following != block + 1:
             return False
+        if self._steps_in[block] != self._steps_in[following]:
+            return False
         return self._looks(self._places[block]) == self._looks(self._places[following])
+
+    @cached_property
+    def _steps_in(self) -> Mapping[int, list[tuple[Sharding, Sharding]]]:
+        """Of every function: what its statements convert; what is made outside all blocks is outside."""
+        found: defaultdict[int, list[tuple[Sharding, Sharding]]] = defaultdict(list)
+        for place, c in self.converted:
+            if c.tensor not in self._hubs:
+                found[self._function[place]].append((c.source, c.target))
+        return found
 
     @cached_property
     def _places(self) -> Mapping[int, list[int]]:
