@@ -78,12 +78,16 @@ def _ring_seconds(kind: str, nbytes: float, ranks: int, link: Link) -> float:
 
 def ring_terms(kind: str, nbytes: float, ranks: int) -> tuple[int, float]:
     """What the ring algorithm charges: messages one after the other, and bytes sent, per rank."""
-    if kind not in _RING:
-        raise CostModelError(f"Unknown collective {kind!r}; known are {', '.join(_RING)}.")
+    _check_kind(kind)
     if not ranks >= 1 or ranks % 1:
         raise CostModelError(f"A {kind} among {ranks} ranks makes no sense.")
     messages, share = _RING[kind]
     return messages(ranks), share(ranks) * nbytes
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in _RING:
+        raise CostModelError(f"Unknown collective {kind!r}; known are {', '.join(_RING)}.")
 
 
 def lateness(ranks: int) -> float:
@@ -97,7 +101,8 @@ def lateness(ranks: int) -> float:
 
 
 def _latest(ranks: int) -> float:
-    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+    # By symmetry: the chance that it is later than nearly all others is close to one, where digits end.
+    return -NormalDist().inv_cdf(0.625 / (ranks + 0.25))
 
 
 def axis_link(
@@ -116,6 +121,7 @@ def axis_link(
     sends to all ranks but those inside, and so are the messages with the longer latency.
     What was measured of the ranks inside says what the axis takes at least.
     """
+    _check_kind(kind)
     check_count("The ranks from one to the next of the axis", stride)
     check_count("The ranks of the axis", size)
     narrowest, _ = hardware.borders[0]

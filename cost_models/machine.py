@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cost_models.curves import Curve
-from cost_models.errors import ProfileError
+from cost_models.errors import CostModelError, ProfileError
 from cost_models.names import COLLECTIVES, DTYPES, KINDS, meant
 from cost_models.ranges import RANGES, SECONDS, check_count
 
@@ -144,7 +144,7 @@ class Link:
         for fit in self.fits:
             yield f"{name}.fits.bytes_per_s", fit.bytes_per_s, "positive"
             yield f"{name}.fits.latency_s", fit.latency_s, SECONDS
-            yield f"{name}.fits.ranks", fit.ranks, "positive"
+            yield f"{name}.fits.ranks", fit.ranks, "two or more"
             yield f"{name}.fits.host_ranks", fit.host_ranks, "zero or more"
             yield f"{name}.fits.error", fit.error, "zero or more"
             before = (0.0, 0.0)
@@ -174,16 +174,21 @@ class Link:
         """Bytes per second of each of so many ranks of a host, or of a rack, that send at the same time.
 
         What joins hosts may be shared, such as the uplink of a rack: few ranks have more of it each.
+        Raises `CostModelError` unless the ranks are a whole number of 1 or more.
         """
+        check_count("The ranks that send", ranks)
         return max(self.bytes_per_s, self.alone_bytes_per_s / ranks)
 
     def sending(self, nbytes: float, ranks: int) -> float:
         """Seconds for which a message occupies the link beside its latency, where so many ranks send.
 
         Messages that were measured count by their size: a rate is that of the largest, and what limits a
-        link may let as many bytes through at once as a short message has.
+        link may let as many bytes through at once as a short message has.  Raises `CostModelError` where
+        bytes are negative or no number, or the ranks no whole number of 1 or more.
         """
         rate = self.among(ranks)
+        if not nbytes >= 0:
+            raise CostModelError(f"A message of {nbytes} bytes makes no sense.")
         fit = next((fit for fit in self.fits if fit.collective == "send"), None)
         if fit is None:
             return nbytes / rate

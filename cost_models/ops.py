@@ -88,7 +88,7 @@ def gradient_seconds(nbytes: float, device: Device) -> float:
 
 def scattered_seconds(nbytes: float, device: Device, count: int = 1) -> float:
     """The same of so many weights' gradients in a message of so many bytes that scatters them."""
-    _check_amount("gradients", count)
+    _check_whole("gradients", count)
     calls = 1 + SCATTER_CALLS if device.kind == "cpu" else 1
     return message_copy_seconds(nbytes, device) + (calls * count - 1) * device.launch_s
 
@@ -117,7 +117,7 @@ def split_seconds(products: int, device: Device) -> float:
     The products themselves are the same, whenever they are made, and what Python does beside is hidden
     where kernels are queued: on all devices but CPUs.
     """
-    _check_amount("products", products)
+    _check_whole("products", products)
     return products * SPLIT_CALLS * device.launch_s if device.kind == "cpu" else 0.0
 
 
@@ -126,7 +126,7 @@ def messages_seconds(count: int, device: Device) -> float:
 
     Devices that have kernels for it spend none of their own time.
     """
-    _check_amount("messages", count)
+    _check_whole("messages", count)
     return count * MESSAGE_CALLS * device.launch_s if device.kind == "cpu" else 0.0
 
 
@@ -141,6 +141,12 @@ def _peak(dtype: str, device: Device) -> float:
 def _check_amount(what: str, amount: float) -> None:
     if not amount >= 0:
         raise CostModelError(f"There cannot be {amount} {what}.")
+
+
+def _check_whole(what: str, count: float) -> None:
+    _check_amount(what, count)
+    if count % 1:
+        raise CostModelError(f"There cannot be {count} {what}: they are whole.")
 
 
 def _memory_seconds(nbytes: float, device: Device) -> float:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from cost_models.curves import Direction
 from cost_models.errors import CostModelError
+from cost_models.names import DTYPES
+from cost_models.ranges import RANGES, TAKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +86,31 @@ class Timed:
 
     def check(self) -> None:
         """Raise `CostModelError` unless every figure is a number that can be, and every name a text."""
-        for key, value, least in self._figures():
-            if not (isinstance(value, int | float) and math.isfinite(value) and value >= least):
-                wanted = "a positive number" if least else "a number of zero or more"
-                raise CostModelError(f"{key} of {self.call.text!r} is {value!r}, not {wanted}.")
         call = self.call
+        for key, value, wanted in self._figures():
+            is_number = isinstance(value, int | float) and math.isfinite(value)
+            if not (is_number and RANGES[wanted](value)):
+                raise CostModelError(f"{key} of {call.text!r} is {value!r}, not {wanted}.")
+        if not (isinstance(self.rows, int) and self.rows >= 1):
+            raise CostModelError(f"rows of {call.text!r} is {self.rows!r}, not 1 or more.")
         for name in (call.op, call.text, call.family, call.forward.dtype, self.date):
             if not isinstance(name, str):
                 raise CostModelError(f"{call.text!r} has {name!r} where a text belongs.")
+        if call.forward.dtype not in DTYPES:
+            raise CostModelError(
+                f"{call.text!r} has {call.forward.dtype!r}, which is no dtype of torch's."
+            )
 
-    def _figures(self) -> Iterator[tuple[str, object, float]]:
-        """What they are called, and the least that they may be."""
+    def _figures(self) -> Iterator[tuple[str, Any, str]]:
+        """What they are called, and the range that they must be in."""
         call = self.call
         for way, work, took in (
             ("forward", call.forward, self.forward),
             ("backward", call.backward, self.backward),
         ):
             if work is not None:
-                yield f"{way} flops", work.flops, 0.0
-                yield f"{way} bytes", work.nbytes, 0.0
+                yield f"{way} flops", work.flops, "zero or more"
+                yield f"{way} bytes", work.nbytes, "zero or more"
             if took is not None:
-                yield f"{way} seconds", took.seconds, math.ulp(0.0)
-                yield f"{way} spread", took.spread, 0.0
+                yield f"{way} seconds", took.seconds, TAKEN
+                yield f"{way} spread", took.spread, "zero or more"

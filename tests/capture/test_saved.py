@@ -49,6 +49,39 @@ def test_an_operator_that_lays_its_operand_out_anew_keeps_a_copy() -> None:
     assert 0 in flat.operands and flat.copied == ()
 
 
+def test_what_is_kept_as_an_operand_is_told() -> None:
+    """A mask becomes numbers in its own shape; a transposed operand of a linear map a matrix."""
+
+    def body(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        heads = m.linear(x).view(2, 4, 2, 2).transpose(1, 2)  # type: ignore[operator]
+        mask = torch.ones(2, 1, 4, 4, dtype=torch.bool)
+        mixed = F.scaled_dot_product_attention(heads, heads + 1, heads * 2, mask)
+        return m.linear(mixed.transpose(1, 2).flatten(2).transpose(0, 1)).sum()  # type: ignore[operator]
+
+    model, inputs = small(body)
+    graph = capture(model, inputs)
+    kept = saved(graph)
+    attention = next(n for n in graph.nodes if short(n.op) == "scaled_dot_product_attention")
+    mask = graph.tensors[attention.operands[3]]
+    assert kept[attention.name].like == ((3, 8 * mask.nbytes),)
+    last = [node for node in graph.nodes if short(node.op) == "linear"][-1]
+    assert kept[last.name].like == ((0, graph.tensors[last.operands[0]].nbytes),)
+
+
+def test_a_gradient_that_is_a_view_is_told() -> None:
+    """That of a linear map's weight is a product turned round; that of a sum is what came in."""
+
+    def body(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        made = m.linear(x)  # type: ignore[operator]
+        return torch.relu(made + made.exp()).sum()
+
+    model, inputs = small(body)
+    graph = capture(model, inputs)
+    views = {short(node.op): saved(graph)[node.name].views for node in graph.nodes if node.operands}
+    assert 1 in views["linear"]
+    assert views["add"] == views["relu"] == views["exp"] == ()
+
+
 def test_a_gpu_keeps_a_mask_of_dropout() -> None:
     """One byte per element; the CPU keeps the factors, as wide as the input."""
 

@@ -38,6 +38,7 @@ def unstarted(monkeypatch: pytest.MonkeyPatch) -> None:
         ((GOOD, "--mesh", "2", "--preset", "nope"), "no preset 'nope'"),
         ((GOOD, "--mesh", "2", "--hardware", "h100"), "this machine has none"),
         ((GOOD, "--mesh", "2", "--database", "nope.sqlite"), "no profile database nope.sqlite"),
+        ((f"{FACTORIES}:untrained", "--mesh", "2"), "MLP has no parameter with requires_grad"),
         ((GOOD, "--mesh", "100x100"), "A mesh of 10000 devices takes 10000 processes"),
     ],
 )

@@ -222,17 +222,20 @@ def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("forward_s = -1", "forward seconds of 'mm 64' is -1.0, not a positive number"),
-        ("forward_s = 0", "forward seconds of 'mm 64' is 0.0, not a positive number"),
+        ("forward_s = -1", "forward seconds of 'mm 64' is -1.0, not more than zero seconds"),
+        ("forward_s = 0", "forward seconds of 'mm 64' is 0.0, not more than zero seconds"),
         ("forward_s = 'abc'", "forward seconds of 'mm 64' is 'abc'"),
         ("forward_s = 9e999", "forward seconds of 'mm 64' is inf"),
         ("backward_s = -5", "backward seconds of 'mm 64' is -5.0"),
         (
             "backward_spread = NULL",
-            "backward spread of 'mm 64' is None, not a number of zero or more",
+            "backward spread of 'mm 64' is None, not zero or more",
         ),
         ("forward_spread = -1", "forward spread of 'mm 64' is -1.0"),
         ("backward_nbytes = NULL", "backward bytes of 'mm 64' is None"),
+        ("forward_s = 1e300", "forward seconds of 'mm 64' is 1e\\+300, not more than zero seconds"),
+        ("dtype = 'bf17'", "'mm 64' has 'bf17', which is no dtype"),
+        ("\"rows\" = 'many'", "rows of 'mm 64' is 'many', not 1 or more"),
         ("flops = x'00'", r"forward flops of 'mm 64' is b'\\x00'"),
         ("op = x'00'", r"'mm 64' has b'\\x00' where a text belongs"),
     ],

@@ -125,16 +125,15 @@ def test_a_plans_peak_is_what_a_step_has_in_use(
     assert backward == pytest.approx(found.backward, rel=NEAR)
 
 
-OWN = [name for name in heavy.ALL if name != "heavy.shared"]
-"""Their blocks have weights of their own; of shared ones a peak is up to 2.2 % higher than said."""
-
-
 @pytest.mark.parametrize("keeps", [True, False], ids=["kept", "dropped"])
 @pytest.mark.parametrize(
     ("name", "preset", "recompute"),
     daily(
         [
-            *itertools.product(OWN, ["ddp", "zero2", "fsdp"], ["none"]),
+            *itertools.product(
+                heavy.ALL, ["ddp", "zero2", "fsdp", "megatron", "megatron_sp"], ["none"]
+            ),
+            *itertools.product(["bert", "gpt2"], ["megatron", "megatron_sp"], ["none"]),
             *itertools.product(["heavy.mixer", "heavy.encoder"], ["zero2", "fsdp"], ["full"]),
             *itertools.product(["heavy.shared"], ["zero2", "fsdp"], ["selective", "full"]),
         ],
@@ -144,6 +143,11 @@ OWN = [name for name in heavy.ALL if name != "heavy.shared"]
             ("heavy.buffered", "ddp", "none"),
             ("heavy.buffered", "fsdp", "none"),
             ("heavy.pairs", "fsdp", "none"),
+            ("heavy.shared", "fsdp", "none"),
+            ("heavy.shared", "megatron_sp", "none"),
+            ("heavy.mixer", "megatron", "none"),
+            ("heavy.encoder", "megatron", "none"),
+            ("bert", "megatron_sp", "none"),
             ("heavy.encoder", "fsdp", "full"),
             ("heavy.shared", "fsdp", "selective"),
         ],
