@@ -40,9 +40,9 @@ words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 @st.composite
 def links(draw: st.DrawFn) -> Link:
     kinds = st.sampled_from(["all_reduce", "all_gather", "send"])
-    counts = st.integers(min_value=1, max_value=99)
+    ranks, busy = st.integers(2, 99), st.integers(1, 99)
     fits = st.lists(
-        st.builds(Fit, kinds, counts, fraction, positive, counts, fraction),
+        st.builds(Fit, kinds, ranks, fraction, positive, busy, fraction),
         max_size=2,
         unique_by=lambda fit: (fit.collective, fit.ranks, fit.host_ranks),
     )
