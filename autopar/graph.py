@@ -175,8 +175,8 @@ class Saved:
     """What autograd keeps of one node for its backward: which operands, which outputs, what else.
 
     `extra_nbytes` counts storages that are neither (statistics, scores) on the whole, unsplit node;
-    `like` has those of them that are split as an operand is (a copy, a mask in another dtype): its place,
-    and bytes.
+    `like` has those of them that are split as an operand is (a copy, a mask in another dtype): its
+    place, and bytes.
     `copied` are those of the operands of which it keeps a copy where they do not lie in row-major order.
     `forward_nbytes` and `backward_nbytes` are made and let go again while it runs.
     `shares` says of each output in which operand's storage it lies, `passes` of each operand in which

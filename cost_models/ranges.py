@@ -28,7 +28,7 @@ RANGES: Mapping[str, Callable[[float], bool]] = MappingProxyType(
 
 
 def check_count(what: str, number: float) -> None:
-    """Raise `CostModelError` unless it is a whole number of 1 or more, and no more than machines have."""
+    """Raise `CostModelError` unless it is a whole number of 1 or more that a machine can have."""
     if not number >= 1 or number % 1:
         raise CostModelError(f"{what} are {number}, not a whole number of 1 or more.")
     if number > MOST:

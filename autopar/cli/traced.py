@@ -103,7 +103,7 @@ def _loaded(model: str, batch: int | None, sequence: int | None) -> tuple[Any, A
     loaded = built(model, batch, sequence)
     if not any(parameter.requires_grad for parameter in loaded.model.parameters()):
         raise InputError(
-            f"{type(loaded.model).__name__} has no parameter with requires_grad: --run traces steps that "
-            "train. Leave some parameters unfrozen, or leave --run out to time the operators alone."
+            f"{type(loaded.model).__name__} has no parameter with requires_grad: --run traces steps "
+            "that train. Leave some parameters unfrozen, or leave --run out to time the operators alone."
         )
     return loaded.model, loaded.inputs, loaded.loss

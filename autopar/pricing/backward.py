@@ -211,7 +211,9 @@ class _Walk:
             return 0
         if len(taken) == 1 and arrived[0][0].step.hands_on_gradient:
             conversion, gradient = arrived[0]
-            return self._give((conversion.tensor, conversion.source), replace(gradient, is_view=True))
+            return self._give(
+                (conversion.tensor, conversion.source), replace(gradient, is_view=True)
+            )
         sources = [(c.tensor, c.source) for c, _ in arrived]
         made = [(source, self._gradients.new(self._nbytes(source))) for source in sources]
         level = self._held + self._gradients.nbytes + collective.backward_nbytes

@@ -13,7 +13,6 @@ from cost_models.errors import CostModelError
 from cost_models.hardware import load
 from cost_models.ops import messages_seconds, op_seconds, scattered_seconds, split_seconds
 
-
 EULER = 0.5772156649
 """The mean of Gumbel's distribution."""
 
@@ -71,5 +70,5 @@ def test_what_is_counted_is_whole() -> None:
         lambda: messages_seconds(1.5, device),  # type: ignore[arg-type]
         lambda: scattered_seconds(8.0, device, 1.5),  # type: ignore[arg-type]
     ):
-        with pytest.raises(CostModelError, match="There cannot be 1.5 .*: they are whole"):
+        with pytest.raises(CostModelError, match=r"There cannot be 1\.5 .*: they are whole"):
             ask()
