@@ -17,7 +17,7 @@ from autopar.mesh import Mesh
 from autopar.placement import Sharding
 from autopar.plans.plan import Choice, Conversion, ParameterPlan, Plan, reduction_dtype
 from autopar.pricing.parameters import exchanges
-from autopar.pricing.prices import is_sum, regathered
+from autopar.pricing.prices import is_sum, regathered, widened
 from autopar.pricing.recomputed import Again, again
 from autopar.rules import variant_traffic
 
@@ -225,9 +225,8 @@ def collectives(
     step = conversion.step
     wide = reduction_dtype(conversion.tensor, graph, precision)
     factor = 1 if wide is None else ITEMSIZE[wide] // tensor.itemsize
-    for part in step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable):
-        summed = part.direction == "backward" and part.collective != "all_gather"
-        yield replace(part, nbytes=part.nbytes * factor) if summed else part
+    traffic = step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
+    yield from widened(traffic, factor)
     if conversion.regather:
         yield from regathered(step, tensor, mesh)
 

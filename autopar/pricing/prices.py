@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -187,10 +187,8 @@ class Prices:
 
     def reduced(self, step: Step, tensor: Tensor) -> Iterator[Traffic]:
         """The collectives of a parameter's step; gradients are summed in the master's precision."""
-        wider = max(1, self.master_itemsize // tensor.itemsize)
-        for part in step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable):
-            summed = part.direction == "backward" and part.collective != "all_gather"
-            yield replace(part, nbytes=part.nbytes * wider) if summed else part
+        traffic = step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable)
+        return widened(traffic, max(1, self.master_itemsize // tensor.itemsize))
 
     def forward(self, step: Step, tensor: Tensor) -> float:
         """Seconds of the forward half of a conversion, which a recomputation repeats."""
@@ -240,6 +238,11 @@ def _seconds_of(work: Work, device: Device) -> float:
 def is_sum(part: Traffic) -> bool:
     """Whether it adds the ranks' gradients."""
     return part.direction == "backward" and part.collective in ("all_reduce", "reduce_scatter")
+
+
+def widened(parts: Iterable[Traffic], times: int) -> Iterator[Traffic]:
+    """The same where gradients are summed in a dtype so many times as wide."""
+    return (replace(part, nbytes=part.nbytes * times) if is_sum(part) else part for part in parts)
 
 
 def is_whole(part: Traffic) -> bool:
