@@ -201,11 +201,12 @@ class _Storages:
     def like(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
         """Of what was not taken out: bytes of what is as one of the tensors, and of which.
 
-        A mask in another dtype has the tensor's shape, a copy may be laid out as a matrix.
+        A mask in another dtype has the tensor's shape, a copy may be laid out as a matrix; statistics
+        of as many rows as a bias has entries are neither.
         """
         backwards = [*enumerate(tensors)][::-1]
-        shaped = {tensor.shape: place for place, tensor in backwards}
-        sized = {tensor.numel() * tensor.itemsize: place for place, tensor in backwards}
+        shaped = {x.shape: place for place, x in backwards}
+        sized = {x.numel() * x.itemsize: place for place, x in backwards if x.dim() > 1}
         found = (
             (shaped.get(self._alive[key].shape, sized.get(nbytes)), nbytes)
             for key, nbytes in self._nbytes.items()

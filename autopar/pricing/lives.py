@@ -15,6 +15,7 @@ from functools import cached_property
 
 from autopar.blocks import FEWEST, block_of, is_hub
 from autopar.graph import SAVES_NOTHING, Graph, LeafKind, Node, Saved
+from autopar.operators import bind
 from autopar.placement import Sharding
 from autopar.plans.plan import Conversion, Plan
 from autopar.pricing.keeps import Keeps
@@ -298,12 +299,16 @@ class Lives:
         return found
 
     def _looks(self, places: list[int]) -> tuple[object, ...]:
-        """What short pieces must have in common to share a class."""
-        nodes = [self.graph.nodes[place] for place in places]
-        read = self.graph.tensors
+        """What pieces must have in common to share a class: all that is written of them."""
         return tuple(
-            (n.op, *(t.shape for t in n.outputs), *(read[name].shape for name in n.operands))
-            for n in nodes
+            (
+                node.op,
+                repr(bind(node.args, _unnamed)),
+                repr([(key, bind(value, _unnamed)) for key, value in node.kwargs]),
+                tuple(tensor.shape for tensor in node.outputs),
+                self.keeps.shardings[node.name].outputs,
+            )
+            for node in (self.graph.nodes[place] for place in places)
         )
 
     @cached_property
@@ -388,6 +393,10 @@ class Lives:
     def graph(self) -> Graph:
         """What runs."""
         return self.keeps.graph
+
+
+def _unnamed(_: str) -> str:
+    return "tensor"
 
 
 def _is_said(node: Node) -> bool:
