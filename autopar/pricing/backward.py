@@ -125,8 +125,7 @@ class _Walk:
 
     def _kept(self) -> Iterator[tuple[int, int]]:
         """What the forward leaves, with the place in whose backward it goes."""
-        given = {s for s in self._lives.used if self._graph.producer[s[0]].op == "input"}
-        there = given | (self._lives.staying & self._lives.used.keys())
+        there = (self._lives.given | self._lives.staying) & self._lives.used.keys()
         # Whoever called holds the batch, the module its buffers.
         yield -1, sum(map(self._nbytes, there))
         for storage, place in self._lives.saver.items():

@@ -163,17 +163,23 @@ class Lives:
     @cached_property
     def resting(self) -> frozenset[Form]:
         """Parameters as they enter the step."""
-        return frozenset(
-            (node.outputs[0].name, self.keeps.shardings[node.name].outputs[0])
-            for node in self.graph.leaves("parameter")
-        )
+        return self._entering("parameter")
 
     @cached_property
     def staying(self) -> frozenset[Form]:
         """What the module holds besides parameters, before the step and after it."""
+        return self._entering(*HELD)
+
+    @cached_property
+    def given(self) -> frozenset[Form]:
+        """The batch as its caller has it; parts of it are the step's own."""
+        return self._entering("input")
+
+    def _entering(self, *kinds: LeafKind) -> frozenset[Form]:
+        """Leaves as they are made."""
         return frozenset(
             (node.outputs[0].name, self.keeps.shardings[node.name].outputs[0])
-            for kind in HELD
+            for kind in kinds
             for node in self.graph.leaves(kind)
         )
 
