@@ -149,10 +149,12 @@ class _Walk:
         outputs = zip((t.name for t in node.outputs), forms.outputs, strict=True)
         arrived = [gradients.take(form) for form in outputs]
         made: dict[Form, _Gradient] = {}
+        before = self._gathered.arriving(place) + gradients.nbytes
         if any(gradient is not None for gradient in arrived):
             made = self._made(node, arrived)
-        level = self._gathered.nbytes(place) + self._held + gradients.nbytes
-        level += self._lives.within(place).backward_nbytes
+        while_it_runs = self._gathered.nbytes(place) + gradients.nbytes
+        while_it_runs += self._lives.within(place).backward_nbytes
+        level = self._held + max(before, while_it_runs)
         for gradient in arrived:
             if gradient is not None:
                 gradients.drop(gradient)

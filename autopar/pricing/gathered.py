@@ -40,9 +40,13 @@ class Gathered:
                 still.update(dict.fromkeys(range(first + 1, brought + 1), lives.nbytes(form)))
         return cls(there, still, messages)
 
-    def nbytes(self, place: int) -> int:
-        """While an operator goes back, or what it asks for is gathered."""
+    def arriving(self, place: int) -> int:
+        """While what an operator asks for is gathered."""
         return self._there[place] + self._messages[place]
+
+    def nbytes(self, place: int) -> int:
+        """While it goes back."""
+        return self._there[place]
 
     def still(self, place: int) -> int:
         """Once it has gone back."""

@@ -27,6 +27,8 @@ SLACK = 0.15
 """Small tensors (counts, masks, the loss) that the estimate leaves out, relative to the whole."""
 NEAR = 0.02
 """How close a plan's peak comes to what is counted."""
+NEARER = 0.005
+"""The same of presets, of models that do not lay tensors out anew where they were gathered."""
 
 
 def work(name: str, regather: bool, recompute: Recompute | None = None) -> tuple[parity.Work, int]:
@@ -134,6 +136,7 @@ def test_a_plans_peak_is_what_a_step_has_in_use(
                 heavy.ALL, ["ddp", "zero2", "fsdp", "megatron", "megatron_sp"], ["none"]
             ),
             *itertools.product(["bert", "gpt2"], ["megatron", "megatron_sp"], ["none"]),
+            ("architectures.unet", "fsdp", "none"),
             *itertools.product(["heavy.mixer", "heavy.encoder"], ["zero2", "fsdp"], ["full"]),
             *itertools.product(["heavy.shared"], ["zero2", "fsdp"], ["selective", "full"]),
         ],
@@ -160,7 +163,23 @@ def test_a_preset_needs_no_more_than_its_plan_says(
     plan, made = peaks.planned(name, 2, recompute, preset)
     e = plan.estimate
     said = e.memory_nbytes if keeps else e.dropping_nbytes
-    assert said == pytest.approx(pool.run(2, peaks.peaks, made, keeps)[0].most, rel=NEAR)
+    assert said == pytest.approx(pool.run(2, peaks.peaks, made, keeps)[0].most, rel=NEARER)
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    daily(
+        itertools.product(
+            ["heavy.mixer", "heavy.shared", "bert", "llama"], ["fsdp_megatron", "hsdp", "megatron"]
+        ),
+        [("heavy.shared", "fsdp_megatron"), ("heavy.mixer", "hsdp")],
+    ),
+)
+def test_on_two_axes(pool: Pool, name: str, preset: str) -> None:
+    """Weights come in two steps, and parts of the batch of parts."""
+    plan, made = peaks.planned(name, (2, 2), "none", preset)
+    found = pool.run(4, peaks.peaks, made)[0]
+    assert plan.estimate.memory_nbytes == pytest.approx(found.most, rel=NEARER)
 
 
 @pytest.mark.parametrize("name", ["heavy.chain", "llama", "architectures.longformer_local"])
