@@ -105,6 +105,11 @@ class Step:
     source: Sharding
     target: Sharding
 
+    @property
+    def of_part(self) -> bool:
+        """Whether another axis has the tensor as parts of a sum meanwhile."""
+        return any(kind is P for axis, kind in enumerate(self.source) if axis != self.axis)
+
     def fault(self, mesh: Mesh, differentiable: bool) -> str | None:
         """Why there is no such step, or None if there is."""
         source, target = self.source[self.axis], self.target[self.axis]

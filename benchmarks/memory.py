@@ -3,10 +3,11 @@
     python benchmarks/memory.py -o benchmarks/memory.json
 
 Every architecture of `tests/architectures`, tiny, in float64 (mixtral in float32), on one and two ranks
-under the solver's plan; transformers with blocks recomputed as well.  Some models, and those of
-`tests/heavy`, whose weights are most of what they need, also under presets on two ranks, a few on
-four.  Counted is a whole step: forward, backward, SGD with momentum; between steps gradients stay and
-are set to zero, and are dropped, as `zero_grad()` does.
+under the solver's plan, transformers with blocks recomputed as well, and on two under presets that split
+more.  Some models, and those of `tests/heavy`, whose weights are most of what they need, also under the
+other presets and with blocks recomputed there, a few on four ranks.  Counted is a whole step: forward,
+backward, SGD with momentum; between steps gradients stay and are set to zero, and are dropped, as
+`zero_grad()` does.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from tests import heavy, parity, peaks
 from tests.architectures import ARCHITECTURES, WORKAROUNDS
 from tests.pool import Pool
 
-PRESETS = ("ddp", "zero2", "fsdp")
+PRESETS = ("ddp", "zero2", "fsdp", "megatron", "megatron_sp")
+SPLITTING = ("fsdp", "megatron", "megatron_sp")
+"""Under which every architecture is run."""
 ON_FOUR = (("fsdp", (4,)), ("fsdp", (2, 2)), ("hsdp", (2, 2)), ("fsdp_megatron", (2, 2)))
 FEW = ("heavy.pairs", "heavy.encoder", "mlp", "llama")
 """Those that are run on four ranks too."""
@@ -86,6 +89,8 @@ def rows(name: str, pool: Pool) -> Iterator[Row]:
     key = f"architectures.{name}"
     for ranks, mode, keeps in itertools.product((1, 2), _modes(key), (True, False)):
         yield _row(name, key, (ranks,), mode, pool, keeps=keeps)
+    for preset in SPLITTING if key not in PRESET_CASES else ():
+        yield _row(name, key, (2,), None, pool, preset)
 
 
 def rows_of_presets(key: str, pool: Pool) -> Iterator[Row]:

@@ -167,12 +167,13 @@ class Prices:
         """`step` of a weight at its use, where so many weights of its block travel together.
 
         Steps other than gathers are paid alone: through P, or I and R, each small weight would have an
-        all-reduce beside the scatter of those that take one step.
+        all-reduce beside the scatter of those that take one step.  So is a gather of what went through
+        P before, as others do not wait for it.
         """
         mesh = self.mesh
         if mesh.sizes[step.axis] == 1:
             return 0.0
-        if not is_gather(step.source[step.axis], step.target[step.axis]):
+        if step.of_part or not is_gather(step.source[step.axis], step.target[step.axis]):
             together = 1.0
         parts = tuple(self.reduced(step, tensor))
         laid = sum(self._laid_at_use(part, together) for part in parts)
@@ -200,6 +201,7 @@ class Prices:
     def again(self, step: Step, tensor: Tensor, together: float) -> float:
         """Seconds more if a weight's gather is repeated in the backward instead of being kept."""
         again = regathered(step, tensor, self.mesh)
+        together = 1.0 if step.of_part else together
         seconds = (self.awaited, self.copied)
         return sum(self.shared(part, together, each) for part in again for each in seconds)
 

@@ -26,7 +26,8 @@ Shards = tuple[tuple[Type, ...], ...]
 KEPT = 4096
 """Webs, so that a long-lived process does not keep those of every mesh that it ever saw."""
 Kind = tuple[object, ...]
-"""Axis, the types there before and after without their dims, and by how much both forms divide."""
+"""Axis, the types there before and after without their dims, by how much both forms divide, and whether
+it is a part of a sum on another axis."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +110,7 @@ def _web(mesh: Mesh, shards: Shards, differentiable: bool, fits: bytes) -> Web:
         if asked not in exists:
             exists[asked] = step.fault(mesh, differentiable) is None
         if exists[asked]:
-            kind = (axis, _plain(a), _plain(b), min(share[here], share[there]))
+            kind = (axis, _plain(a), _plain(b), min(share[here], share[there]), step.of_part)
             kinds.setdefault(kind, step)
             edges.append((here, there, number.setdefault(kind, len(number))))
     return Web(forms, kinds, Edges.of(len(forms), edges))
