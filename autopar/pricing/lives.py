@@ -7,17 +7,15 @@ behind which operator.  One line at most stands below a line of the user's; smal
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from autopar.blocks import FEWEST, block_of, is_hub
-from autopar.graph import SAVES_NOTHING, Graph, LeafKind, Node, Saved
-from autopar.operators import bind
+from autopar.graph import SAVES_NOTHING, Graph, LeafKind, Saved
 from autopar.placement import Sharding
 from autopar.plans.plan import Conversion, Plan
+from autopar.pricing.functions import Functions
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.messages import Carried, collectives, made_by
 from autopar.pricing.operators import split
@@ -62,11 +60,12 @@ class Lives:
         if storage in self.freed:
             return self.freed[storage]
         made, (_, last) = self._home(storage), self.used[storage]
-        read = self._function[last]
+        functions = self._functions
+        read = functions.of[last]
         if made == read:
-            return self._ends[made]
+            return functions.ends[made]
         # A block's result is its caller's variable; in a loop the next block overwrites it.
-        return self._ends[read] if self._loops(made, read) else self.end
+        return functions.ends[read] if functions.loop(made, read) else self.end
 
     @cached_property
     def freed(self) -> Mapping[Form, int]:
@@ -77,7 +76,7 @@ class Lives:
             home = self._home(storage)
             largest[home] = max(largest[home], self.nbytes(storage))
             behind = self._dead_behind(storage)
-            if behind is not None and behind < self._ends[home]:
+            if behind is not None and behind < self._functions.ends[home]:
                 dead[storage] = behind
         return {
             storage: place
@@ -91,9 +90,9 @@ class Lives:
             return None
         homes = {self._home(form) for form in self._forms[storage]}
         last = self.used[storage][1]
-        if homes != {self._function[last]} or self.graph.nodes[last].is_leaf:
+        if homes != {self._functions.of[last]} or self.graph.nodes[last].is_leaf:
             return None
-        return self._line_end[last]
+        return self._functions.line_ends[last]
 
     @cached_property
     def saver(self) -> Mapping[Form, int]:
@@ -273,96 +272,12 @@ class Lives:
 
     def _home(self, form: Form) -> int:
         """The function in which a form is made."""
-        return 0 if form[0] in self._hubs else self._function[self._first[form]]
+        functions = self._functions
+        return 0 if form[0] in functions.hubs else functions.of[self._first[form]]
 
     @cached_property
-    def _hubs(self) -> frozenset[str]:
-        """Tensors that are made outside all blocks and read inside."""
-        return frozenset(
-            tensor.name
-            for node in self.graph.nodes
-            if is_hub(node, self.graph)
-            for tensor in node.outputs
-        )
-
-    @cached_property
-    def _function(self) -> list[int]:
-        """Of every place: which function its statement is in; 0 is the forward, which leaves are in."""
-        computing = [(place, node) for place, node in enumerate(self.graph.nodes) if _is_said(node)]
-        pieces = [
-            (where, [place for place, _ in run])
-            for where, run in itertools.groupby(
-                computing, key=lambda pair: block_of(pair[1].origin)
-            )
-        ]
-        alike = Counter(where[0] for where, _ in pieces if where is not None)
-        looks = Counter(self._looks(places) for _, places in pieces)
-        found = [0] * len(self.graph.nodes)
-        for number, (where, places) in enumerate(pieces, start=1):
-            is_trifle = len(places) < FEWEST and looks[self._looks(places)] == 1
-            for place in places if where and alike[where[0]] > 1 and not is_trifle else ():
-                found[place] = number
-        return found
-
-    def _looks(self, places: list[int]) -> tuple[object, ...]:
-        """What pieces must have in common to share a class: all that is written of them."""
-        return tuple(
-            (
-                node.op,
-                repr(bind(node.args, _unnamed)),
-                repr([(key, bind(value, _unnamed)) for key, value in node.kwargs]),
-                tuple(tensor.shape for tensor in node.outputs),
-                self.keeps.shardings[node.name].outputs,
-            )
-            for node in (self.graph.nodes[place] for place in places)
-        )
-
-    @cached_property
-    def _ends(self) -> Mapping[int, int]:
-        """The last place of each function."""
-        found = {function: place for place, function in enumerate(self._function)}
-        return found | {0: self.end}
-
-    def _loops(self, block: int, following: int) -> bool:
-        """Whether two functions are turns of a loop: equal blocks with nothing said between them."""
-        if not block or following != block + 1:
-            return False
-        if self._steps_in[block] != self._steps_in[following]:
-            return False
-        return self._looks(self._places[block]) == self._looks(self._places[following])
-
-    @cached_property
-    def _steps_in(self) -> Mapping[int, list[tuple[Sharding, Sharding]]]:
-        """Of every function: what its statements convert; what is made outside all blocks is outside."""
-        found: defaultdict[int, list[tuple[Sharding, Sharding]]] = defaultdict(list)
-        for place, c in self.converted:
-            if c.tensor not in self._hubs:
-                found[self._function[place]].append((c.source, c.target))
-        return found
-
-    @cached_property
-    def _places(self) -> Mapping[int, list[int]]:
-        """Of every function: the places of its statements."""
-        found: defaultdict[int, list[int]] = defaultdict(list)
-        for place, function in enumerate(self._function):
-            found[function].append(place)
-        return found
-
-    @cached_property
-    def _line_end(self) -> list[int]:
-        """Of every place: the last one of the statements below the same line of the user's."""
-        found = list(range(len(self.graph.nodes)))
-
-        def line(place: int) -> object:
-            origin = self.graph.nodes[place].origin
-            return self._function[place], origin.file, origin.line, origin.code
-
-        said = [place for place, node in enumerate(self.graph.nodes) if _is_said(node)]
-        for _, run in itertools.groupby(said, key=line):
-            places = list(run)
-            for place in places:
-                found[place] = places[-1]
-        return found
+    def _functions(self) -> Functions:
+        return Functions(self.graph, self.keeps.shardings, tuple(self.converted))
 
     def within(self, place: int) -> Saved:
         """One rank's share of what an operator makes and lets go while it runs."""
@@ -386,10 +301,6 @@ class Lives:
     def _sizes(self) -> dict[Form, int]:
         return {}
 
-    def every(self) -> Iterator[tuple[Form, int, int]]:
-        """The storages, each with the places at which it is made and read last."""
-        return ((storage, first, last) for storage, (first, last) in self.used.items())
-
     @property
     def end(self) -> int:
         """The last place."""
@@ -399,12 +310,3 @@ class Lives:
     def graph(self) -> Graph:
         """What runs."""
         return self.keeps.graph
-
-
-def _unnamed(_: str) -> str:
-    return "tensor"
-
-
-def _is_said(node: Node) -> bool:
-    """Whether a statement is written for it."""
-    return node.op not in ("parameter", "buffer", "input", "received")
