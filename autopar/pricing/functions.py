@@ -6,12 +6,11 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from autopar.blocks import FEWEST, block_of, is_hub
 from autopar.graph import Graph, Node
 from autopar.operators import bind
-from autopar.placement import Sharding
 from autopar.plans.plan import Conversion, OpSharding
 
 
@@ -40,7 +39,8 @@ class Functions:
         looks = Counter(self._looks(places) for _, places in pieces)
         found = [0] * len(self.graph.nodes)
         for number, (where, places) in enumerate(pieces, start=1):
-            is_trifle = len(places) < FEWEST and looks[self._looks(places)] == 1
+            statements = sum(1 + len(self._steps[place]) for place in places)
+            is_trifle = statements < FEWEST and looks[self._looks(places)] == 1
             for place in places if where and alike[where[0]] > 1 and not is_trifle else ():
                 found[place] = number
         return found
@@ -81,18 +81,7 @@ class Functions:
         """Whether two are turns of a loop: equal blocks with nothing said between them."""
         if not block or following != block + 1:
             return False
-        if self._steps[block] != self._steps[following]:
-            return False
         return self._looks(self._places[block]) == self._looks(self._places[following])
-
-    @cached_property
-    def _steps(self) -> Mapping[int, list[tuple[Sharding, Sharding]]]:
-        """What each converts; what is made outside all blocks is converted there."""
-        found: defaultdict[int, list[tuple[Sharding, Sharding]]] = defaultdict(list)
-        for place, c in self.converted:
-            if c.tensor not in self.hubs:
-                found[self.of[place]].append((c.source, c.target))
-        return found
 
     @cached_property
     def _places(self) -> Mapping[int, list[int]]:
@@ -107,17 +96,33 @@ class Functions:
         return tuple(
             (
                 node.op,
-                repr(bind(node.args, _unnamed)),
-                repr([(key, bind(value, _unnamed)) for key, value in node.kwargs]),
+                repr(bind(node.args, partial(self._called, node))),
+                repr(
+                    [(key, bind(value, partial(self._called, node))) for key, value in node.kwargs]
+                ),
                 tuple(tensor.shape for tensor in node.outputs),
                 self.shardings[node.name].outputs,
+                tuple(self._steps[place]),
             )
-            for node in (self.graph.nodes[place] for place in places)
+            for place, node in ((place, self.graph.nodes[place]) for place in places)
         )
 
+    def _called(self, node: Node, operand: str) -> str:
+        """A weight of the block's own by its name there; anything else may be called as it likes."""
+        maker, block = self.graph.producer[operand], block_of(node.origin)
+        home = f"{block[0]}.{block[1]}." if block else ""
+        is_own = maker.op == "parameter" and maker.target.startswith(home)
+        return maker.target.removeprefix(home) if is_own else "tensor"
 
-def _unnamed(_: str) -> str:
-    return "tensor"
+    @cached_property
+    def _steps(self) -> Mapping[int, list[tuple[object, ...]]]:
+        """By place, what is converted there; what is made outside all blocks is converted outside."""
+        found: defaultdict[int, list[tuple[object, ...]]] = defaultdict(list)
+        for place, c in self.converted:
+            if c.tensor not in self.hubs:
+                shape = self.graph.tensors[c.tensor].shape
+                found[place].append((shape, c.source, c.target, c.regather))
+        return found
 
 
 def _is_said(node: Node) -> bool:
