@@ -19,7 +19,8 @@ from statistics import NormalDist
 
 from cost_models.algorithms import BY_NAME, axis_levels
 from cost_models.errors import CostModelError
-from cost_models.machine import Fit, Hardware, Link
+from cost_models.fits import Fit
+from cost_models.machine import Hardware, Link
 from cost_models.ranges import check_count
 
 # kind -> (messages per rank, share of nbytes sent by each rank), as functions of n ranks.

@@ -10,7 +10,8 @@ from importlib import resources
 from pathlib import Path
 
 from cost_models.errors import ProfileError, UnknownHardwareError
-from cost_models.machine import Device, Fit, Hardware, Link, Share, Tier
+from cost_models.fits import Fit
+from cost_models.machine import Device, Hardware, Link, Share, Tier
 from cost_models.profile_text import digest, parse, to_text
 
 __all__ = [

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from cost_models.curves import Curve
 from cost_models.errors import ProfileError
-from cost_models.machine import Device, Fit, Hardware, Link, Share, Tier
+from cost_models.fits import Fit
+from cost_models.machine import Device, Hardware, Link, Share, Tier
 
 Value = TypeVar("Value", Curve, Device, Fit, Link, Share, Tier)
 

@@ -24,7 +24,8 @@ from cost_models.calibrate.measure import Measured
 from cost_models.calibrate.operators import ITEMSIZE
 from cost_models.collectives import ring_terms
 from cost_models.curves import Curve, rounded
-from cost_models.machine import Device, Fit, Hardware, Link, Share
+from cost_models.fits import Fit
+from cost_models.machine import Device, Hardware, Link, Share
 from cost_models.ops import op_seconds, reached
 
 NOMINAL_ETHERNET = Link(125e6, 1e-4, kind="Ethernet 1 Gbit/s, assumed")
