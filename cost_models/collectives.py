@@ -48,8 +48,6 @@ def collective_seconds(kind: str, nbytes: float, ranks: int, link: Link) -> floa
 
 def _alone(kind: str, nbytes: float, ranks: int, link: Link) -> float:
     ring_s = _ring_seconds(kind, nbytes, ranks, link)
-    if not nbytes >= 0:
-        raise CostModelError(f"A {kind} of {nbytes} bytes makes no sense.")
     if ranks == 1:
         return 0.0
     fits = [fit for fit in link.fits if fit.collective == kind]
@@ -82,6 +80,8 @@ def ring_terms(kind: str, nbytes: float, ranks: int) -> tuple[int, float]:
     _check_kind(kind)
     if not ranks >= 1 or ranks % 1:
         raise CostModelError(f"A {kind} among {ranks} ranks makes no sense.")
+    if not nbytes >= 0:
+        raise CostModelError(f"A {kind} of {nbytes} bytes makes no sense.")
     messages, share = _RING[kind]
     return messages(ranks), share(ranks) * nbytes
 

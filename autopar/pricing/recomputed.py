@@ -122,8 +122,13 @@ class _Walk:
             for node in block.nodes
             if node.name in run
             for form in self._reads[node.name]
-            if self._home[form] != inside and self._graph.producer[form[0]].op != "parameter"
+            if self._home[form] != inside and not self._rests(form)
         }
+
+    def _rests(self, form: Form) -> bool:
+        """Whether it is a parameter as it enters the step, and not one that another block gathered."""
+        maker = self._graph.producer[form[0]]
+        return maker.op == "parameter" and form[1] == self._shardings[maker.name].outputs[0]
 
     def _visit(self, node: Node) -> None:
         sharding = self._shardings[node.name]

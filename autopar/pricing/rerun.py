@@ -95,7 +95,8 @@ class _Second:
             for form in zip(node.operands, keeps.shardings[node.name].inputs, strict=True):
                 storage = keeps.storage[form]
                 is_weight = lives.graph.producer[storage[0]].op == "parameter"
-                if is_weight and storage in lives.used and storage not in there:
+                given = form in keeps.again.inputs[self.path]
+                if is_weight and storage in lives.used and storage not in there and not given:
                     found[place].append(storage)
                     there.add(storage)
         return found

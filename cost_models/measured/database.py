@@ -103,7 +103,11 @@ class Database:
             ) as connection:
                 self._prepare(connection)
                 yield connection
-        except (sqlite3.Error, OSError) as error:
+        except (
+            sqlite3.Error,
+            OSError,
+            UnicodeError,
+        ) as error:  # what SQLite says may be damaged too
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
                 raise self._foreign() from None
             raise CostModelError(

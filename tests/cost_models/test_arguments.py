@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cost_models.collectives import axis_link, lateness
+from cost_models.collectives import axis_link, lateness, ring_terms
 from cost_models.errors import CostModelError
 from cost_models.hardware import load
 from cost_models.ops import messages_seconds, op_seconds, scattered_seconds, split_seconds
@@ -42,6 +42,12 @@ def test_a_whole_number_of_ranks_sends(ranks: Any) -> None:
 def test_a_message_has_bytes(nbytes: float) -> None:
     with pytest.raises(CostModelError, match=f"A message of {nbytes} bytes makes no sense"):
         load("h100").inter_host.sending(nbytes, 2)
+
+
+@pytest.mark.parametrize("nbytes", [-5.0, float("nan")])
+def test_a_ring_has_bytes(nbytes: float) -> None:
+    with pytest.raises(CostModelError, match=f"all_reduce of {nbytes} bytes makes no sense"):
+        ring_terms("all_reduce", nbytes, 2)
 
 
 def test_an_axis_is_asked_about_a_collective() -> None:

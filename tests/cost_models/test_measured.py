@@ -219,6 +219,14 @@ def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
         Database(path).settings()
 
 
+def test_what_sqlite_says_of_a_damaged_file_may_be_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "times.sqlite"
+    Database(path).write(HERE, [timed(8)])
+    path.write_bytes(path.read_bytes().replace(b"TABLE timed", b"TABL\xac timed"))
+    with pytest.raises(CostModelError, match=r"times.sqlite cannot be used: .* can't decode byte"):
+        Database(path).settings()
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -301,6 +301,10 @@ def _swap(old: str, new: str) -> Callable[[str], str]:
             lambda p: p + FIT.format("send").replace("ranks = 2", "ranks = 1"),
             "intra_host.fits.ranks is 1, not two or more",
         ),
+        (
+            lambda p: p + FIT.format("send") + "curve = [[1024, nan]]",
+            r"fits.curve: the rise to \(1024, nan\) is nan, not zero or more",
+        ),
         (lambda p: p + 2 * FIT.format("send"), "has two of send among 2 ranks while 2 are busy"),
         (_swap("80000000000.0", "1" + "0" * 400), r"device.memory_bytes is beyond 1.8e\+308"),
         (_swap("devices_per_host = 8", "devices_per_host = 0x" + "f" * 5000), "per_host is beyond"),

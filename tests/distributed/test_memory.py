@@ -167,17 +167,28 @@ def test_a_preset_needs_no_more_than_its_plan_says(
 
 
 @pytest.mark.parametrize(
-    ("name", "preset"),
+    ("name", "preset", "recompute"),
     daily(
-        itertools.product(
-            ["heavy.mixer", "heavy.shared", "bert", "llama"], ["fsdp_megatron", "hsdp", "megatron"]
-        ),
-        [("heavy.shared", "fsdp_megatron"), ("heavy.mixer", "hsdp")],
+        [
+            *itertools.product(
+                ["heavy.mixer", "heavy.shared", "bert", "llama"],
+                ["fsdp_megatron", "hsdp", "megatron"],
+                ["none"],
+            ),
+            ("heavy.shared", "fsdp", "selective"),
+            ("heavy.shared", "hsdp", "selective"),
+            ("heavy.shared", "hsdp", "full"),
+        ],
+        [
+            ("heavy.shared", "fsdp_megatron", "none"),
+            ("heavy.mixer", "hsdp", "none"),
+            ("heavy.shared", "fsdp", "selective"),
+        ],
     ),
 )
-def test_on_two_axes(pool: Pool, name: str, preset: str) -> None:
-    """Weights come in two steps, and parts of the batch of parts."""
-    plan, made = peaks.planned(name, (2, 2), "none", preset)
+def test_on_two_axes(pool: Pool, name: str, preset: str, recompute: Recompute) -> None:
+    """Weights come in two steps, parts of the batch of parts, and shared weights wait for all blocks."""
+    plan, made = peaks.planned(name, (2, 2), recompute, preset)
     found = pool.run(4, peaks.peaks, made)[0]
     assert plan.estimate.memory_nbytes == pytest.approx(found.most, rel=NEARER)
 
