@@ -157,9 +157,10 @@ class Step:
     @property
     def hands_on_gradient(self) -> bool:
         """Whether what it makes and what it is made of have one gradient: the backward does nothing."""
-        ends = _kind(self.source[self.axis]), _kind(self.target[self.axis])
-        nothing = (None, None)
-        return _TABLE.get(ends, nothing)[1] is None and _LOCAL.get(ends, nothing)[1] is None
+        source, target = self.source[self.axis], self.target[self.axis]
+        sent = collectives(source, target, differentiable=True)
+        copied = _LOCAL.get((_kind(source), _kind(target)))
+        return not (sent and sent[1]) and not (copied and copied[1])
 
     def _counts(self, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int]:
         """Elements on one rank, of the smaller of the two forms and of the larger."""

@@ -180,8 +180,8 @@ class _Storages:
 
     def __init__(self) -> None:
         self._nbytes: dict[int, int] = {}
-        self._alive: dict[int, torch.Tensor] = {}
         # A freed storage's id would be the next one's, too.
+        self._alive: dict[int, torch.Tensor] = {}
 
     def add(self, tensor: torch.Tensor) -> None:
         """Hold what a tensor lies in."""

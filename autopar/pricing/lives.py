@@ -60,7 +60,7 @@ class Lives:
         if storage in self.freed:
             return self.freed[storage]
         made, (_, last) = self._home(storage), self.used[storage]
-        functions = self._functions
+        functions = self.functions
         read = functions.of[last]
         if made == read:
             return functions.ends[made]
@@ -76,7 +76,7 @@ class Lives:
             home = self._home(storage)
             largest[home] = max(largest[home], self.nbytes(storage))
             behind = self._dead_behind(storage)
-            if behind is not None and behind < self._functions.ends[home]:
+            if behind is not None and behind < self.functions.ends[home]:
                 dead[storage] = behind
         return {
             storage: place
@@ -90,9 +90,9 @@ class Lives:
             return None
         homes = {self._home(form) for form in self._forms[storage]}
         last = self.used[storage][1]
-        if homes != {self._functions.of[last]} or self.graph.nodes[last].is_leaf:
+        if homes != {self.functions.of[last]} or self.graph.nodes[last].is_leaf:
             return None
-        return self._functions.line_ends[last]
+        return self.functions.line_ends[last]
 
     @cached_property
     def saver(self) -> Mapping[Form, int]:
@@ -272,11 +272,12 @@ class Lives:
 
     def _home(self, form: Form) -> int:
         """The function in which a form is made."""
-        functions = self._functions
+        functions = self.functions
         return 0 if form[0] in functions.hubs else functions.of[self._first[form]]
 
     @cached_property
-    def _functions(self) -> Functions:
+    def functions(self) -> Functions:
+        """Those of the module, in which variables live."""
         return Functions(self.graph, self.keeps.shardings, tuple(self.converted))
 
     def within(self, place: int) -> Saved:

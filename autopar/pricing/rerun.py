@@ -79,27 +79,10 @@ class _Second:
         node = self.lives.graph.nodes[place]
         yield _Life(self._first, place - 1, self._inside(place))
         yield _Life(place, self._last, self.lives.keeps.extra_nbytes(node), place)
-        for storage in self._begun[place]:
+        for storage in self.lives.begun.get(place, ()):
             maker = self.lives.graph.producer[storage[0]]
             if not is_hub(maker, self.lives.graph) and storage not in self._shared:
                 yield from self._life_of(storage, place, maker)
-
-    @cached_property
-    def _begun(self) -> Mapping[int, list[Form]]:
-        """What each place makes: as in the forward, and weights that another block gathered there."""
-        lives, keeps = self.lives, self.lives.keeps
-        found = {place: list(lives.begun.get(place, ())) for place in self._places}
-        there = {storage for storages in found.values() for storage in storages}
-        for place in self._places:
-            node = lives.graph.nodes[place]
-            for form in zip(node.operands, keeps.shardings[node.name].inputs, strict=True):
-                storage = keeps.storage[form]
-                is_weight = lives.graph.producer[storage[0]].op == "parameter"
-                given = form in keeps.again.inputs[self.path]
-                if is_weight and storage in lives.used and storage not in there and not given:
-                    found[place].append(storage)
-                    there.add(storage)
-        return found
 
     def _life_of(self, storage: Form, place: int, maker: Node) -> Iterator[_Life]:
         nbytes = self.lives.nbytes(storage)

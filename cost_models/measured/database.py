@@ -6,6 +6,7 @@ mixed.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -44,10 +45,9 @@ class Database:
             rows = connection.execute(f"select {', '.join(_PLACE)} from setting order by id")
             every = [Setting(*row) for row in rows]
         for setting in every:
-            if not isinstance(setting.memory_bytes, int | float):
-                raise self._damaged(
-                    f"The memory of {setting.device!r} is {setting.memory_bytes!r}."
-                )
+            memory = setting.memory_bytes
+            if not (isinstance(memory, int | float) and 0 <= memory < math.inf):
+                raise self._damaged(f"The memory of {setting.device!r} is {memory!r}.")
             for what in ("threads", "ranks", "cores"):
                 count = getattr(setting, what)
                 if not (isinstance(count, int) and count >= 0):
@@ -103,11 +103,8 @@ class Database:
             ) as connection:
                 self._prepare(connection)
                 yield connection
-        except (
-            sqlite3.Error,
-            OSError,
-            UnicodeError,
-        ) as error:  # what SQLite says may be damaged too
+        # What SQLite says of a damaged file may be damaged, too.
+        except (sqlite3.Error, OSError, UnicodeError) as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
                 raise self._foreign() from None
             raise CostModelError(

@@ -263,6 +263,8 @@ def test_damaged_values_are_not_believed(tmp_path: Path, change: str, says: str)
     ("change", "says"),
     [
         ("memory_bytes = 'much'", "The memory of 'some cpu' is 'much'"),
+        ("memory_bytes = -1", "The memory of 'some cpu' is -1"),
+        ("memory_bytes = 9e999", "The memory of 'some cpu' is inf"),
         ("threads = 'x'", "The threads of 'some cpu' are 'x'"),
         ("ranks = -1", "The ranks of 'some cpu' are -1"),
     ],
