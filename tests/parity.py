@@ -26,7 +26,7 @@ from autopar import presets, rules
 from autopar.blocks import Recompute
 from autopar.cache import write
 from autopar.capture import capture
-from autopar.capture.saved import Asked, saved
+from autopar.capture.saved import Known, saved
 from autopar.compiler.compiler import with_outputs
 from autopar.emit import emit
 from autopar.graph import Graph, Saved
@@ -375,7 +375,7 @@ def check_weights(parallel: Parallel, case: Reference) -> float:
     return worst
 
 
-_KNOWN: dict[object, Asked] = {}
+_KNOWN: Known = {}
 
 
 def check_traffic(parallel: Parallel, plan: Plan, counted: CountTraffic, steps: int = 1) -> None:

@@ -22,6 +22,7 @@ from autopar.pricing.keeps import Keeps
 from autopar.pricing.parameters import Storage, gather_steps, gradient_shares
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import again
+from autopar.pricing.relaid import relaid
 from autopar.pricing.routes import Routes
 from autopar.pricing.shares import shares
 from autopar.pricing.space import Decisions
@@ -63,6 +64,7 @@ def assemble(
     laid = lay_out(graph, decisions, routes)
     choices, parameters, wanted = laid.choices, laid.parameters, laid.conversions
     shardings = {choice.node: choice.sharding for choice in choices}
+    saved = relaid(saved, graph, shardings, wanted)
     recompute = decisions.recompute
     run_again = again(graph, shardings, wanted, recompute, saved, prices.mesh, precision)
     conversions = Keeps(graph, shardings, wanted, prices.mesh, saved, run_again).effective()

@@ -20,6 +20,7 @@ from autopar.pricing.keeps import Keeps
 from autopar.pricing.messages import Carried, collectives, made_by
 from autopar.pricing.operators import split
 from autopar.pricing.recomputed import Form, again
+from autopar.pricing.relaid import relaid
 
 HELD: tuple[LeafKind, ...] = ("buffer", "constant")
 """Leaves that the module keeps, besides parameters."""
@@ -37,6 +38,7 @@ class Lives:
     def of(cls, plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> Lives:
         """Under a finished plan."""
         shardings = {choice.node: choice.sharding for choice in plan.choices}
+        saved = relaid(saved, graph, shardings, plan.conversions)
         run_again = again(
             graph, shardings, plan.conversions, plan.recompute_of, saved, plan.mesh, plan.precision
         )

@@ -24,6 +24,7 @@ from autopar.pricing.operators import OperatorSeconds, operator_seconds
 from autopar.pricing.parameters import gradient_shares, summed_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import Again, again
+from autopar.pricing.relaid import relaid
 
 SecondsOf = Callable[[Node, OpSharding, Graph, Prices], OperatorSeconds]
 _PUT_OFF = MappingProxyType({"linear": (0, 1), "addmm": (1, 2), "matmul": (0, 1), "mm": (0, 1)})
@@ -98,6 +99,7 @@ class Issued:
 def spent_by(plan: Plan, graph: Graph, prices: Prices, saved: Mapping[str, Saved]) -> Spent:
     """What a finished plan spends."""
     shardings = {c.node: c.sharding for c in plan.choices}
+    saved = relaid(saved, graph, shardings, plan.conversions)
     run_again = again(
         graph, shardings, plan.conversions, plan.recompute_of, saved, prices.mesh, plan.precision
     )

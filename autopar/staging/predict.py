@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from autopar.capture.saved import Asked, saved
+from autopar.capture.saved import Known, saved
 from autopar.graph import Graph
 from autopar.placement import Sharding
 from autopar.planning.posed import Settings, prices_of
@@ -74,7 +74,7 @@ def stages_spent(
 ) -> dict[tuple[int, int], Spent]:
     """(stage, worker) -> what it spends."""
     shared = on_full_hosts(hardware, plan.mesh)
-    known: dict[object, Asked] = {}
+    known: Known = {}
     kept = [saved(graph, hardware.device.kind, known) for graph in stages.graphs]
     found = {
         (each.stage, each.worker): spent_by(
