@@ -178,7 +178,8 @@ class Saved:
     `like` has those of them that are split as an operand is (a copy, a mask in another dtype): its
     place, and bytes.
     `copied` are those of the operands of which it keeps a copy where they do not lie in row-major order.
-    `forward_nbytes` and `backward_nbytes` are made and let go again while it runs.
+    `forward_nbytes` and `backward_nbytes` are made and let go again while it runs.  When most is in use,
+    `early_nbytes` of the gradients that came in and of what was kept are gone, if nobody else holds it.
     `shares` says of each output in which operand's storage it lies, `passes` of each operand in which
     output's gradient its own gradient lies; None, or nothing said: in a storage of its own.
     `views` are the operands whose gradient is a view, to which autograd never adds in place.
@@ -194,6 +195,7 @@ class Saved:
     copied: tuple[int, ...] = ()
     forward_nbytes: int = 0
     backward_nbytes: int = 0
+    early_nbytes: int = 0
     shares: tuple[int | None, ...] = ()
     passes: tuple[int | None, ...] = ()
     views: tuple[int, ...] = ()

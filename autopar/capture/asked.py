@@ -55,6 +55,7 @@ def ask(
         extra_nbytes=asked.saved.extra_nbytes + unseen,
         forward_nbytes=made.forward_nbytes,
         backward_nbytes=made.backward_nbytes,
+        early_nbytes=made.early_nbytes,
         passes=made.passes,
         views=tuple(place for place, is_view in enumerate(made.views) if is_view),
     )

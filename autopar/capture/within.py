@@ -63,14 +63,29 @@ class _Alive(_torch.TorchDispatchMode):
 class Made:
     """Bytes beside results and what is saved, in the forward; beside those and gradients, backward.
 
-    `passes` says of each leaf which output's gradient its own gradient shares memory with, if any,
-    `views` whether its gradient is a view.
+    `early_nbytes` of the backward's are let go before the most is in use, if nobody else holds the
+    gradients that come in.  `passes` says of each leaf which output's gradient its own gradient shares
+    memory with, if any, `views` whether its gradient is a view.
     """
 
     forward_nbytes: int
     backward_nbytes: int
+    early_nbytes: int
     passes: tuple[int | None, ...]
     views: tuple[bool, ...]
+
+
+class _Arriving(torch.autograd.Function):
+    """Something behind an operator's outputs, which makes their gradients and holds none of them."""
+
+    @staticmethod
+    def forward(ctx: Any, *outputs: torch.Tensor) -> torch.Tensor:
+        ctx.forms = [(x.shape, x.dtype) for x in outputs]
+        return torch.empty(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        return tuple(torch.empty(shape, dtype=dtype) for shape, dtype in ctx.forms)
 
 
 def within(call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int) -> Made:
@@ -80,12 +95,11 @@ def within(call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int
     """
     with torch.enable_grad(), _Alive() as alive:
         outputs = _tensors(call())[:results]
-        there = alive.nbytes
-        forward = alive.most - there
+        forward = alive.most - alive.nbytes
         places = [place for place, tensor in enumerate(outputs) if tensor.requires_grad]
         outputs = [outputs[place] for place in places]
         if not outputs or not leaves:
-            return Made(forward, 0, (None,) * len(leaves), (False,) * len(leaves))
+            return Made(forward, 0, 0, (None,) * len(leaves), (False,) * len(leaves))
         given = [torch.empty_like(tensor) for tensor in outputs]
         there = alive.most = alive.nbytes
         made = torch.autograd.grad(outputs, leaves, given, allow_unused=True)
@@ -96,9 +110,21 @@ def within(call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int
             for x, passed in zip(made, passes, strict=True)
             if x is not None and passed is None
         }
-        backward = alive.most - there - sum(own.values())
+        backward = max(0, alive.most - there - sum(own.values()))
         views = tuple(x is not None and x._is_view() for x in made)
-        return Made(forward, max(0, backward), passes, views)
+    come = sum(x.untyped_storage().nbytes() for x in given)
+    least = _least_back(call, leaves, results) - come - sum(own.values())
+    return Made(forward, backward, max(0, backward - least), passes, views)
+
+
+def _least_back(call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int) -> int:
+    """Bytes of a backward, gradients among them, where nobody holds on to those that come in."""
+    with torch.enable_grad(), _Alive() as alive:
+        loss = _Arriving.apply(*(x for x in _tensors(call())[:results] if x.requires_grad))
+        there: int = alive.nbytes
+        alive.most = there
+        torch.autograd.grad(loss, leaves, allow_unused=True)
+        return alive.most - there
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -70,6 +70,10 @@ class _Gradients:
         if not self._users[gradient.memory]:
             self.nbytes -= self._nbytes[gradient.memory]
 
+    def is_alone(self, gradient: _Gradient) -> bool:
+        """Whether nobody else uses its memory."""
+        return self._users[gradient.memory] == 1
+
     def take(self, form: Form) -> _Gradient | None:
         """What has arrived for a tensor."""
         return self._at.pop(form, None)
@@ -80,7 +84,7 @@ class _Gradients:
             self._at[form] = gradient
             return self.nbytes
         there = self._at[form]
-        if self._users[there.memory] == 1 and not there.is_view:
+        if self.is_alone(there) and not there.is_view:
             most = self.nbytes
         else:
             self._at[form] = self.new(nbytes)
@@ -153,7 +157,10 @@ class _Walk:
         if any(gradient is not None for gradient in arrived):
             made = self._made(node, arrived)
         while_it_runs = self._gathered.nbytes(place) + gradients.nbytes
-        while_it_runs += self._lives.within(place).backward_nbytes
+        within = self._lives.within(place)
+        while_it_runs += within.backward_nbytes
+        if all(gradient is None or gradients.is_alone(gradient) for gradient in arrived):
+            while_it_runs -= within.early_nbytes
         level = self._held + max(before, while_it_runs)
         for gradient in arrived:
             if gradient is not None:

@@ -286,12 +286,13 @@ class Lives:
         """One rank's share of what an operator makes and lets go while it runs."""
         node = self.graph.nodes[place]
         found = self.keeps.saved.get(node.name, SAVES_NOTHING)
-        if not (found.forward_nbytes or found.backward_nbytes):
+        if not (found.forward_nbytes or found.backward_nbytes or found.early_nbytes):
             return SAVES_NOTHING
         ways = split(self.keeps.shardings[node.name], self.keeps.mesh) if not node.is_leaf else 1
         return Saved(
             forward_nbytes=found.forward_nbytes // ways,
             backward_nbytes=found.backward_nbytes // ways,
+            early_nbytes=found.early_nbytes // ways,
         )
 
     def nbytes(self, storage: Form) -> int:

@@ -181,6 +181,7 @@ class _Line:
             cached_nbytes=self.number(one.cached_nbytes, two.cached_nbytes),
             forward_nbytes=self.about(one.forward_nbytes, two.forward_nbytes),
             backward_nbytes=self.about(one.backward_nbytes, two.backward_nbytes),
+            early_nbytes=self.about(one.early_nbytes, two.early_nbytes),
             spare=tuple(itertools.starmap(self.about, _pairs(one.spare, two.spare))),
         )
 
