@@ -119,12 +119,12 @@ def within(call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int
 
 def _least_back(call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int) -> int:
     """Bytes of a backward, gradients among them, where nobody holds on to those that come in."""
-    with torch.enable_grad(), _Alive() as alive:
+    alive = _Alive()
+    with torch.enable_grad(), alive:
         loss = _Arriving.apply(*(x for x in _tensors(call())[:results] if x.requires_grad))
-        there: int = alive.nbytes
-        alive.most = there
+        there = alive.most = alive.nbytes
         torch.autograd.grad(loss, leaves, allow_unused=True)
-        return alive.most - there
+    return alive.most - there
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -19,10 +19,10 @@ from autopar.plans.record import Padding
 from autopar.pricing.build import required
 from autopar.pricing.estimate import estimate
 from autopar.pricing.keeps import Keeps
+from autopar.pricing.of_rank import of_rank
 from autopar.pricing.parameters import Storage, gather_steps, gradient_shares
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import again
-from autopar.pricing.relaid import relaid
 from autopar.pricing.routes import Routes
 from autopar.pricing.shares import shares
 from autopar.pricing.space import Decisions
@@ -64,7 +64,7 @@ def assemble(
     laid = lay_out(graph, decisions, routes)
     choices, parameters, wanted = laid.choices, laid.parameters, laid.conversions
     shardings = {choice.node: choice.sharding for choice in choices}
-    saved = relaid(saved, graph, shardings, wanted)
+    saved = of_rank(saved, graph, shardings, wanted, prices.mesh)
     recompute = decisions.recompute
     run_again = again(graph, shardings, wanted, recompute, saved, prices.mesh, precision)
     conversions = Keeps(graph, shardings, wanted, prices.mesh, saved, run_again).effective()

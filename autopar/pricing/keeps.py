@@ -15,7 +15,7 @@ from autopar.graph import SAVES_NOTHING, Graph, Node, Saved, short
 from autopar.mesh import Mesh
 from autopar.placement import S
 from autopar.plans.plan import Conversion, OpSharding
-from autopar.pricing.operators import VIEWS, extra_nbytes, local_nbytes, split
+from autopar.pricing.operators import VIEWS, local_nbytes
 from autopar.pricing.recomputed import NOTHING, Again, Form
 
 SURE_VIEWS = VIEWS - {"view", "reshape", "flatten"}
@@ -38,6 +38,7 @@ class Keeps:
     conversions: tuple[Conversion, ...]
     mesh: Mesh
     saved: Mapping[str, Saved]
+    """What one rank's operators keep."""
     again: Again = NOTHING
     """The recomputed blocks, which keep what they read and little else."""
     precision: str = "float32"
@@ -76,7 +77,7 @@ class Keeps:
         in_order = self._storages(_first_of(IN_ORDER))
         found = set()
         for node in self._keeping:
-            saved, sharding = self.saved.get(node.name, SAVES_NOTHING), self.shardings[node.name]
+            saved, sharding = self._of(node), self.shardings[node.name]
             for place in {*saved.operands, *saved.copied}:
                 if self._may_be_copied(node, place):
                     continue
@@ -138,13 +139,12 @@ class Keeps:
 
     def _shares(self, node: Node, output: int) -> int | None:
         """The operand in whose storage an output lies."""
-        shares = self.saved.get(node.name, SAVES_NOTHING).shares
+        shares = self._of(node).shares
         return shares[output] if shares else None
 
     def _saved_forms(self, nodes: Iterable[Node]) -> Iterator[Form]:
         for node in nodes:
-            saved = self.saved.get(node.name, SAVES_NOTHING)
-            sharding = self.shardings[node.name]
+            saved, sharding = self._of(node), self.shardings[node.name]
             yield from ((node.operands[i], sharding.inputs[i]) for i in saved.operands)
             yield from ((node.outputs[i].name, sharding.outputs[i]) for i in saved.outputs)
 
@@ -154,24 +154,23 @@ class Keeps:
 
     def _spare(self, form: Form) -> int:
         node = self.graph.producer[form[0]]
-        spare = self.saved.get(node.name, SAVES_NOTHING).spare
+        spare = self._of(node).spare
         if not spare:
             return 0
         place = [tensor.name for tensor in node.outputs].index(form[0])
         is_made_so = self.shardings[node.name].outputs[place] == form[1]
-        return self._part(node, spare[place]) if is_made_so else 0
+        return spare[place] if is_made_so else 0
 
     def extra_nbytes(self, node: Node) -> int:
         """Of one rank: what an operator saves that is none of its operands and outputs."""
-        saved = self.saved.get(node.name, SAVES_NOTHING)
-        return saved.extra_nbytes and extra_nbytes(saved, self.shardings[node.name], self.mesh)
+        return self._of(node).extra_nbytes
 
     def cached_nbytes(self, node: Node) -> int:
         """Of one rank: what selective recomputation keeps inside of an operator."""
-        return self._part(node, self.saved.get(node.name, SAVES_NOTHING).cached_nbytes)
+        return self._of(node).cached_nbytes
 
-    def _part(self, node: Node, nbytes: int) -> int:
-        return nbytes and nbytes // split(self.shardings[node.name], self.mesh)
+    def _of(self, node: Node) -> Saved:
+        return self.saved.get(node.name, SAVES_NOTHING)
 
 
 def moves_nothing(conversion: Conversion) -> bool:

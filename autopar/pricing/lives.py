@@ -18,9 +18,8 @@ from autopar.plans.plan import Conversion, Plan
 from autopar.pricing.functions import Functions
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.messages import Carried, collectives, made_by
-from autopar.pricing.operators import split
+from autopar.pricing.of_rank import of_rank
 from autopar.pricing.recomputed import Form, again
-from autopar.pricing.relaid import relaid
 
 HELD: tuple[LeafKind, ...] = ("buffer", "constant")
 """Leaves that the module keeps, besides parameters."""
@@ -38,7 +37,7 @@ class Lives:
     def of(cls, plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> Lives:
         """Under a finished plan."""
         shardings = {choice.node: choice.sharding for choice in plan.choices}
-        saved = relaid(saved, graph, shardings, plan.conversions)
+        saved = of_rank(saved, graph, shardings, plan.conversions, plan.mesh)
         run_again = again(
             graph, shardings, plan.conversions, plan.recompute_of, saved, plan.mesh, plan.precision
         )
@@ -283,17 +282,8 @@ class Lives:
         return Functions(self.graph, self.keeps.shardings, tuple(self.converted))
 
     def within(self, place: int) -> Saved:
-        """One rank's share of what an operator makes and lets go while it runs."""
-        node = self.graph.nodes[place]
-        found = self.keeps.saved.get(node.name, SAVES_NOTHING)
-        if not (found.forward_nbytes or found.backward_nbytes or found.early_nbytes):
-            return SAVES_NOTHING
-        ways = split(self.keeps.shardings[node.name], self.keeps.mesh) if not node.is_leaf else 1
-        return Saved(
-            forward_nbytes=found.forward_nbytes // ways,
-            backward_nbytes=found.backward_nbytes // ways,
-            early_nbytes=found.early_nbytes // ways,
-        )
+        """What an operator makes and lets go while it runs, among what is known of it."""
+        return self.keeps.saved.get(self.graph.nodes[place].name, SAVES_NOTHING)
 
     def nbytes(self, storage: Form) -> int:
         """Of one rank's part."""

@@ -20,11 +20,11 @@ from autopar.pricing.issued import Copied, Running, Sent, by_parameter
 from autopar.pricing.keeps import Keeps
 from autopar.pricing.laid import laid_at_use, laid_once
 from autopar.pricing.moments import Moments
+from autopar.pricing.of_rank import of_rank
 from autopar.pricing.operators import OperatorSeconds, operator_seconds
 from autopar.pricing.parameters import gradient_shares, summed_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import Again, again
-from autopar.pricing.relaid import relaid
 
 SecondsOf = Callable[[Node, OpSharding, Graph, Prices], OperatorSeconds]
 _PUT_OFF = MappingProxyType({"linear": (0, 1), "addmm": (1, 2), "matmul": (0, 1), "mm": (0, 1)})
@@ -99,7 +99,7 @@ class Issued:
 def spent_by(plan: Plan, graph: Graph, prices: Prices, saved: Mapping[str, Saved]) -> Spent:
     """What a finished plan spends."""
     shardings = {c.node: c.sharding for c in plan.choices}
-    saved = relaid(saved, graph, shardings, plan.conversions)
+    saved = of_rank(saved, graph, shardings, plan.conversions, prices.mesh)
     run_again = again(
         graph, shardings, plan.conversions, plan.recompute_of, saved, prices.mesh, plan.precision
     )

@@ -2,7 +2,7 @@
 
 from autopar.rules import families
 from autopar.rules.batch import batch_dims
-from autopar.rules.call import LocalCall, local_call
+from autopar.rules.call import LocalCall, local_call, on_shards
 from autopar.rules.candidates import batch_forms, candidates
 from autopar.rules.declare import registered, rule_of
 from autopar.rules.discover import discovered
@@ -18,5 +18,6 @@ from autopar.rules.work import backward_flops, flops
 __all__ = [
     "Coverage", "LocalCall", "backward_flops", "batch_dims", "batch_forms", "candidates",
     "coverage", "discovered", "families", "flops", "known_rules", "local_call", "localize",
-    "parse_rule", "positions", "registered", "rule", "rule_of", "user_rules", "variant_traffic",
+    "on_shards", "parse_rule", "positions", "registered", "rule", "rule_of", "user_rules",
+    "variant_traffic",
 ]  # fmt: skip

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -58,25 +58,36 @@ class LocalCall:
 
 def local_call(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> LocalCall | None:
     """What one rank calls; None for leaves, and for what is more than the operator on its shards."""
+    found = on_shards(node, sharding, graph, mesh)
+    if found is None:
+        return None
+    local, operands = found
+    names = {name: f"t{place}" for place, name in enumerate(operands)}
+    return LocalCall(
+        node.op,
+        tuple(_renamed(arg, names.__getitem__) for arg in local.args),
+        tuple((key, _renamed(arg, names.__getitem__)) for key, arg in local.kwargs),
+        tuple(replace(tensor, name=names[name]) for name, tensor in operands.items()),
+        any(tensor.differentiable for tensor in node.outputs),
+    )
+
+
+def on_shards(
+    node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh
+) -> tuple[Node, Mapping[str, Tensor]] | None:
+    """The node with one rank's arguments, and its operands' shards by name; None as `local_call`."""
     if node.is_leaf or sharding.variant or _is_padded_lookup(node, graph):
         return None
     forms = dict(zip(node.operands, sharding.inputs, strict=True))
     if len(set(zip(node.operands, sharding.inputs, strict=True))) > len(forms):
         return None  # one tensor in two forms: two tensors, which no name tells apart
-    names = {name: f"t{place}" for place, name in enumerate(forms)}
-    operands = tuple(
-        replace(graph.tensors[name], name=names[name], shape=form.local_shape(shape, mesh), pads=())
+    operands = {
+        name: replace(tensor, shape=form.local_shape(tensor.shape, mesh), pads=())
         for name, form in forms.items()
-        for shape in [graph.tensors[name].shape]
-    )
+        for tensor in [graph.tensors[name]]
+    }
     args, kwargs = localize(node, sharding, graph, mesh)
-    return LocalCall(
-        node.op,
-        tuple(_renamed(arg, names.__getitem__) for arg in args),
-        tuple((key, _renamed(arg, names.__getitem__)) for key, arg in kwargs),
-        operands,
-        any(tensor.differentiable for tensor in node.outputs),
-    )
+    return replace(node, args=args, kwargs=kwargs), operands
 
 
 def _is_padded_lookup(node: Node, graph: Graph) -> bool:

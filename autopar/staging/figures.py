@@ -18,6 +18,7 @@ from autopar.graph import Graph, Node, Saved
 from autopar.plans.plan import Conversion, OpSharding
 from autopar.pricing.issued import Copied, Sent
 from autopar.pricing.keeps import Keeps
+from autopar.pricing.of_rank import divided
 from autopar.pricing.operators import OperatorSeconds, operator_seconds
 from autopar.pricing.prices import Prices
 from autopar.pricing.recomputed import Again, again
@@ -99,9 +100,9 @@ class Piece:
             piece, chosen = cut.pieces[self._place], self._chosen
             shardings = {choice.node: choice.sharding for choice in chosen.choices}
             outline = self._outline(cut, mode)
-            keeps = Keeps(
-                piece, shardings, outline.conversions, self._prices.mesh, cut.saved, outline.again
-            )
+            mesh = self._prices.mesh
+            saved = divided(cut.saved, shardings, mesh)
+            keeps = Keeps(piece, shardings, outline.conversions, mesh, saved, outline.again)
             self._counted[key] = issued(piece, chosen.choices, keeps, self._prices, self._precision)
         return self._counted[key]
 

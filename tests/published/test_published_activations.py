@@ -13,6 +13,7 @@ import pytest
 
 from autopar.planning.posed import Compilation
 from autopar.pricing.keeps import Keeps
+from autopar.pricing.of_rank import of_rank
 from tests.daily import daily
 from tests.published.models import kept, small
 
@@ -42,7 +43,8 @@ def kept_nbytes(made: Compilation) -> float:
         replace(c, regather=c.source.is_split and not c.target.is_split) for c in plan.conversions
     )
     shardings = {choice.node: choice.sharding for choice in plan.choices}
-    return Keeps(graph, shardings, again, plan.mesh, kept(graph)).nbytes()
+    saved = of_rank(kept(graph), graph, shardings, again, plan.mesh)
+    return Keeps(graph, shardings, again, plan.mesh, saved).nbytes()
 
 
 @pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))

@@ -22,6 +22,7 @@ import torch
 
 from autopar.planning.posed import Compilation
 from autopar.pricing.keeps import Keeps
+from autopar.pricing.of_rank import of_rank
 from tests.published.models import compiled, gpt, kept, parameters
 
 TABLE = {
@@ -60,9 +61,8 @@ def gathered_nbytes(made: Compilation) -> int:
     plan, graph = made.plan, made.graph
     shardings = {choice.node: choice.sharding for choice in plan.choices}
     kept_ways = (plan.conversions, tuple(replace(c, regather=False) for c in plan.conversions))
-    again, once = (
-        Keeps(graph, shardings, ways, plan.mesh, kept(graph)).nbytes() for ways in kept_ways
-    )
+    saved = of_rank(kept(graph), graph, shardings, plan.conversions, plan.mesh)
+    again, once = (Keeps(graph, shardings, ways, plan.mesh, saved).nbytes() for ways in kept_ways)
     return once - again
 
 
