@@ -186,6 +186,7 @@ class Saved:
     `cached` are the outputs that selective recomputation keeps, `cached_nbytes` what it keeps besides.
     `spare` says of each output what its storage has beyond its elements, where any has: what is put
     into a copy of a view comes with a copy of all that the view looks into.
+    `turned` are the outputs that do not lie in row-major order.
     """
 
     operands: tuple[int, ...] = ()
@@ -202,6 +203,7 @@ class Saved:
     cached: tuple[int, ...] = ()
     cached_nbytes: int = 0
     spare: tuple[int, ...] = ()
+    turned: tuple[int, ...] = ()
 
     @property
     def is_nothing(self) -> bool:

@@ -43,7 +43,7 @@ from autopar.runtime.counting import CountTraffic
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.program import load
 from cost_models.hardware import load as load_hardware
-from tests import fuzz, heavy, models
+from tests import composite, fuzz, heavy, models
 from tests.adapted import ADAPTED
 from tests.architectures import ARCHITECTURES
 from tests.capture.compare import eager_loss
@@ -72,6 +72,7 @@ CASES = {
     **MOVED,
     **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES},
     **heavy.ALL,
+    **composite.ALL,
     "custom": gated,
     "between": between,
 }

@@ -40,15 +40,22 @@ def flows(node: Node) -> bool:
 
 
 def ask(
-    node: Node, operands: Mapping[str, Tensor], strides: Mapping[str, Strides | None], kind: str
+    node: Node,
+    operands: Mapping[str, Tensor],
+    strides: Mapping[str, Strides | None],
+    arriving: Sequence[int],
+    kind: str,
 ) -> Asked:
-    """What it keeps of operands with these strides, on a kind of device."""
+    """What it keeps of operands with these strides, on a kind of device.
+
+    `arriving`: the outputs at which gradients arrive.
+    """
     node = replace(node, op=ELSEWHERE.get((kind, node.op), node.op))
     call = _Call(node, operands, strides)
     asked = call.kept()
     if not flows(node):
         return asked
-    made = call.within()
+    made = call.within(arriving)
     unseen = workspace_nbytes(node, operands) if kind == "cpu" else 0
     found = replace(
         asked.saved,
@@ -85,6 +92,7 @@ class _Call:
             outputs = made[: len(node.outputs)]
             given = [tensors[name] for name in node.operands]
             shares = _sharing(outputs, given)
+            strides = tuple(map(_strides, outputs))
             saved = Saved(
                 kept.take(given),
                 kept.take(outputs),
@@ -94,8 +102,9 @@ class _Call:
                 spare=_spare(outputs, shares),
                 cached=dear.storages.take(outputs),
                 cached_nbytes=dear.storages.nbytes,
+                turned=tuple(place for place, turned in enumerate(strides) if turned),
             )
-            return Asked(saved, tuple(_strides(output) for output in outputs))
+            return Asked(saved, strides)
 
     def copied(self) -> tuple[int, ...]:
         """The operands that are kept in row-major order, but as copies where they lie otherwise."""
@@ -111,13 +120,15 @@ class _Call:
                 still = set()
         return tuple(place for place in places if place not in still)
 
-    def within(self) -> Made:
+    def within(self, arriving: Sequence[int]) -> Made:
         """What is made besides, and where gradients lie, by operand."""
         names = list(self.operands)
         with _torch.fake_mode():
             tensors = self._tensors()
             leaves = [(name, tensors[name]) for name in names if tensors[name].requires_grad]
-            made = within(lambda: self.run(tensors), [x for _, x in leaves], len(self.node.outputs))
+            differentiable = [x for _, x in leaves]
+            results = len(self.node.outputs)
+            made = within(lambda: self.run(tensors), differentiable, results, arriving)
         names = [name for name, _ in leaves]
         passes = dict(zip(names, made.passes, strict=True))
         views = dict(zip(names, made.views, strict=True))

@@ -23,7 +23,15 @@ class Call:
 
     node: Node
     operands: Mapping[str, Tensor]
+    reached: Set[str]
+    """The tensors of the graph at which gradients arrive."""
     anew: Set[str] = frozenset()
+
+    @property
+    def arriving(self) -> tuple[int, ...]:
+        """The outputs at which they do."""
+        outputs = enumerate(self.node.outputs)
+        return tuple(place for place, tensor in outputs if tensor.name in self.reached)
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ def saved(graph: Graph, kind: str = "cpu", known: Known | None = None) -> Kept:
     """On a kind of device; `known` remembers what was asked from graph to graph."""
     known = {} if known is None else known
     calls = (
-        Call(node, {name: graph.tensors[name] for name in node.operands})
+        Call(node, {name: graph.tensors[name] for name in node.operands}, graph.reached)
         for node in graph.nodes
         if not node.is_leaf
     )
@@ -67,9 +75,10 @@ def _asked(calls: Iterable[Call], kind: str, known: Known) -> dict[str, Saved]:
         node, operands = call.node, call.operands
         lying = {name: None if name in call.anew else strides.get(name) for name in operands}
         shapes = tuple((t.shape, t.dtype, t.differentiable) for t in operands.values())
-        key = (kind, node.op, _numbered(node), shapes, tuple(lying.values()), flows(node))
+        backward = flows(node), call.arriving
+        key = (kind, node.op, _numbered(node), shapes, tuple(lying.values()), backward)
         if key not in known:
-            known[key] = ask(node, operands, lying, kind)
+            known[key] = ask(node, operands, lying, call.arriving, kind)
         strides |= zip((t.name for t in node.outputs), known[key].strides, strict=True)
         found[node.name] = known[key].saved
     return found

@@ -88,40 +88,46 @@ class _Arriving(torch.autograd.Function):
         return tuple(torch.empty(shape, dtype=dtype) for shape, dtype in ctx.forms)
 
 
-def within(call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int) -> Made:
+def within(
+    call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int, arriving: Sequence[int]
+) -> Made:
     """What an operator makes in both passes.
 
-    Under a fake mode; `leaves` are the operands with a gradient, `results` the number of outputs.
+    Under a fake mode; `leaves` are the operands with a gradient, `results` the number of outputs, and
+    gradients arrive at these of them.
     """
     with torch.enable_grad(), _Alive() as alive:
-        outputs = _tensors(call())[:results]
+        made = _tensors(call())[:results]
         forward = alive.most - alive.nbytes
-        places = [place for place, tensor in enumerate(outputs) if tensor.requires_grad]
-        outputs = [outputs[place] for place in places]
+        places = [place for place in arriving if made[place].requires_grad]
+        outputs = [made[place] for place in places]
         if not outputs or not leaves:
             return Made(forward, 0, 0, (None,) * len(leaves), (False,) * len(leaves))
         given = [torch.empty_like(tensor) for tensor in outputs]
         there = alive.most = alive.nbytes
-        made = torch.autograd.grad(outputs, leaves, given, allow_unused=True)
+        back = torch.autograd.grad(outputs, leaves, given, allow_unused=True)
         source = {_torch.storage_id(x): place for x, place in zip(given, places, strict=True)}
-        passes = tuple(None if x is None else source.get(_torch.storage_id(x)) for x in made)
+        passes = tuple(None if x is None else source.get(_torch.storage_id(x)) for x in back)
         own = {
             _torch.storage_id(x): x.untyped_storage().nbytes()
-            for x, passed in zip(made, passes, strict=True)
+            for x, passed in zip(back, passes, strict=True)
             if x is not None and passed is None
         }
         backward = max(0, alive.most - there - sum(own.values()))
-        views = tuple(x is not None and x._is_view() for x in made)
+        views = tuple(x is not None and x._is_view() for x in back)
     come = sum(x.untyped_storage().nbytes() for x in given)
-    least = _least_back(call, leaves, results) - come - sum(own.values())
+    least = _least_back(call, leaves, places) - come - sum(own.values())
     return Made(forward, backward, max(0, backward - least), passes, views)
 
 
-def _least_back(call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int) -> int:
+def _least_back(
+    call: Callable[[], Any], leaves: Sequence[torch.Tensor], places: Sequence[int]
+) -> int:
     """Bytes of a backward, gradients among them, where nobody holds on to those that come in."""
     alive = _Alive()
     with torch.enable_grad(), alive:
-        loss = _Arriving.apply(*(x for x in _tensors(call())[:results] if x.requires_grad))
+        made = _tensors(call())
+        loss = _Arriving.apply(*(made[place] for place in places))
         there = alive.most = alive.nbytes
         torch.autograd.grad(loss, leaves, allow_unused=True)
     return alive.most - there

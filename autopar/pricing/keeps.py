@@ -137,6 +137,19 @@ class Keeps:
                     found[target] = found[source] if moves_nothing(c) else target
         return found
 
+    @cached_property
+    def turned(self) -> frozenset[Form]:
+        """The forms that do not lie in row-major order."""
+        found = {
+            (node.outputs[place].name, self.shardings[node.name].outputs[place])
+            for node in self.graph.nodes
+            for place in self._of(node).turned
+        }
+        for c in self.conversions:
+            if moves_nothing(c) and (c.tensor, c.source) in found:
+                found.add((c.tensor, c.target))
+        return frozenset(found)
+
     def _shares(self, node: Node, output: int) -> int | None:
         """The operand in whose storage an output lies."""
         shares = self._of(node).shares

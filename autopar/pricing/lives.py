@@ -232,8 +232,7 @@ class Lives:
     @cached_property
     def collectives(self) -> tuple[Carried, ...]:
         """Conversions as they are carried out."""
-        keeps = self.keeps
-        return tuple(collectives(self.graph, keeps.conversions, keeps.mesh, keeps.precision))
+        return tuple(collectives(self.keeps))
 
     @cached_property
     def gathering(self) -> Counter[int]:
@@ -251,8 +250,10 @@ class Lives:
         within = self.within(place).forward_nbytes
         if not self.gathering[place]:
             return within
-        made = {tensor.name for tensor in self.graph.nodes[place].outputs}
+        node = self.graph.nodes[place]
+        made = {tensor.name for tensor in node.outputs}
         own = sum(self.nbytes(form) for form in self.begun.get(place, ()) if form[0] in made)
+        own += self.keeps.extra_nbytes(node)
         return max(within, self.gathering[place] - own)
 
     @property

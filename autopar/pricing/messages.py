@@ -3,7 +3,7 @@
 Where the dim that is split leads, parts are gathered into the tensor that they make, and scattered from
 the one that is summed; elsewhere there is one more.  What is exchanged is copied into parts that are
 sent, and arrives in others.  Gradients of a block are copied into one message, unless that is larger
-than a bucket.
+than a bucket.  What does not lie in row-major order is copied before it is sent, or cut.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.buckets import NBYTES
-from autopar.graph import ITEMSIZE, Graph
+from autopar.graph import ITEMSIZE
 from autopar.grouping import groups, is_gather
-from autopar.mesh import Mesh
 from autopar.placement import I, P, R, S, Sharding
 from autopar.plans.plan import Conversion, reduction_dtype
+from autopar.pricing.keeps import Keeps, moves_nothing
 from autopar.pricing.operators import local_nbytes
 
 
@@ -33,16 +33,15 @@ class Carried:
     """Of messages in the backward."""
 
 
-def collectives(
-    graph: Graph, conversions: tuple[Conversion, ...], mesh: Mesh, precision: str
-) -> Iterator[Carried]:
+def collectives(keeps: Keeps) -> Iterator[Carried]:
     """All of them; those of several weights first."""
-    messages = _Messages(graph, mesh, precision)
+    graph, conversions = keeps.graph, keeps.conversions
+    messages = _Messages(keeps)
     steps: defaultdict[str, list[Conversion]] = defaultdict(list)
     for conversion in conversions:
         steps[conversion.tensor].append(conversion)
     seen: set[Conversion] = set()
-    for group in groups(graph, conversions, mesh, precision):
+    for group in groups(graph, conversions, keeps.mesh, keeps.precision):
         together = tuple(steps[member.tensor][group.hop] for member in group.members)
         seen.update(together)
         yield messages.of(together)
@@ -58,21 +57,24 @@ def made_by(conversion: Conversion) -> tuple[str, Sharding]:
 
 @dataclass(frozen=True)
 class _Messages:
-    graph: Graph
-    mesh: Mesh
-    precision: str
+    keeps: Keeps
 
     def of(self, conversions: tuple[Conversion, ...]) -> Carried:
         """Bytes of one rank."""
         first = conversions[0]
+        turned = sum(self._nbytes(c, c.source) for c in conversions if self._is_turned(c))
         if not is_gather(first.source[first.axis], first.target[first.axis]):
-            return Carried(conversions, *self._of_other(first))
+            forward, backward = self._of_other(first)
+            return Carried(conversions, turned + forward, backward)
         apart = sum(self._nbytes(c, c.target) for c in conversions if not self._leads(c))
         reduced = [c for c in conversions if c.target[c.axis] is R]
         copied = sum(map(self._reduced_nbytes, reduced))
         if len(reduced) == 1 or copied > NBYTES:
             copied = sum(self._reduced_nbytes(c) for c in reduced if not self._is_ready(c))
-        return Carried(conversions, apart, copied)
+        return Carried(conversions, turned + apart, copied)
+
+    def _is_turned(self, c: Conversion) -> bool:
+        return (c.tensor, c.source) in self.keeps.turned and not moves_nothing(c)
 
     def _of_other(self, c: Conversion) -> tuple[int, int]:
         """Forward and backward of what does not gather: an exchange, or what is scattered."""
@@ -87,11 +89,11 @@ class _Messages:
 
     def _leads(self, c: Conversion) -> bool:
         """Whether parts, rank by rank, are the whole that they make."""
-        part, whole = c.source.local(c.axis, self.mesh), c.target
+        part, whole = c.source.local(c.axis, self.keeps.mesh), c.target
         if not isinstance(part, S):
-            part, whole = c.target.local(c.axis, self.mesh), c.source
+            part, whole = c.target.local(c.axis, self.keeps.mesh), c.source
         assert isinstance(part, S)
-        shape = whole.local_shape(self.graph.tensors[c.tensor].shape, self.mesh)
+        shape = whole.local_shape(self.keeps.graph.tensors[c.tensor].shape, self.keeps.mesh)
         return math.prod(shape[: part.dim]) * part.of == 1
 
     def _is_ready(self, c: Conversion) -> bool:
@@ -99,13 +101,13 @@ class _Messages:
         return self._leads(c) and self._reduction(c) is None
 
     def _nbytes(self, c: Conversion, form: Sharding) -> int:
-        return local_nbytes(self.graph.tensors[c.tensor], form, self.mesh)
+        return local_nbytes(self.keeps.graph.tensors[c.tensor], form, self.keeps.mesh)
 
     def _reduced_nbytes(self, c: Conversion) -> int:
         """In the dtype in which gradients are summed."""
-        reduction, tensor = self._reduction(c), self.graph.tensors[c.tensor]
+        reduction, tensor = self._reduction(c), self.keeps.graph.tensors[c.tensor]
         wide = tensor.itemsize if reduction is None else ITEMSIZE[reduction]
         return self._nbytes(c, c.target) // tensor.itemsize * wide
 
     def _reduction(self, c: Conversion) -> str | None:
-        return reduction_dtype(c.tensor, self.graph, self.precision)
+        return reduction_dtype(c.tensor, self.keeps.graph, self.keeps.precision)

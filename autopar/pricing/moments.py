@@ -86,9 +86,8 @@ class Moments:
             yield since, until, lives.nbytes(storage)
         caching = {node.name for node in again.caching}
         for place, node in enumerate(self.keeps.graph.nodes):
-            if node.is_leaf:
-                continue
-            if node.name not in again.node_names:
-                yield place, end, self.keeps.extra_nbytes(node)
-            elif node.name in caching:
-                yield place, end, self.keeps.cached_nbytes(node)
+            made = kept = self.keeps.extra_nbytes(node)
+            if node.name in again.node_names:
+                kept = self.keeps.cached_nbytes(node) if node.name in caching else 0
+            yield place, end, kept
+            yield place, place, max(0, made - kept)

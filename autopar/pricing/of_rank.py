@@ -74,7 +74,7 @@ def _calls(
         found = on_shards(node, sharding, graph, mesh)
         if found is not None:
             forms = zip(node.operands, sharding.inputs, strict=True)
-            yield Call(*found, frozenset(form[0] for form in forms if form in anew))
+            yield Call(*found, graph.reached, frozenset(form[0] for form in forms if form in anew))
 
 
 def _anew(conversions: tuple[Conversion, ...]) -> set[Form]:
