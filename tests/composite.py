@@ -1,4 +1,4 @@
-"""Models whose operators are made of several kernels, on many rows: activations are most of what they need."""
+"""Models whose operators are made of several kernels, on many rows: activations are most of them."""
 
 from __future__ import annotations
 

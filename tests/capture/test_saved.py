@@ -201,3 +201,53 @@ def test_what_is_put_into_a_copy_of_a_view_takes_all_that_it_looks_into() -> Non
     rows, columns = graph.tensors["linear"].shape
     size = graph.tensors["linear"].itemsize
     assert saved(graph)[node.name].spare == (((rows - 1) * columns + 1 - rows) * size,)
+
+
+def test_gradients_that_came_in_are_let_go() -> None:
+    """Of a norm of several kernels the first takes them; where somebody holds them, they stay."""
+
+    class Normed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.RMSNorm(64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(x * self.norm.weight).sum()
+
+    graph = capture(Normed().double(), {"x": torch.ones(32, 64, dtype=torch.float64)})
+    norm = next(node for node in graph.nodes if short(node.op) == "rms_norm")
+    kept, rows = saved(graph)[norm.name], 8 * 32 * 64
+    assert rows <= kept.early_nbytes < kept.backward_nbytes
+
+
+def test_only_gradients_that_arrive_count() -> None:
+    """Nobody reads the cell's second state: in its backward there is one gradient less."""
+
+    class Cell(torch.nn.Module):
+        def __init__(self, both: bool) -> None:
+            super().__init__()
+            self.cell, self.both = torch.nn.LSTMCell(16, 16), both
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden, state = self.cell(x)
+            return (hidden + state if self.both else hidden).square().sum()
+
+    found = []
+    for both in (False, True):
+        graph = capture(Cell(both).double(), {"x": torch.ones(32, 16, dtype=torch.float64)})
+        node = next(node for node in graph.nodes if short(node.op) == "lstm_cell")
+        found.append(saved(graph)[node.name].early_nbytes)
+    assert found[0] < found[1]
+
+
+def test_what_does_not_lie_in_order_is_told() -> None:
+    def body(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (m.linear(x).transpose(0, 1) * 2).reshape(2, 16).sum()  # type: ignore[operator]
+
+    model, inputs = small(body)
+    graph = capture(model, inputs)
+    turned = {
+        short(node.op): saved(graph)[node.name].turned for node in graph.nodes if node.operands
+    }
+    assert turned["transpose"] == turned["mul"] == (0,)
+    assert turned["linear"] == turned["reshape"] == ()
