@@ -162,6 +162,27 @@ class Shared(nn.Module):
         return x
 
 
+class Tables(nn.Module):
+    """Blocks that are normed behind, between a table and itself as the head."""
+
+    def __init__(self, rows: int = 512, width: int = 32, blocks: int = 2) -> None:
+        super().__init__()
+        self.table = nn.Embedding(rows, width)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True)
+            for _ in range(blocks)
+        )
+        self.head = nn.Linear(width, rows, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.table(x)
+        for layer in self.layers:
+            made = layer(made)
+        found: torch.Tensor = self.head(made)
+        return found
+
+
 def _case(model: nn.Module, *shape: int) -> models.Case:
     return model, {"x": torch.randn(ROWS, *shape)}, lambda output: output.square().mean()
 
@@ -202,5 +223,12 @@ def shared() -> models.Case:
     return _case(Shared(), 4, 64)
 
 
-ALL = {f"heavy.{make.__name__}": make for make in (pairs, chain, buffered, mixer, encoder, shared)}
+def tables() -> models.Case:
+    """A table of 512 rows for tokens and for their scores."""
+    torch.manual_seed(0)
+    return Tables(), {"x": torch.randint(512, (8, 4))}, lambda output: output.square().mean()
+
+
+MADE = (pairs, chain, buffered, mixer, encoder, shared, tables)
+ALL = {f"heavy.{make.__name__}": make for make in MADE}
 """By name."""

@@ -79,9 +79,11 @@ class LiveBytes(TorchDispatchMode):
 def _is_alone(first: object) -> bool:
     """Whether autograd would add to this gradient in place, had it not been handed to Python.
 
-    It does where nobody else has the storage; here its tensor and our look at it are two.
+    It does where nobody else has the storage; here its tensor and our look at it are two.  What a block
+    adds up when it runs again in the backward is no gradient: there gradients are enabled.
     """
-    if torch._C._current_autograd_node() is None or not _is_plain(first):
+    in_backward = torch._C._current_autograd_node() is not None and not torch.is_grad_enabled()
+    if not in_backward or not _is_plain(first):
         return False
     assert isinstance(first, torch.Tensor)
     return bool(torch._C._storage_Use_Count(_cdata(first)) <= 2)

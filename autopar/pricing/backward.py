@@ -121,7 +121,7 @@ class _Walk:
         for place in reversed(range(len(self._graph.nodes))):
             settled[place] = self._settled
             if place in self._reruns:
-                found[place] = self._run_again(self._reruns[place]) + self._gathered.there(place)
+                found[place] = self._run_again(self._reruns[place]) + self._gathered.before(place)
             node = self._graph.nodes[place]
             if not node.is_leaf:
                 found[place] = max(found[place], self._back(node, place))

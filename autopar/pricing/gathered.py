@@ -52,9 +52,9 @@ class Gathered:
         """Once it has gone back."""
         return self._still[place]
 
-    def there(self, place: int) -> int:
+    def before(self, place: int) -> int:
         """Before anything that it asks for is gathered."""
-        return self._there[place + 1]
+        return self._still[place + 1]
 
 
 def _asked(lives: Lives) -> Mapping[Form, list[int]]:
