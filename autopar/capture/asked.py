@@ -6,6 +6,7 @@ keeps the same: its fused dropout keeps a mask of one byte per element, the CPU'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,11 @@ from autopar.operators import bind, callable_of, dear_kernels
 
 ELSEWHERE = {("cuda", "aten.dropout.default"): "aten.native_dropout.default"}
 """By kind of device and operator."""
+REDUCED_IN_PLACE = frozenset(
+    ["binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss"]
+)
+"""Losses whose kernels reduce all terms into the first: the number that comes out lies in memory for all
+of them, which no fake tensor shows."""
 Layout = Callable[[torch.Tensor], torch.Tensor]
 """Gives a tensor the strides under which an operator is looked at."""
 Strides = tuple[int, ...]
@@ -99,7 +105,7 @@ class _Call:
                 kept.nbytes,
                 kept.like(given),
                 shares=shares,
-                spare=_spare(outputs, shares),
+                spare=_terms(node, outputs, given) or _spare(outputs, shares),
                 cached=dear.storages.take(outputs),
                 cached_nbytes=dear.storages.nbytes,
                 turned=tuple(place for place, turned in enumerate(strides) if turned),
@@ -235,6 +241,14 @@ def _spare(outputs: list[Any], shares: tuple[int | None, ...]) -> tuple[int, ...
         for x, place in zip(outputs, shares, strict=True)
     )
     return found if any(found) else ()
+
+
+def _terms(node: Node, outputs: list[Any], operands: list[torch.Tensor]) -> tuple[int, ...]:
+    """Bytes of a loss's terms besides itself, where it lies among them."""
+    if short(node.op) not in REDUCED_IN_PLACE or outputs[0].dim():
+        return ()
+    shape = torch.broadcast_shapes(*(x.shape for x in operands[:2]))
+    return ((math.prod(shape) - 1) * outputs[0].itemsize,)
 
 
 def _in_order(x: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from autopar.leaving import leaving
 from autopar.pricing.gathered import Gathered
 from autopar.pricing.lives import Lives
 from autopar.pricing.messages import Carried, made_by
+from autopar.pricing.operators import local_nbytes
 from autopar.pricing.recomputed import Form
 from autopar.pricing.rerun import Rerun, reruns
 
@@ -113,7 +114,7 @@ class _Walk:
     def run(self) -> Back:
         """Place by place."""
         for form in self._results():
-            self._gradients.give(form, self._gradients.new(self._nbytes(form)), 0)
+            self._gradients.give(form, self._gradients.new(self._gradient_nbytes(form)), 0)
         for conversion in reversed(self._lives.leaving):
             self._convert(Carried((conversion,), 0, 0))
         found = [0] * len(self._graph.nodes)
@@ -202,14 +203,14 @@ class _Walk:
             one = None if source is None else arrived[source]
             is_view = place in saved.views
             made[form] = (
-                self._gradients.new(self._nbytes(form), is_view)
+                self._gradients.new(self._gradient_nbytes(form), is_view)
                 if one is None
                 else self._gradients.shared(one, is_view)
             )
         return made
 
     def _give(self, form: Form, gradient: _Gradient) -> int:
-        return self._held + self._gradients.give(form, gradient, self._nbytes(form))
+        return self._held + self._gradients.give(form, gradient, self._gradient_nbytes(form))
 
     def _convert(self, collective: Carried) -> int:
         """From the gradients of what conversions made to those of what it was made of."""
@@ -223,7 +224,7 @@ class _Walk:
                 (conversion.tensor, conversion.source), replace(gradient, is_view=True)
             )
         sources = [(c.tensor, c.source) for c, _ in arrived]
-        made = [(source, self._gradients.new(self._nbytes(source))) for source in sources]
+        made = [(source, self._gradients.new(self._gradient_nbytes(source))) for source in sources]
         level = self._held + self._gradients.nbytes + collective.backward_nbytes
         for _, gradient in arrived:
             self._gradients.drop(gradient)
@@ -267,6 +268,10 @@ class _Walk:
                 place = [t.name for t in maker.outputs].index(name)
                 made = self._keeps.shardings[maker.name].outputs[place]
                 yield name, leaving(tensor, self._graph, made)
+
+    def _gradient_nbytes(self, form: Form) -> int:
+        """Elements alone: what a tensor's storage has besides, its gradient's has not."""
+        return local_nbytes(self._graph.tensors[form[0]], form[1], self._keeps.mesh)
 
     def _nbytes(self, storage: Form) -> int:
         return self._lives.nbytes(storage)

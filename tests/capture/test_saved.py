@@ -251,3 +251,25 @@ def test_what_does_not_lie_in_order_is_told() -> None:
     }
     assert turned["transpose"] == turned["mul"] == (0,)
     assert turned["linear"] == turned["reshape"] == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy", "l1_loss"]
+)
+def test_a_loss_may_lie_among_its_terms(name: str) -> None:
+    """As the kernel says that is installed; where it does not, nothing is said either."""
+    loss = getattr(F, name)
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = torch.nn.Linear(4, 6)
+
+        def forward(self, x: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+            return loss(self.mix(x).sigmoid(), wanted, reduction="sum") * 2
+
+    inputs = {"x": torch.randn(3, 4), "wanted": torch.ones(3, 6)}
+    graph = capture(Model(), inputs)
+    node = next(node for node in graph.nodes if short(node.op) == name)
+    real = loss(torch.rand(3, 6), torch.ones(3, 6), reduction="sum").untyped_storage().nbytes()
+    assert sum(saved(graph)[node.name].spare) + 4 == real
