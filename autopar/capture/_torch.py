@@ -190,6 +190,18 @@ def storage_id(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def sums_in_place(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether autograd would add two gradients up in the first one's memory, were Python not looking.
+
+    It does where nobody else has that storage; here its tensor and our look at it are two.
+    """
+    if func is not torch.ops.aten.add.Tensor or torch.is_grad_enabled():
+        return False
+    storage = args[0].untyped_storage()
+    in_backward = torch._C._current_autograd_node() is not None
+    return in_backward and bool(torch._C._storage_Use_Count(storage._cdata) <= 2)
+
+
 def is_operator(target: object) -> bool:
     """Whether an fx target is one overload of a dispatcher operator."""
     return isinstance(target, torch._ops.OpOverload)

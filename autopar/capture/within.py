@@ -32,6 +32,7 @@ class _Alive(_torch.TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        in_place = _torch.sums_in_place(func, args)
         given = {_torch.storage_id(tensor) for tensor in _tensors((args, kwargs))}
         result = self._run(func, args, kwargs or {})
         for tensor in _tensors(result):
@@ -39,7 +40,8 @@ class _Alive(_torch.TorchDispatchMode):
             if key not in given:
                 storage = tensor.untyped_storage()
                 self._known[key] = (StorageWeakRef(storage), storage.nbytes())
-        self.most = max(self.most, self.nbytes)
+        if not in_place:
+            self.most = max(self.most, self.nbytes)
         return result
 
     def _run(

@@ -191,7 +191,7 @@ class Lives:
     @property
     def converted(self) -> list[tuple[int, Conversion]]:
         """The conversions as they are carried out, each at the place of its first reader."""
-        to = {(c.tensor, c.target): c for c in self.keeps.conversions}
+        to = {made_by(c): c for c in self.keeps.conversions}
         return [(place, to[form]) for form, place in self._first.items() if form in to]
 
     @property
@@ -201,7 +201,7 @@ class Lives:
 
     @cached_property
     def _uses(self) -> tuple[dict[Form, int], dict[Form, int]]:
-        """Where each form is first there, and where it is last read; conversions stand at the reader."""
+        """Where each form is made, and where it is last read; conversions stand at the first reader."""
         source = {(c.tensor, c.target): c.source for c in self.keeps.conversions}
         first: dict[Form, int] = {}
         last: dict[Form, int] = {}
@@ -218,16 +218,9 @@ class Lives:
                 reach(name, read, place)
             for tensor, made in zip(node.outputs, sharding.outputs, strict=True):
                 first[tensor.name, made] = last[tensor.name, made] = place
-        self._arrive_together(first)
         results = set(self.graph.results)
         last |= {form: self.end for form in last if form[0] in results}
         return first, last
-
-    def _arrive_together(self, first: dict[Form, int]) -> None:
-        """What travels with another is there as early."""
-        for collective in self.collectives:
-            forms = [form for form in map(made_by, collective.conversions) if form in first]
-            first |= dict.fromkeys(forms, min((first[form] for form in forms), default=0))
 
     @cached_property
     def collectives(self) -> tuple[Carried, ...]:
@@ -257,8 +250,18 @@ class Lives:
         return max(within, self.gathering[place] - own)
 
     @property
-    def _first(self) -> Mapping[Form, int]:
+    def _made(self) -> Mapping[Form, int]:
+        """Where the statement stands that makes each form."""
         return self._uses[0]
+
+    @cached_property
+    def _first(self) -> Mapping[Form, int]:
+        """Where each form is first there: what travels with another is there as early."""
+        first = dict(self._made)
+        for collective in self.collectives:
+            forms = [form for form in map(made_by, collective.conversions) if form in first]
+            first |= dict.fromkeys(forms, min((first[form] for form in forms), default=0))
+        return first
 
     @property
     def _last(self) -> Mapping[Form, int]:
@@ -275,12 +278,14 @@ class Lives:
     def _home(self, form: Form) -> int:
         """The function in which a form is made."""
         functions = self.functions
-        return 0 if form[0] in functions.hubs else functions.of[self._first[form]]
+        return 0 if form[0] in functions.hubs else functions.of[self._made[form]]
 
     @cached_property
     def functions(self) -> Functions:
         """Those of the module, in which variables live."""
-        return Functions(self.graph, self.keeps.shardings, tuple(self.converted))
+        to = {made_by(c): c for c in self.keeps.conversions}
+        written = tuple((place, to[form]) for form, place in self._made.items() if form in to)
+        return Functions(self.graph, self.keeps.shardings, written)
 
     def within(self, place: int) -> Saved:
         """What an operator makes and lets go while it runs, among what is known of it."""

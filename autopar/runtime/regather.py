@@ -60,16 +60,24 @@ class Ticket:
         return self.gathered.again().as_strided(self.shape, self.stride, self.offset)
 
 
+Scope = dict[int, tuple[torch.Tensor, Gathered]]
+"""Gathered tensors by their storage."""
+
+
 @dataclass
 class _Forward:
-    """The gathered tensors of the blocks that are running now, innermost last."""
+    """The gathered tensors of the blocks that are running now, innermost last.
 
-    scopes: list[dict[int, tuple[torch.Tensor, Gathered]]] = field(default_factory=list)
+    `waiting` are those that came with others, which no block has asked for yet.
+    """
+
+    scopes: list[Scope] = field(default_factory=list)
+    waiting: Scope = field(default_factory=dict)
 
     def find(self, tensor: torch.Tensor) -> Gathered | None:
         """The entry whose storage this tensor lives in."""
-        key = tensor.untyped_storage().data_ptr()
-        for scope in reversed(self.scopes):
+        key = _storage(tensor)
+        for scope in (*reversed(self.scopes), self.waiting):
             if key in scope:
                 return scope[key][1]
         return None
@@ -78,10 +86,8 @@ class _Forward:
         """Hand the gathered tensors among a block's results to the block around it."""
         *_, outer, inner = self.scopes
         for tensor in results if isinstance(results, tuple) else (results,):
-            if isinstance(tensor, torch.Tensor):
-                key = tensor.untyped_storage().data_ptr()
-                if key in inner:
-                    outer[key] = inner[key]
+            if isinstance(tensor, torch.Tensor) and _storage(tensor) in inner:
+                outer[_storage(tensor)] = inner[_storage(tensor)]
         return results
 
 
@@ -135,7 +141,7 @@ def remember(made: torch.Tensor, source: torch.Tensor, gather: Gather) -> None:
     if forward is None or not torch.is_grad_enabled():
         return
     entry = Gathered(_kept(source, forward), gather)
-    forward.scopes[-1][made.untyped_storage().data_ptr()] = (made, entry)
+    forward.scopes[-1][_storage(made)] = (made, entry)
 
 
 @dataclass
@@ -159,7 +165,10 @@ def remember_together(
     sources: Sequence[torch.Tensor],
     gather: Callable[[list[torch.Tensor]], list[torch.Tensor]],
 ) -> None:
-    """Note that these tensors can be made from their sources again, in one collective."""
+    """Note that these tensors can be made from their sources again, in one collective.
+
+    Each belongs to the block that asks for it (`taken`), whoever asked first.
+    """
     forward = _FORWARD.get()
     if forward is None or not made or not torch.is_grad_enabled():
         return
@@ -169,11 +178,23 @@ def remember_together(
         def again(_: Any, place: int = place) -> torch.Tensor:
             return together.take(place)
 
-        key = tensor.untyped_storage().data_ptr()
-        forward.scopes[-1][key] = (tensor, Gathered(None, again))
+        forward.waiting[_storage(tensor)] = (tensor, Gathered(None, again))
+
+
+def taken(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that came with others, now that the innermost block has it."""
+    forward = _FORWARD.get()
+    entry = None if forward is None else forward.waiting.pop(_storage(tensor), None)
+    if forward is not None and entry is not None:
+        forward.scopes[-1][_storage(tensor)] = entry
+    return tensor
 
 
 def _kept(source: torch.Tensor, forward: _Forward) -> Any:
     """What stands for a source until the backward: the shard, or a ticket if it is a gather itself."""
     shared = forward.find(source)
     return source.detach() if shared is None else shared.ticket(source)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

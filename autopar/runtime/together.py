@@ -44,7 +44,7 @@ class Fetching:
     def fetch(self, x: torch.Tensor, where: Axis, target: Type) -> torch.Tensor | None:
         """The gathered `x`, fetched with its block where it is the first; None if it has no group."""
         if id(x) in self.made:
-            return self.made.pop(id(x))
+            return regather.taken(self.made.pop(id(x)))
         place = self.waiting.get(id(x))
         group = None if place is None else self.group_of[place]
         if place is None or group is None or (group.axis, group.target) != (where.name, target):
@@ -55,7 +55,7 @@ class Fetching:
         for member, source, result in zip(group.members, tensors, results, strict=True):
             self.made[id(source)] = result
             self.offer(member.name, group.hop + 1, result)
-        return self.made.pop(id(x))
+        return regather.taken(self.made.pop(id(x)))
 
     def _taken(self, name: str, hop: int) -> torch.Tensor:
         """What a group gathers; between hops nobody else need hold it any longer."""
