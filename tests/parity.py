@@ -195,7 +195,7 @@ def preset_work(
     )
     made = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved)
     label = f"{preset or 'no preset'} on {mesh}, recompute {recompute}"
-    return _work(name, label, made.plan, case.graph)
+    return Work(name, f"{name}, {label}", made.plan.to_json(), made.source)
 
 
 def constrained_work(name: str, shape: tuple[int, ...], constraints: dict[str, str]) -> Work:
@@ -203,7 +203,7 @@ def constrained_work(name: str, shape: tuple[int, ...], constraints: dict[str, s
     case, mesh = reference(name), Mesh.of(*shape)
     settings = Settings(optimizer="SGD", states=0.0, constraints=from_user(dict(constraints), mesh))
     made = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved)
-    return _work(name, f"{constraints} on {mesh}", made.plan, case.graph)
+    return Work(name, f"{name}, {constraints} on {mesh}", made.plan.to_json(), made.source)
 
 
 def padded_work(

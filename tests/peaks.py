@@ -12,12 +12,10 @@ from torch.distributed.tensor import DTensor
 
 from autopar import presets
 from autopar.blocks import Recompute
-from autopar.emit import emit
 from autopar.mesh import Mesh
 from autopar.planning.compile import compile_graph
 from autopar.planning.posed import Settings
 from autopar.plans.plan import Plan
-from autopar.rules import localize
 from autopar.runtime.parallel import Parallel
 from cost_models.hardware import load as load_hardware
 from tests import parity
@@ -65,11 +63,9 @@ def planned(
         recompute=recompute,
         memory_limit=limit,
     )
-    plan = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved).plan
+    made = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved)
     label = f"{name} on {mesh}, recompute {recompute}"
-    return plan, parity.Work(
-        name, label, plan.to_json(), emit(plan, case.graph, localize, case.saved)
-    )
+    return made.plan, parity.Work(name, label, made.plan.to_json(), made.source)
 
 
 def peaks(work: parity.Work, keeps_gradients: bool = True) -> Peaks:

@@ -12,11 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from autopar import presets
 from autopar.blocks import Recompute, blocks
-from autopar.emit import emit
 from autopar.mesh import Mesh
 from autopar.planning.compile import compile_graph
 from autopar.planning.posed import Settings
-from autopar.rules import localize
 from cost_models.hardware import load as load_hardware
 from tests import composite, heavy, parity, peaks
 from tests.architectures import ARCHITECTURES, WORKAROUNDS
@@ -49,11 +47,9 @@ def work(name: str, regather: bool, recompute: Recompute | None = None) -> tuple
         regather=regather,
         recompute=recompute,
     )
-    plan = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved).plan
-    made = parity.Work(
-        name, str(regather), plan.to_json(), emit(plan, case.graph, localize, case.saved)
-    )
-    return made, plan.estimate.activation_nbytes
+    made = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved)
+    work = parity.Work(name, str(regather), made.plan.to_json(), made.source)
+    return work, made.plan.estimate.activation_nbytes
 
 
 def live_after_forward(work: parity.Work) -> tuple[int, int]:
