@@ -2,8 +2,9 @@
 
 Where the dim that is split leads, parts are gathered into the tensor that they make, and scattered from
 the one that is summed; elsewhere there is one more.  What is exchanged is copied into parts that are
-sent, and arrives in others.  Gradients of a block are copied into one message, unless that is larger
-than a bucket.  What does not lie in row-major order is copied before it is sent, or cut.
+sent, unless the dim that is cut leads, and arrives in others.  Gradients of a block are copied into one
+message, unless that is larger than a bucket.  What does not lie in row-major order is copied before it is
+sent, or cut.
 """
 
 from __future__ import annotations
@@ -82,10 +83,21 @@ class _Messages:
         if not isinstance(target, S):
             return 0, 0
         if isinstance(source, S):
-            exchanged = 2 * self._nbytes(c, c.target)
-            return exchanged, exchanged
+            nbytes = self._nbytes(c, c.target)
+            there, back = (
+                self._cuts_copies(c.source, c.target, c),
+                self._cuts_copies(c.target, c.source, c),
+            )
+            return nbytes * (1 + there), nbytes * (1 + back)
         whole = 0 if self._leads(c) else self._nbytes(c, c.source)
         return (whole if source is P else 0), (whole if source in (P, I) else 0)
+
+    def _cuts_copies(self, form: Sharding, to: Sharding, c: Conversion) -> bool:
+        """Whether what is sent of a form is copied: parts of its leading dim are there as they are."""
+        shard = to.local(c.axis, self.keeps.mesh)
+        assert isinstance(shard, S)
+        shape = form.local_shape(self.keeps.graph.tensors[c.tensor].shape, self.keeps.mesh)
+        return math.prod(shape[: shard.dim]) * shard.of > 1
 
     def _leads(self, c: Conversion) -> bool:
         """Whether parts, rank by rank, are the whole that they make."""
