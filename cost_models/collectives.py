@@ -125,6 +125,10 @@ def axis_link(
     _check_kind(kind)
     check_count("The ranks from one to the next of the axis", stride)
     check_count("The ranks of the axis", size)
+    if ranks is not None and ranks <= (size - 1) * stride:
+        raise CostModelError(
+            f"An axis of {size} ranks, {stride} from one to the next, does not fit into {ranks} ranks."
+        )
     narrowest, _ = hardware.borders[0]
     link = hardware.intra_host.reaching(min(size, narrowest // stride) - 1)
     even = True

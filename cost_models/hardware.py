@@ -83,6 +83,10 @@ def save(hardware: Hardware, path: str | Path) -> None:
         raise ProfileError(f"Cannot write {target}: there is no folder {target.parent}.")
     if target.is_dir():
         raise ProfileError(f"Cannot write {target}: it is a folder. Name a file, as mine.toml.")
+    if target.suffix != ".toml":
+        raise ProfileError(
+            f"Cannot write {target}: profiles are read from files called something.toml."
+        )
     try:
         _replace(target, written)
     except OSError as error:

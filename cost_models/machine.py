@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -260,6 +261,8 @@ class Hardware:
             )
         if not self.source or not self.date:
             raise ProfileError(f"Profile {name!r} must state its source and its date.")
+        if not _is_date(self.date):
+            raise ProfileError(f"Profile {name!r}: date is {self.date!r}; write it as 2026-11-27.")
         wrong = next(self._misnamed(), None)
         if wrong is not None:
             raise ProfileError(f"Profile {name!r}: {wrong}")
@@ -364,3 +367,11 @@ class Hardware:
 
 def _busy(fit: Fit) -> int:
     return fit.host_ranks or fit.ranks
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

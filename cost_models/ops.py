@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from cost_models.curves import DIRECTIONS, Direction, share
 from cost_models.errors import CostModelError
 from cost_models.machine import Device
@@ -45,12 +47,12 @@ def op_seconds(
     `flops` counts multiplications and additions; `nbytes` is what is read and written.  Arithmetic
     in a dtype that the profile lacks (integers, say) is priced as float32.  `op`: its name, by which
     the device's curves may know how much of that speed it reaches; a backward moves twice the bytes
-    of its forward.  Raises `CostModelError` where a figure is negative or no number, or the dtype or the
-    direction none.
+    of its forward.  Raises `CostModelError` where a figure is negative, endless or no number, or the
+    dtype or the direction none.
     """
     if direction not in DIRECTIONS:
         raise CostModelError(f"{direction!r} is no direction; write forward or backward.")
-    if not (flops >= 0 and nbytes >= 0):
+    if not (0 <= flops < math.inf and 0 <= nbytes < math.inf):
         raise CostModelError(f"An operator cannot do {flops} operations on {nbytes} bytes.")
     peak = _peak(dtype, device)
     arithmetic = flops / (peak * device.matmul_efficiency)

@@ -13,6 +13,7 @@ from autopar.cli.flags import AS_JSON
 from autopar.cli.inputs import inputs
 from autopar.cli.output import console, save, writable
 from autopar.cli.values import print_json
+from autopar.errors import InputError
 from autopar.show.calibrated import links
 from cost_models.hardware import load, to_text
 
@@ -47,6 +48,8 @@ def command(
     from cost_models.calibrate.cluster import calibrate_cluster, is_launched
 
     writable(output, reads=inputs(hardware=hardware))
+    if output.suffix != ".toml" and (output.is_file() or not output.exists()):
+        raise InputError(f"Cannot write {output}: profiles are TOML files, called something.toml.")
     if is_launched():
         measured = calibrate_cluster(quick, group, load(hardware) if hardware else None)
         if os.environ["RANK"] != "0":

@@ -3,8 +3,8 @@
 Where the dim that is split leads, parts are gathered into the tensor that they make, and scattered from
 the one that is summed; elsewhere there is one more.  What is exchanged is copied into parts that are
 sent, unless the dim that is cut leads, and arrives in others.  Gradients of a block are copied into one
-message, unless that is larger than a bucket.  What does not lie in row-major order is copied before it is
-sent, or cut.
+message, unless that is larger than a bucket.  What does not lie in row-major order is copied before it
+is sent, or cut.
 """
 
 from __future__ import annotations

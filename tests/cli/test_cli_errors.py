@@ -240,6 +240,16 @@ def test_a_place_is_tried_before_the_work(
     assert said in fails(*given, flag, slip / "x") and not slip.parent.exists()
 
 
+def test_a_profile_is_called_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be read from no file of another name."""
+
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("nothing should be measured")
+
+    monkeypatch.setattr("cost_models.calibrate.calibrate", work)
+    assert "called something.toml" in fails("calibrate", "--quick", "-o", tmp_path / "x.txt")
+
+
 def hf_fails(folder: Path, content: Any, *sizes: object) -> str:
     path = folder / "config.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))

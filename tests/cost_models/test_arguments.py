@@ -78,3 +78,15 @@ def test_what_is_counted_is_whole() -> None:
     ):
         with pytest.raises(CostModelError, match=r"There cannot be 1\.5 .*: they are whole"):
             ask()
+
+
+def test_an_axis_fits_into_its_mesh() -> None:
+    with pytest.raises(
+        CostModelError, match="An axis of 8 ranks, 1 from one to the next, does not"
+    ):
+        axis_link(load("cpu"), 1, 8, "all_reduce", 3)
+
+
+def test_work_has_an_end() -> None:
+    with pytest.raises(CostModelError, match="An operator cannot do inf operations"):
+        op_seconds(math.inf, 1.0, "float32", load("cpu").device)

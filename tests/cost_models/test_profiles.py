@@ -80,7 +80,7 @@ def machines(draw: st.DrawFn) -> Hardware:
         intra_host=draw(links()),
         inter_host=draw(links()),
         source=draw(words),
-        date=draw(words),
+        date=draw(st.dates()).isoformat(),
         cores=draw(st.integers(min_value=0, max_value=99)),
         shared=draw(st.dictionaries(st.integers(min_value=1, max_value=99), shares, max_size=2)),
         tiers=tuple(draw(tiers)),
@@ -277,6 +277,7 @@ def _swap(old: str, new: str) -> Callable[[str], str]:
         (_swap("devices_per_host = 8", ""), "devices_per_host is missing"),
         (_swap('date = "', 'when = "'), "when is unknown"),
         (lambda p: re.sub('date = ".*"', 'date = ""', p), "must state its source and its date"),
+        (lambda p: re.sub('date = ".*"', 'date = "yesterday"', p), "write it as 2026-11-27"),
         (lambda p: re.sub('source = ".*"', "source = 7", p), "source is 7, not text"),
         (lambda p: re.sub(r"\nb?float\w+ = .*", "", p), "has no device.flops_per_s"),
         (_swap("float32 = ", "float32 = 0 # "), "device.flops_per_s.float32 is 0, not positive"),
@@ -354,6 +355,8 @@ def test_save_writes_whole_files_or_none(tmp_path: Path) -> None:
     assert load(path) == load("cpu")
     with pytest.raises(ProfileError, match="no folder"):
         save(load("cpu"), tmp_path / "nowhere" / "mine.toml")
+    with pytest.raises(ProfileError, match=r"called something\.toml"):
+        save(load("cpu"), tmp_path / "mine.txt")
     with pytest.raises(ProfileError, match=r"it is a folder\. Name a file"):
         save(load("cpu"), tmp_path)
     with pytest.raises(
