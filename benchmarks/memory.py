@@ -4,8 +4,8 @@
 
 Every architecture of `tests/architectures`, tiny, in float64 (mixtral in float32), on one and two ranks
 under the solver's plan, transformers with blocks recomputed as well, and on two under presets that split
-more.  Some models, and those of `tests/heavy`, whose weights are most of what they need, also under the
-other presets and with blocks recomputed there, a few on four ranks.  Counted is a whole step: forward,
+more.  Some models, and those of `tests/heavy` and `tests/composite`, which need most for weights or inside
+of operators, also under the other presets and with blocks recomputed there, a few on four ranks.  Counted is a whole step: forward,
 backward, SGD with momentum; between steps gradients stay and are set to zero, and are dropped, as
 `zero_grad()` does.
 """
@@ -29,7 +29,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from autopar.blocks import Recompute, blocks
-from tests import heavy, parity, peaks
+from tests import composite, heavy, parity, peaks
 from tests.architectures import ARCHITECTURES, WORKAROUNDS
 from tests.pool import Pool
 
@@ -40,7 +40,7 @@ ON_FOUR = (("fsdp", (4,)), ("fsdp", (2, 2)), ("hsdp", (2, 2)), ("fsdp_megatron",
 FEW = ("heavy.pairs", "heavy.encoder", "mlp", "llama")
 """Those that are run on four ranks too."""
 PRESET_CASES = (
-    *heavy.ALL, "mlp", "gpt2", "llama", "bert", "cnn",
+    *heavy.ALL, *composite.ALL, "mlp", "gpt2", "llama", "bert", "cnn",
     "architectures.gpt2", "architectures.t5", "architectures.vit", "architectures.dlrm",
 )  # fmt: skip
 AIM = 0.02
