@@ -4,10 +4,10 @@
 
 Every architecture of `tests/architectures`, tiny, in float64 (mixtral in float32), on one and two ranks
 under the solver's plan, transformers with blocks recomputed as well, and on two under presets that split
-more.  Some models, and those of `tests/heavy` and `tests/composite`, which need most for weights or inside
-of operators, also under the other presets and with blocks recomputed there, a few on four ranks.  Counted is a whole step: forward,
-backward, SGD with momentum; between steps gradients stay and are set to zero, and are dropped, as
-`zero_grad()` does.
+more.  Some models, and those of `tests/heavy` and `tests/composite`, which need most for weights or
+inside of operators, also under the other presets and with blocks recomputed there, a few on four ranks.
+Counted is a whole step: forward, backward, SGD with momentum; between steps gradients stay and are set
+to zero, and are dropped, as `zero_grad()` does.
 """
 
 from __future__ import annotations
