@@ -91,6 +91,20 @@ class Lined(nn.Module):
         return x
 
 
+class Attended(nn.Module):
+    """Attention that lays the batch second, and what comes in beside it."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mixed, _ = self.attention(x, x, x, need_weights=False)
+        made: torch.Tensor = self.norm(x + mixed)
+        return made
+
+
 def _case(model: nn.Module, width: int) -> models.Case:
     return model, {"x": torch.randn(ROWS, width)}, lambda output: output.square().mean()
 
@@ -131,6 +145,12 @@ def pooled() -> models.Case:
     return Pooled(), {"x": torch.randn(8, 3, 16, 16)}, lambda output: output.square().mean()
 
 
-MADE = (normed, cells, distances, apart, lined, pooled)
+def attended() -> models.Case:
+    """`nn.MultiheadAttention`."""
+    torch.manual_seed(0)
+    return Attended(), {"x": torch.randn(16, 16, 32)}, lambda output: output.square().mean()
+
+
+MADE = (normed, cells, distances, apart, lined, pooled, attended)
 ALL = {f"composite.{make.__name__}": make for make in MADE}
 """By name."""

@@ -170,6 +170,7 @@ def test_a_plans_peak_is_what_a_step_has_in_use(
             ("composite.apart", "ddp", "none"),
             ("composite.pooled", "ddp", "none"),
             ("composite.lined", "fsdp", "none"),
+            ("composite.attended", "megatron_sp", "none"),
             ("architectures.gemma", "megatron", "none"),
             ("architectures.mistral", "megatron", "none"),
             ("architectures.mixtral", "zero2", "none"),
