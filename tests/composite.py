@@ -44,7 +44,7 @@ class Distances(nn.Module):
         self.mix, self.points = nn.Linear(width, width), nn.Parameter(torch.randn(points, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cdist(self.mix(x), self.points).exp()
+        return torch.cdist(self.mix(x), self.points).neg().exp()
 
 
 class Apart(nn.Module):

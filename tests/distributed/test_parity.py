@@ -10,7 +10,8 @@ import pytest
 from autopar.conversion import _TABLE
 from autopar.placement import S, Type
 from autopar.plans.plan import Plan
-from tests import models, parity
+from tests import composite, models, parity
+from tests.daily import daily
 from tests.pool import Pool
 
 MESHES = ((2,), (4,), (2, 2))
@@ -33,6 +34,13 @@ def test_presets(pool: Pool, name: str) -> None:
         if i % 2 == list(models.ALL).index(name) % 2
     ]
     run(pool, works)
+
+
+@pytest.mark.parametrize("name", daily(composite.ALL, ["composite.lined", "composite.pooled"]))
+def test_what_is_not_of_one_piece(pool: Pool, name: str) -> None:
+    """Operators of several kernels, blocks that the model calls part by part."""
+    places = (((2,), "fsdp"), ((2,), "megatron_sp"), ((2, 2), "fsdp_megatron"))
+    run(pool, [parity.preset_work(name, shape, preset) for shape, preset in places])
 
 
 @pytest.mark.slow
