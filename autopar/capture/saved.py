@@ -34,7 +34,7 @@ class Call:
         return tuple(place for place, tensor in outputs if tensor.name in self.reached)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kept(Mapping[str, Saved]):
     """By node name, of whole tensors."""
 
