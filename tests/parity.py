@@ -10,6 +10,7 @@ import copy
 import logging
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -92,7 +93,7 @@ class Reference:
     model: nn.Module
     batches: tuple[dict[str, Any], ...]
     graph: Graph
-    saved: dict[str, Saved]
+    saved: Mapping[str, Saved]
     losses: tuple[torch.Tensor, ...]
     gradients: dict[str, torch.Tensor | None]
     weights: dict[str, torch.Tensor]

@@ -32,10 +32,11 @@ def of_rank(
     Divided is what cannot be asked: operators that need others on their shards (`OpSharding.variant`),
     and batches between two that were captured.
     """
-    found = divided(saved, shardings, mesh)
+    asked: Mapping[str, Saved] = {}
     if isinstance(saved, Kept):
-        found |= saved.of(_calls(graph, shardings, _anew(conversions), mesh))
-    return found
+        asked = saved.of(_calls(graph, shardings, _anew(conversions), mesh))
+    left = {name: whole for name, whole in saved.items() if name not in asked}
+    return {**divided(left, shardings, mesh), **asked}
 
 
 def divided(

@@ -37,7 +37,7 @@ def test_the_most_an_operator_holds_is_not_divided() -> None:
 
 
 def test_what_cannot_be_asked_is_divided() -> None:
-    """On two batches there is nothing to ask, between them there is a line."""
+    """Between two batches that were captured there are numbers on a line, and no operators."""
     plan, case = peaks.planned("gpt2", 2, preset="ddp")[0], parity.reference("gpt2")
     plain = dict(case.saved)
     given = of_rank(plain, case.graph, plan.choice, plan.conversions, plan.mesh)
