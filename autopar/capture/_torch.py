@@ -140,7 +140,9 @@ def record(
 ) -> None:
     """A node whose result is a tensor, or a list of them, that were made beside the trace."""
     node = tracer.graph.create_node("call_function", target, *arguments, name=name)
-    node.meta["val"] = values
+    # Not the tensors themselves: torch gives a factory's result out as another tensor, which no node
+    # has made, while anybody else holds it.
+    node.meta["val"] = tree_map(_snapshot, values)
     if isinstance(values, torch.Tensor):
         tracer.tensor_tracker[values] = proxy_tensor._ProxyTensor(tracer.proxy(node), None)
         return
@@ -167,6 +169,16 @@ def fake_of(
             made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
         made.requires_grad_(gradient)
         return FakeTensor(like.fake_mode, made, device)
+
+
+def _snapshot(value: Any) -> Any:
+    """Another tensor of the same looks and memory."""
+    if not isinstance(value, FakeTensor):
+        return value
+    return fake_of(
+        value, value.shape, value.stride(), int(value.storage_offset()), value.dtype,
+        value.fake_device, shares=True, gradient=False,
+    )  # fmt: skip
 
 
 def graph_in_progress() -> fx.Graph | None:
