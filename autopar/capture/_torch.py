@@ -243,6 +243,13 @@ def writes_to(overload: Any) -> tuple[tuple[int, str], ...]:
     )
 
 
+def is_view(overload: Any) -> bool:
+    """Whether the results share memory with an operand that is not written to."""
+    return any(r.alias_info is not None for r in overload._schema.returns) and not is_mutable(
+        overload
+    )
+
+
 def without_out(overload: Any) -> str | None:
     """The overload that makes what this one writes into ``out=``; None if there is none."""
     taken = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]

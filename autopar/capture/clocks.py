@@ -8,6 +8,7 @@ import datetime
 import io
 import os
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -92,16 +93,17 @@ class _Datetime(types.ModuleType):
 @contextlib.contextmanager
 def reads_refused() -> Iterator[None]:
     """Within, the user's own code may not read the environment or a file."""
+    thread = threading.get_ident()
     environ: Any = type(os.environ)
     get, opened = environ.__getitem__, builtins.open
 
     def read(self: Any, key: str) -> Any:
-        _refuse(sys._getframe(1), f"the environment variable {key!r}")
+        _refuse(sys._getframe(1), f"the environment variable {key!r}", thread)
         return get(self, key)
 
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if not set(mode) & set("wax"):
-            _refuse(sys._getframe(1), f"the file {file!r}")
+            _refuse(sys._getframe(1), f"the file {file!r}", thread)
         return opened(file, mode, *args, **kwargs)
 
     environ.__getitem__ = read
@@ -131,8 +133,10 @@ def _seeding(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
     return seeding
 
 
-def _refuse(frame: FrameType | None, what: str) -> None:
+def _refuse(frame: FrameType | None, what: str, thread: int) -> None:
     """If the innermost code that is not the standard library's or NumPy's is the user's."""
+    if threading.get_ident() != thread:  # data that is loaded meanwhile
+        return
     while frame is not None and _reads_for_others(frame):
         frame = frame.f_back
     if frame is None or not is_users(frame.f_code.co_filename) or _is_installed(frame):

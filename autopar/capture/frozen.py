@@ -130,11 +130,12 @@ class _Check:
         line = spoken(self._line_of(path))
         key = path.split("[")[0].rpartition(".")[2]
         remedy = (
-            "Draw with torch on the device (torch.rand), or in the training loop and pass it as an input."
+            "Draw with torch on the device (torch.rand), or in the training loop and pass it as an "
+            "input."
             if self.before.generators.get(path)
-            else f"Keep it in a buffer, self.register_buffer({key!r}, torch.tensor(...)), and change that "
-            "with tensor operations; or change it in the training loop and pass it as an input; what is "
-            "made once belongs in __init__."
+            else f"Keep it in a buffer, self.register_buffer({key!r}, torch.tensor(...)), and change "
+            "that with tensor operations; or change it in the training loop and pass it as an input; "
+            "what is made once belongs in __init__."
         )
         return CaptureError(
             f"forward changes {path!r}{values}, at {line}\n{why}: a captured graph is the same for "
