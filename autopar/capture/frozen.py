@@ -104,21 +104,23 @@ class _Check:
         for module, key, value in poison:
             vars(module)[key] = value
         try:
-            again = self.trace()
+            again = lower(self.trace(), self.graph.name, self.before.tensors)
         except CaptureError as error:
             what = next(iter([*names, *changed]))
             raise self._kept(what, "The next step could not run on it") from error
         finally:
             for held, key, was_there in empty:
-                held.pop(key, None)
-                held.update({key: None} if was_there else {})
+                if was_there:
+                    held[key] = None
+                else:
+                    held.pop(key, None)
         later = self.after.differs(_held(self.model, self.loss))
         moving = [path for path in later if path not in self.draws]
         if moving:
             begins = moving[0].partition("[")[0]
             path = next((p for p in changed if p.partition("[")[0] == begins), moving[0])
             raise self._kept(path, "It would be frozen as it is in the first step")
-        if lower(again, self.graph.name, self.before.tensors) != self.graph:
+        if again != self.graph:
             what = next(iter([*changed, *names]))
             raise self._kept(what, "The second step would compute something else")
 
@@ -181,7 +183,8 @@ class _Check:
         raise CaptureError(
             f"The model computes with something that is another in each step (the time, an "
             f"identifier, a generator of its own) at {spoken(origin)}\nwhich would be frozen: a "
-            "captured graph is the same for every step. Pass it as an input, or draw with torch.rand on the device."
+            "captured graph is the same for every step. Pass it as an input, or draw with "
+            "torch.rand on the device."
         )
 
     def _again(self) -> Graph | str:

@@ -67,7 +67,11 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _filled(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shape: Any) -> Any:
-    return func([1] * len(shape), *args[1:], **kwargs).expand(*shape) if shape else func(*args, **kwargs)
+    return (
+        func([1] * len(shape), *args[1:], **kwargs).expand(*shape)
+        if shape
+        else func(*args, **kwargs)
+    )
 
 
 def _viewed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], small: bool) -> Any:
@@ -76,7 +80,8 @@ def _viewed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], small: bo
         return func(*args, **kwargs)
     except RuntimeError:
         dense = _torch.tree_map(
-            lambda x: x.contiguous() if isinstance(x, torch.Tensor) else x, (list(args), dict(kwargs))
+            lambda x: x.contiguous() if isinstance(x, torch.Tensor) else x,
+            (list(args), dict(kwargs)),
         )
         return func(*dense[0], **dense[1]) if small else None
 

@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from autopar.capture import _torch
 from autopar.capture.cached import forgotten
+from autopar.capture.checks import distributions_unchecked
 from autopar.capture.inputs import Call
 from autopar.capture.known import KnownValues
 from autopar.capture.loss import find_loss, no_loss, output_tensors
@@ -108,6 +109,8 @@ def _traced(
         explained(model, where, call.tensors),
         refuse_custom_backward(where),
         transformers_told(),
+        distributions_unchecked(),
+        _torch.tensor_checks_passed(),
         contextlib.nullcontext() if remembered is None else remembered.answering(),
         mode,
     ):

@@ -69,9 +69,7 @@ def _unmasked(node: Node, tensors: Tensors, known: Known) -> tuple[Node, ...] | 
     out = node.outputs[0]
     for one, other in (node.operands, node.operands[::-1]):
         value = known.get(one)
-        neutral = value is not None and bool(
-            (one_row(value) == NEUTRAL[node.op]).all()
-        )
+        neutral = value is not None and bool((one_row(value) == NEUTRAL[node.op]).all())
         if neutral and tensors[other].dtype == out.dtype == "bool":
             args: tuple[Arg, ...] = (Ref(other), out.shape)
             return (replace(node, op="aten.expand.default", args=args, kwargs=()),)
