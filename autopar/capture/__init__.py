@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from autopar.capture.frozen import lowered
 from autopar.capture.inputs import ExampleInputs, bind
-from autopar.capture.lowering import lower
 from autopar.capture.naming import name_tensors
 from autopar.capture.passes import PASSES
 from autopar.capture.repeats import Repeat, repeats
@@ -34,11 +34,10 @@ def capture(
     that dtype; the casts stand in the graph.
     """
     call = bind(model, example_inputs, loss)
-    recorded = trace(model, call, loss, train, autocast)
-    graph = lower(recorded, type(model).__name__)
+    graph, returns = lowered(model, loss, lambda: trace(model, call, loss, train, autocast))
     for clean in PASSES:
         graph = clean(graph)
-    graph = replace(name_tensors(graph), aliases=aliases(model), returns=recorded.results.returns)
+    graph = replace(name_tensors(graph), aliases=aliases(model), returns=returns)
     graph.check()
     return graph
 

@@ -140,7 +140,9 @@ def record(
 ) -> None:
     """A node whose result is a tensor, or a list of them, that were made beside the trace."""
     node = tracer.graph.create_node("call_function", target, *arguments, name=name)
-    node.meta["val"] = values
+    # Not the tensors themselves: torch gives a factory's result out as another tensor, which no node
+    # has made, while anybody else holds it.
+    node.meta["val"] = tree_map(_snapshot, values)
     if isinstance(values, torch.Tensor):
         tracer.tensor_tracker[values] = proxy_tensor._ProxyTensor(tracer.proxy(node), None)
         return
@@ -167,6 +169,16 @@ def fake_of(
             made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
         made.requires_grad_(gradient)
         return FakeTensor(like.fake_mode, made, device)
+
+
+def _snapshot(value: Any) -> Any:
+    """Another tensor of the same looks and memory."""
+    if not isinstance(value, FakeTensor):
+        return value
+    return fake_of(
+        value, value.shape, value.stride(), int(value.storage_offset()), value.dtype,
+        value.fake_device, shares=True, gradient=False,
+    )  # fmt: skip
 
 
 def graph_in_progress() -> fx.Graph | None:
@@ -231,6 +243,13 @@ def writes_to(overload: Any) -> tuple[tuple[int, str], ...]:
     )
 
 
+def is_view(overload: Any) -> bool:
+    """Whether the results share memory with an operand that is not written to."""
+    return any(r.alias_info is not None for r in overload._schema.returns) and not is_mutable(
+        overload
+    )
+
+
 def without_out(overload: Any) -> str | None:
     """The overload that makes what this one writes into ``out=``; None if there is none."""
     taken = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
@@ -274,6 +293,26 @@ def known_value(tensor: object) -> torch.Tensor | None:
         constant = tensor.constant
         return constant if isinstance(constant, torch.Tensor) else None
     return None if tensor.is_meta else tensor
+
+
+@contextlib.contextmanager
+def tensor_checks_passed() -> Iterator[None]:
+    """Within, the checks of tensors' values that `torch` offers as functions pass."""
+    module: Any = torch
+    names = ("_check_tensor_all", "_check_tensor_all_with")
+    before = {name: getattr(module, name) for name in (*names, "_assert")}
+
+    def checked(condition: Any, message: Any) -> None:
+        if not is_fake(condition) or condition.constant is not None:
+            before["_assert"](condition, message)
+
+    module._assert = checked
+    for name in names:
+        setattr(module, name, lambda *args, **kwargs: None)
+    try:
+        yield
+    finally:
+        vars(module).update(before)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ LARGEST = 1024
 """Elements of a constant that the graph carries; larger ones belong in buffers."""
 
 
-def lifted(tensor: torch.Tensor, origin: Origin) -> Arg:
+def lifted(tensor: torch.Tensor, origin: Origin, home: str | None = None) -> Arg:
     """A tensor that is neither parameter, buffer nor input, by value; refused when it is large."""
     if _torch.is_wrapped(tensor):
         raise CaptureError(
@@ -24,6 +24,16 @@ def lifted(tensor: torch.Tensor, origin: Origin) -> Arg:
             "captured. Write the batched computation with plain tensor operations."
         )
     shape = tuple(tensor.shape)
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    if is_parameter or tensor.requires_grad:
+        kind = "Parameter" if is_parameter else "tensor that requires grad"
+        raise CaptureError(
+            f"The {kind} of shape {shape}{f', {home!r},' if home else ''} that is used at "
+            f"{spoken(origin)}\nis none of the model's named_parameters(), so it would be a constant "
+            "and never be trained. Register it: as an attribute of a module, in nn.ParameterList or "
+            "nn.ParameterDict; put a loss that has parameters into the module that returns it. If it "
+            "is not to be trained, register_buffer(name, its .detach())."
+        )
     if tensor.numel() > LARGEST:
         raise CaptureError(
             f"The model uses a tensor of shape {shape} at {spoken(origin)}\nthat is neither a "

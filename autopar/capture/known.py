@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from autopar.capture import _torch
+from autopar.capture.spread import computed
 
 LARGEST = 1 << 24
-"""Elements of the largest tensor whose values are followed: positions of all tokens of a large batch."""
+"""Elements that lie in memory of the largest tensor whose values are followed."""
 UNWRITTEN = ("empty", "new_empty")
 """Operators whose result has no values yet."""
 
@@ -58,8 +59,12 @@ class KnownValues(_torch.FakeTensorMode):
                 self.fake_tensor_converter.invalidate_constant_aliases(constant)
 
     def _remember(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        made = [leaf for leaf in _torch.tree_flatten(result)[0] if _torch.is_fake(leaf)]
         with _torch.unfaked():
-            values = func(*_values(args), **_values(kwargs))
+            shapes = [tuple(fake.shape) for fake in made]
+            values = computed(func, _values(args), _values(kwargs), shapes, LARGEST)
+        if values is None:
+            return
         leaves = (_torch.tree_flatten(side)[0] for side in (result, values))
         for fake, value in zip(*leaves, strict=True):
             if _torch.is_fake(fake):
@@ -77,12 +82,11 @@ def _fakes(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _follows(func: Any, constants: list[torch.Tensor | None], result: Any) -> bool:
-    """Whether the values of a result are known, and few enough."""
+    """Whether the values of a result follow from known ones."""
     made = [leaf for leaf in _torch.tree_flatten(result)[0] if _torch.is_fake(leaf)]
     return (
         bool(made)
         and all(constant is not None for constant in constants)
-        and sum(fake.numel() for fake in made) <= LARGEST
         and torch.Tag.nondeterministic_seeded not in func.tags
         and not _torch.operator_name(func).startswith(UNWRITTEN)
         and all(fake.device.type == "cpu" and not fake.requires_grad for fake in made)

@@ -6,7 +6,7 @@ The second half of capture.  Names are torch's own here; `naming` gives the user
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import torch
@@ -30,16 +30,17 @@ RUNNING_STATISTICS = {"instance_norm", "native_batch_norm", "cudnn_batch_norm", 
 """They may update a buffer without saying so in their schema."""
 
 
-def lower(trace: Trace, name: str) -> Graph:
-    """The recorded graph as frozen nodes."""
-    return _Lowering(trace).graph(name)
+def lower(trace: Trace, name: str, homes: Mapping[int, str] | None = None) -> Graph:
+    """The recorded graph as frozen nodes; `homes` says where tensors outside the model live, by id."""
+    return _Lowering(trace, homes or {}).graph(name)
 
 
 class _Lowering:
     """Walks the fx graph once; `now` maps each fx node to the names of its present values."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, homes: Mapping[int, str]) -> None:
         self.trace = trace
+        self.homes = homes
         self.fx_nodes = list(trace.module.graph.nodes)
         for node in self.fx_nodes:
             if node.op == "call_function" and not _supported(node.target):
@@ -97,8 +98,16 @@ class _Lowering:
         owner: Any = self.trace.module
         for part in str(node.target).split("."):
             owner = getattr(owner, part)
+        if id(owner) in self.trace.originals:
+            # Reached past the modules, through a list of them, say: the same tensor nevertheless.
+            self.now[node] = self.now[self.fx_nodes[self.trace.originals[id(owner)]]]
+            self.leaf_of[node] = self.trace.leaves[self.trace.originals[id(owner)]]
+            return
         origin = origin_of(node)
-        args: tuple[Arg, ...] = (lifted(owner, origin), DType(dtype_name(owner.dtype)))
+        args: tuple[Arg, ...] = (
+            lifted(owner, origin, self.homes.get(id(owner))),
+            DType(dtype_name(owner.dtype)),
+        )
         tensor = looks_like(node.name, owner, False)
         self.builder.leaf(Node(node.name, "constant", args, (), (tensor,), node.name, origin))
         self.now[node] = (node.name,)

@@ -42,6 +42,12 @@ SPOKEN: dict[Any, str] = {
 }
 
 
+RAISES = (
+    " What only checks and raises can be an assertion, assert torch.all(...), which a graph leaves "
+    "out; or check in the training loop."
+)
+
+
 def watchers() -> Mapping[Any, Watcher]:
     """A watcher for each function that would be lost."""
 
@@ -118,6 +124,7 @@ def explained(
                 "compute on "
                 "values (.item(), .tolist(), if tensor:, nonzero, boolean indexing). Use tensor "
                 "operations such as torch.where, or pass the value as a plain Python number."
+                + (RAISES if _in_an_if(error.__traceback__) else "")
             ) from error
         shapes = ", ".join(
             f"{key} {tuple(t.shape)} {str(t.dtype)[6:]}" for key, t in inputs.items()
@@ -126,6 +133,12 @@ def explained(
             f"{name} failed at {place}\nwhile it ran on the inputs ({shapes}): "
             f"{type(error).__name__}: {error}{_stray(model) if 'meta' in str(error) else ''}"
         ) from error
+
+
+def _in_an_if(traceback: TracebackType | None) -> bool:
+    """Whether the line that reads a value decides a branch."""
+    code = _place(traceback).rpartition("\n")[2].strip()
+    return code.startswith(("if ", "elif ", "assert "))
 
 
 def _stray(model: nn.Module) -> str:

@@ -12,6 +12,9 @@ from torch import nn
 from autopar.capture import _torch
 from autopar.errors import CaptureError
 
+ByProduct = tuple[nn.Module, str, torch.Tensor]
+"""A module, and an attribute of it that forward filled in."""
+
 
 class AssignedBuffers:
     """Buffers that forward replaces by assignment: ``self.steps = self.steps + 1``.
@@ -68,16 +71,17 @@ def _buffers(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 @contextlib.contextmanager
-def clean_attributes(model: nn.Module) -> Iterator[None]:
+def clean_attributes(model: nn.Module) -> Iterator[list[ByProduct]]:
     """Take traced tensors out of the user's modules again, where forward put some aside.
 
     A tensor attribute that forward replaces is state from step to step, which a graph knows only
-    for buffers; an attribute that was empty before is a by-product of one call.
+    for buffers; an attribute that was empty before is a by-product of one call, and is listed.
     """
+    left: list[ByProduct] = []
     before = {path: dict(vars(module)) for path, module in model.named_modules()}
     buffers = _buffers(model).keys()
     try:
-        yield
+        yield left
     finally:
         _drop_buffers(model, buffers)
     for path, module in model.named_modules():
@@ -85,13 +89,15 @@ def clean_attributes(model: nn.Module) -> Iterator[None]:
             if not _torch.is_fake(value) or value is before[path].get(key):
                 continue
             name = f"{path}.{key}" if path else key
-            if isinstance(before[path].get(key), torch.Tensor):
+            was = before[path].get(key)
+            if isinstance(was, torch.Tensor) and not _torch.is_fake(was):
                 vars(module)[key] = before[path][key]
                 raise CaptureError(
                     f"forward replaces the tensor attribute {name!r}, so each step depends on "
                     "the one "
                     f"before. Make it a buffer: self.register_buffer({key!r}, ...)."
                 )
+            left.append((module, key, value))
             if key in before[path]:
                 vars(module)[key] = before[path][key]
             else:

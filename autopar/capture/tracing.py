@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from autopar.capture import _torch
 from autopar.capture.cached import forgotten
+from autopar.capture.checks import distributions_unchecked
 from autopar.capture.inputs import Call
 from autopar.capture.known import KnownValues
 from autopar.capture.loss import find_loss, no_loss, output_tensors
@@ -23,7 +24,7 @@ from autopar.capture.refuse import (
     watchers,
 )
 from autopar.capture.remembered import Forgotten, Remembered
-from autopar.capture.state import AssignedBuffers, clean_attributes
+from autopar.capture.state import AssignedBuffers, ByProduct, clean_attributes
 from autopar.capture.told import transformers_told
 from autopar.capture.where import Watcher, Whereabouts
 from autopar.graph import LeafKind
@@ -57,6 +58,10 @@ class Trace:
     """Parameters that get a gradient; none without `train`."""
     train: bool
     device: str
+    originals: Mapping[int, int] = field(default_factory=dict)
+    """Place among the leaves of the user's own parameters and buffers, by id."""
+    left: tuple[ByProduct, ...] = ()
+    """Attributes that forward filled in; they are empty again."""
 
 
 def trace(
@@ -99,11 +104,13 @@ def _traced(
     refuse_parameter_hooks(model)
     with (
         _modes(model, train),
-        clean_attributes(model),
+        clean_attributes(model) as left,
         forgotten(model),
         explained(model, where, call.tensors),
         refuse_custom_backward(where),
         transformers_told(),
+        distributions_unchecked(),
+        _torch.tensor_checks_passed(),
         contextlib.nullcontext() if remembered is None else remembered.answering(),
         mode,
     ):
@@ -115,7 +122,9 @@ def _traced(
         *(("buffer", key) for key in buffers),
         *(("input", key) for key in call.tensors),
     ]
-    return Trace(module, tuple(leaves), run.ended, trainable, train, device)
+    tensors = (*parameters.values(), *buffers.values())
+    originals = {id(tensor): place for place, tensor in enumerate(tensors)}
+    return Trace(module, tuple(leaves), run.ended, trainable, train, device, originals, tuple(left))
 
 
 @dataclass

@@ -90,7 +90,7 @@ def qwen2_moe(dropout: float = 0.0) -> Case:
 def mamba2(dropout: float = 0.0) -> Case:
     """A state space in chunks: causal convolutions, segment sums, no attention."""
     settings = {
-        "hidden_size": HIDDEN, "num_hidden_layers": 1, "num_heads": 8, "head_dim": 12,
+        "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_heads": 8, "head_dim": 12,
         "state_size": 8, "n_groups": 2, "chunk_size": 8, "vocab_size": VOCAB,
         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from autopar.capture.passes.composite import spell_out
 from autopar.capture.passes.dead import drop_dead
 from autopar.capture.passes.fold import fold
+from autopar.capture.passes.kept import copy_changed_buffers
 from autopar.capture.passes.means import split_means
 from autopar.capture.passes.merge import merge_creation
 from autopar.capture.passes.noop import drop_noops
@@ -20,6 +21,7 @@ PASSES = (
     drop_noops,
     merge_creation,  # one constant instead of one per layer
     drop_dead,
+    copy_changed_buffers,  # backward needs their values before the step
 )
 
 __all__ = ["PASSES"]

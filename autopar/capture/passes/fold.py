@@ -18,6 +18,7 @@ from autopar.capture.passes.bags import even_bags
 from autopar.capture.passes.known import Known, value_of
 from autopar.capture.passes.normal import CREATION
 from autopar.capture.passes.rewriting import Tensors, rewrite
+from autopar.capture.spread import one_row
 from autopar.graph import Arg, DType, Graph, Node, Ref, short
 
 LARGEST_KEPT = 4
@@ -51,8 +52,9 @@ def fold(graph: Graph) -> Graph:
 def _simplest(node: Node, value: torch.Tensor) -> tuple[Node, ...] | None:
     out = node.outputs[0]
     dtype = DType(out.dtype)
-    if value.numel() and bool(value.eq(value.flatten()[0]).all()):
-        args: tuple[Arg, ...] = (out.shape, value.flatten()[0].item())
+    row = one_row(value).flatten()
+    if value.numel() and bool(row.eq(row[0]).all()):
+        args: tuple[Arg, ...] = (out.shape, row[0].item())
         return (replace(node, op="aten.full.default", args=args, kwargs=(("dtype", dtype),)),)
     if value.numel() > LARGEST_KEPT or out.dtype in ("float16", "bfloat16"):
         return None
@@ -67,7 +69,7 @@ def _unmasked(node: Node, tensors: Tensors, known: Known) -> tuple[Node, ...] | 
     out = node.outputs[0]
     for one, other in (node.operands, node.operands[::-1]):
         value = known.get(one)
-        neutral = value is not None and bool((value == NEUTRAL[node.op]).all())
+        neutral = value is not None and bool((one_row(value) == NEUTRAL[node.op]).all())
         if neutral and tensors[other].dtype == out.dtype == "bool":
             args: tuple[Arg, ...] = (Ref(other), out.shape)
             return (replace(node, op="aten.expand.default", args=args, kwargs=()),)

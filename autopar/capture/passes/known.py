@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
 
+from autopar.capture.spread import computed
 from autopar.graph import Arg, DType, Node, Ref, short
 
 LARGEST = 1 << 22
-"""Elements up to which a tensor is computed at all."""
+"""Elements, as they lie in memory, up to which a tensor is computed at all."""
 RANDOM_WORDS = ("rand", "dropout", "bernoulli", "multinomial", "normal", "uniform", "empty")
 
 Known = dict[str, torch.Tensor]
@@ -26,15 +26,15 @@ def value_of(node: Node, known: Known) -> torch.Tensor | None:
     _, name, overload = node.op.split(".")
     operator = getattr(getattr(torch.ops.aten, name), overload)
     kwargs = {key: _real(value, known) for key, value in node.kwargs}
-    value = operator(*[_real(arg, known) for arg in node.args], **kwargs)
+    args = [_real(arg, known) for arg in node.args]
+    value = computed(operator, args, kwargs, [node.outputs[0].shape], LARGEST)
     return value if isinstance(value, torch.Tensor) else None
 
 
 def _computable(node: Node) -> bool:
     if not node.op.startswith("aten.") or len(node.outputs) != 1 or node.outputs[0].differentiable:
         return False
-    small = math.prod(node.outputs[0].shape) <= LARGEST
-    return small and not any(word in short(node.op) for word in RANDOM_WORDS)
+    return not any(word in short(node.op) for word in RANDOM_WORDS)
 
 
 def _real(arg: Arg, known: Mapping[str, torch.Tensor]) -> object:

@@ -1,0 +1,71 @@
+"""Checks of values that only raise: assertions and the validation of distributions.
+
+A graph has no place for them, and what they guard does not depend on them.  They are taken as passed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+from collections.abc import Iterator
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.distributions import Distribution
+
+from autopar.capture import _torch
+
+ASKED = frozenset(
+    [
+        torch.Tensor.__bool__, torch.Tensor.item, torch.is_nonzero, torch.Tensor.is_nonzero,
+        torch.equal, torch.Tensor.equal, torch.allclose, torch.Tensor.allclose,
+    ]
+)  # fmt: skip
+"""Functions that give Python the truth of a tensor."""
+
+
+def passed(func: Any, args: tuple[Any, ...], frame: FrameType | None) -> bool | None:
+    """The truth with which an assertion passes, if that is all that the caller asks it for."""
+    if func not in ASKED or frame is None:
+        return None
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if all(_torch.known_value(tensor) is not None for tensor in tensors):
+        return None
+    return _wanted(frame.f_code).get(frame.f_lasti)
+
+
+@lru_cache(maxsize=1024)
+def _wanted(code: CodeType) -> dict[int, bool]:
+    """By place in the code, the truth that jumps past an AssertionError."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
+    raises = {step.offset for step in steps if step.opname == "LOAD_ASSERTION_ERROR"}
+    found: dict[int, bool] = {}
+    for before, step, after in zip([None, *steps], steps, [*steps[1:], None], strict=False):
+        jumps = "JUMP" in step.opname and step.opname.endswith(("IF_TRUE", "IF_FALSE"))
+        if not jumps or after is None:
+            continue
+        if_true = step.opname.endswith("IF_TRUE")
+        jumped, fell = step.argval in raises, after.offset in raises
+        if jumped != fell:
+            found[step.offset] = if_true if fell else not if_true
+            if before is not None and before.opname in ("CALL", "CALL_FUNCTION_EX", "TO_BOOL"):
+                found[before.offset] = found[step.offset]
+    return found
+
+
+@contextlib.contextmanager
+def distributions_unchecked() -> Iterator[None]:
+    """Within, `torch.distributions` does not look at the values of arguments and samples."""
+    kind: Any = Distribution
+    made, sampled = kind.__init__, kind._validate_sample
+
+    def unchecked(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args[:2], **{**kwargs, "validate_args": False})
+
+    kind.__init__, kind._validate_sample = unchecked, lambda self, value: None
+    try:
+        yield
+    finally:
+        kind.__init__, kind._validate_sample = made, sampled

@@ -1,0 +1,242 @@
+"""What Python gives a trace besides tensors must be the same in every step, or it is refused.
+
+A forward is a function of what Python holds (`held`): it gives a graph and leaves something behind.
+Where a second trace from there gives the same graph and leaves the same, so does every later step.
+Of random numbers the graph must be the same for the smallest and the largest draws, of clocks for
+two times.  A second trace is made only where the first one changed something, or where the user's
+code names a clock.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from autopar.capture import _torch
+from autopar.capture.clocks import CLOCKS, later, reads_refused
+from autopar.capture.held import Held
+from autopar.capture.lines import Line
+from autopar.capture.lowering import lower
+from autopar.capture.tracing import Trace
+from autopar.capture.where import spoken
+from autopar.errors import CaptureError
+from autopar.graph import Graph, Origin
+
+Tracing = Callable[[], Trace]
+PYTHON, NUMPY = "the random numbers of Python", "the random numbers of NumPy"
+WORDS, EXTREME = 624, 312
+"""Of a Mersenne Twister, and how many of them are set: what rejects such numbers must end."""
+LOWEST, HIGHEST = 0, 0x12DD9BB3
+"""Words that the generator gives out as 0 and as its largest number."""
+
+
+def lowered(model: nn.Module, loss: Callable[..., Any] | None, trace: Tracing) -> tuple[Graph, str]:
+    """The graph of a trace, if it is that of every step, and what the model returned.
+
+    What Python holds is as before then.
+    """
+    name = type(model).__name__
+    before = _held(model, loss)
+    try:
+        with reads_refused():
+            first = trace()
+        after = _held(model, loss)
+        graph = lower(first, name, before.tensors)
+        _Check(model, loss, trace, before, after, first, graph).run()
+    finally:
+        before.put_back()
+    return graph, first.results.returns
+
+
+def _held(model: nn.Module, loss: Callable[..., Any] | None) -> Held:
+    others: dict[str, Any] = {PYTHON: random.getstate.__self__}  # type: ignore[attr-defined]
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        others[NUMPY] = numpy.random.get_state.__self__
+    return Held.of(model, {**others, "loss": loss})
+
+
+class _Check:
+    """The second traces, and what is said of what they show."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any] | None,
+        trace: Tracing,
+        before: Held,
+        after: Held,
+        first: Trace,
+        graph: Graph,
+    ) -> None:
+        self.model, self.loss, self.trace = model, loss, trace
+        self.before, self.after, self.first, self.graph = before, after, first, graph
+        self.changed = before.differs(after)
+        self.draws = [path for path in self.changed if path in (PYTHON, NUMPY)]
+
+    def run(self) -> None:
+        """Raise if a later step could be another one."""
+        state = [path for path in self.changed if path not in self.draws]
+        fixed = _Fixed(self.first)
+        for held, key, value in self.after.traced:
+            if fixed(value):
+                held.pop(key, None)  # made again, of the same values
+        poison = [left for left in self.first.left if not fixed(left[2])]
+        if state or poison:
+            self._state(state, poison)
+        if self.draws:
+            self._random()
+        if self.after.names & CLOCKS:
+            self._clock()
+
+    def _state(self, changed: list[str], poison: list[tuple[nn.Module, str, Any]]) -> None:
+        """Trace what the next step would run."""
+        names = {
+            f"{_path_of(self.model, module)}.{key}".lstrip("."): key for module, key, _ in poison
+        }
+        empty = [(vars(module), key, key in vars(module)) for module, key, _ in poison]
+        for module, key, value in poison:
+            vars(module)[key] = value
+        try:
+            again = lower(self.trace(), self.graph.name, self.before.tensors)
+        except CaptureError as error:
+            what = next(iter([*names, *changed]))
+            raise self._kept(what, "The next step could not run on it") from error
+        finally:
+            for held, key, was_there in empty:
+                if was_there:
+                    held[key] = None
+                else:
+                    held.pop(key, None)
+        later = self.after.differs(_held(self.model, self.loss))
+        moving = [path for path in later if path not in self.draws]
+        if moving:
+            begins = moving[0].partition("[")[0]
+            path = next((p for p in changed if p.partition("[")[0] == begins), moving[0])
+            raise self._kept(path, "It would be frozen as it is in the first step")
+        if again != self.graph:
+            what = next(iter([*changed, *names]))
+            raise self._kept(what, "The second step would compute something else")
+
+    def _kept(self, path: str, why: str) -> CaptureError:
+        old, new = self.before.values.get(path), self.after.values.get(path)
+        values = (
+            f", from {_said(old)} to {_said(new)}" if None not in (old, new) and old != new else ""
+        )
+        line = spoken(self._line_of(path))
+        key = path.split("[")[0].rpartition(".")[2]
+        remedy = (
+            "Draw with torch on the device (torch.rand), or in the training loop and pass it as an "
+            "input."
+            if self.before.generators.get(path)
+            else f"Keep it in a buffer, self.register_buffer({key!r}, torch.tensor(...)), and change "
+            "that with tensor operations; or change it in the training loop and pass it as an input; "
+            "what is made once belongs in __init__."
+        )
+        return CaptureError(
+            f"forward changes {path!r}{values}, at {line}\n{why}: a captured graph is the same for "
+            f"every step. {remedy}"
+        )
+
+    def _line_of(self, path: str) -> Origin:
+        """Where a path's value changes, by tracing once more from the beginning."""
+        self.before.put_back()
+        held = _held(self.model, self.loss)
+        root = held.roots.get(path) or self.after.roots.get(path) or self._attribute(path)
+        line = Line(lambda: Held.below(path, root()))
+        with nullcontext() if root is None else line.watched(), suppress(CaptureError):
+            self.trace()
+        return line.found or Origin()
+
+    def _attribute(self, path: str) -> Callable[[], Any]:
+        owner, _, key = path.rpartition(".")
+        modules = dict(self.model.named_modules())
+        return lambda: vars(modules[owner]).get(key) if owner in modules else None
+
+    def _random(self) -> None:
+        """The graph of the smallest and of the largest numbers must be the same."""
+        for word in (LOWEST, HIGHEST):
+            self.before.put_back()
+            _set_random(word)
+            if self._again() != self.graph:
+                path = self.draws[0]
+                raise CaptureError(
+                    f"The model draws from {path} at {spoken(self._line_of(path))}\nwhich would "
+                    "be frozen: a captured graph is the same for every step. Draw with torch on the "
+                    "device (torch.rand(())), or in the training loop and pass it as an input."
+                )
+
+    def _clock(self) -> None:
+        self.before.put_back()
+        with later(self.after):
+            other = self._again()
+        if other == self.graph:
+            return
+        pair = zip(self.graph.nodes, other.nodes, strict=False) if isinstance(other, Graph) else ()
+        origin = next((mine.origin for mine, its in pair if mine != its), Origin())
+        raise CaptureError(
+            f"The model computes with something that is another in each step (the time, an "
+            f"identifier, a generator of its own) at {spoken(origin)}\nwhich would be frozen: a "
+            "captured graph is the same for every step. Pass it as an input, or draw with "
+            "torch.rand on the device."
+        )
+
+    def _again(self) -> Graph | str:
+        try:
+            return lower(self.trace(), self.graph.name, self.before.tensors)
+        except CaptureError as error:
+            return str(error)
+
+
+class _Fixed:
+    """Whether a traced value depends on nothing but shapes and buffers."""
+
+    def __init__(self, trace: Trace) -> None:
+        nodes = trace.module.graph.nodes
+        self._made = {
+            _torch.storage_id(node.meta["val"]): node
+            for node in nodes
+            if _torch.has_storage(node.meta.get("val"))
+        }
+        places = [node for node in nodes if node.op == "placeholder"]
+        kinds = zip(places, trace.leaves, strict=True)
+        self._varying = {node for node, (kind, _) in kinds if kind != "buffer"}
+
+    def __call__(self, value: torch.Tensor) -> bool:
+        node = self._made.get(_torch.storage_id(value))
+        return node is not None and not self._varying & _ancestors(node)
+
+
+def _ancestors(node: fx.Node) -> set[fx.Node]:
+    found, waiting = {node}, [node]
+    while waiting:
+        for source in waiting.pop().all_input_nodes:
+            if source not in found:
+                found.add(source)
+                waiting.append(source)
+    return found
+
+
+def _path_of(model: nn.Module, wanted: nn.Module) -> str:
+    return next((path for path, module in model.named_modules() if module is wanted), "")
+
+
+def _said(token: Any) -> str:
+    plain = isinstance(token, tuple) and len(token) == 2
+    return str(token[1])[:40] if plain else "another state"
+
+
+def _set_random(word: int) -> None:
+    """Let the global generators give out one number again and again, then any."""
+    rest = random.Random(0)
+    words = [word] * EXTREME + [rest.getrandbits(32) for _ in range(WORDS - EXTREME)]
+    random.setstate((3, (*words, 0), None))
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.set_state(("MT19937", words, 0))

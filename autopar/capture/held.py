@@ -1,0 +1,352 @@
+"""What Python holds besides tensors: walked before and after a trace, compared, and put back.
+
+A forward that changes an attribute, a list, a counter of a helper object, or the state of a random
+generator computes something else in the next step, which one graph cannot do.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar.capture import _torch
+
+MOST = 200_000
+"""Values that are looked at."""
+LARGEST_ARRAY = 1 << 26
+"""Bytes of an array that is compared."""
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+OPAQUE = (type, ModuleType, BuiltinFunctionType, CodeType, property)
+"""Not looked into: classes are where the user's code names them."""
+OWN_STATE = frozenset(
+    ["_parameters", "_buffers", "_modules", "training", "_non_persistent_buffers_set"]
+)
+"""Of an `nn.Module`, what capture follows in another way."""
+LIBRARIES = ("torch.", "transformers.", "numpy.", "autopar.", "logging", "warnings")
+Path = str
+Token = Any
+
+
+@dataclass
+class Held:
+    """Values by path, and how to put each container back."""
+
+    values: dict[Path, Token] = field(default_factory=dict)
+    tensors: dict[int, Path] = field(default_factory=dict)
+    """Where each tensor that is no parameter or buffer of the model lives."""
+    undo: list[Callable[[], None]] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    """That the user's code uses."""
+    generators: dict[Path, bool] = field(default_factory=dict)
+    """Of what keeps a state of its own: whether it makes random numbers."""
+    traced: list[tuple[Any, Any, torch.Tensor]] = field(default_factory=list)
+    """Dict, key and value of each traced tensor that was put into one."""
+    scopes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Globals of the user's functions."""
+    roots: dict[Path, Callable[[], Any]] = field(default_factory=dict)
+    """What gives, of each path, the attribute or variable that the path begins with."""
+    _root: Callable[[], Any] = lambda: None
+    _seen: dict[int, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: nn.Module, others: Mapping[Path, Any]) -> Held:
+        """All that the model's modules hold, the functions of their classes, and `others`."""
+        found = cls()
+        for path, module in model.named_modules():
+            found._module(path, module)
+        for path in others:
+            found._from(path, partial(others.get, path))
+        kinds = {kind for module in model.modules() for kind in type(module).__mro__}
+        for kind in sorted(kinds, key=lambda kind: kind.__qualname__):
+            if not is_library(kind.__module__):
+                found._class(kind)
+        return found
+
+    def differs(self, other: Held) -> list[Path]:
+        """Paths whose values are not the same, in order."""
+        places = dict.fromkeys((*self.values, *other.values))
+        return [p for p in places if self.values.get(p) != other.values.get(p)]
+
+    @classmethod
+    def below(cls, path: Path, value: Any) -> dict[Path, Token]:
+        """The tokens of one value and all in it."""
+        found = cls()
+        found._walk(path, value)
+        return found.values
+
+    def put_back(self) -> None:
+        """Every container as it was when it was looked at."""
+        for undo in reversed(self.undo):
+            undo()
+
+    def _new(self, value: Any) -> bool:
+        """Whether a value is seen for the first time, and there is room."""
+        if id(value) in self._seen or len(self.values) >= MOST:
+            return False
+        self._seen[id(value)] = value  # kept, so that its id stays its own
+        return True
+
+    def _module(self, path: Path, module: nn.Module) -> None:
+        if not self._new(module):
+            return
+        held = vars(module)
+        mine = {key: value for key, value in held.items() if key not in OWN_STATE}
+        self.undo.append(lambda: _as_before(held, mine, OWN_STATE))
+        for key in mine:
+            self._from(f"{path}.{key}".lstrip("."), partial(held.get, key))
+
+    def _from(self, path: Path, root: Callable[[], Any]) -> None:
+        """A value and all in it, which `root` gives."""
+        outer, self._root = self._root, root
+        self._walk(path, root())
+        self._root = outer
+
+    def _class(self, kind: type) -> None:
+        """Attributes of a class of the user's, and what its functions reach."""
+        for key, value in list(vars(kind).items()):
+            value = getattr(value, "__func__", value)
+            if isinstance(value, FunctionType):
+                self._function(value)
+            elif not key.startswith("__") and not isinstance(value, OPAQUE):
+                self.undo.append(_attribute(kind, key, value))
+                self._from(f"{kind.__qualname__}.{key}", partial(vars(kind).get, key))
+
+    def _function(self, function: FunctionType) -> None:
+        """Globals and closures that its code names."""
+        if is_library(function.__module__ or "") or not self._new(function):
+            return
+        self.names |= names_of(function.__code__)
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            self._cell(f"{name} of {function.__qualname__}", cell)
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self._walk(f"a default of {function.__qualname__}", value)
+        for name in sorted(names_of(function.__code__)):
+            if name not in function.__globals__:
+                continue
+            value = function.__globals__[name]
+            if isinstance(value, PLAIN) or not isinstance(value, OPAQUE):
+                self.undo.append(_entry(function.__globals__, name, value))
+            scope = self.scopes.setdefault(id(function.__globals__), function.__globals__)
+            self._from(f"{function.__module__}.{name}", partial(scope.get, name))
+
+    def _cell(self, path: Path, cell: Any) -> None:
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not filled yet
+            return
+        self.undo.append(_attribute(cell, "cell_contents", value))
+        self._from(path, lambda: cell.cell_contents)
+
+    def _walk(self, path: Path, value: Any) -> None:
+        """A value's token, and those of all that it holds."""
+        if len(self.values) >= MOST:
+            return
+        self.roots[path] = self._root
+        if isinstance(value, PLAIN):
+            self.values[path] = (type(value).__name__, repr(value))
+        elif isinstance(value, torch.Tensor):
+            self.values[path] = _looks(value)
+            if not _torch.is_fake(value):
+                self.tensors.setdefault(id(value), path)
+                self._seen[id(value)] = value
+        elif isinstance(value, type) and not is_library(value.__module__ or ""):
+            if self._new(value) and value.__module__ not in sys.stdlib_module_names:
+                self._class(value)
+        elif isinstance(value, OPAQUE):
+            self.values[path] = id(value)
+        elif isinstance(value, FunctionType):
+            self.values[path] = id(value)
+            self._function(value)
+        elif isinstance(value, MethodType):
+            self._walk(path, value.__self__)
+            if isinstance(value.__func__, FunctionType):
+                self._function(value.__func__)
+        elif not self._new(value):
+            self.values[path] = id(value)
+        else:
+            self._inside(path, value)
+
+    def _inside(self, path: Path, value: Any) -> None:
+        state = state_of(value)
+        if state is not None:
+            token, undo = state
+            self.generators[path] = hasattr(value, "random") or isinstance(value, torch.Generator)
+            self.values[path] = token
+            self.undo.append(undo)
+            return
+        self.values[path] = type(value).__qualname__
+        for key, item in self._items(value):
+            self._walk(f"{path}{key}", item)
+
+    def _items(self, value: Any) -> Iterable[tuple[str, Any]]:
+        """What a container or an object holds; `undo` learns to put it back."""
+        if isinstance(value, nn.Module):
+            # One that no module has registered: its parameters are not the model's.
+            mine = vars(value)
+            parts = {**mine, **mine["_parameters"], **mine["_buffers"], **mine["_modules"]}
+            return [(f".{k}", v) for k, v in parts.items() if k not in OWN_STATE]
+        items: list[tuple[str, Any]] = []
+        if isinstance(value, dict | OrderedDict):
+            before = dict(value)
+            self.undo.append(lambda: _as_before(value, before))
+            self.traced += [(value, key, x) for key, x in before.items() if _torch.is_fake(x)]
+            items = [(f"[{key!r}]", item) for key, item in before.items()]
+        elif isinstance(value, list | deque):
+            listed = list(value)
+            self.undo.append(lambda: _list_as_before(value, listed))
+            items = [(f"[{place}]", item) for place, item in enumerate(listed)]
+        elif isinstance(value, tuple):
+            items = [(f"[{place}]", item) for place, item in enumerate(value)]
+        elif isinstance(value, set):
+            had = set(value)
+            self.undo.append(lambda: _set_as_before(value, had))
+            items = [("{}", repr(sorted(map(repr, had)) if len(had) <= MOST else len(had)))]
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict) and not is_library(type(value).__module__):
+            held = dict(attributes)
+            self.undo.append(lambda: _as_before(attributes, held))
+            self.traced += [(attributes, key, x) for key, x in held.items() if _torch.is_fake(x)]
+            items += [(f".{key}", item) for key, item in held.items()]
+        for key in _slots(type(value)):
+            if hasattr(value, key):
+                item = getattr(value, key)
+                self.undo.append(_attribute(value, key, item))
+                items.append((f".{key}", item))
+        return items[:MOST]
+
+
+def is_library(module: str) -> bool:
+    """Whether code of this module is not looked into."""
+    return f"{module}.".startswith(LIBRARIES) or module.partition(".")[0] in (
+        sys.stdlib_module_names - {"__main__"}
+    )
+
+
+def names_of(code: CodeType) -> set[str]:
+    """Names that code and the functions inside it use."""
+    inner = (const for const in code.co_consts if isinstance(const, CodeType))
+    return set(code.co_names).union(*map(names_of, inner))
+
+
+def state_of(value: Any) -> tuple[Token, Callable[[], None]] | None:
+    """The state of a random generator, an array or an iterator, and how to put it back."""
+    if isinstance(value, random.Random):
+        state = value.getstate()
+        return hash(state), lambda: value.setstate(state)
+    if isinstance(value, torch.Generator):
+        own = value.get_state()
+
+        def reset() -> None:
+            value.set_state(own)
+
+        return own.numpy().tobytes(), reset
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        return (frame and frame.f_lasti, repr(frame and frame.f_locals)[:10_000]), _nothing
+    if type(value).__module__ == "itertools":
+        return repr(value), _nothing
+    if hasattr(value, "__length_hint__") and hasattr(value, "__next__"):
+        return value.__length_hint__(), _nothing
+    return _of_numpy(value)
+
+
+def _of_numpy(value: Any) -> tuple[Token, Callable[[], None]] | None:
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if isinstance(value, numpy.ndarray):
+        if value.nbytes > LARGEST_ARRAY:
+            return (value.shape, str(value.dtype), id(value)), _nothing
+        copy = value.copy()
+
+        def fill() -> None:
+            if not numpy.array_equal(value, copy):
+                value[...] = copy
+
+        return (value.shape, str(value.dtype), hash(copy.tobytes())), fill
+    if isinstance(value, numpy.random.Generator):
+        bits = value.bit_generator
+        before = bits.state
+        return hash(repr(before)), lambda: setattr(bits, "state", before)
+    if isinstance(value, numpy.random.RandomState):
+        kept = value.get_state()
+        return repr([str(kept[0]), hash(kept[1].tobytes()), kept[2:]]), lambda: value.set_state(
+            kept
+        )
+    return None
+
+
+def _nothing() -> None:
+    """An iterator cannot be put back."""
+
+
+def _looks(value: torch.Tensor) -> Token:
+    """A traced tensor by its looks: it is another one in every trace."""
+    if _torch.is_fake(value):
+        return "traced", tuple(value.shape), str(value.dtype)
+    return "tensor", id(value), 0 if value.is_inference() else value._version
+
+
+def _slots(kind: type) -> list[str]:
+    if is_library(kind.__module__):
+        return []
+    found: list[str] = []
+    for base in kind.__mro__:
+        names = vars(base).get("__slots__", ())
+        found += [names] if isinstance(names, str) else names
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
+
+
+def _as_before(held: Any, before: Mapping[Any, Any], but: frozenset[str] = frozenset()) -> None:
+    now = {key: value for key, value in held.items() if key not in but}
+    if now.keys() == before.keys() and all(now[key] is before[key] for key in now):
+        return
+    for key in now.keys() - before.keys():
+        del held[key]
+    held.update(before)
+
+
+def _list_as_before(value: Any, before: list[Any]) -> None:
+    if len(value) != len(before) or any(a is not b for a, b in zip(value, before, strict=True)):
+        value.clear()
+        value.extend(before)
+
+
+def _set_as_before(value: set[Any], before: set[Any]) -> None:
+    if value != before:
+        value.clear()
+        value.update(before)
+
+
+def _attribute(owner: Any, key: str, value: Any) -> Callable[[], None]:
+    def undo() -> None:
+        if getattr(owner, key, None) is not value:
+            setattr(owner, key, value)
+
+    return undo
+
+
+def _entry(held: dict[str, Any], key: str, value: Any) -> Callable[[], None]:
+    def undo() -> None:
+        if held.get(key) is not value:
+            held[key] = value
+
+    return undo

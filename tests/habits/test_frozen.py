@@ -1,0 +1,32 @@
+"""Buffers that are read and changed in one forward have the values of one process in every step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.habits import frozen_jobs
+from tests.habits.frozen_models import MODELS
+from tests.pool import Pool
+
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "alone": (1, {}),
+    "ddp": (2, {"preset": "ddp"}),
+    "fsdp": (2, {"preset": "fsdp"}),
+    "megatron": (2, {"preset": "megatron"}),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_are_those_of_one_process(pool: Pool, name: str, layout: str) -> None:
+    ranks, options = LAYOUTS[layout]
+    pool.run(ranks, frozen_jobs.steps, name, ranks, options)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("preset", ["ddp", "fsdp"])
+@pytest.mark.parametrize("name", MODELS)
+def test_on_four_ranks(pool: Pool, name: str, preset: str) -> None:
+    pool.run(4, frozen_jobs.steps, name, 4, {"preset": preset})
