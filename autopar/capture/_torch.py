@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import operator
 import os
-import sys
-from collections.abc import Callable, Iterator, MutableMapping
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from types import FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -51,6 +51,8 @@ DATA_DEPENDENT = (
 UNSUPPORTED = UnsupportedOperatorException
 REGISTERED = "torch._library.autograd"
 """The module of the functions behind `register_autograd`."""
+COMMUNICATES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
+"""Namespaces of the operators that ranks talk by."""
 READ_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__get__
 WRITE_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__set__
 HISTORY: tuple[Callable[..., Any], ...] = (
@@ -283,25 +285,101 @@ def unfaked() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def watch_autograd_functions(seen: Callable[[type, FrameType | None], None]) -> Iterator[None]:
-    """Call `seen(class, caller's frame)` for every `autograd.Function.apply` inside.
+Applied = Callable[[Any, tuple[Any, ...]], Any]
+"""Answers `cls.apply(*args)`."""
 
-    Patching `apply` itself would miss ``reverse = GradientReversal.apply``, bound before capture;
-    the helper that `apply` calls first is looked up at each call.
+
+class _Answered:
+    @classmethod
+    def apply(cls, *args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN003, ANN206
+        """Runs in the place of `Function.apply`, with its globals; needs the cell that it has."""
+        __class__  # noqa: B018, F821
+        return _autopar_apply(cls, args, kwargs)  # type: ignore[name-defined]  # noqa: F821
+
+
+@contextlib.contextmanager
+def functions_answered(answer: Applied) -> Iterator[None]:
+    """Ask `answer` for the result of every `autograd.Function.apply` of a trace.
+
+    Another function in the place of `apply` would miss ``reverse = GradientReversal.apply``, bound
+    before capture: the function stays, and its code is another one.
     """
     module: Any = torch.autograd.function
-    original = module._is_setup_context_defined
+    function: Any = module.Function.apply.__func__
+    code, defaults = function.__code__, module._is_setup_context_defined
+    original = FunctionType(code, module.__dict__, "apply", None, function.__closure__)
 
-    def spy(setup_context: Any) -> Any:
-        frame = sys._getframe(1)
-        cls = frame.f_locals.get("cls")
-        if isinstance(cls, type):
-            seen(cls, frame.f_back)
-        return original(setup_context)
+    def apply(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        active = torch._C._are_functorch_transforms_active()
+        beside = graph_in_progress() is None or module._autopar_apply is not apply
+        if beside or active or not torch.is_grad_enabled():
+            return original(cls, *args, **kwargs)
+        if kwargs and defaults(cls.setup_context):
+            bound = inspect.signature(cls.forward).bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = bound.args, {}
+        return original(cls, *args, **kwargs) if kwargs else answer(cls, args)
 
-    module._is_setup_context_defined = spy
+    module._autopar_apply = apply
+    function.__code__ = _Answered.apply.__func__.__code__  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        module._is_setup_context_defined = original
+        function.__code__ = code
+        del module._autopar_apply
+
+
+@contextlib.contextmanager
+def functions_as_they_are() -> Iterator[None]:
+    """Within, `Function.apply` does what it always does."""
+    module: Any = torch.autograd.function
+    answering = module._autopar_apply
+    module._autopar_apply = lambda cls, args, kwargs: answering(cls, args, kwargs)
+    try:
+        yield
+    finally:
+        module._autopar_apply = answering
+
+
+untraced = proxy_tensor.disable_proxy_modes_tracing
+"""Within, operators run and no graph records them."""
+
+
+class Observed(TorchDispatchMode):
+    """What operators do while a function of fake tensors runs.
+
+    `draws`: whether random numbers were drawn; `writes`: the operators that wrote into `operands`;
+    `foreign`: operators that read a tensor which is no operand and which nothing in here made;
+    `sends`: operators that communicate.
+    """
+
+    def __init__(self, operands: Iterable[Any]) -> None:
+        super().__init__()
+        self.draws, self.writes, self.foreign, self.sends = False, "", "", ""
+        self._given = {storage_id(x) for x in operands if isinstance(x, torch.Tensor)}
+        self._made: dict[int, torch.Tensor] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        self.draws |= torch.Tag.nondeterministic_seeded in func.tags
+        if func.namespace in COMMUNICATES:
+            self.sends = str(func)
+        written = [
+            args[at] if at < len(args) else kwargs.get(name) for at, name in writes_to(func)
+        ]
+        for tensor in tree_leaves(written):
+            if isinstance(tensor, torch.Tensor) and storage_id(tensor) in self._given:
+                self.writes = str(func)
+        for tensor in tree_leaves((args, kwargs)):
+            known = not isinstance(tensor, torch.Tensor) or (
+                storage_id(tensor) in self._given or storage_id(tensor) in self._made
+            )
+            if not known and (is_fake(tensor) or tensor.requires_grad or tensor.is_meta):
+                self.foreign = str(func)
+        result = func(*args, **kwargs)
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self._made[storage_id(tensor)] = tensor
+        return result

@@ -22,6 +22,7 @@ from autopar.capture.tracing import Trace
 from autopar.capture.views import put_back
 from autopar.capture.where import origin_of, spoken, under_gradient
 from autopar.errors import CaptureError
+from autopar.functions import NAMESPACE, without_gradient
 from autopar.graph import Arg, DType, Graph, LeafKind, Node, Ref
 
 DROPPED = (torch.device, torch.layout, torch.memory_format)
@@ -272,7 +273,10 @@ class _Lowering:
             values = {node.name: value}
         gradient = self._with_gradient(node)
         origin = origin_of(node)
-        self.now[node] = self.builder.emit(op, args, kwargs, values, origin, gradient=gradient)
+        cut = tuple(name for name, lost in zip(values, without_gradient(op), strict=False) if lost)
+        self.now[node] = self.builder.emit(
+            op, args, kwargs, values, origin, gradient=gradient, cut=cut
+        )
 
     def _with_gradient(self, node: fx.Node) -> bool:
         return self.grad_enabled and under_gradient(node)
@@ -287,7 +291,8 @@ class _Lowering:
             for key, value in node.kwargs.items()
             if key not in NEVER_ARGUMENTS and not isinstance(value, DROPPED)
         )
-        if not (self.regions and self.regions[-1].enabled):
+        # A Function casts inside, as it did when it was traced.
+        if not (self.regions and self.regions[-1].enabled) or overload.namespace == NAMESPACE:
             return args, kwargs
         casts = iter(self._casts(node, overload))
         args = tuple(self._cast(arg, casts, node) for arg in args)

@@ -13,12 +13,12 @@ from torch.func import functional_call
 
 from autopar.capture import _torch
 from autopar.capture.cached import forgotten
+from autopar.capture.functions import functions_as_operators
 from autopar.capture.inputs import Call
 from autopar.capture.known import KnownValues
 from autopar.capture.loss import find_loss, no_loss, output_tensors
 from autopar.capture.refuse import (
     explained,
-    refuse_custom_backward,
     refuse_parameter_hooks,
     watchers,
 )
@@ -102,7 +102,7 @@ def _traced(
         clean_attributes(model),
         forgotten(model),
         explained(model, where, call.tensors),
-        refuse_custom_backward(where),
+        functions_as_operators(where),
         transformers_told(),
         contextlib.nullcontext() if remembered is None else remembered.answering(),
         mode,
