@@ -7,6 +7,7 @@ import inspect
 import logging
 import operator
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from types import FunctionType
 from typing import Any, Protocol
@@ -209,6 +210,11 @@ def is_operator(target: object) -> bool:
     return isinstance(target, torch._ops.OpOverload)
 
 
+def communicates(target: object) -> bool:
+    """Whether an fx target is an operator that ranks talk by."""
+    return isinstance(target, torch._ops.OpOverload) and target.namespace in COMMUNICATES
+
+
 def operator_name(overload: Any) -> str:
     """``batch_norm`` for any overload of ``aten::batch_norm``."""
     return str(overload._opname)
@@ -276,6 +282,28 @@ def known_value(tensor: object) -> torch.Tensor | None:
         constant = tensor.constant
         return constant if isinstance(constant, torch.Tensor) else None
     return None if tensor.is_meta else tensor
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Within, what `torch.compile` made runs as it was written; a trace looks through it."""
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    with contextlib.ExitStack() as stack:
+        if dynamo is not None:
+            stack.enter_context(dynamo.config.patch(error_on_nested_fx_trace=False))
+        yield
+
+
+@contextlib.contextmanager
+def synchronised_norms() -> Iterator[None]:
+    """Within, `SyncBatchNorm` is a batch norm: a captured batch is the whole batch."""
+    kind = torch.nn.SyncBatchNorm
+    own: Any = kind.forward
+    kind.forward = torch.nn.modules.batchnorm._BatchNorm.forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        kind.forward = own  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

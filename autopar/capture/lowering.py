@@ -43,6 +43,8 @@ class _Lowering:
         self.trace = trace
         self.fx_nodes = list(trace.module.graph.nodes)
         for node in self.fx_nodes:
+            if node.op == "call_function" and _torch.communicates(node.target):
+                raise _communicating(node)
             if node.op == "call_function" and not _supported(node.target):
                 raise _refused(node, getattr(node.target, "__name__", str(node.target)))
         self.memory = Memory(self.fx_nodes)
@@ -335,6 +337,14 @@ def _recorded(value: Any) -> Any:
 def _supported(target: Any) -> bool:
     markers = (_torch.SET_GRAD_ENABLED, _torch.ENTER_AUTOCAST, _torch.EXIT_AUTOCAST)
     return target is operator.getitem or target in markers or _torch.is_operator(target)
+
+
+def _communicating(node: fx.Node) -> CaptureError:
+    return CaptureError(
+        f"The model talks to other ranks itself: {node.target} at {spoken(origin_of(node))}\n"
+        "autopar gives it the whole batch and adds the messages that its plan needs. Write what one "
+        "process would compute: without collectives in forward and loss."
+    )
 
 
 def _refused(node: fx.Node, what: str) -> CaptureError:

@@ -11,6 +11,7 @@ from torch import nn
 
 from autopar.capture import _torch
 from autopar.errors import CaptureError
+from autopar.request.derived import derived
 
 
 class AssignedBuffers:
@@ -75,6 +76,8 @@ def clean_attributes(model: nn.Module) -> Iterator[None]:
     for buffers; an attribute that was empty before is a by-product of one call.
     """
     before = {path: dict(vars(module)) for path, module in model.named_modules()}
+    # What a hook computes anew before each forward is no state.
+    kept = {path: derived(module) for path, module in model.named_modules()}
     buffers = _buffers(model).keys()
     try:
         yield
@@ -85,6 +88,9 @@ def clean_attributes(model: nn.Module) -> Iterator[None]:
             if not _torch.is_fake(value) or value is before[path].get(key):
                 continue
             name = f"{path}.{key}" if path else key
+            if key in kept.get(path, ()):
+                vars(module)[key] = before[path][key]
+                continue
             if isinstance(before[path].get(key), torch.Tensor):
                 vars(module)[key] = before[path][key]
                 raise CaptureError(

@@ -104,6 +104,8 @@ def _traced(
         explained(model, where, call.tensors),
         functions_as_operators(where),
         transformers_told(),
+        _torch.uncompiled(),
+        _torch.synchronised_norms(),
         contextlib.nullcontext() if remembered is None else remembered.answering(),
         mode,
     ):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 import autopar
@@ -117,7 +121,8 @@ class Layer(nn.Module):
         self.up, self.down, self.between = nn.Linear(8, 16), nn.Linear(16, 8), between
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + BETWEEN[self.between](self, x)
+        y = BETWEEN[self.between](self, x)
+        return x + (y.tanh() * 0.5 + x.sin()) * 0.25
 
 
 def _product(layer: Layer, x: torch.Tensor) -> torch.Tensor:
@@ -138,7 +143,7 @@ BETWEEN: dict[str, Callable[[Layer, torch.Tensor], torch.Tensor]] = {
     "reversal": lambda m, x: m.down(reverse(m.up(x)).tanh()),
     "product": _product,
     "centred": lambda m, x: m.down(BatchCentred.apply(m.up(x))),
-    "local": lambda m, x: m.down(two(m.up(x)) * three(m.up(x) * 3)),
+    "local": lambda m, x: m.down(two(m.up(x)) * three(m.up(x).tanh() * 3)),
     "checkpoint": lambda m, x: _in_block(m, x, False),
     "reentrant": lambda m, x: _in_block(m, x, True),
     "plain": lambda m, x: m.down(m.up(x).tanh()),
@@ -198,3 +203,160 @@ def trained(model: nn.Module, whole: nn.Module, size: int, **options: Any) -> st
             assert abs(float(got) - float(want)) <= 1e-9 * abs(float(want)), (got, want)
     same_weights(parallel, whole, 1e-9)
     return "" if "stages" in options else parallel.source
+
+
+class Called(Three):
+    """It overrides `__call__`."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = super().__call__(x=x) * 2
+        return made
+
+
+class Normed(Three):
+    """A batch norm whose statistics are of the whole batch."""
+
+    def __init__(self) -> None:
+        super().__init__("plain")
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.norm(x))
+
+
+def _each(change: Callable[[Layer], Any]) -> nn.Module:
+    model = Three("plain").double()
+    for layer in model.layers:
+        change(layer)
+    return model
+
+
+def _compiled_in_place() -> nn.Module:
+    model = Three("plain").double()
+    model.layers[0].compile(backend="eager")
+    model.compile(backend="eager")
+    return model
+
+
+def _compiled_layers() -> nn.Module:
+    return _each(lambda m: setattr(m, "up", torch.compile(m.up, backend="eager")))
+
+
+def _replicated() -> nn.Module:
+    return nn.parallel.DistributedDataParallel(Three("plain").double())
+
+
+UTILS: Any = nn.utils
+ARRIVING: dict[str, Callable[[], nn.Module]] = {
+    "compiled": lambda: torch.compile(Three("plain").double(), backend="eager"),  # type: ignore
+    "compiled in place": _compiled_in_place,
+    "compiled layers": _compiled_layers,
+    "ddp": _replicated,
+    "compiled ddp": lambda: torch.compile(_replicated(), backend="eager"),  # type: ignore
+    "data parallel": lambda: nn.DataParallel(Three("plain").double()),
+    "sync batch norm": lambda: nn.SyncBatchNorm.convert_sync_batchnorm(Normed().double()),
+    "weight norm": lambda: _each(lambda m: UTILS.weight_norm(m.up)),
+    "spectral norm": lambda: _each(lambda m: UTILS.spectral_norm(m.up)),
+    "new weight norm": lambda: _each(lambda m: UTILS.parametrizations.weight_norm(m.up)),
+    "new spectral norm": lambda: _each(lambda m: UTILS.parametrizations.spectral_norm(m.up)),
+    "orthogonal": lambda: _each(lambda m: UTILS.parametrizations.orthogonal(m.up)),
+    "pruned": lambda: _each(lambda m: prune.l1_unstructured(m.up, "weight", 0.3)),
+    "pruned structure": lambda: _each(lambda m: prune.ln_structured(m.down, "weight", 0.5, 2, 0)),
+    "called": lambda: Called("plain").double(),
+}
+"""Models that come as someone had them before."""
+
+
+def _plain_inside(name: str) -> nn.Module:
+    """The same model for one process, where what is around it needs others or a GPU."""
+    torch.manual_seed(0)
+    if name in ("compiled", "ddp", "compiled ddp", "data parallel", "compiled in place"):
+        return Three("plain").double()
+    return Normed().double() if name == "sync batch norm" else ARRIVING[name]()
+
+
+def arriving_steps(name: str, size: int, **options: Any) -> str:
+    """Three steps of a model that arrives so, beside one process."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model, whole = ARRIVING[name](), _plain_inside(name)
+    return trained(model, whole, size, **options)
+
+
+def _scattered() -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.device_mesh import init_device_mesh
+
+    model = Three("plain").double()
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    return model
+
+
+def _flat() -> nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(Three("plain").double(), device_id=torch.device("cpu"))
+
+
+def _tensor_parallel() -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return parallelize_module(Three("plain").double(), mesh, {"first": ColwiseParallel()})
+
+
+class Summing(Three):
+    """It adds up over ranks by itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = super().forward(x)
+        dist.all_reduce(made)
+        return made
+
+
+class SummingDifferently(Three):
+    """It adds up by a functional collective."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.all_reduce(super().forward(x), "sum", dist.group.WORLD)
+
+
+class SumOfGradients(Function):
+    """Megatron's: nothing forward, a sum over ranks backward... and the other way round."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "fsdp": (_flat, "FullyShardedDataParallel"),
+    "fsdp2": (_scattered, "fully_shard"),
+    "tensor parallel": (_tensor_parallel, "'first.weight' of Three is a DTensor"),
+    "sums": (lambda: Summing("plain").double(), "talks to other ranks itself"),
+    "functional": (lambda: SummingDifferently("plain").double(), "talks to other ranks itself"),
+    "function": (
+        lambda: Three("plain", SumOfGradients.apply).double(),
+        "talks to other ranks (c10d",
+    ),
+}
+
+
+def refused(name: str) -> None:
+    """`parallelize` raises in one sentence."""
+    make, text = REFUSED[name]
+    model = make()
+    try:
+        autopar.parallelize(model, dist.get_world_size(), batch_of(), hardware="h100")
+    except autopar.AutoparError as error:
+        assert text in str(error), error
+        return
+    raise AssertionError(f"{name} was not refused")
