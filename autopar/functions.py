@@ -21,6 +21,7 @@ from types import CellType, FunctionType
 from typing import Any
 
 import torch
+from torch.autograd import Function
 
 NAMESPACE = "autopar_functions"
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -85,7 +86,7 @@ class Applied:
 
 def apply(cls: type, *args: Any) -> Any:
     """The class applied as torch does it, whatever name it has given to something else."""
-    return torch.autograd.Function.apply.__func__(cls, *args)  # type: ignore[attr-defined]
+    return Function.apply.__func__(cls, *args)  # type: ignore[attr-defined]
 
 
 _APPLIED: dict[str, Applied] = {}
@@ -198,8 +199,8 @@ def files_of(op: str) -> tuple[str, ...] | None:
     found = _APPLIED.get(op)
     if found is None:
         return None
-    kinds = [kind for kind in found.cls.__mro__ if issubclass(kind, torch.autograd.Function)]
-    own = [kind for kind in kinds if kind.__module__ != torch.autograd.Function.__module__]
+    kinds = [kind for kind in found.cls.__mro__ if issubclass(kind, Function)]
+    own = [kind for kind in kinds if kind.__module__ != Function.__module__]
     if "<locals>" in found.cls.__qualname__:
         return None
     try:

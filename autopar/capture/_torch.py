@@ -8,7 +8,7 @@ import logging
 import operator
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -295,18 +295,6 @@ def uncompiled() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def synchronised_norms() -> Iterator[None]:
-    """Within, `SyncBatchNorm` is a batch norm: a captured batch is the whole batch."""
-    kind = torch.nn.SyncBatchNorm
-    own: Any = kind.forward
-    kind.forward = torch.nn.modules.batchnorm._BatchNorm.forward  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        kind.forward = own  # type: ignore[method-assign]
-
-
-@contextlib.contextmanager
 def unfaked() -> Iterator[None]:
     """Real tensors in here, whatever mode is on outside."""
     with torch._C._DisableTorchDispatch():
@@ -319,9 +307,9 @@ Applied = Callable[[Any, tuple[Any, ...]], Any]
 
 class _Answered:
     @classmethod
-    def apply(cls, *args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN003, ANN206
+    def apply(cls, *args, **kwargs):  # type: ignore[no-untyped-def]
         """Runs in the place of `Function.apply`, with its globals; needs the cell that it has."""
-        __class__  # noqa: B018, F821
+        __class__  # type: ignore[name-defined]  # noqa: B018
         return _autopar_apply(cls, args, kwargs)  # type: ignore[name-defined]  # noqa: F821
 
 
@@ -371,43 +359,3 @@ def functions_as_they_are() -> Iterator[None]:
 
 untraced = proxy_tensor.disable_proxy_modes_tracing
 """Within, operators run and no graph records them."""
-
-
-class Observed(TorchDispatchMode):
-    """What operators do while a function of fake tensors runs.
-
-    `draws`: whether random numbers were drawn; `writes`: the operators that wrote into `operands`;
-    `foreign`: operators that read a tensor which is no operand and which nothing in here made;
-    `sends`: operators that communicate.
-    """
-
-    def __init__(self, operands: Iterable[Any]) -> None:
-        super().__init__()
-        self.draws, self.writes, self.foreign, self.sends = False, "", "", ""
-        self._given = {storage_id(x) for x in operands if isinstance(x, torch.Tensor)}
-        self._made: dict[int, torch.Tensor] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        self.draws |= torch.Tag.nondeterministic_seeded in func.tags
-        if func.namespace in COMMUNICATES:
-            self.sends = str(func)
-        written = [
-            args[at] if at < len(args) else kwargs.get(name) for at, name in writes_to(func)
-        ]
-        for tensor in tree_leaves(written):
-            if isinstance(tensor, torch.Tensor) and storage_id(tensor) in self._given:
-                self.writes = str(func)
-        for tensor in tree_leaves((args, kwargs)):
-            known = not isinstance(tensor, torch.Tensor) or (
-                storage_id(tensor) in self._given or storage_id(tensor) in self._made
-            )
-            if not known and (is_fake(tensor) or tensor.requires_grad or tensor.is_meta):
-                self.foreign = str(func)
-        result = func(*args, **kwargs)
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
-                self._made[storage_id(tensor)] = tensor
-        return result

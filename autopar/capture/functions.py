@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from autopar.capture import _torch
+from autopar.capture.observed import Observed
 from autopar.capture.where import Whereabouts, origin_at, spoken, users_frame
 from autopar.errors import CaptureError
 from autopar.functions import Unfit, apply, cells, operator_of
@@ -89,7 +90,7 @@ class _Call:
 
     def _seen(self) -> tuple[Any, bool]:
         """What the forward makes of these arguments, and whether it draws random numbers."""
-        with _torch.untraced(), _torch.Observed(self.args) as observed:
+        with _torch.untraced(), Observed(self.args) as observed:
             result = apply(self.cls, *self.args)
         for value in result if isinstance(result, tuple) else (result,):
             if any(value is given for given in self.args if isinstance(given, torch.Tensor)):

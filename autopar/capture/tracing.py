@@ -24,7 +24,7 @@ from autopar.capture.refuse import (
 )
 from autopar.capture.remembered import Forgotten, Remembered
 from autopar.capture.state import AssignedBuffers, clean_attributes
-from autopar.capture.told import transformers_told
+from autopar.capture.told import synchronised_norms, transformers_told
 from autopar.capture.where import Watcher, Whereabouts
 from autopar.graph import LeafKind
 
@@ -105,7 +105,7 @@ def _traced(
         functions_as_operators(where),
         transformers_told(),
         _torch.uncompiled(),
-        _torch.synchronised_norms(),
+        synchronised_norms(),
         contextlib.nullcontext() if remembered is None else remembered.answering(),
         mode,
     ):

@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from autopar.errors import InputError
 
@@ -99,7 +99,7 @@ MODULES = (
 TENSORS = (
     RefusedTensor(
         "lazy",
-        lambda t: isinstance(t, UninitializedTensorMixin),
+        lambda t: isinstance(t, (UninitializedParameter, UninitializedBuffer)),
         "has no shape yet: it belongs to a lazy module",
         "Run the model once on a batch before, as in model(**batch).",
     ),

@@ -285,8 +285,8 @@ def arriving_steps(name: str, size: int, **options: Any) -> str:
 
 
 def _scattered() -> nn.Module:
-    from torch.distributed.fsdp import fully_shard
     from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
 
     model = Three("plain").double()
     fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
