@@ -38,6 +38,7 @@ from autopar.planning.posed import Compilation
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.plans.record import View
+from autopar.request.arrivals import arrived
 from autopar.request.batch import Batch
 from autopar.request.meta import without_weights
 from autopar.request.optimizers import OptimizerLike
@@ -126,6 +127,7 @@ def parallelize(
     Raises `InputError` and its kinds for what does not fit, `CaptureError` for a model that cannot
     be captured as it is, `InfeasibleError` where nothing meets the constraints.
     """
+    model = arrived(model)
     options = Options.of(
         loss=loss, optimizer=optimizer, precision=precision, memory_limit=memory_limit,
         preset=preset, constraints=constraints, input=input, outputs=outputs, recompute=recompute,

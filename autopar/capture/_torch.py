@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import operator
 import os
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
-from types import FrameType
+from types import FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -51,6 +52,8 @@ DATA_DEPENDENT = (
 UNSUPPORTED = UnsupportedOperatorException
 REGISTERED = "torch._library.autograd"
 """The module of the functions behind `register_autograd`."""
+COMMUNICATES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
+"""Namespaces of the operators that ranks talk by."""
 READ_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__get__
 WRITE_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__set__
 HISTORY: tuple[Callable[..., Any], ...] = (
@@ -219,6 +222,11 @@ def is_operator(target: object) -> bool:
     return isinstance(target, torch._ops.OpOverload)
 
 
+def communicates(target: object) -> bool:
+    """Whether an fx target is an operator that ranks talk by."""
+    return isinstance(target, torch._ops.OpOverload) and target.namespace in COMMUNICATES
+
+
 def operator_name(overload: Any) -> str:
     """``batch_norm`` for any overload of ``aten::batch_norm``."""
     return str(overload._opname)
@@ -316,31 +324,77 @@ def tensor_checks_passed() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Within, what `torch.compile` made runs as it was written; a trace looks through it."""
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    with contextlib.ExitStack() as stack:
+        if dynamo is not None:
+            stack.enter_context(dynamo.config.patch(error_on_nested_fx_trace=False))
+        yield
+
+
+@contextlib.contextmanager
 def unfaked() -> Iterator[None]:
     """Real tensors in here, whatever mode is on outside."""
     with torch._C._DisableTorchDispatch():
         yield
 
 
-@contextlib.contextmanager
-def watch_autograd_functions(seen: Callable[[type, FrameType | None], None]) -> Iterator[None]:
-    """Call `seen(class, caller's frame)` for every `autograd.Function.apply` inside.
+Applied = Callable[[Any, tuple[Any, ...]], Any]
+"""Answers `cls.apply(*args)`."""
 
-    Patching `apply` itself would miss ``reverse = GradientReversal.apply``, bound before capture;
-    the helper that `apply` calls first is looked up at each call.
+
+class _Answered:
+    @classmethod
+    def apply(cls, *args, **kwargs):  # type: ignore[no-untyped-def]
+        """Runs in the place of `Function.apply`, with its globals; needs the cell that it has."""
+        __class__  # type: ignore[name-defined]  # noqa: B018
+        return _autopar_apply(cls, args, kwargs)  # type: ignore[name-defined]  # noqa: F821
+
+
+@contextlib.contextmanager
+def functions_answered(answer: Applied) -> Iterator[None]:
+    """Ask `answer` for the result of every `autograd.Function.apply` of a trace.
+
+    Another function in the place of `apply` would miss ``reverse = GradientReversal.apply``, bound
+    before capture: the function stays, and its code is another one.
     """
     module: Any = torch.autograd.function
-    original = module._is_setup_context_defined
+    function: Any = module.Function.apply.__func__
+    code, defaults = function.__code__, module._is_setup_context_defined
+    original = FunctionType(code, module.__dict__, "apply", None, function.__closure__)
 
-    def spy(setup_context: Any) -> Any:
-        frame = sys._getframe(1)
-        cls = frame.f_locals.get("cls")
-        if isinstance(cls, type):
-            seen(cls, frame.f_back)
-        return original(setup_context)
+    def apply(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        active = torch._C._are_functorch_transforms_active()
+        beside = graph_in_progress() is None or module._autopar_apply is not apply
+        if beside or active or not torch.is_grad_enabled():
+            return original(cls, *args, **kwargs)
+        if kwargs and defaults(cls.setup_context):
+            bound = inspect.signature(cls.forward).bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = bound.args, {}
+        return original(cls, *args, **kwargs) if kwargs else answer(cls, args)
 
-    module._is_setup_context_defined = spy
+    module._autopar_apply = apply
+    function.__code__ = _Answered.apply.__func__.__code__  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        module._is_setup_context_defined = original
+        function.__code__ = code
+        del module._autopar_apply
+
+
+@contextlib.contextmanager
+def functions_as_they_are() -> Iterator[None]:
+    """Within, `Function.apply` does what it always does."""
+    module: Any = torch.autograd.function
+    answering = module._autopar_apply
+    module._autopar_apply = lambda cls, args, kwargs: answering(cls, args, kwargs)
+    try:
+        yield
+    finally:
+        module._autopar_apply = answering
+
+
+untraced = proxy_tensor.disable_proxy_modes_tracing
+"""Within, operators run and no graph records them."""

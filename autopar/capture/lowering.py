@@ -22,6 +22,7 @@ from autopar.capture.tracing import Trace
 from autopar.capture.views import put_back
 from autopar.capture.where import origin_of, spoken, under_gradient
 from autopar.errors import CaptureError
+from autopar.functions import NAMESPACE, without_gradient
 from autopar.graph import Arg, DType, Graph, LeafKind, Node, Ref
 
 DROPPED = (torch.device, torch.layout, torch.memory_format)
@@ -43,6 +44,8 @@ class _Lowering:
         self.homes = homes
         self.fx_nodes = list(trace.module.graph.nodes)
         for node in self.fx_nodes:
+            if node.op == "call_function" and _torch.communicates(node.target):
+                raise _communicating(node)
             if node.op == "call_function" and not _supported(node.target):
                 raise _refused(node, getattr(node.target, "__name__", str(node.target)))
         self.memory = Memory(self.fx_nodes)
@@ -281,7 +284,10 @@ class _Lowering:
             values = {node.name: value}
         gradient = self._with_gradient(node)
         origin = origin_of(node)
-        self.now[node] = self.builder.emit(op, args, kwargs, values, origin, gradient=gradient)
+        cut = tuple(name for name, lost in zip(values, without_gradient(op), strict=False) if lost)
+        self.now[node] = self.builder.emit(
+            op, args, kwargs, values, origin, gradient=gradient, cut=cut
+        )
 
     def _with_gradient(self, node: fx.Node) -> bool:
         return self.grad_enabled and under_gradient(node)
@@ -296,7 +302,8 @@ class _Lowering:
             for key, value in node.kwargs.items()
             if key not in NEVER_ARGUMENTS and not isinstance(value, DROPPED)
         )
-        if not (self.regions and self.regions[-1].enabled):
+        # A Function casts inside, as it did when it was traced.
+        if not (self.regions and self.regions[-1].enabled) or overload.namespace == NAMESPACE:
             return args, kwargs
         casts = iter(self._casts(node, overload))
         args = tuple(self._cast(arg, casts, node) for arg in args)
@@ -339,6 +346,14 @@ def _recorded(value: Any) -> Any:
 def _supported(target: Any) -> bool:
     markers = (_torch.SET_GRAD_ENABLED, _torch.ENTER_AUTOCAST, _torch.EXIT_AUTOCAST)
     return target is operator.getitem or target in markers or _torch.is_operator(target)
+
+
+def _communicating(node: fx.Node) -> CaptureError:
+    return CaptureError(
+        f"The model talks to other ranks itself: {node.target} at {spoken(origin_of(node))}\n"
+        "autopar gives it the whole batch and adds the messages that its plan needs. Write what one "
+        "process would compute: without collectives in forward and loss."
+    )
 
 
 def _refused(node: fx.Node, what: str) -> CaptureError:

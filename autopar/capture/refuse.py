@@ -11,12 +11,9 @@ import torch
 from torch import nn
 
 from autopar.capture import _torch
-from autopar.capture.where import Watcher, Whereabouts, located, origin_at, spoken, users_frame
+from autopar.capture.where import Watcher, Whereabouts, located, origin_at, spoken
 from autopar.errors import AutoparError, CaptureError
 
-HARMLESS = {"torch.utils.checkpoint._NoopSaveInputs", "autopar.experts._Experts"}
-"""Functions whose backward is that of the operations they wrap, or of the operator they stand behind."""
-REENTRANT = "torch.utils.checkpoint.CheckpointFunction"
 LOST: dict[Any, str] = {
     torch.Tensor.register_hook: "its hook on the gradient would be lost. Make the effect an"
     " operator with torch.library.custom_op and register_autograd",
@@ -71,37 +68,6 @@ def refuse_parameter_hooks(model: nn.Module) -> None:
                 "lose. Remove them "
                 "before, and register them on the parallel module's parameters."
             )
-
-
-@contextlib.contextmanager
-def refuse_custom_backward(where: Whereabouts) -> Iterator[None]:
-    """Tracing sees only the forward of an `autograd.Function`: its own backward would be lost."""
-
-    def seen(cls: type, frame: FrameType | None) -> None:
-        name = f"{cls.__module__}.{cls.__qualname__}"
-        # An operator with a registered backward stands in the graph whole.
-        known = name in HARMLESS or cls.__module__ == _torch.REGISTERED
-        if known or not torch.is_grad_enabled():
-            return
-        place = spoken(origin_at(users_frame(frame), where.module))
-        if name == REENTRANT:
-            raise CaptureError(
-                f"Reentrant checkpointing at {place}\nhides its block from the capture. Call "
-                "torch.utils.checkpoint.checkpoint(..., use_reentrant=False); for Hugging "
-                "Face models: "
-                "gradient_checkpointing_enable(gradient_checkpointing_kwargs="
-                '{"use_reentrant": False}).'
-            )
-        raise CaptureError(
-            f"The autograd.Function {cls.__qualname__} is applied at {place}\n"
-            "Its own backward would be lost in the captured graph. Make it an operator: "
-            "decorate its "
-            "forward with torch.library.custom_op, give it register_fake for shapes and "
-            "register_autograd for its backward, and call that."
-        )
-
-    with _torch.watch_autograd_functions(seen):
-        yield
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from torch import nn
 
 from autopar.capture import _torch
 from autopar.errors import CaptureError
+from autopar.request.derived import derived
 
 ByProduct = tuple[nn.Module, str, torch.Tensor]
 """A module, and an attribute of it that forward filled in."""
@@ -79,6 +80,8 @@ def clean_attributes(model: nn.Module) -> Iterator[list[ByProduct]]:
     """
     left: list[ByProduct] = []
     before = {path: dict(vars(module)) for path, module in model.named_modules()}
+    # What a hook computes anew before each forward is no state.
+    kept = {path: derived(module) for path, module in model.named_modules()}
     buffers = _buffers(model).keys()
     try:
         yield left
@@ -89,6 +92,9 @@ def clean_attributes(model: nn.Module) -> Iterator[list[ByProduct]]:
             if not _torch.is_fake(value) or value is before[path].get(key):
                 continue
             name = f"{path}.{key}" if path else key
+            if key in kept.get(path, ()):
+                vars(module)[key] = before[path][key]
+                continue
             was = before[path].get(key)
             if isinstance(was, torch.Tensor) and not _torch.is_fake(was):
                 vars(module)[key] = before[path][key]

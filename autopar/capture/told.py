@@ -26,6 +26,13 @@ def transformers_told() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def synchronised_norms() -> Iterator[None]:
+    """Within, `SyncBatchNorm` is a batch norm: a captured batch is the whole batch."""
+    with _replaced("torch.nn", "SyncBatchNorm.forward", lambda _: nn.BatchNorm1d.forward):
+        yield
+
+
+@contextlib.contextmanager
 def _replaced(module: str, name: str, made: Callable[[Any], Any]) -> Iterator[None]:
     """`made(original)` in the place of a name, if the library has been imported and has it."""
     *path, last = name.split(".")

@@ -14,18 +14,18 @@ from torch.func import functional_call
 from autopar.capture import _torch
 from autopar.capture.cached import forgotten
 from autopar.capture.checks import distributions_unchecked
+from autopar.capture.functions import functions_as_operators
 from autopar.capture.inputs import Call
 from autopar.capture.known import KnownValues
 from autopar.capture.loss import find_loss, no_loss, output_tensors
 from autopar.capture.refuse import (
     explained,
-    refuse_custom_backward,
     refuse_parameter_hooks,
     watchers,
 )
 from autopar.capture.remembered import Forgotten, Remembered
 from autopar.capture.state import AssignedBuffers, ByProduct, clean_attributes
-from autopar.capture.told import transformers_told
+from autopar.capture.told import synchronised_norms, transformers_told
 from autopar.capture.where import Watcher, Whereabouts
 from autopar.graph import LeafKind
 
@@ -107,10 +107,12 @@ def _traced(
         clean_attributes(model) as left,
         forgotten(model),
         explained(model, where, call.tensors),
-        refuse_custom_backward(where),
+        functions_as_operators(where),
         transformers_told(),
         distributions_unchecked(),
         _torch.tensor_checks_passed(),
+        _torch.uncompiled(),
+        synchronised_norms(),
         contextlib.nullcontext() if remembered is None else remembered.answering(),
         mode,
     ):

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from autopar.errors import InputError
+from autopar.request.arrivals import arrived
+from autopar.request.derived import derived
 
 
 def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.Module:
@@ -25,7 +27,9 @@ def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.
             f"autopar takes the model as an nn.Module, not {what}. Put what it computes into the "
             "forward of a module, which holds the parameters, and pass an instance."
         )
-    memo: dict[int, object] = {}
+    model = arrived(model)
+    memo: dict[int, object] = {id(group): group for group in _groups(model)}
+    memo |= {id(derived): derived.detach().to("meta") for derived in _derived_tensors(model)}
     for parameter in model.parameters():
         dtype = (
             compute if compute is not None and parameter.is_floating_point() else parameter.dtype
@@ -35,3 +39,13 @@ def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.
     for buffer in model.buffers():
         memo[id(buffer)] = torch.empty_like(buffer, device="meta")
     return copy.deepcopy(model, memo)
+
+
+def _groups(model: nn.Module) -> list[object]:
+    """Process groups that modules hold, which no copy may have of its own."""
+    groups = [vars(module).get("process_group") for module in model.modules()]
+    return [group for group in groups if group is not None]
+
+
+def _derived_tensors(model: nn.Module) -> list[torch.Tensor]:
+    return [vars(module)[name] for module in model.modules() for name in derived(module)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch._library.custom_ops import OPDEFS
+
+from autopar.functions import NAMESPACE, applied, files_of
 
 VERSION = torch.__version__
 
@@ -42,7 +44,7 @@ def depends_on_values(function: Callable[..., Any], masked: bool) -> bool:
 
 def is_python(op: str) -> bool:
     """Whether an operator is Python that somebody registered: it raises where it does not fit."""
-    return "::".join(op.split(".")[:2]) in OPDEFS
+    return "::".join(op.split(".")[:2]) in OPDEFS or applied(op) is not None
 
 
 def overloads(namespace: str, name: str) -> tuple[str, ...]:
@@ -62,15 +64,25 @@ def source_digest(op: str) -> str | None:
     if op.startswith(("aten.", "autopar.")):
         return ""
     namespace, name, _ = op.split(".", 2)
+    if namespace == NAMESPACE:
+        return _digest_of(files_of(op))
     definition = OPDEFS.get(f"{namespace}::{name}")
     if definition is None:
         return None
     parts = [definition._init_fn, definition._backward_fn, definition._setup_context_fn]
     parts += definition._backend_fns.values()
-    digest = hashlib.sha256()
     with contextlib.suppress(OSError, TypeError):
         files = {inspect.getsourcefile(inspect.unwrap(part)) for part in parts if part is not None}
-        for file in sorted(str(file) for file in files):
+        return _digest_of(sorted(map(str, files)))
+    return None
+
+
+def _digest_of(files: Iterable[str] | None) -> str | None:
+    if files is None:
+        return None
+    digest = hashlib.sha256()
+    with contextlib.suppress(OSError):
+        for file in files:
             digest.update(Path(file).read_bytes())
         return digest.hexdigest()[:16]
     return None

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
+
 from autopar.errors import RuleError
+from autopar.functions import name_of
 from autopar.graph import Node, Ref, Tensor
 from autopar.rules import _torch
 from autopar.rules.declare import Call, Declared, declaration, forget, instance, otherwise
@@ -34,7 +37,7 @@ _RULES: dict[str, UserRule] = {}
 
 
 def rule(
-    op: str,
+    op: str | type,
     text: str,
     *,
     linear: Iterable[Iterable[int]] = (),
@@ -46,7 +49,8 @@ def rule(
 
         autopar.rule("mine::linear", "b* i, o i -> b* o", linear=[{0}, {1}])
 
-    `op` is ``namespace::name``, or ``namespace::name.overload`` for one overload.  A factor may be
+    `op` is ``namespace::name``, or ``namespace::name.overload`` for one overload, or a class of
+    `torch.autograd.Function`.  A factor may be
     split over devices in every tensor that has it; an output without it is then a sum over devices.
     ``h!`` must stay whole, ``(p! h)`` is a dim of p blocks of h, ``+`` marks an operand that is added
     outside the product.  `linear` lists sets of operands (by position among the tensors) in which the
@@ -57,7 +61,8 @@ def rule(
     `shapes` of float tensors.  Raises `RuleError` where the text is malformed, the operator has a rule
     of autopar's own, or an experiment shows the rule to be wrong.
     """
-    name = _internal(op)
+    name = _of_class(op, shapes) if isinstance(op, type) else _internal(op)
+    op = op if isinstance(op, str) else name.replace(".", "::")
     parse_rule(text)
     if declaration(f"{name}.default" if name.count(".") < 2 else name) is not None:
         raise RuleError(f"{op} has a rule of autopar's own; `autopar rules {op}` shows it.")
@@ -140,6 +145,17 @@ def _prove_on(rule: UserRule, name: str, shapes: Shapes) -> None:
     operands = tuple(Tensor(f"x{i}", shape, "float64", True) for i, shape in enumerate(shapes))
     node = Node("made", op, tuple(Ref(tensor.name) for tensor in operands))
     prove(rule, made_on(node, operands), operands)
+
+
+def _of_class(op: type, shapes: object) -> str:
+    """The operator that a class will be when it is captured."""
+    if not issubclass(op, torch.autograd.Function):
+        raise RuleError(f"{op.__name__} is no torch.autograd.Function; name an operator instead.")
+    if shapes is not None:
+        raise RuleError(
+            f"The rule of {op.__name__} is proved when a model applies it: leave out shapes=."
+        )
+    return name_of(op)
 
 
 def _internal(op: str) -> str:

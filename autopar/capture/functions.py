@@ -1,0 +1,113 @@
+"""What a trace records where the model applies a `torch.autograd.Function`: one operator.
+
+Its forward runs once on fake tensors, which shows shapes, and what no graph could keep: tensors that it
+reads beside its arguments, arguments that it changes, messages to other ranks.  These are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar.capture import _torch
+from autopar.capture.observed import Observed
+from autopar.capture.where import Whereabouts, origin_at, spoken, users_frame
+from autopar.errors import CaptureError
+from autopar.functions import Unfit, apply, cells, operator_of
+
+HARMLESS = {"torch.utils.checkpoint._NoopSaveInputs", "autopar.experts._Experts"}
+"""Functions whose backward is that of the operations they wrap, or of the operator they stand behind."""
+REENTRANT = "torch.utils.checkpoint.CheckpointFunction"
+NO_TENSORS = (
+    "Pass every tensor that it reads as an argument of apply, and nothing else but numbers, strings, "
+    "dtypes and sequences of numbers."
+)
+OTHERWISE = (
+    "Or make it an operator: decorate its forward with torch.library.custom_op, give it register_fake "
+    "for shapes and register_autograd for its backward, and call that."
+)
+
+
+@contextlib.contextmanager
+def functions_as_operators(where: Whereabouts) -> Iterator[None]:
+    """Tracing would see only the forward of a `Function`: it stands in the graph whole."""
+
+    def answer(cls: Any, args: tuple[Any, ...]) -> Any:
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        # An operator with a registered backward stands in the graph whole already.
+        if name in HARMLESS or cls.__module__ == _torch.REGISTERED:
+            with _torch.functions_as_they_are():
+                return apply(cls, *args)
+        if name == REENTRANT:
+            return _block(*args)
+        return _Call(cls, args, where, users_frame(sys._getframe(1))).recorded()
+
+    with _torch.functions_answered(answer):
+        yield
+
+
+def _block(run: Any, preserve: bool, *args: Any) -> Any:
+    """Reentrant checkpoint: the block itself.
+
+    Where no argument carries a gradient, none flows to what is inside, parameters among it.
+    """
+    flows = any(isinstance(value, torch.Tensor) and value.requires_grad for value in args)
+    with torch.set_grad_enabled(flows):
+        return run(*args)
+
+
+class _Call:
+    """One application of a class."""
+
+    def __init__(
+        self, cls: Any, args: tuple[Any, ...], where: Whereabouts, frame: FrameType | None
+    ) -> None:
+        self.cls, self.args = cls, args
+        self.place = spoken(origin_at(frame, where.module))
+
+    def recorded(self) -> Any:
+        """The results, made by one operator of the graph."""
+        self._refuse_surroundings()
+        device = next((x.device.type for x in self.args if isinstance(x, torch.Tensor)), "cpu")
+        autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+        try:
+            operator, applied, operands = operator_of(self.cls, self.args, autocast, self._seen)
+        except Unfit as unfit:
+            raise self._refused(f"has {unfit}", NO_TENSORS) from None
+        return applied.results(operator(*operands))
+
+    def _refuse_surroundings(self) -> None:
+        for held in cells(self.cls):
+            if isinstance(held, (torch.Tensor, nn.Module)):
+                what = f"a {type(held).__name__} from the function around it"
+                raise self._refused(f"reads {what}", NO_TENSORS)
+
+    def _seen(self) -> tuple[Any, bool]:
+        """What the forward makes of these arguments, and whether it draws random numbers."""
+        with _torch.untraced(), Observed(self.args) as observed:
+            result = apply(self.cls, *self.args)
+        for value in result if isinstance(result, tuple) else (result,):
+            if any(value is given for given in self.args if isinstance(given, torch.Tensor)):
+                observed.writes = observed.writes or "mark_dirty"
+        if observed.sends:
+            way = "Leave it out: autopar adds the messages that its plan needs."
+            raise self._refused(f"talks to other ranks ({observed.sends})", way)
+        if observed.writes:
+            way = "Let it compute a new tensor (x = x.clone() first) and leave out ctx.mark_dirty."
+            raise self._refused(f"changes an argument in place ({observed.writes})", way)
+        if observed.foreign:
+            what = f"reads a tensor that is none of its arguments ({observed.foreign})"
+            raise self._refused(what, NO_TENSORS)
+        return result, observed.draws
+
+    def _refused(self, what: str, way: str) -> CaptureError:
+        return CaptureError(
+            f"The autograd.Function {self.cls.__qualname__}, applied at {self.place}\n{what}, which no "
+            f"operator of a captured graph does. {way} {OTHERWISE}"
+        )

@@ -1,0 +1,193 @@
+"""Models that come wrapped, sharded or converted: which are unwrapped, and which are refused.
+
+Each kind is one record: how it is recognised, and what is said of it.  This is asked before anything
+else runs.  What wraps a whole model (DDP, DataParallel, `torch.compile`) is taken off, and names are
+those of the model inside: ``weight``, not ``module.weight`` or ``_orig_mod.weight``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from autopar.errors import InputError
+
+Found = str | None
+"""What is wrong with a module or tensor, in a few words; None: nothing."""
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A module that holds the model; `inside` gives it, or None."""
+
+    name: str
+    inside: Callable[[nn.Module], nn.Module | None]
+
+
+@dataclass(frozen=True)
+class RefusedModule:
+    """A kind of module that no capture can look into."""
+
+    name: str
+    found: Callable[[nn.Module], bool]
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class RefusedTensor:
+    """A kind of parameter or buffer that no plan can divide."""
+
+    name: str
+    found: Callable[[torch.Tensor], bool]
+    what: str
+    remedy: str
+
+
+def _compiled(module: nn.Module) -> nn.Module | None:
+    inside = vars(module).get("_modules", {}).get("_orig_mod")
+    return inside if isinstance(inside, nn.Module) else None
+
+
+def _replica(module: nn.Module) -> nn.Module | None:
+    replicas = (DistributedDataParallel, DataParallel)
+    return module.module if isinstance(module, replicas) else None
+
+
+WRAPPERS = (Wrapper("torch.compile", _compiled), Wrapper("DDP or DataParallel", _replica))
+BEFORE = "Pass the model as it was before, on every rank; preset='fsdp' shards it the same way."
+MODULES = (
+    RefusedModule(
+        "FSDP",
+        lambda m: isinstance(m, FullyShardedDataParallel),
+        "is wrapped in FullyShardedDataParallel, which holds parts of flattened parameters",
+        BEFORE,
+    ),
+    RefusedModule(
+        "FSDP2",
+        lambda m: isinstance(m, FSDPModule),
+        "was sharded by fully_shard",
+        BEFORE,
+    ),
+    RefusedModule(
+        "replicas inside",
+        lambda m: isinstance(m, (DistributedDataParallel, DataParallel)),
+        "is wrapped by itself in DDP or DataParallel",
+        "Put the module inside it in its place (.module): autopar sums all gradients.",
+    ),
+    RefusedModule(
+        "TorchScript",
+        lambda m: isinstance(m, torch.jit.ScriptModule),
+        "is a TorchScript module, whose Python is gone",
+        "Pass the nn.Module that it was made of, with load_state_dict(scripted.state_dict()).",
+    ),
+    RefusedModule(
+        "quantised",
+        lambda m: type(m).__module__.startswith(("torch.ao.nn.quantized", "torch.nn.quantized")),
+        "is quantised, so nothing of it can be trained",
+        "Pass the model as it was before the conversion.",
+    ),
+)
+TENSORS = (
+    RefusedTensor(
+        "lazy",
+        lambda t: isinstance(t, (UninitializedParameter, UninitializedBuffer)),
+        "has no shape yet: it belongs to a lazy module",
+        "Run the model once on a batch before, as in model(**batch).",
+    ),
+    RefusedTensor(
+        "DTensor",
+        lambda t: isinstance(t, DTensor),
+        "is a DTensor, so the model has been parallelized already",
+        BEFORE,
+    ),
+    RefusedTensor(
+        "quantised",
+        lambda t: t.is_quantized,
+        "is quantised",
+        "Keep t.dequantize() in its place.",
+    ),
+    RefusedTensor(
+        "nested",
+        lambda t: t.is_nested,
+        "is a nested tensor",
+        "Keep t.to_padded_tensor(0.0) in its place.",
+    ),
+    RefusedTensor(
+        "sparse",
+        lambda t: t.layout is not torch.strided,
+        "is sparse",
+        "Keep t.to_dense() in its place.",
+    ),
+    RefusedTensor(
+        "complex",
+        lambda t: t.is_complex() and isinstance(t, nn.Parameter),
+        "is complex, which no optimizer's shards are tested for",
+        "Keep torch.view_as_real(t) as the parameter, and use torch.view_as_complex(p) in forward.",
+    ),
+    RefusedTensor(
+        "subclass",
+        lambda t: type(t.data) is not torch.Tensor,
+        "is a tensor subclass",
+        "Keep a plain tensor in its place, and convert it in forward.",
+    ),
+)
+
+
+def arrived(model: Any) -> Any:
+    """The model without what wraps it; raise `InputError` for what cannot be planned."""
+    if not isinstance(model, nn.Module):
+        return model
+    model = unwrapped(model)
+    for path, module in model.named_modules():
+        for kind in MODULES:
+            if kind.found(module):
+                where = f"The module {path!r} of {type(model).__name__}" if path else "The model"
+                raise InputError(f"{where} {kind.what}. {kind.remedy}")
+    for what, name, tensor in _tensors(model):
+        for unfit in TENSORS:
+            if unfit.found(tensor):
+                raise InputError(
+                    f"The {what} {name!r} of {type(model).__name__} {unfit.what}. {unfit.remedy}"
+                )
+    _refuse_devices(model)
+    return model
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """What lies inside all wrappers around a whole model."""
+    for wrapper in WRAPPERS:
+        inside = wrapper.inside(model)
+        if inside is not None:
+            return unwrapped(inside)
+    return model
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
+    yield from (("parameter", name, tensor) for name, tensor in model.named_parameters())
+    yield from (("buffer", name, tensor) for name, tensor in model.named_buffers())
+
+
+def _refuse_devices(model: nn.Module) -> None:
+    """Layers on several devices move tensors between them, which belongs to no plan."""
+    places: dict[str, str] = {}
+    for _, name, tensor in _tensors(model):
+        if not tensor.is_meta:
+            places.setdefault(str(tensor.device), name)
+    mapped = getattr(model, "hf_device_map", None) or {}
+    if len(set(map(str, mapped.values()))) > 1:
+        places = {str(place): name for name, place in mapped.items()}
+    if len(places) > 1:
+        spread = ", ".join(f"{name!r} on {device}" for device, name in places.items())
+        raise InputError(
+            f"{type(model).__name__} lies on several devices ({spread}). Move it to one of them, or "
+            "load it without device_map: autopar puts each rank's part on its own device."
+        )

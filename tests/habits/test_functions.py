@@ -1,0 +1,57 @@
+"""`torch.autograd.Function` is an operator: steps of models with it are those of one process."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.habits import opaque_jobs as jobs
+from tests.pool import Pool
+
+WITH_FUNCTIONS = [name for name in jobs.BETWEEN if name != "plain"]
+
+
+def steps(pool: Pool, between: str, size: int, **options: Any) -> str:
+    """Rank 0's emitted source, after three steps that are those of one process."""
+    source: str = pool.run(size, partial(jobs.equal_steps, between, size, **options))[0]
+    return source
+
+
+@pytest.mark.parametrize("between", WITH_FUNCTIONS)
+@pytest.mark.parametrize("preset", ["ddp", "fsdp", "megatron"])
+def test_two_ranks(pool: Pool, between: str, preset: str) -> None:
+    steps(pool, between, 2, fused=True, preset=preset)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("between", WITH_FUNCTIONS)
+def test_other_numbers_of_ranks(pool: Pool, between: str, size: int) -> None:
+    steps(pool, between, size, fused=size == 4, preset="fsdp")
+
+
+@pytest.mark.parametrize("between", ["round", "product", "local", "centred"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_stages(pool: Pool, between: str, schedule: str) -> None:
+    options: dict[str, Any] = {"stages": 2, "schedule": schedule}
+    # Rows that look at each other cannot come in parts.
+    options["microbatches"] = 1 if between == "centred" else 2
+    steps(pool, between, 2, **options)
+
+
+@pytest.mark.parametrize("between", ["round", "product", "centred"])
+def test_recomputed(pool: Pool, between: str) -> None:
+    steps(pool, between, 2, preset="fsdp", recompute="full")
+
+
+def test_what_can_be_split_is(pool: Pool) -> None:
+    """An experiment proves that rounding may be split by samples, and that centring may not."""
+    source = steps(pool, "round", 2, preset="ddp")
+    line = next(line for line in source.split("\n") if "opaque_jobs__Round" in line)
+    assert "torch.ops.autopar_functions.tests_habits_opaque_jobs__Round.of_" in line
+    assert "[8/x, 4, 16]" in line, source
+    source = steps(pool, "centred", 2, preset="ddp")
+    line = next(line for line in source.split("\n") if "opaque_jobs__BatchCentred" in line)
+    assert "[8, 4, 16" in line or "/x]" in line, source
