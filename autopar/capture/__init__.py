@@ -11,7 +11,7 @@ from torch import nn
 
 from autopar.capture.inputs import ExampleInputs, bind
 from autopar.capture.lowering import lower
-from autopar.capture.naming import name_tensors
+from autopar.capture.naming import class_name, name_tensors
 from autopar.capture.passes import PASSES
 from autopar.capture.repeats import Repeat, repeats
 from autopar.capture.tracing import aliases, trace
@@ -35,7 +35,7 @@ def capture(
     """
     call = bind(model, example_inputs, loss)
     recorded = trace(model, call, loss, train, autocast)
-    graph = lower(recorded, type(model).__name__)
+    graph = lower(recorded, class_name(type(model).__name__))
     for clean in PASSES:
         graph = clean(graph)
     graph = replace(name_tensors(graph), aliases=aliases(model), returns=recorded.results.returns)
