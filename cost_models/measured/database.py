@@ -103,7 +103,9 @@ class Database:
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             # A file that somebody handed over is data: it is not written, and no code in it runs.
-            mode = "rwc" if create else "ro"
+            # A journal that a killed writer left can only be rolled back where one may write.
+            reads = "rw" if os.access(self.path, os.W_OK) else "ro"
+            mode = "rwc" if create else reads
             where = f"file:{quote(os.fsencode(self.path.absolute()))}?mode={mode}"
             with closing(
                 sqlite3.connect(where, PATIENCE_S, isolation_level=None, uri=True)
@@ -113,6 +115,8 @@ class Database:
                 connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
                 if create:
                     self._prepare(connection)
+                else:
+                    connection.execute("pragma query_only = on")
                 self._check(connection)
                 yield connection
         # What SQLite says of a damaged file may be damaged, too.

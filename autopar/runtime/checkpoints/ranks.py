@@ -47,7 +47,7 @@ def on_all(action: Callable[[], T], what: str) -> T:
         if number is None:
             return result
         raise CheckpointError(f"{what}: rank {number} failed: {words[number]}")
-    if isinstance(failed, AutoparError):
+    if isinstance(failed, AutoparError) and not isinstance(failed, CheckpointError):
         raise failed
     raise CheckpointError(f"{what}: {said(failed)}") from failed
 
@@ -66,4 +66,6 @@ def said(error: BaseException) -> str:
         reason = inner.strerror or str(inner)
         return f"{reason} ({inner.filename})" if inner.filename else reason
     text = str(inner).strip()
+    if isinstance(inner, CheckpointError):
+        return text
     return text.splitlines()[0] if text else type(inner).__name__
