@@ -14,7 +14,8 @@ TEXTS = (
     f'""" + str({CODE}) + """', f"'''\n{CODE}\n'''", f"x\n{CODE}\n", f"x\r{CODE}\r", f"x\x0c\n{CODE}",
     f"x\u2028{CODE}", f"x\x85{CODE}", f'\\"""\n{CODE}', f'x"); {CODE}; ("', f"batch_norm({CODE})",
     f"x() or {CODE} or x", "../../../tmp/x", "/etc/passwd", "", "\0", "\ud800", "é" * 50, "class",
-    "__class__",    "os:system", "builtins:exec", "\\", "{0.__class__}", "[bold]", "\x1b[2J", "a" * 100_000,
+    "__class__", "os:system", "builtins:exec", "\\", "{0.__class__}", "[bold]", "\x1b[2J",
+    "a" * 100_000,
 )  # fmt: skip
 NUMBERS = (-1, 0, 1, 2**63, 10**300, -(10**30), 0.5, 1e308, float("nan"), float("inf"), True)
 OTHERS: tuple[Any, ...] = (None, [], {}, [[]], {"a": 1}, [1, "x", None], "")
