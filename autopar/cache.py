@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from pathlib import Path
+
+from autopar.errors import InputError
+
+REMEDY = "Set AUTOPAR_CACHE to a folder of your own."
 
 
 def write(source: str, path: Path) -> Path:
@@ -12,15 +17,16 @@ def write(source: str, path: Path) -> Path:
 
     What is no file, such as ``/dev/null`` or a pipe, is written into, never replaced.
     """
+    content = source.encode("utf-8", "backslashreplace").decode()
     if path.exists() and not path.is_file():
         with path.open("w", encoding="utf-8") as place:
-            place.write(source)
+            place.write(content)
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("x", encoding="utf-8") as file:
-            file.write(source)
+            file.write(content)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -28,9 +34,51 @@ def write(source: str, path: Path) -> Path:
     return path
 
 
+def keep(source: str, name: str) -> Path:
+    """Write a file of the cache; `InputError` says why it cannot be written, and what to do."""
+    path = cache_directory() / name
+    try:
+        return write(source, path)
+    except OSError as error:
+        raise InputError(
+            f"Cannot write the emitted source {path}: {error.strerror or error}. {REMEDY}"
+        ) from None
+
+
 def cache_directory() -> Path:
-    """Emitted files and discovered rules: $AUTOPAR_CACHE, else below the user's cache directory."""
+    """Emitted files and discovered rules: $AUTOPAR_CACHE, else below the user's cache directory.
+
+    What lies there is believed, so nobody else may write into it: `InputError` where they can.
+    """
+    path = _chosen()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+    except OSError as error:
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            raise InputError(
+                f"The cache {path} is no folder: a file is in its way. {REMEDY}"
+            ) from None
+        # Nothing is believed that is not there; what cannot be written says so when it is written.
+        return path
+    if found.st_uid not in (os.geteuid(), 0):
+        raise InputError(f"The cache {path} belongs to another user, who could change it. {REMEDY}")
+    if found.st_mode & stat.S_IWOTH:
+        raise InputError(
+            f"Everybody may write into the cache {path}. Take that right away (chmod o-w {path}), or "
+            "set AUTOPAR_CACHE to a folder of your own."
+        )
+    return path
+
+
+def _chosen() -> Path:
     chosen = os.environ.get("AUTOPAR_CACHE")
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "autopar"
+    general = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(general):  # a relative one is to be ignored, says the specification
+        return Path(general) / "autopar"
+    try:
+        return Path.home() / ".cache" / "autopar"
+    except RuntimeError:
+        raise InputError(f"There is no home directory to keep files in. {REMEDY}") from None

@@ -7,7 +7,8 @@
     │   ├── ScheduleError     a schedule that breaks its own order, hangs, or does not fit its sizes
     │   ├── ConstraintError   a constraint that matches nothing or cannot be met
     │   │   └── ClashError    constraints of which each could be met, but not all of them
-    │   └── PaddingError      a dim that cannot be padded without changing what is computed
+    │   ├── PaddingError      a dim that cannot be padded without changing what is computed
+    │   └── CheckpointError   a checkpoint that is damaged, does not fit, or cannot be written
     ├── CaptureError          the model cannot be captured without changing what it computes
     ├── RuleError             an operator's rule is malformed or missing
     ├── InfeasibleError       no plan meets the constraints
@@ -56,6 +57,10 @@ class ScheduleError(InputError):
 
 class PaddingError(InputError):
     """A dim cannot be padded: some operator would see the padding."""
+
+
+class CheckpointError(InputError):
+    """A checkpoint is damaged, does not fit what it is loaded into, or cannot be written."""
 
 
 class CaptureError(AutoparError):

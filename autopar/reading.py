@@ -7,16 +7,19 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from autopar.errors import AutoparError, PlanError
+from cost_models.files import text
 
 
 def text_of(path: str | Path, what: str, error: type[AutoparError] = PlanError) -> str:
     """The text of a file; `error` says that `what` cannot be read, and why."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return text(path)
     except OSError as reason:
         raise error(f"Cannot read {what} {path}: {reason.strerror or reason}.") from None
     except UnicodeDecodeError as reason:
         raise error(f"Cannot read {what} {path}: it is no text ({reason}).") from None
+    except ValueError as reason:
+        raise error(f"Cannot read {what} {str(path)!r}: {reason}.") from None
 
 
 def first_fault(found: ValidationError) -> str:

@@ -9,6 +9,7 @@ import uuid
 from importlib import resources
 from pathlib import Path
 
+from cost_models import files
 from cost_models.errors import ProfileError, UnknownHardwareError
 from cost_models.fits import Fit
 from cost_models.machine import Device, Hardware, Link, Share, Tier
@@ -30,8 +31,8 @@ reserved."""
 
 def names() -> tuple[str, ...]:
     """Every profile that comes with the package."""
-    files = resources.files("cost_models").joinpath("profiles").iterdir()
-    return tuple(sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")))
+    folder = resources.files("cost_models").joinpath("profiles").iterdir()
+    return tuple(sorted(f.name.removesuffix(".toml") for f in folder if f.name.endswith(".toml")))
 
 
 def load(name_or_path: str | Path) -> Hardware:
@@ -51,8 +52,8 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
     path = Path(name_or_path)
     if path.suffix == ".toml":
         try:
-            return path.read_text(encoding="utf-8"), str(path)
-        except (OSError, UnicodeDecodeError) as error:
+            return files.text(path), str(path)
+        except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UnknownHardwareError(
                 f"Cannot read the profile {path}: {reason}. Pass one of {', '.join(names())} or a "

@@ -23,6 +23,7 @@ from autopar.capture.clocks import CLOCKS, later, reads_refused
 from autopar.capture.held import Held
 from autopar.capture.lines import Line
 from autopar.capture.lowering import lower
+from autopar.capture.naming import class_name
 from autopar.capture.tracing import Trace
 from autopar.capture.where import spoken
 from autopar.errors import CaptureError
@@ -47,7 +48,7 @@ def lowered(model: nn.Module, loss: Callable[..., Any] | None, trace: Tracing) -
         with reads_refused():
             first = trace()
         after = _held(model, loss)
-        graph = lower(first, name, before.tensors)
+        graph = lower(first, class_name(name), before.tensors)
         _Check(model, loss, trace, before, after, first, graph).run()
     finally:
         before.put_back()

@@ -5,12 +5,20 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
 
 from autopar.capture.passes.rewriting import rename, renamed_ends
 from autopar.graph import Graph, Node, bare, short
 
+EMITTED = frozenset({
+    "Module", "all_gather", "all_reduce", "all_to_all", "batch_norm", "block", "count_valid",
+    "cross_entropy_sum", "device", "expert_parallel", "invariant", "padded_embedding", "partial",
+    "per_shard", "reduce_scatter", "replicate", "routed_experts", "shard", "strided", "sync_batch_norm",
+    "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
+})  # fmt: skip
+"""What emitted files import: a class of such a name would take its place."""
 RESERVED = {
     "self",
     "torch",
@@ -105,6 +113,12 @@ def _last_of_line(graph: Graph) -> set[str]:
         if following is None or (following.origin.file, following.origin.line) != place:
             ends.add(node.name)
     return ends
+
+
+def class_name(name: str) -> str:
+    """What the emitted class of a model is called: the model's own name, if that can be one."""
+    made = _identifier(unicodedata.normalize("NFKC", name))
+    return f"{made}_" if made in EMITTED else made
 
 
 def _identifier(text: str) -> str:

@@ -11,9 +11,17 @@ from torch import nn
 
 from autopar.cli.output import near
 from autopar.errors import InputError
+from cost_models.files import text
 
 Batch = dict[str, torch.Tensor]
 WANTED = "Pass the config.json that `model.config.save_pretrained(folder)` of transformers writes."
+CODE = {
+    "auto_map", "custom_pipelines", "kernel_config", "quantization_config", "trust_remote_code",
+    "use_kernels", "use_pretrained_backbone",
+}  # fmt: skip
+"""Keys by which a configuration names something that is run or fetched."""
+KERNELS = (None, "", "eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm")
+"""What computes attention and experts without a package or a download."""
 MOST_TOKENS = 2**40
 """In a batch: beyond, the tensors that a model makes of it have more elements than PyTorch can count."""
 
@@ -31,6 +39,7 @@ def from_config(path: Path, batch: int | None, sequence: int | None) -> tuple[nn
     longest = content.get("max_position_embeddings", content.get("n_positions"))
     if isinstance(longest, int) and sequence > longest:
         raise InputError(f"--sequence {sequence} is longer than the model's {longest} positions.")
+    _refuse_code(content, path, "")
     model = _built(content, path)
     ids = torch.zeros(batch, sequence, dtype=torch.int64, device="meta")
     return model.train(), {"input_ids": ids, "labels": ids}
@@ -38,10 +47,10 @@ def from_config(path: Path, batch: int | None, sequence: int | None) -> tuple[nn
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(text(path))
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}. {WANTED}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a JSON configuration: {error}. {WANTED}") from None
     if not isinstance(content, dict):
         raise InputError(
@@ -52,6 +61,25 @@ def _read(path: Path) -> dict[str, Any]:
     if "model_type" not in content:
         raise InputError(f"{path} is not a configuration of a model: no model_type. {WANTED}")
     return content
+
+
+def _refuse_code(content: Any, path: Path, at: str) -> None:
+    """Raise where a configuration, or one inside it, names code, kernels or files to fetch."""
+    if isinstance(content, list):
+        for number, each in enumerate(content):
+            _refuse_code(each, path, f"{at}{number}.")
+    if not isinstance(content, dict):
+        return
+    for key, value in content.items():
+        named = value.values() if isinstance(value, dict) else [value]
+        elsewhere = key.endswith("_implementation") or "_implementation_" in key
+        if (key in CODE and value) or (elsewhere and any(each not in KERNELS for each in named)):
+            raise InputError(
+                f"{path}: {at}{key} is {value!r}, which may load code, kernels or weights from "
+                "elsewhere; a configuration is read as data alone. Take the key out, or pass MODEL as "
+                "file.py:factory, which builds the model as you say."
+            )
+        _refuse_code(value, path, f"{at}{key}.")
 
 
 def _built(content: dict[str, Any], path: Path) -> nn.Module:

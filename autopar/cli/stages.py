@@ -22,6 +22,7 @@ from autopar.request.options import Options
 from autopar.show.pipeline import schedule_page
 from autopar.split import Stages, split
 from autopar.staging.staged import Staged
+from cost_models.files import text
 from cost_models.hardware import Hardware
 
 Shape = Mesh | tuple[Mesh, ...] | int
@@ -56,25 +57,25 @@ class Forced:
         return "auto" if across and not (asked.preset or asked.constraints) else 1
 
 
-def read_stages(text: str | None) -> StagesLike | None:
+def read_stages(written: str | None) -> StagesLike | None:
     """``auto``, a number of stages, or a mesh for each: ``1+3``, ``2x2+4``."""
-    if text is None or text == "auto":
-        return "auto" if text else None
+    if written is None or written == "auto":
+        return "auto" if written else None
     try:
-        if "+" not in text and "x" not in text:
-            return int(text)
-        return [tuple(int(size) for size in part.split("x")) for part in text.split("+")]
+        if "+" not in written and "x" not in written:
+            return int(written)
+        return [tuple(int(size) for size in part.split("x")) for part in written.split("+")]
     except ValueError:
         raise InputError(
-            f"Cannot read --stages {text!r}: write auto, a number such as 4, or a mesh for each stage "
-            "such as 1+3 or 2x2+4."
+            f"Cannot read --stages {written!r}: write auto, a number such as 4, or a mesh for each "
+            "stage such as 1+3 or 2x2+4."
         ) from None
 
 
 def load_plan(path: Path) -> Plan | PipelinePlan:
     """A plan file of either kind."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(text(path))
     except (OSError, UnicodeDecodeError, ValueError, RecursionError):
         return Plan.load(path)  # it says what is wrong
     if isinstance(content, dict) and "actions" in content:

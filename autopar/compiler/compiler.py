@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from autopar import presets
-from autopar.cache import cache_directory, write
+from autopar.cache import keep
 from autopar.capture import ExampleInputs, capture
 from autopar.capture.passes.dead import drop_dead
 from autopar.capture.saved import saved
@@ -165,9 +165,7 @@ class Compiler:
         if self._first is None:
             self._first = plan
             self._batch = arriving(plan, graph)
-        path = edited or cache_directory() / f"{graph.name}_{plan.digest}.py"
-        if edited is None:
-            write(source, path)
+        path = edited or keep(source, f"{graph.name}_{plan.digest}.py")
         return load(plan, graph, source, path)
 
     def _decide(self, graph: Graph, edited: Path | None) -> tuple[str, str]:

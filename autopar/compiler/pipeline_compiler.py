@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from autopar.cache import cache_directory, write
+from autopar.cache import keep
 from autopar.capture.saved import saved
 from autopar.compiler.compiler import Compiler
 from autopar.compiler.microbatch import part
@@ -180,6 +180,5 @@ def evaluation(schedule: Schedule) -> Schedule:
 
 
 def _loaded(plan: Plan, graph: Graph, source: str, suffix: str) -> Program:
-    path = cache_directory() / f"{graph.name}_{plan.digest}{suffix}.py"
-    write(source, path)
+    path = keep(source, f"{graph.name}_{plan.digest}{suffix}.py")
     return load(plan, graph, source, path)

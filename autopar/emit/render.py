@@ -11,6 +11,7 @@ from autopar.emit.fold import Block, Item, Loop, fold
 from autopar.emit.names import RUNTIME_NAMES, Names
 from autopar.emit.program import Localize, program, result_forms
 from autopar.emit.statement import Statement, Value, Weight
+from autopar.emit.text import comment, docstring, literal
 from autopar.graph import Graph, Saved
 from autopar.plans.plan import Plan
 
@@ -48,9 +49,10 @@ def _result_value(plan: Plan, graph: Graph, name: str, form: object) -> Value | 
 def _header(plan: Plan, graph: Graph) -> list[str]:
     e = plan.estimate
     return [
-        f'"""{graph.name} on mesh ({plan.mesh}).  plan {plan.digest}',
+        f'"""{docstring(graph.name)} on mesh ({plan.mesh}).  plan {docstring(plan.digest)}',
         "",
-        f"predicted on {plan.hardware}: step {e.step_s * 1e3:.1f} ms (compute {e.compute_s * 1e3:.1f}, "
+        f"predicted on {docstring(plan.hardware)}: "
+        f"step {e.step_s * 1e3:.1f} ms (compute {e.compute_s * 1e3:.1f}, "
         f"exposed communication {e.exposed_s * 1e3:.1f}), {e.memory_nbytes / 2**20:.1f} MiB per rank",
         *_padding(plan),
         '"""',
@@ -64,7 +66,7 @@ def _padding(plan: Plan) -> list[str]:
     for each in plan.padding:
         first.setdefault((each.pad.size, each.pad.to), each.leaf)
     return [
-        f"padded: {size} -> {to}, as in {leaf}; {1 - size / to:.1%} of it wasted"
+        f"padded: {size} -> {to}, as in {docstring(leaf)}; {1 - size / to:.1%} of it wasted"
         for (size, to), leaf in first.items()
     ]
 
@@ -138,8 +140,8 @@ def _class(name: str, block: Block, items: tuple[Item, ...]) -> list[str]:
     returned = ", ".join(names[value] for value in block.outputs)
     signature = ", ".join(["self", *inputs])
     return [
-        f"class {name}(Module):  # {', '.join(spans)}",
-        *([] if block.recompute == "none" else [f'    recompute = "{block.recompute}"', ""]),
+        f"class {name}(Module):  # {comment(', '.join(spans))}",
+        *([] if block.recompute == "none" else [f"    recompute = {literal(block.recompute)}", ""]),
         f"    def forward({signature}):",
         *(f"        {line}" if line else "" for line in body),
         f"        return {returned}",
@@ -171,7 +173,7 @@ def _statements(
     lines: list[str] = []
     for (file, line, code), run in itertools.groupby(statements, key=_written_at):
         if code:
-            lines.append(f"# {Path(file).name}:{line}  {code}")
+            lines.append(comment(f"# {Path(file).name}:{line}  {code}"))
         for statement in run:
             lines.append(_line(statement, names, weights, home))
             # What a block made and did not return has no name here: it is gone already.
@@ -191,7 +193,7 @@ def _line(statement: Statement, names: Names, weights: dict[Weight, str], home: 
     if len(statement.targets) == 1 and _is_tuple(text):
         targets += ","
     code = f"{targets} = {text}"
-    return f"{code:<{WIDTH - 24}}  # {statement.comment}"
+    return f"{code:<{WIDTH - 24}}  # {comment(statement.comment)}"
 
 
 def _is_tuple(text: str) -> bool:
@@ -251,14 +253,15 @@ def _loop(loop: Loop, class_name: str, names: Names) -> list[str]:
     inputs = [names[v] if isinstance(v, Value) else _member(v.path) for v in first.inputs]
     outputs = [names.define(value) for value in last.outputs]
     if len(loop.blocks) == 1:
-        call = f'{class_name}(self, "{first.path}")({", ".join(inputs)})'
+        call = f"{class_name}(self, {literal(first.path)})({', '.join(inputs)})"
         return [f"{', '.join(outputs)} = {call}" if outputs else call]
     arguments = list(inputs)
     for place, source in enumerate(loop.carried):
         if source is not None:
             lines.append(f"{outputs[source]} = {inputs[place]}")
             arguments[place] = outputs[source]
-    span = f'self.each({class_name}, "{first.prefix}", range({first.index}, {last.index + 1}))'
+    steps = f"range({first.index}, {last.index + 1})"
+    span = f"self.each({class_name}, {literal(first.prefix)}, {steps})"
     return [
         *lines,
         f"for block in {span}:",

@@ -38,6 +38,8 @@ def check_layout(plan: PipelinePlan) -> None:
 def _faults(plan: PipelinePlan) -> Iterator[str]:
     if not plan.stages:
         yield "The plan has no stages"
+    if not plan.model.isidentifier():
+        yield f"The model is called {plan.model!r}, which is no name of a class"
     yield from _layout_faults(plan)
     if plan.prediction is not None:
         yield from figure_faults(plan.prediction, "prediction")

@@ -43,8 +43,19 @@ def _faults(plan: Plan) -> Iterator[str]:
         for form in (parameter.stored, parameter.leaf):
             if any(isinstance(kind, S) and kind.dim >= len(parameter.shape) for kind in form):
                 yield f"{parameter.name} is {form}, but has {len(parameter.shape)} dims"
+    yield from _text_faults(plan)
     yield from _name_faults(plan)
     yield from _figure_faults(plan)
+
+
+def _text_faults(plan: Plan) -> Iterator[str]:
+    """Names become code, or files: each is one that code and files may have."""
+    if not plan.model.isidentifier():
+        yield f"the model is called {plan.model!r}, which is no name of a class"
+    for choice in plan.choices:
+        for variant in choice.sharding.variants:
+            if variant and not (variant.isascii() and variant.isidentifier()):
+                yield f"{choice.node} is computed by {variant!r}, which is no name"
 
 
 def _name_faults(plan: Plan) -> Iterator[str]:

@@ -33,7 +33,8 @@ def from_file(path: str | Path, mesh: Mesh) -> tuple[Constraint, ...]:
     text = text_of(path, "the constraints in", ConstraintError)
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    # Python reads no number of thousands of digits, and no lists in lists without end.
+    except (ValueError, RecursionError) as error:
         raise ConstraintError(f"Cannot read the constraints in {path}: {error}.") from None
     unknown = [name for name in content if name not in KINDS]
     if unknown or not content:

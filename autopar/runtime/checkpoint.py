@@ -1,15 +1,14 @@
 """Checkpoints through `torch.distributed.checkpoint`: written by one mesh, read by any other.
 
-The state is ``{"model", "optimizer", "step", "rng"}`` under the user's names.  Parameters whose layout
-is strided, which such checkpoints refuse, are laid out plainly on the way in and back on the way out.
+The state is ``{"model", "optimizer", "step", "rng"}`` under the user's names; beside it lies what each
+process has of its own: generators, scheduler, scaler and extra.  A save is whole or not there
+(`checkpoints.directory`), and a load that fails changes nothing.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,184 +16,254 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.distributed.tensor.placement_types import Placement, Shard
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.tensor import DTensor
 
-from autopar.errors import InputError
+from autopar.errors import CheckpointError
 from autopar.runtime import _torch
+from autopar.runtime.checkpoints import manifest, optimizers
+from autopar.runtime.checkpoints.directory import Version
+from autopar.runtime.checkpoints.disk import synchronise
+from autopar.runtime.checkpoints.layouts import as_laid_out, empty_plain, plain
+from autopar.runtime.checkpoints.opening import Checkpoint, opened
+from autopar.runtime.checkpoints.process import Process
+from autopar.runtime.checkpoints.ranks import gathered, on_all, on_first, rank, size
 from autopar.runtime.random import Seeds
 
-LISTED = 8
-"""Tensors that a message spells out."""
 Optimizer = torch.optim.Optimizer
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
-"""The optimizer's state and settings by parameter: ranks of a pipeline have different parameters."""
-MODEL, OPTIMIZER, STATE = "model.", "optimizer.", "state."
-"""What keys begin with: in a checkpoint, and in the optimizer's part of it."""
+MODEL = "model."
+"""What keys of the model's tensors begin with."""
 
 
 def save(
-    path: str | Path, model: nn.Module, optimizer: Optimizer | None = None, step: int = 0
+    path: str | Path,
+    model: nn.Module,
+    optimizer: Optimizer | None = None,
+    step: int = 0,
+    *,
+    scheduler: Any = None,
+    scaler: Any = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a checkpoint directory, whole or not at all; call it on every rank."""
-    target = Path(path)
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    if _is_first():
-        shutil.rmtree(unfinished, ignore_errors=True)
-    _together()
-    state = _map_tensors(_owned(model, _state(model, optimizer, step)), _plain)
-    with _alone_is_fine():
-        state_dict_saver.save(state, checkpoint_id=unfinished, no_dist=not dist.is_initialized())
-    _together()
-    if _is_first():
-        _replace(unfinished, target)
-    _together()
+    """Write a checkpoint directory, whole or not at all; call it on every rank.
 
-
-def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None) -> int:
-    """Read a checkpoint into a model (parallel or plain) and its optimizer; give its step."""
-    if not Path(path).exists():
-        raise InputError(f"There is no checkpoint {path}: the directory does not exist.")
-    if not (Path(path) / ".metadata").is_file():
-        raise InputError(f"{path} is no checkpoint: it has no .metadata file.")
-    state = _state(model, optimizer, 0)
-    plain = _map_tensors(state, _plain)
-    stateless = _stateless(Path(path), state.get("optimizer", {}))
-    for key in [key for key in plain.get("optimizer", {}) if _parameter_of(key) in stateless]:
-        del plain["optimizer"][key]
-    try:
-        with _alone_is_fine():
-            state_dict_loader.load(plain, checkpoint_id=path, no_dist=not dist.is_initialized())
-    except (Exception, CheckpointException) as error:
-        raise InputError(
-            f"{path} does not fit this model{' and optimizer' if optimizer else ''}: "
-            f"{_other_sizes(Path(path), state['model']) or _first(error)}"
-        ) from error
-    with torch.no_grad():
-        _copy_back(plain["model"], state["model"])
-    if optimizer is not None:
-        _copy_back(plain["optimizer"], state["optimizer"])
-        with _of_names(model, optimizer) as trains:
-            if trains:
-                set_optimizer_state_dict(model, optimizer, state["optimizer"], options=OPTIONS)
-            else:
-                _set_settings(model, optimizer, state["optimizer"])
-        for name, parameter in model.named_parameters():
-            if name in stateless:
-                optimizer.state.pop(parameter, None)
-    seeds = _seeds(model)
-    if seeds is None:
-        torch.set_rng_state(plain["rng"])
-    else:
-        seeds.state = plain["rng"]
-    return int(plain["step"])
-
-
-def _stateless(path: Path, optimizer: Mapping[str, Any]) -> set[str]:
-    """The parameters that an optimizer has no state of in the checkpoint, as they never had a gradient.
-
-    A new optimizer has one of each until it is told otherwise.
+    `scheduler`, `scaler` and the values of `extra` have a ``state_dict()``, or are data themselves:
+    numbers, text, lists, dicts, tensors.  Each rank's are kept.
     """
-    kept = FileSystemReader(path).read_metadata().state_dict_metadata
-    ours = {key.removeprefix(OPTIMIZER) for key in kept if key.startswith(OPTIMIZER)}
-    known = {key.removeprefix(MODEL) for key in kept if key.startswith(MODEL)}
-    wanted, there = ({_parameter_of(key) for key in keys} for keys in (optimizer, ours))
-    return {name for name in wanted - there if name in known} if ours else set()
+    target, what = Path(path), f"Cannot save the checkpoint {path}, and what was there before stays"
+    process = Process(scheduler, scaler, dict(extra or {}))
+    made: list[Version] = []
+
+    def begin() -> str:
+        made.append(Version.begin(target))
+        return made[0].name
+
+    try:
+        folder = target / on_first(begin, what)
+        state = on_all(lambda: _plain_state(model, optimizer, step), what)
+        on_all(lambda: _write(state, folder), what)
+        files = gathered(on_all(lambda: _written(folder, process), what))
+        about = _about(model, optimizer)
+        listed = {name: file for each in files for name, file in each.items()}
+        on_first(lambda: made[0].commit(about, listed), what)
+    except BaseException:
+        for version in made:
+            version.drop()
+        raise
+    finally:
+        for version in made:
+            version.end()
 
 
-def _parameter_of(key: str) -> str:
-    """Whose state an entry of an optimizer's is; empty for what is no state."""
-    return key.removeprefix(STATE).rpartition(".")[0] if key.startswith(STATE) else ""
+def _write(state: dict[str, Any], folder: Path) -> None:
+    with _alone_is_fine():
+        state_dict_saver.save(
+            state, storage_writer=FileSystemWriter(folder), no_dist=not dist.is_initialized()
+        )
 
 
-def _other_sizes(path: Path, model: dict[str, Any]) -> str:
-    """Which tensors are of another shape in the checkpoint, empty if none."""
-    kept = FileSystemReader(path).read_metadata().state_dict_metadata
-    wrong = []
-    for name, tensor in model.items():
-        there = kept.get(f"model.{name}")
-        if isinstance(there, TensorStorageMetadata) and there.size != tensor.shape:
-            wrong.append(f"{name!r} is {list(there.size)}, the model's {list(tensor.shape)}")
-    if not wrong:
-        return ""
-    more = f"; and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
-    return (
-        f"{'; '.join(wrong[:LISTED])}{more}. Build the model with the configuration that the "
-        "checkpoint was written with."
-    )
+def _written(folder: Path, process: Process) -> dict[str, manifest.File]:
+    """This rank's files, on the disk, with their digests."""
+    process.write(folder)
+    own = sorted((*folder.glob(f"__{rank()}_*.distcp"), *folder.glob(f"process-{rank()}.*")))
+    for file in own:
+        synchronise(file)
+    return {file.name: manifest.digest(file) for file in own}
 
 
-def _first(error: BaseException) -> str:
-    """What the first rank that failed says, without its stack."""
-    failures = getattr(error, "failures", None) or {}
-    inner = next((failure[0] for failure in failures.values()), error)
-    return str(inner).strip().splitlines()[0]
+def _about(model: nn.Module, optimizer: Optimizer | None) -> dict[str, Any]:
+    """What the manifest says of the save; collective."""
+    about: dict[str, Any] = {"ranks": size()}
+    if optimizer is not None:
+        found = optimizers.merged(gathered(optimizers.groups(model, optimizer)))
+        about["optimizer"] = {"kind": type(optimizer).__name__, "groups": found}
+    return about
 
 
-def _state(model: nn.Module, optimizer: Optimizer | None, step: int) -> dict[str, Any]:
-    seeds = _seeds(model)
-    state: dict[str, Any] = {
-        "model": get_model_state_dict(model, options=OPTIONS) if model.state_dict() else {},
-        "step": torch.tensor(step),
-        "rng": torch.get_rng_state() if seeds is None else seeds.state,
+def load(
+    path: str | Path,
+    model: nn.Module,
+    optimizer: Optimizer | None = None,
+    *,
+    scheduler: Any = None,
+    scaler: Any = None,
+    extra: dict[str, Any] | None = None,
+) -> int:
+    """Read a checkpoint into a model (parallel or plain) and what else was saved; give its step.
+
+    Values of `extra` that have a ``load_state_dict`` are loaded; others are replaced in the dict.
+    Raises `CheckpointError`, on all ranks and before anything is changed, where a file is damaged or
+    anything does not fit.
+    """
+    what = f"Cannot load the checkpoint {path}, and nothing was changed"
+    found = on_all(lambda: opened(Path(path)), what)
+    on_all(lambda: found.verify(rank(), size()), what)
+    process = Process(scheduler, scaler, extra if extra is not None else {})
+    tensors = on_all(lambda: _model_state(model), what)
+    _fits(found, model, tensors, optimizer)
+    states = on_all(lambda: process.read(found), what)
+
+    wanted = on_all(lambda: _wanted(found, model, tensors, optimizer), what)
+    on_all(lambda: _read(found, wanted), what)
+    restored = on_all(lambda: _laid_out(found, model, optimizer, tensors, wanted), what)
+    with _undone_on_failure(optimizer, process):
+        on_all(lambda: _set(optimizer, process, restored, states), what)
+    with torch.no_grad():
+        for name, value in restored["model"].items():
+            _local(tensors[name]).copy_(_local(value))
+    process.resume(found, states)
+    _set_seeds(model, wanted["rng"])
+    return int(wanted["step"])
+
+
+def _read(found: Checkpoint, wanted: dict[str, Any]) -> None:
+    with _alone_is_fine():
+        found.read(wanted, alone=not dist.is_initialized())
+
+
+def _wanted(
+    found: Checkpoint, model: nn.Module, tensors: Mapping[str, Any], optimizer: Optimizer | None
+) -> dict[str, Any]:
+    """By key: empty tensors beside the model's own, which stay as they are until all is read."""
+    wanted: dict[str, Any] = {
+        MODEL + name: empty_plain(value, value.dtype) for name, value in tensors.items()
     }
     if optimizer is not None:
-        with _of_names(model, optimizer) as trains:
-            state["optimizer"] = (
-                get_optimizer_state_dict(model, optimizer, options=OPTIONS)
-                if trains
-                else _settings(model, optimizer)
-            )
-    return state
+        wanted |= optimizers.wanted(model, optimizer, found.keys)
+    return wanted | {"step": torch.tensor(0), "rng": torch.empty_like(_rng(model))}
 
 
-def _settings(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Those of parameters that are all frozen, under the names that torch would give them."""
-    return {key: group[setting] for key, group, setting in _named_settings(model, optimizer)}
+def _laid_out(
+    found: Checkpoint,
+    model: nn.Module,
+    optimizer: Optimizer | None,
+    tensors: Mapping[str, Any],
+    read: Mapping[str, Any],
+) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "model": {name: as_laid_out(read[MODEL + name], value) for name, value in tensors.items()}
+    }
+    if optimizer is not None:
+        made["optimizer"] = optimizers.restored(model, optimizer, read, found.path)
+    return made
 
 
-def _set_settings(model: nn.Module, optimizer: Optimizer, settings: Mapping[str, Any]) -> None:
-    """The other way."""
-    for key, group, setting in _named_settings(model, optimizer):
-        group[setting] = settings[key]
-
-
-def _named_settings(
-    model: nn.Module, optimizer: Optimizer
-) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """By parameter and setting: the key of a checkpoint, and where the value is."""
-    name_of = {parameter: name for name, parameter in model.named_parameters()}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            for setting in group.keys() - {"params"}:
-                yield f"param_groups.{name_of[parameter]}.{setting}", group, setting
+def _set(
+    optimizer: Optimizer | None,
+    process: Process,
+    restored: Mapping[str, Any],
+    states: dict[str, Any],
+) -> None:
+    """What may refuse what it is given."""
+    process.load(states)
+    if optimizer is not None:
+        optimizer.load_state_dict(restored["optimizer"])
 
 
 @contextmanager
-def _of_names(model: nn.Module, optimizer: Optimizer) -> Iterator[bool]:
-    """Without the empty parameter of a rank that trains none, which has no name; whether any is left.
-
-    A rank of a pipeline may have nothing to train, and torch refuses to speak of an empty state.
-    """
-    nothing = getattr(model, "nothing", None)
-    groups = [(group, group["params"]) for group in optimizer.param_groups]
-    for group, parameters in groups:
-        group["params"] = [p for p in parameters if p is not nothing]
+def _undone_on_failure(optimizer: Optimizer | None, process: Process) -> Iterator[None]:
+    before = process.snapshot()
+    own = None if optimizer is None else optimizer.state_dict()
     try:
-        yield any(p.requires_grad for group, _ in groups for p in group["params"])
-    finally:
-        for group, parameters in groups:
-            group["params"] = parameters
+        yield
+    except BaseException:
+        process.restore(before)
+        if optimizer is not None and own is not None:
+            optimizer.load_state_dict(own)
+        raise
+
+
+def _fits(
+    found: Checkpoint, model: nn.Module, tensors: Mapping[str, Any], optimizer: Optimizer | None
+) -> None:
+    """Raise `CheckpointError`, which names what differs, on all ranks; collective."""
+    faults = gathered(list(_faults(found, tensors)))
+    known = {name for each in gathered(list(tensors)) for name in each}
+    faults.append(list(_leftovers(found, known)))
+    if optimizer is not None:
+        grouped = on_all(lambda: optimizers.groups(model, optimizer), f"{found.path} does not fit")
+        ours = optimizers.merged(gathered(grouped))
+        faults.append(list(_optimizer_faults(found, type(optimizer).__name__, ours)))
+    every = list(dict.fromkeys(fault for each in faults for fault in each))
+    if every:
+        more = f"; and {len(every) - optimizers.LISTED} more" if every[optimizers.LISTED :] else ""
+        raise CheckpointError(
+            f"{found.path} does not fit this model{' and optimizer' if optimizer else ''}: "
+            f"{'; '.join(every[: optimizers.LISTED])}{more}. Build the model"
+            f"{' and optimizer' if optimizer else ''} with the configuration that the checkpoint was "
+            "written with."
+        )
+
+
+def _faults(found: Checkpoint, tensors: Mapping[str, Any]) -> Iterator[str]:
+    for name, tensor in tensors.items():
+        there = found.keys.get(MODEL + name)
+        if not isinstance(there, TensorStorageMetadata):
+            yield f"it has no {name!r}"
+        elif there.size != tensor.shape:
+            yield f"{name!r} is {list(there.size)}, the model's {list(tensor.shape)}"
+        elif there.properties.dtype != tensor.dtype:
+            yield f"{name!r} is {there.properties.dtype}, the model's {tensor.dtype}"
+
+
+def _leftovers(found: Checkpoint, known: set[str]) -> Iterator[str]:
+    for key in ("step", "rng"):
+        if key not in found.keys:
+            yield f"it has no {key!r}: only its weights can be read, by weights="
+    names = {key.removeprefix(MODEL) for key in found.keys if key.startswith(MODEL)}
+    if more := sorted(names - known):
+        yield f"it has {optimizers.listed(more)}, which the model lacks"
+
+
+def _optimizer_faults(found: Checkpoint, kind: str, ours: list[list[str]]) -> Iterator[str]:
+    if found.manifest is None:
+        if not any(key.startswith(optimizers.PREFIX) for key in found.keys):
+            yield "it was written without an optimizer"
+    elif "optimizer" not in found.manifest.about:
+        yield "it was written without an optimizer"
+    else:
+        yield from optimizers.differences(found.manifest.about["optimizer"], kind, ours)
+
+
+def _plain_state(model: nn.Module, optimizer: Optimizer | None, step: int) -> dict[str, Any]:
+    """What this rank writes."""
+    state: dict[str, Any] = {"model": _owned(model, _model_state(model))}
+    if optimizer is not None:
+        state["optimizer"] = _owned(model, optimizers.state(model, optimizer))
+    made = {
+        part: {k: plain(v) if isinstance(v, torch.Tensor) else v for k, v in every.items()}
+        for part, every in state.items()
+    }
+    return {**made, "step": torch.tensor(step), "rng": _rng(model)}
+
+
+def _model_state(model: nn.Module) -> dict[str, Any]:
+    state = get_model_state_dict(model, options=OPTIONS) if model.state_dict() else {}
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
 
 def _owned(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
@@ -204,11 +273,20 @@ def _owned(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
     def kept(key: str) -> bool:
         return not any(key == name or f".{name}." in f".{key}." for name in elsewhere)
 
-    parts = ("model", "optimizer")
-    return {
-        name: {k: v for k, v in value.items() if kept(k)} if name in parts else value
-        for name, value in state.items()
-    }
+    return {key: value for key, value in state.items() if kept(key)}
+
+
+def _rng(model: nn.Module) -> torch.Tensor:
+    seeds = _seeds(model)
+    return torch.get_rng_state() if seeds is None else seeds.state
+
+
+def _set_seeds(model: nn.Module, state: torch.Tensor) -> None:
+    seeds = _seeds(model)
+    if seeds is None:
+        torch.set_rng_state(state)
+    else:
+        seeds.state = state
 
 
 def _seeds(model: nn.Module) -> Seeds | None:
@@ -217,37 +295,8 @@ def _seeds(model: nn.Module) -> Seeds | None:
     return found if isinstance(found, Seeds) else None
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in a layout that checkpoints can write; the tensor itself where it is one."""
-    if not isinstance(tensor, DTensor) or not any(map(_torch.is_strided, tensor.placements)):
-        return tensor
-    whole = DTensor.full_tensor(tensor).detach()
-    return distribute_tensor(whole, tensor.device_mesh, plain_layout(tensor))
-
-
-def plain_layout(tensor: DTensor) -> tuple[Placement, ...]:
-    """The nearest layout that checkpoints can write: no blocks are strided."""
-    kinds = tensor.placements
-    return tuple(Shard(k.dim) if _torch.is_strided(k) else k for k in kinds)  # type: ignore[attr-defined]
-
-
-def _copy_back(plain: Any, target: Any) -> None:
-    """Values that were read into another layout go to the tensors they stand for."""
-    for key, value in plain.items():
-        if isinstance(value, dict):
-            _copy_back(value, target[key])
-        elif isinstance(value, DTensor) and value is not target[key]:
-            there = target[key]
-            same = distribute_tensor(value.full_tensor(), there.device_mesh, there.placements)
-            _torch.local_of(there).copy_(_torch.local_of(same))
-        elif not isinstance(value, torch.Tensor):
-            target[key] = value
-
-
-def _map_tensors(state: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(state, dict):
-        return {key: _map_tensors(value, change) for key, value in state.items()}
-    return change(state) if isinstance(state, torch.Tensor) else state
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return _torch.local_of(tensor) if isinstance(tensor, DTensor) else tensor
 
 
 @contextmanager
@@ -256,22 +305,3 @@ def _alone_is_fine() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable")
         yield
-
-
-def _is_first() -> bool:
-    return not dist.is_initialized() or dist.get_rank() == 0
-
-
-def _together() -> None:
-    if dist.is_initialized():
-        dist.barrier()
-
-
-def _replace(new: Path, target: Path) -> None:
-    """Put the finished directory in place; the old one stays until then."""
-    old = target.with_name(f".{target.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if target.exists():
-        os.replace(target, old)
-    os.replace(new, target)
-    shutil.rmtree(old, ignore_errors=True)

@@ -48,17 +48,41 @@ class Held(nn.Module):
         return GradScaler(self._device, **settings)
 
     def save(
-        self, path: str | Path, optimizer: torch.optim.Optimizer | None = None, step: int = 0
+        self,
+        path: str | Path,
+        optimizer: torch.optim.Optimizer | None = None,
+        step: int = 0,
+        *,
+        scheduler: Any = None,
+        scaler: Any = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
         """Write a checkpoint directory that any mesh, preset or plain PyTorch model can read.
 
-        It holds model, optimizer, step and random state; an interrupted write leaves the old one.
+        It holds model, optimizer, step and random state, and of each rank `scheduler`, `scaler` and
+        `extra`, which have a ``state_dict()`` or are data; an interrupted write leaves the old one.
         """
-        checkpoint.save(path, self, optimizer, step)
+        checkpoint.save(
+            path, self, optimizer, step, scheduler=scheduler, scaler=scaler, extra=extra
+        )
 
-    def load(self, path: str | Path, optimizer: torch.optim.Optimizer | None = None) -> int:
-        """Read a checkpoint that was written on any mesh; give its step."""
-        return checkpoint.load(path, self, optimizer)
+    def load(
+        self,
+        path: str | Path,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        scheduler: Any = None,
+        scaler: Any = None,
+        extra: dict[str, Any] | None = None,
+    ) -> int:
+        """Read a checkpoint that was written on any mesh; give its step.
+
+        Values of `extra` that have a ``load_state_dict`` are loaded, others replaced in the dict.
+        Where anything is damaged or does not fit, every rank raises and nothing is changed.
+        """
+        return checkpoint.load(
+            path, self, optimizer, scheduler=scheduler, scaler=scaler, extra=extra
+        )
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
+import linecache
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -139,16 +140,18 @@ class Program:
 
 
 def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:
-    """Import the emitted file; it must define a class named after the model."""
+    """Run the emitted text, whose file is `path`; it must define a class named after the model."""
     _registered(graph, path)
     name = f"autopar_emitted_{plan.digest}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(name)
+    module.__dict__["__file__"] = str(path)
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        # The text that ranks agreed upon, never the file or a byte-code file beside it: those may have
+        # changed since.
+        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+    except (Exception, RecursionError) as error:
         raise SourceError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    linecache.cache[str(path)] = (len(source), None, source.splitlines(keepends=True), str(path))
     model: Any = getattr(module, graph.name, None)
     if not (isinstance(model, type) and issubclass(model, Module)):
         raise SourceError(f"{path} defines no class {graph.name}(Module).")

@@ -7,11 +7,13 @@ mixed.
 from __future__ import annotations
 
 import math
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
+from urllib.parse import quote
 
 from cost_models.errors import CostModelError
 from cost_models.measured.values import Call, Pass, Setting, Timed, Work
@@ -21,6 +23,8 @@ APPLICATION = 0x41757450
 """By which a file says that it is one of these."""
 PATIENCE_S = 60.0
 """For so long a writer waits for others."""
+LONGEST = 2**24
+"""Bytes of one value."""
 _PLACE = tuple(f.name for f in fields(Setting))
 _TABLES = f"""
 create table setting (id integer primary key, {", ".join(_PLACE)}, unique ({", ".join(_PLACE)}));
@@ -98,10 +102,22 @@ class Database:
         try:
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
+            # A file that somebody handed over is data: it is not written, and no code in it runs.
+            # A journal that a killed writer left can only be rolled back where one may write.
+            reads = "rw" if os.access(self.path, os.W_OK) else "ro"
+            mode = "rwc" if create else reads
+            where = f"file:{quote(os.fsencode(self.path.absolute()))}?mode={mode}"
             with closing(
-                sqlite3.connect(self.path, PATIENCE_S, isolation_level=None)
+                sqlite3.connect(where, PATIENCE_S, isolation_level=None, uri=True)
             ) as connection:
-                self._prepare(connection)
+                connection.execute("pragma trusted_schema = off")
+                connection.execute("pragma cell_size_check = on")
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+                if create:
+                    self._prepare(connection)
+                else:
+                    connection.execute("pragma query_only = on")
+                self._check(connection)
                 yield connection
         # What SQLite says of a damaged file may be damaged, too.
         except (sqlite3.Error, OSError, UnicodeError) as error:
@@ -113,7 +129,7 @@ class Database:
             ) from None
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Tables in a new file; a file of something else, or of another version, is refused."""
+        """Tables in a new file."""
         connection.execute("begin immediate")
         (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
         if not tables:
@@ -122,6 +138,9 @@ class Database:
             connection.execute(f"pragma application_id = {APPLICATION}")
             connection.execute(f"pragma user_version = {VERSION}")
         connection.commit()
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        """A file of something else, or of another version, is refused; so is what runs by itself."""
         (application,) = connection.execute("pragma application_id").fetchone()
         (version,) = connection.execute("pragma user_version").fetchone()
         if application != APPLICATION:
@@ -131,6 +150,11 @@ class Database:
                 f"{self.path} is a profile database of version {version}, not {VERSION}; name another "
                 "file with --database, or delete this one and measure again with `autopar profile`."
             )
+        kinds = dict(
+            connection.execute("select name, type from sqlite_master where type != 'index'")
+        )
+        if kinds != {"setting": "table", "timed": "table"}:
+            raise self._foreign()
 
     def _checked(self, timed: Timed) -> Timed:
         try:

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch.distributed.checkpoint import state_dict_loader
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import empty as empty_dtensor
 
-from autopar.runtime.checkpoint import plain_layout
+from autopar.runtime.checkpoints.layouts import plain_layout
+from autopar.runtime.checkpoints.opening import opened
 from autopar.runtime.weights.target import Target
 
 PREFIX = "model."
@@ -23,7 +22,8 @@ class Checkpoint:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        kept = FileSystemReader(path).read_metadata().state_dict_metadata
+        self._found = opened(path)
+        kept = self._found.keys
         found = {k: tuple(m.size) for k, m in kept.items() if isinstance(m, TensorStorageMetadata)}
         ours = {k.removeprefix(PREFIX): s for k, s in found.items() if k.startswith(PREFIX)}
         # Our checkpoints hold optimizer, step and random state beside the model.
@@ -33,6 +33,7 @@ class Checkpoint:
     @torch.no_grad()
     def fill(self, targets: Mapping[str, Target]) -> None:
         """Read straight into the shards; strided ones, which DCP refuses, by way of plain ones."""
+        self._found.verify_for({self._prefix + name for name in targets})
         strided: dict[str, Target] = {}
         straight: dict[str, torch.Tensor] = {}
         for name, target in targets.items():
@@ -54,9 +55,7 @@ class Checkpoint:
 
     def _load(self, tensors: dict[str, torch.Tensor]) -> None:
         if tensors:
-            state_dict_loader.load(
-                tensors, storage_reader=FileSystemReader(self._path), no_dist=True
-            )
+            self._found.read(tensors, alone=True)
 
     def __str__(self) -> str:
         return str(self._path)

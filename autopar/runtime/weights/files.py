@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from autopar.errors import InputError
 from autopar.runtime.weights.target import Box, Target
+from cost_models.files import text
 
 INDEX = "model.safetensors.index.json"
 
@@ -40,8 +41,7 @@ class Safetensors:
             return cls(path, dict.fromkeys(_names(path), path))
         index = path / INDEX
         if index.is_file():
-            listed = json.loads(index.read_text())["weight_map"]
-            return cls(path, {name: path / file for name, file in listed.items()})
+            return cls(path, {name: path / file for name, file in _listed(index).items()})
         files: dict[str, Path] = {}
         for file in sorted(path.glob("*.safetensors")):
             for name in _names(file):
@@ -63,6 +63,20 @@ class Safetensors:
 
     def __str__(self) -> str:
         return str(self._path)
+
+
+def _listed(index: Path) -> dict[str, str]:
+    """The file of each tensor; every file lies beside the index."""
+    try:
+        listed = dict(json.loads(text(index))["weight_map"])
+        if not all(isinstance(file, str) and Path(file).name == file for file in listed.values()):
+            raise ValueError("weight_map names files that do not lie beside it")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(
+            f"{index} is no index of safetensors files: {type(error).__name__}: {error}. Pass weights= "
+            "the file that you mean, or write the directory again."
+        ) from None
+    return listed
 
 
 def _read(file: Any, name: str, box: Box) -> torch.Tensor:

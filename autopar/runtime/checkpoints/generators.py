@@ -1,0 +1,29 @@
+"""Random generators of a process, beside those of the model: Python's, numpy's and torch's."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def state() -> dict[str, Any]:
+    """Where all of them are."""
+    cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+        "cuda": cuda,
+    }
+
+
+def set_state(found: dict[str, Any]) -> None:
+    """Go on from there."""
+    random.setstate(found["python"])
+    np.random.set_state(found["numpy"])
+    torch.set_rng_state(found["torch"])
+    if found["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state(found["cuda"][0])

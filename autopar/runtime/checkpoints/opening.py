@@ -1,0 +1,110 @@
+"""A checkpoint that is there: which version counts, and whether its files are what was written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.metadata import Metadata
+
+from autopar.errors import CheckpointError
+from autopar.runtime.checkpoints import manifest
+from autopar.runtime.checkpoints.directory import PREFIX, versions
+from autopar.runtime.checkpoints.metadata import NAME, Planner, Reader, parsed
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A directory and its metadata; `manifest` is None where it was written without digests."""
+
+    path: Path
+    metadata: Metadata
+    folder: Path
+    manifest: manifest.Manifest | None
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """What is stored, by its key."""
+        return self.metadata.state_dict_metadata
+
+    def verify(self, part: int = 0, parts: int = 1) -> None:
+        """Raise `CheckpointError` where a file is not what was written; of several, this part's."""
+        if self.manifest is not None:
+            for name in sorted(self.manifest.files)[part::parts]:
+                manifest.verify(self.folder, name, self.manifest.files[name])
+
+    def verify_for(self, keys: set[str]) -> None:
+        """The same for the files that hold these keys."""
+        if self.manifest is None:
+            return
+        entries = self.metadata.storage_data.items()
+        needed = {entry.relative_path for index, entry in entries if index.fqn in keys}
+        for name in sorted(each.rpartition("/")[2] for each in needed):
+            if name not in self.manifest.files:
+                raise CheckpointError(f"{self.path}: the manifest does not list {name}.")
+            manifest.verify(self.folder, name, self.manifest.files[name])
+
+    def read(self, tensors: dict[str, Any], *, alone: bool) -> None:
+        """Into these, by key; collective unless alone."""
+        state_dict_loader.load(
+            tensors,
+            storage_reader=Reader(self.path, self.metadata),
+            planner=Planner(flatten_state_dict=False),
+            no_dist=alone,
+        )
+
+
+def opened(path: Path) -> Checkpoint:
+    """What counts in a directory."""
+    if not path.exists():
+        raise CheckpointError(f"There is no checkpoint {path}: {_absent(path)}.")
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is no checkpoint: it is a file, not a directory.")
+    if not (path / NAME).is_file():
+        unfinished = "; a save ended before it was whole" if versions(path) else ""
+        raise CheckpointError(f"{path} is no checkpoint: it has no .metadata file{unfinished}.")
+    content = (path / NAME).read_bytes()
+    folders = versions(path)
+    found = _named(folders, content)
+    metadata = parsed(content, path / NAME)
+    if found is not None:
+        return Checkpoint(path, metadata, *found)
+    if any(PREFIX in entry.relative_path for entry in metadata.storage_data.values()):
+        raise CheckpointError(
+            f"{path} is not whole: the version that its .metadata names has no manifest. Copy all of "
+            "the directory, or take another checkpoint."
+        )
+    return Checkpoint(path, metadata, path, None)
+
+
+def _has_manifest(folder: Path) -> bool:
+    return (folder / manifest.NAME).exists()
+
+
+def _named(folders: list[Path], content: bytes) -> tuple[Path, manifest.Manifest] | None:
+    """The version whose manifest has the digest of the metadata."""
+    first: CheckpointError | None = None
+    for folder in folders:
+        try:
+            found = manifest.read(folder)
+        except CheckpointError as error:
+            first = first or (error if _has_manifest(folder) else None)
+            continue
+        if manifest.is_of(found, content):
+            return folder, found
+    if first is not None:
+        raise CheckpointError(f"{first} Take another checkpoint.")
+    return None
+
+
+def _absent(path: Path) -> str:
+    """What else lies there."""
+    old = path.with_name(f".{path.name}.old")
+    if (old / NAME).is_file():
+        return (
+            f"an earlier save ended between two renames, and the whole checkpoint before it is {old}: "
+            f"rename it to {path}"
+        )
+    return "the directory does not exist"

@@ -1,0 +1,195 @@
+"""An optimizer's state and settings by the names of parameters: as checkpoints hold them, and back.
+
+Ranks of a pipeline have different parameters, so both stand under each parameter's name:
+``optimizer.state.NAME.KEY`` and ``optimizer.param_groups.NAME.SETTING``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+
+from autopar.errors import CheckpointError
+from autopar.runtime.checkpoints.layouts import as_laid_out, empty_plain
+
+PREFIX, STATE, SETTINGS = "optimizer.", "state.", "param_groups."
+Optimizer = torch.optim.Optimizer
+SKIPPED = {"params", "param_names"}
+LISTED = 8
+
+
+def names(model: nn.Module) -> dict[nn.Parameter, str]:
+    """By parameter: its name in the user's model, without what wrappers of torch put before."""
+    parallel = isinstance(model, nn.parallel.DistributedDataParallel)
+    return {
+        parameter: (name.removeprefix("module.") if parallel else name).replace("_orig_mod.", "")
+        for name, parameter in model.named_parameters()
+    }
+
+
+def groups(model: nn.Module, optimizer: Optimizer) -> list[list[str]]:
+    """The names in each group; raise where a parameter is not the model's."""
+    known, found = names(model), []
+    nothing = getattr(model, "nothing", None)
+    for number, group in enumerate(optimizer.param_groups):
+        own = [p for p in group["params"] if p is not nothing]
+        strange = next((p for p in own if p not in known), None)
+        if strange is not None:
+            raise CheckpointError(
+                f"Group {number} of the optimizer has a parameter of shape {list(strange.shape)} that "
+                "is not this model's: make it over the parameters() of the model that is saved."
+            )
+        found.append([known[p] for p in own])
+    return found
+
+
+def state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """All of it, flat."""
+    known = names(model)
+    found: dict[str, Any] = {}
+    groups(model, optimizer)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            name = known.get(parameter)
+            if name is None:
+                continue  # the empty parameter of a rank that trains none
+            for key, value in optimizer.state.get(parameter, {}).items():
+                found[f"{STATE}{name}.{key}"] = _data(value, f"{key} of {name!r}")
+            for key in group.keys() - SKIPPED:
+                found[f"{SETTINGS}{name}.{key}"] = _data(group[key], f"{key} of {name!r}")
+    return dict(sorted(found.items()))
+
+
+def _data(value: Any, what: str) -> Any:
+    parts = value if isinstance(value, (tuple, list)) else [value]
+    if all(isinstance(each, (torch.Tensor, bool, int, float, str, type(None))) for each in parts):
+        return value
+    raise CheckpointError(
+        f"The optimizer keeps {what} as a {type(value).__name__}, which a checkpoint cannot hold: it "
+        "takes tensors, numbers and text. Save without the optimizer, and its state_dict in extra=."
+    )
+
+
+def merged(of_ranks: list[list[list[str]]]) -> list[list[str]]:
+    """The groups of all ranks together."""
+    count = max(map(len, of_ranks), default=0)
+    made: list[dict[str, None]] = [{} for _ in range(count)]
+    for found in of_ranks:
+        for number, group in enumerate(found):
+            made[number].update(dict.fromkeys(group))
+    return [list(group) for group in made]
+
+
+def differences(kept: Mapping[str, Any], kind: str, ours: list[list[str]]) -> Iterator[str]:
+    """How the optimizer at hand is another than the one that was saved."""
+    if kept["kind"] != kind:
+        yield f"it was written with {kept['kind']}, and this optimizer is {kind}"
+        return
+    theirs: list[list[str]] = kept["groups"]
+    there = {name: number for number, group in enumerate(theirs) for name in group}
+    here = {name: number for number, group in enumerate(ours) for name in group}
+    if missing := sorted(here.keys() - there.keys()):
+        yield f"it has no state of {listed(missing)}, which this optimizer has"
+    if more := sorted(there.keys() - here.keys()):
+        yield f"it has the state of {listed(more)}, which this optimizer lacks"
+    if len(theirs) != len(ours):
+        yield f"it has {len(theirs)} parameter groups, and this optimizer {len(ours)}"
+    moved = sorted(name for name in here.keys() & there.keys() if here[name] != there[name])
+    if moved and len(theirs) == len(ours):
+        name = moved[0]
+        yield f"{name!r} is in group {there[name]}, and in group {here[name]} of this optimizer"
+
+
+def listed(words: list[str]) -> str:
+    """A few, and how many more."""
+    more = f" and {len(words) - LISTED} more" if len(words) > LISTED else ""
+    return ", ".join(map(repr, words[:LISTED])) + more
+
+
+def wanted(model: nn.Module, optimizer: Optimizer, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """What is to be read of the checkpoint's keys, with empty tensors for values."""
+    found: dict[str, Any] = {}
+    by_name: dict[str, list[str]] = {}
+    for key in kept:
+        for kind in (STATE, SETTINGS):
+            if key.startswith(PREFIX + kind):
+                name = key.removeprefix(PREFIX + kind).rpartition(".")[0]
+                by_name.setdefault(name, []).append(key)
+    known = names(model)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            for key in by_name.get(known.get(parameter, ""), ()):
+                there = kept[key]
+                is_tensor = isinstance(there, TensorStorageMetadata)
+                found[key] = _empty(parameter, there, group) if is_tensor else None
+    return found
+
+
+def _empty(
+    parameter: torch.Tensor, there: TensorStorageMetadata, group: Mapping[str, Any]
+) -> torch.Tensor:
+    """In the parameter's layout where it has its shape; else whole."""
+    dtype = there.properties.dtype
+    if there.size == parameter.shape and len(there.size):
+        return empty_plain(parameter, dtype)
+    on_device = len(there.size) or group.get("capturable") or group.get("fused")
+    return torch.empty(there.size, dtype=dtype, device=parameter.device if on_device else "cpu")
+
+
+def restored(
+    model: nn.Module, optimizer: Optimizer, read: Mapping[str, Any], path: object
+) -> dict[str, Any]:
+    """The optimizer's own state dict, of values that were read by key."""
+    known = names(model)
+    own = optimizer.state_dict()
+    made: dict[str, Any] = {"state": {}, "param_groups": []}
+    for group, described in zip(optimizer.param_groups, own["param_groups"], strict=True):
+        settings: dict[str, Any] = {}
+        for parameter, number in zip(group["params"], described["params"], strict=True):
+            name = known.get(parameter)
+            if name is None:
+                continue
+            state = {
+                key: as_laid_out(_on_mesh(value, parameter), parameter)
+                for key, value in _of(read, f"{PREFIX}{STATE}{name}.")
+            }
+            if state:
+                made["state"][number] = state
+            for key, value in _of(read, f"{PREFIX}{SETTINGS}{name}."):
+                if key in settings and not _equal(settings[key], value):
+                    raise CheckpointError(
+                        f"{path} has other parameter groups than this optimizer: {key} of {name!r} is "
+                        f"{value!r}, and {settings[key]!r} of another parameter of its group. Build the "
+                        "optimizer with the groups that were saved."
+                    )
+                settings.setdefault(key, value)
+        made["param_groups"].append({**described, **settings})
+    return made
+
+
+def _of(read: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in read.items():
+        rest = key.removeprefix(prefix)
+        if rest != key and "." not in rest:
+            yield rest, value
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+    return bool(one == other)
+
+
+def _on_mesh(value: Any, parameter: torch.Tensor) -> Any:
+    """A tensor of another shape than its DTensor parameter, whole on every rank."""
+    if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, DTensor) or not value.ndim:
+        return value
+    mesh = parameter.device_mesh
+    return distribute_tensor(value, mesh, [Replicate()] * mesh.ndim)
