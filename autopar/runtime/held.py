@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from autopar.errors import InputError
-from autopar.runtime import _torch, checkpoint
+from autopar.runtime import _torch, agreement, checkpoint
 from autopar.runtime.random import Seeds
 from autopar.runtime.scaler import GradScaler
 from autopar.runtime.weights.fill import load
@@ -54,10 +54,12 @@ class Held(nn.Module):
 
         It holds model, optimizer, step and random state; an interrupted write leaves the old one.
         """
+        agreement.begin("save", meet=True)
         checkpoint.save(path, self, optimizer, step)
 
     def load(self, path: str | Path, optimizer: torch.optim.Optimizer | None = None) -> int:
         """Read a checkpoint that was written on any mesh; give its step."""
+        agreement.begin("load", meet=True)
         return checkpoint.load(path, self, optimizer)
 
     def load_state_dict(
@@ -78,6 +80,7 @@ class Held(nn.Module):
 
     def _load(self, source: Source, strictly: Advice | None) -> Match:
         """Fill what the source has; unless None, `strictly` is what to do if names are left over."""
+        agreement.begin("a load of weights", meet=True)
         wanted = {name: t for name, t in self._targets.items() if name in self._persistent}
         match = self._dialect.match(wanted, source)
         if strictly is not None:
