@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import deque
+from pathlib import Path
 from types import FrameType
+
+import torch
+import torch.distributed as dist
 
 KEPT = 16
 """How many calls another rank is told of."""
 C10D = "torch/distributed/distributed_c10d.py"
-OURS = ("/torch/", "/autopar/", "/contextlib.py", "/threading.py")
+OURS = (
+    str(Path(__file__).parent.parent) + os.sep,
+    str(Path(torch.__file__).parent.parent) + os.sep,
+    str(Path(threading.__file__).parent) + os.sep,
+)
+"""Folders of code that is not the user's."""
 
 
 class Calls:
@@ -43,7 +53,7 @@ class Calls:
             name = frame.f_code.co_filename
             if name.endswith(C10D) and _is_of_all(frame):
                 collective = f"torch.distributed.{frame.f_code.co_name}"
-            elif not any(part in name for part in OURS):
+            elif not name.startswith((*OURS, "<")):
                 return f"{name}:{frame.f_lineno}", collective
             frame = frame.f_back
         return "", collective
@@ -51,4 +61,4 @@ class Calls:
 
 def _is_of_all(frame: FrameType) -> bool:
     """Whether a call of torch.distributed is of the default group."""
-    return frame.f_locals.get("group", frame) is None
+    return frame.f_locals.get("group", frame) in (None, dist.group.WORLD)

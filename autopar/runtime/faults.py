@@ -75,6 +75,8 @@ class _Watch:
         if here.name in self._gone or here.pid != os.getpid():
             return
         self._gone.add(here.name)
+        if self._watcher is not None and self._watcher.launch is here and self._watcher.lost:
+            return
         with suppress(Exception):  # the store's host may have left before
             store = here.store
             store.set(f"{LEFT}/{here.rank}", str(here.calls.count))

@@ -48,7 +48,7 @@ class Launch:
 
     def connection(self) -> Any:
         """The store for one more thread: who waits in a connection keeps all others of it waiting."""
-        return _torch.PrefixStore(f"autopar/{self.name}", self.raw.clone())
+        return _own(self.raw.clone(), self.name)
 
     def meeting(self) -> int:
         """The number of the next meeting of all ranks."""
@@ -72,9 +72,10 @@ class Launch:
 class _Host:
     """Rank 0's thread that tells the others the name of the launch, whenever they come."""
 
-    def __init__(self, launch: Launch) -> None:
-        self._launch, self._over = launch, threading.Event()
-        self._raw, self._store = launch.raw.clone(), launch.connection()
+    def __init__(self, raw: Any, name: str, size: int) -> None:
+        self._name, self._size, self._over = name, size, threading.Event()
+        self._raw = raw.clone()
+        self._store = _own(self._raw, name)
         self._thread = threading.Thread(target=self._serve, daemon=True, name="autopar-host")
 
     def start(self) -> None:
@@ -92,11 +93,11 @@ class _Host:
         began = time.monotonic()
         here: dict[int, Any] = {0: Peer.here().as_dict()}
         with suppress(Exception):  # the store's host has ended
-            while len(here) < self._launch.size:
-                for rank in set(range(self._launch.size)) - here.keys():
+            while len(here) < self._size:
+                for rank in set(range(self._size)) - here.keys():
                     self._answer(rank, here)
                 eager = time.monotonic() - began < EAGER_S
-                if self._launch.is_over or self._over.wait(QUICK_S if eager else SLOW_S):
+                if self._over.wait(QUICK_S if eager else SLOW_S):
                     return
             self._store.set(TABLE, json.dumps([here[rank] for rank in sorted(here)]))
             self._raw.delete_key(HOSTED)
@@ -109,11 +110,11 @@ class _Host:
             self._raw.delete_key(hello)
             self._raw.delete_key(welcome)
         elif self._raw.check([hello]):
-            self._raw.set(welcome, f"{self._raw.get(hello).decode()} {self._launch.name}")
+            self._raw.set(welcome, f"{self._raw.get(hello).decode()} {self._name}")
 
 
 _now: Launch | None = None
-_host: _Host | None = None
+_hosts: list[_Host] = []
 _ends: set[tuple[int, Callable[[], None]]] = set()
 _lock = threading.Lock()
 
@@ -148,6 +149,7 @@ def forget(launch: Launch) -> None:
     global _now
     if _now is launch:
         _now = None
+        _stop_hosts()
 
 
 def at_end(function: Callable[[], None]) -> None:
@@ -174,25 +176,42 @@ def say_goodbye(leave: Callable[[Launch], None]) -> None:
     raw = _torch.store()
     launch = _begin(raw, BY_S)
     leave(launch)
-    if _host is not None:
-        _host.join(BY_S)
+    for host in _hosts:
+        host.join(BY_S)
 
 
 def _begin(raw: Any, patience_s: float | None = None) -> Launch:
-    global _host
-    if dist.get_rank() == 0:
-        launch = Launch(raw, uuid.uuid4().hex)
-        if not alone():
-            _host = _Host(launch)
-            _host.start()
-            at_end(_stop_host)
-        return launch
-    connection, rank, word = raw.clone(), dist.get_rank(), uuid.uuid4().hex
+    name = name_for(raw, dist.get_rank(), dist.get_world_size(), patience_s)
+    return Launch(raw, name)
+
+
+def fresh(raw: Any, rank: int, size: int) -> Any:
+    """The store for a default group that is to be: without addresses of an earlier attempt."""
+    return _own(raw, name_for(raw, rank, size))
+
+
+def name_for(raw: Any, rank: int, size: int, patience_s: float | None = None) -> str:
+    """A name that rank 0 draws, the same on all ranks that come to it now."""
+    if rank == 0:
+        name = uuid.uuid4().hex
+        if size > 1:
+            _hosts.append(_Host(raw, name, size))
+            _hosts[-1].start()
+            at_end(_stop_hosts)
+        return name
+    try:
+        raw.check([HOSTED])
+    except RuntimeError as error:  # a new connection would be tried for minutes
+        raise RankFailedError(
+            "The store of the ranks has ended: the process that keeps it (usually rank 0) ended before "
+            "this rank came to autopar. Call autopar.parallelize on every rank."
+        ) from error
+    connection, word = raw.clone(), uuid.uuid4().hex
     connection.set(f"{HELLO}/{rank}", word)
     patience = limits.timeout_s() if patience_s is None else patience_s
-    launch = Launch(raw, _welcomed(connection, f"{WELCOME}/{rank}", word, patience))
-    launch.store.set(f"here/{rank}", json.dumps(Peer.here().as_dict()))
-    return launch
+    name = _welcomed(connection, f"{WELCOME}/{rank}", word, patience)
+    _own(connection, name).set(f"here/{rank}", json.dumps(Peer.here().as_dict()))
+    return name
 
 
 def _welcomed(connection: Any, key: str, word: str, patience_s: float) -> str:
@@ -210,9 +229,13 @@ def _welcomed(connection: Any, key: str, word: str, patience_s: float) -> str:
     )
 
 
-def _stop_host() -> None:
-    if _host is not None:
-        _host.stop()
+def _own(store: Any, name: str) -> Any:
+    return _torch.PrefixStore(f"autopar/{name}", store)
+
+
+def _stop_hosts() -> None:
+    while _hosts:
+        _hosts.pop().stop()
 
 
 def _is_of_now(raw: Any) -> bool:

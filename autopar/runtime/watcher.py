@@ -45,7 +45,7 @@ class Watcher:
         self.found: Failure | None = None
         self.lost = False
         self._limit_s, self._leave = limit_s, leave
-        self._store = launch.connection()
+        self._store, self._last_words = launch.connection(), launch.connection()
         self._over = threading.Event()
         self._peers: dict[int, Peer] = {}
         self._waited: dict[tuple[str, int], float] = {}
@@ -83,9 +83,9 @@ class Watcher:
                 found = self._of_lost_store()
             self._talking = False
             self._talked += 1
-            if found is not None and not self.failing:
+            if found is not None:
                 self._end(found)
-            if self.lost or self.failing:
+            if self.lost or self.found:
                 return
 
     def _news(self) -> Failure | None:
@@ -110,6 +110,7 @@ class Watcher:
                 self.left[rank] = int(self._store.get(f"{LEFT}/{rank}"))
         if 0 in self.left:
             self._done()
+            self.lost = self.launch.dies_with_first_rank  # the store may end at any moment
 
     def _done(self) -> None:
         if not self._waited.get((DONE, 0)):
@@ -167,11 +168,12 @@ class Watcher:
         while not self._over.wait(POLL_S):
             now = time.monotonic()
             passed, last = min(now - last, 2 * POLL_S), now
-            if self.lost or self.failing:
+            if self.lost:
                 return
             found = self._of_peers(passed) or self._of_waiting(passed)
             if found is not None:
                 self._end(found)
+                return
 
     def _of_peers(self, passed: float) -> Failure | None:
         for rank, peer in self._peers.items():
@@ -213,6 +215,7 @@ class Watcher:
         """End this process with another's failure, unless it fails by itself within a moment."""
         if self.found is None:
             self.found = found
+        if not self.failing:
             publishing = threading.Thread(target=self.publish, args=(found,), daemon=True)
             publishing.start()
             publishing.join(GRACE_S)
@@ -223,7 +226,7 @@ class Watcher:
     def publish(self, found: Failure) -> Failure:
         """Write a failure if it is the first; give the first one."""
         with suppress(Exception):  # the store died with its host
-            first = self.launch.connection().compare_set(KEY, "", json.dumps(found))
+            first = self._last_words.compare_set(KEY, "", json.dumps(found))
             found = json.loads(first.decode())
         return found
 

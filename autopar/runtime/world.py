@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from autopar.errors import MeshError, RankFailedError
 from autopar.mesh import DEFAULT_NAMES, Mesh
-from autopar.runtime import _torch, limits
+from autopar.runtime import _torch, launch, limits
 
 
 def device_mesh(mesh: Mesh | DeviceMesh) -> DeviceMesh:
@@ -61,7 +61,11 @@ def _initialise(devices: int) -> None:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     timeout = timedelta(seconds=limits.timeout_s())
     try:
-        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timeout)
+        store, rank, size = next(_torch.rendezvous("env://", timeout=timeout))
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo", timeout=timeout, rank=rank, world_size=size,
+            store=launch.fresh(store, rank, size),
+        )  # fmt: skip
     except RuntimeError as error:
         first = str(error).strip().partition("\n")[0]
         raise RankFailedError(
