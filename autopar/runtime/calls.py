@@ -9,7 +9,6 @@ from collections import deque
 from pathlib import Path
 from types import FrameType
 
-import torch
 import torch.distributed as dist
 
 KEPT = 16
@@ -17,7 +16,7 @@ KEPT = 16
 C10D = "torch/distributed/distributed_c10d.py"
 OURS = (
     str(Path(__file__).parent.parent) + os.sep,
-    str(Path(torch.__file__).parent.parent) + os.sep,
+    str(Path(dist.__file__).parent.parent.parent) + os.sep,
     str(Path(threading.__file__).parent) + os.sep,
 )
 """Folders of code that is not the user's."""

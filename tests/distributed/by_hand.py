@@ -40,7 +40,7 @@ def free_port() -> int:
 def run(script: Path, arguments: list[str], ranks: int, **more: str) -> list[Ended]:
     """Status and standard error of each rank; None is the status of one that did not end."""
     port, began = free_port(), time.monotonic()
-    files = [tempfile.TemporaryFile("w+") for _ in range(ranks)]
+    files = [tempfile.TemporaryFile("w+") for _ in range(ranks)]  # noqa: SIM115
     processes = [
         subprocess.Popen(
             [sys.executable, str(script), *arguments], stdout=subprocess.DEVNULL, stderr=file,
