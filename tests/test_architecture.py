@@ -132,6 +132,14 @@ def test_private_torch_names_and_spmd_types_have_one_home() -> None:
             assert "import spmd_types" not in text, path
 
 
+def test_the_store_has_one_door() -> None:
+    """Keys that do not carry the launch are found again by its next attempt."""
+    door = re.compile(r"_torch\.store\(|_get_default_store|[^_]\b(TCP|Prefix|File)Store\(")
+    for path, _ in sources("autopar"):
+        if path.name not in ("_torch.py", "launch.py"):
+            assert not door.search(path.read_text()), path
+
+
 def test_files_and_functions_stay_small() -> None:
     for folder in ("autopar", "cost_models"):
         for path, tree in sources(folder):

@@ -7,60 +7,94 @@ a disagreement is found before the first collective can hang on it.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
-
-import torch.distributed as dist
 
 from autopar import errors
 from autopar.errors import AutoparError, RankFailedError, RankMismatchError
-from autopar.runtime import _torch, faults
+from autopar.runtime import faults, launch
+from autopar.runtime.launch import Launch
+from autopar.runtime.waiting import written
 
-PATIENCE_S = 300
-"""How long ranks wait for each other to arrive, planning included."""
-POLL_S = 0.25
-"""How often one that has waited for long looks again."""
 SAME_CALLS = (
     "Every rank must build the same model (same sizes, same code) and call autopar with the same "
     "arguments."
 )
 SAME_BATCH = "Give every rank the same whole batch: seed what shuffles alike on all of them."
+TOGETHER = "what ranks call"
 
 
-class _Rounds:
-    """Numbers the meetings of one launch; a new default group starts anew."""
+def begin(call: str, *, meet: bool = False) -> None:
+    """All ranks make this call; raise where some have ended, or make another.
 
-    def __init__(self) -> None:
-        self._store: object = None
-        self._count = 0
-
-    def __next__(self) -> int:
-        store = _torch.store()
-        if store is not self._store:
-            self._store, self._count = store, 0
-        self._count += 1
-        return self._count
-
-
-_rounds = _Rounds()
+    Ranks compare the names of calls whenever one follows another kind (a step, then an evaluation), and
+    always where `meet` says so: what follows would hang, or mix up what belongs to two calls.
+    """
+    if launch.alone():
+        return
+    here = launch.current()
+    changed = here.calls.note(call)
+    faults.refuse_left(call)
+    if changed or meet:
+        same(TOGETHER, call)
 
 
 def same(what: str, value: str, remedy: str = SAME_CALLS) -> None:
     """Raise `RankMismatchError` on every rank unless all ranks compare this, and have this value."""
-    size, store = dist.get_world_size(), _torch.store()
-    here = f"autopar/same/{next(_rounds)}"
-    store.set(f"{here}/{dist.get_rank()}", json.dumps([what, value]))
-    found = [json.loads(_get(f"{here}/{rank}", rank, what)) for rank in range(size)]
-    compared, values = zip(*found, strict=True)
+    if launch.alone():
+        return
+    here = launch.current()
+    key, word = f"same/{here.meeting()}", json.dumps([what, value])
+    spoken = f"{what}, which is {value} here" if what == TOGETHER else what
+    if here.rank == 0:
+        words = _collected(here, key, word, spoken)
+        error = words if isinstance(words, AutoparError) else _compared(words, what, remedy)
+        kind = "" if error is None else type(error).__name__
+        here.store.set(key, json.dumps([kind, str(error)]))
+        here.read.append(key)
+        if error is not None:
+            raise error
+        return
+    here.store.set(f"{key}/{here.rank}", word)
+    kind, message = json.loads(written(here, key, 0, spoken, arrived=f"{key}/0"))
+    if kind:
+        raise _known(kind, message)
+
+
+def _collected(
+    here: Launch, key: str, mine: str, what: str
+) -> list[str] | RankMismatchError | RankFailedError:
+    """The words of all ranks, or why they are not all there; their keys go."""
+    here.store.set(f"{key}/0", "")
+    words = [mine]
+    try:
+        for rank in range(1, here.size):
+            words.append(written(here, f"{key}/{rank}", rank, what))
+    except (RankMismatchError, RankFailedError) as error:
+        return error
+    for old in [*here.read, *(f"{key}/{rank}" for rank in range(1, here.size))]:
+        here.store.delete_key(old)
+    here.read[:] = [f"{key}/0"]
+    return words
+
+
+def _compared(words: Sequence[str], what: str, remedy: str) -> RankMismatchError | None:
+    compared, values = zip(*map(json.loads, words), strict=True)
     if len(set(compared)) > 1:
-        raise RankMismatchError(
+        return RankMismatchError(
             f"Ranks do different things: rank 0 compares {compared[0]}, but {_odd(compared)}. "
             f"{SAME_CALLS}"
         )
-    if len(set(values)) > 1:
-        raise RankMismatchError(
-            f"Ranks disagree about {what}: rank 0 has {values[0]!r}, but {_odd(values)}. {remedy}"
+    if len(set(values)) == 1:
+        return None
+    if what == TOGETHER:
+        return RankMismatchError(
+            f"Ranks do different things: rank 0 calls {values[0]}, but {_odd(values)}. All ranks take "
+            "part in each call of a parallel model: make the same calls, in the same order, on every "
+            "rank."
         )
+    return RankMismatchError(
+        f"Ranks disagree about {what}: rank 0 has {values[0]!r}, but {_odd(values)}. {remedy}"
+    )
 
 
 def _odd(values: Sequence[str]) -> str:
@@ -70,54 +104,31 @@ def _odd(values: Sequence[str]) -> str:
     return f"rank {', '.join(map(str, odd))} {has} {values[odd[0]]!r}"
 
 
-def from_first_rank(make: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
-    """What rank 0 makes; where it raises, every rank raises."""
-    key = f"autopar/first/{next(_rounds)}"
-    if dist.get_rank() == 0:
+def from_first_rank(make: Callable[[], tuple[str, ...]], what: str = "the plan") -> tuple[str, ...]:
+    """What rank 0 makes, however long that takes it; where it raises, every rank raises."""
+    if launch.alone():
+        return make()
+    here = launch.current()
+    key = f"first/{here.meeting()}"
+    if here.rank == 0:
+        here.store.set(f"{key}/begun", "")
+        here.read += [key, f"{key}/begun"]
         try:
             made = make()
         except Exception as error:
-            _torch.store().set(key, json.dumps([type(error).__name__, str(error)]))
+            here.store.set(key, json.dumps([type(error).__name__, str(error)]))
             raise
-        _torch.store().set(key, json.dumps(["", *made]))
+        here.store.set(key, json.dumps(["", *made]))
         return made
-    kind, *values = json.loads(_get(key, 0, "the plan"))
+    kind, *values = json.loads(written(here, key, 0, what, arrived=f"{key}/begun"))
     if not kind:
         return tuple(values)
+    raise _known(kind, values[0])
+
+
+def _known(kind: str, message: str) -> AutoparError:
+    """Rank 0's error, as this rank raises it."""
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, AutoparError):
-        raise found(values[0])
-    raise RankFailedError(f"Rank 0 failed while planning: {kind}: {values[0]}")
-
-
-def _get(key: str, rank: int, what: str) -> str:
-    """What a rank wrote there, unless it ends before it does."""
-    began = time.monotonic()
-    while (waited := time.monotonic() - began) < PATIENCE_S:
-        left = _has_left(rank)  # asked first: it may write, and then leave
-        if _is_written(key):
-            return str(_torch.store().get(key).decode())
-        if left:
-            raise RankFailedError(
-                f"Rank {rank} ended before it came to compare {what}: it failed, or it left early."
-            )
-        time.sleep(min(POLL_S, 0.001 + waited / 10))  # `wait` warns whenever it gives up
-    raise RankFailedError(
-        f"Rank {rank} did not come to compare {what} within {PATIENCE_S} s: it failed, or "
-        "it does not call autopar where this rank does."
-    )
-
-
-def _is_written(key: str) -> bool:
-    try:
-        return bool(_torch.store().check([key]))
-    except RuntimeError:  # nobody keeps the store any more
-        return False
-
-
-def _has_left(rank: int) -> bool:
-    """Whether a rank has ended; so have all, as far as one can tell, once nobody keeps the store."""
-    try:
-        return faults.has_left(rank)
-    except RuntimeError:
-        return True
+        return found(message)
+    return RankFailedError(f"Rank 0 failed while planning: {kind}: {message}")

@@ -1,133 +1,163 @@
 """A rank that fails takes the others down with its message; nothing hangs.
 
-The first failure is written to the store.  A thread on every rank looks for it and, when another rank
-has failed, gives the main thread a moment to fail by itself (its collective is usually cut off),
-then ends the process with the first rank's message.
-
-The thread is stopped before the interpreter ends.  A thread that comes back from the store into an
-interpreter that is going down is ended by Python from inside C++, and takes the process with it.
+The first failure is written to the store, and so is how many calls a rank had made when it ended.
+`autopar.runtime.watcher` reads both on every other rank.
 """
 
 from __future__ import annotations
 
-import atexit
-import json
 import os
 import sys
-import threading
+import time
 import traceback
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
 
 import torch.distributed as dist
 
-from autopar.runtime import _torch
+from autopar.errors import RankFailedError
+from autopar.runtime import launch, limits
+from autopar.runtime.launch import Launch
+from autopar.runtime.watcher import DONE, LEFT, Watcher, early_of, failure, say
 
-KEY = "autopar/failed"
-LEFT = "autopar/left"
-"""Under it, the numbers of ranks that have ended, however they did."""
-POLL_S, GRACE_S = 0.5, 3.0
-LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+LOST = (
+    "Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused",
+    "Connection was likely closed", "remote process exited",
+)  # fmt: skip
 """What a rank raises whose peer has gone: it did not fail first."""
-STOP_S = 10.0
-"""How long the end of the process waits for the thread's last question to the store."""
+CAUSE_S = 4.0
+"""How long such a rank waits to learn whom it lost."""
+LINGER_S = 5.0
+"""How long rank 0, with which the store ends, waits until the others know how it ended."""
 
 
 class _Watch:
-    """One per process: the hook that reports this rank's failure, and the thread that looks."""
+    """One per process: the hook that reports this rank's failure, and who looks for others'."""
 
     def __init__(self) -> None:
-        self._store: Any = None
-        self._rank = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread()
+        self._watcher: Watcher | None = None
+        self._pid = 0
+        self._gone: set[str] = set()
+
+    @property
+    def watcher(self) -> Watcher | None:
+        """Who looks, in the process that started it."""
+        return self._watcher if self._pid == os.getpid() else None
 
     def start(self) -> None:
         """Watch the default group; a second call for the same group changes nothing."""
-        store = _torch.store()
-        if store is self._store:
+        here = launch.current()
+        if self.watcher is not None and self.watcher.launch is here:
             return
-        if self._store is None:
-            self._report = sys.excepthook
+        if self._pid != os.getpid():
+            self._report, self._pid = sys.excepthook, os.getpid()
             sys.excepthook = self._failed
-            atexit.register(self.leave)
-        else:
-            self.stop()
-        self._store, self._rank, self._over = store, dist.get_rank(), threading.Event()
-        self._thread = threading.Thread(target=self._look, args=(store, self._over), daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, and wait until it has left the store."""
-        self._over.set()
-        self._thread.join(STOP_S)
+            launch.at_end(self.leave)
+        elif self.watcher is not None:
+            self.watcher.stop()
+            self.has_left(self.watcher.launch)
+        self._watcher = Watcher(here, limits.heartbeat_s(), self.has_left)
+        self._watcher.start()
 
     def leave(self) -> None:
         """The process ends: nobody needs to wait for this rank any more."""
-        self.stop()
+        watcher = self.watcher
+        if watcher is None:
+            return
+        error = _unreported()
+        if error is not None and not watcher.failing and not watcher.launch.is_over:
+            self._publish(watcher, error)
+        watcher.stop()
+        self.has_left(watcher.launch)
+
+    def has_left(self, here: Launch) -> None:
+        """Say once that this rank makes no more calls, and how many it has made."""
+        if here.name in self._gone or here.pid != os.getpid():
+            return
+        self._gone.add(here.name)
+        if self._watcher is not None and self._watcher.launch is here and self._watcher.lost:
+            return
         with suppress(Exception):  # the store's host may have left before
-            self._store.set(f"{LEFT}/{self._rank}", "")
+            store = here.store
+            store.set(f"{LEFT}/{here.rank}", str(here.calls.count))
+            store.add(LEFT, 1)
+            if here.rank != 0:
+                store.add(DONE, 1)
+            elif here.dies_with_first_rank:
+                until = time.monotonic() + LINGER_S
+                while store.add(DONE, 0) < here.size - 1 and time.monotonic() < until:
+                    time.sleep(0.02)
 
     def _failed(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         """This rank ends with an exception: say so to the others, or say who was first."""
-        text = "".join(traceback.format_exception_only(kind, error)).strip()
-        other = self._publish(text)
+        watcher = self.watcher
+        over = watcher is None or watcher.launch.is_over
+        other = None if over or watcher is None else self._publish(watcher, error)
         self._report(kind, error, trace)
         if other is not None:
-            _say(other)
+            say(other)
         sys.stderr.flush()
 
-    def _publish(self, text: str) -> dict[str, Any] | None:
+    @staticmethod
+    def _publish(watcher: Watcher, error: BaseException) -> dict[str, object] | None:
         """Write this failure if it is the first; else give the first one."""
-        mine = json.dumps({"rank": self._rank, "message": text})
-        try:
-            first = self._store.compare_set(KEY, "", mine).decode()
-        except Exception:
-            # The store died with its host; the traceback is all there is to say.
-            return None
-        found: dict[str, Any] = json.loads(first)
-        return None if found["rank"] == self._rank else found
-
-    def _look(self, store: Any, over: threading.Event) -> None:
-        while not over.wait(POLL_S):
-            try:
-                if not store.check([KEY]):
-                    continue
-                found: dict[str, Any] = json.loads(store.get(KEY).decode())
-            except Exception:
-                # The store's host has left; collectives end by themselves when peers leave.
-                return
-            if found["rank"] != self._rank and not over.wait(GRACE_S):
-                _say(found)
-                sys.stderr.flush()
-                os._exit(1)
-            return
+        watcher.failing = True
+        text = "".join(traceback.format_exception_only(error)).strip()
+        rank = watcher.launch.rank
+        found = failure(rank, text)
+        if any(sign in text for sign in LOST):
+            found = watcher.cause(CAUSE_S) or failure(
+                rank,
+                f"it was the first to lose its connection to another rank, which ended without a "
+                f"message (killed, out of memory, or by sys.exit): {text}",
+            )
+        first = watcher.publish(found)
+        return None if first["rank"] == rank else first
 
 
-def _say(found: dict[str, Any]) -> None:
-    message = found["message"]
-    if any(sign in message for sign in LOST):
-        said = (
-            f"rank {found['rank']} was the first to lose its connection to another rank, which ended "
-            f"without a message (killed, out of memory, or by sys.exit): {message}"
-        )
-    else:
-        said = f"rank {found['rank']} failed first: {message}"
-    print(f"autopar: {said}", file=sys.stderr, flush=True)
+def _unreported() -> BaseException | None:
+    """What ended this process where somebody else's hook reported it, as multiprocessing's does."""
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    if isinstance(error, SystemExit):
+        return error.__context__ if error.code not in (None, 0) else None
+    return error
 
 
 _watch = _Watch()
 
 
-def has_left(rank: int) -> bool:
-    """Whether that rank's process has ended."""
-    return bool(_torch.store().check([f"{LEFT}/{rank}"]))
+def refuse_left(call: str) -> None:
+    """Raise `RankFailedError` where a rank has ended before this call."""
+    watcher = _watch.watcher
+    if watcher is None:
+        return
+    for rank, count in watcher.left.items():
+        if count < watcher.launch.calls.count:
+            text = early_of(watcher, rank)
+            raise RankFailedError(f"{text[0].upper()}{text[1:]} The call is {call}.")
+
+
+def has_left(here: Launch, rank: int) -> bool:
+    """Whether that rank makes no more calls; so do all, once nobody keeps the store."""
+    watcher = _watch.watcher
+    if watcher is not None and watcher.launch is here and (watcher.lost or rank in watcher.left):
+        return True
+    return bool(here.store.check([f"{LEFT}/{rank}"]))
 
 
 def watch() -> None:
     """Report this process' failure to the other ranks, and end when one of them fails."""
-    if dist.get_world_size() > 1:
+    if dist.get_world_size() > 1 and not launch.alone():
         _watch.start()
+
+
+def _say_goodbye(pid: int = os.getpid()) -> None:
+    """Ranks that came to autopar must not wait for this one, which ends without it."""
+    with suppress(Exception):
+        if pid == os.getpid() and launch.known() is None and launch.reachable():
+            launch.say_goodbye(_watch.has_left)
+
+
+launch.at_end(_say_goodbye)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from autopar.errors import InputError
-from autopar.runtime import _torch, checkpoint
+from autopar.runtime import _torch, agreement, checkpoint
 from autopar.runtime.random import Seeds
 from autopar.runtime.scaler import GradScaler
 from autopar.runtime.weights.fill import load
@@ -62,6 +62,7 @@ class Held(nn.Module):
         It holds model, optimizer, step and random state, and of each rank `scheduler`, `scaler` and
         `extra`, which have a ``state_dict()`` or are data; an interrupted write leaves the old one.
         """
+        agreement.begin("save", meet=True)
         checkpoint.save(
             path, self, optimizer, step, scheduler=scheduler, scaler=scaler, extra=extra
         )
@@ -80,6 +81,7 @@ class Held(nn.Module):
         Values of `extra` that have a ``load_state_dict`` are loaded, others replaced in the dict.
         Where anything is damaged or does not fit, every rank raises and nothing is changed.
         """
+        agreement.begin("load", meet=True)
         return checkpoint.load(
             path, self, optimizer, scheduler=scheduler, scaler=scaler, extra=extra
         )
@@ -102,6 +104,7 @@ class Held(nn.Module):
 
     def _load(self, source: Source, strictly: Advice | None) -> Match:
         """Fill what the source has; unless None, `strictly` is what to do if names are left over."""
+        agreement.begin("a load of weights", meet=True)
         wanted = {name: t for name, t in self._targets.items() if name in self._persistent}
         match = self._dialect.match(wanted, source)
         if strictly is not None:

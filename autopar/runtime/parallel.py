@@ -135,6 +135,7 @@ class Parallel(Held):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The loss, equal on all ranks; with `outputs=`, the user's output object."""
+        agreement.begin("a training step" if torch.is_grad_enabled() else "an evaluation")
         batch = Batch.of(args, kwargs)
         self._agree(batch)
         program = self._programs.for_batch(args, kwargs, self.training)
@@ -157,6 +158,7 @@ class Parallel(Held):
                 loss = self._loss_of(self(**batch))
                 scaled(loss).backward()
             return loss.detach()
+        agreement.begin("a training step")
         parts = in_parts(batch, microbatches)
         counts, program = self._programs.for_parts(batch, parts[0], microbatches)
         denominators = {} if counts is None else self._denominators(counts, batch)
@@ -302,12 +304,14 @@ class Parallel(Held):
         `path` is a .safetensors file, or a directory of files of at most `file_size` bytes.  Call it on
         every rank; tied tensors are written once.
         """
+        agreement.begin("save_weights", meet=True)
         state = self.state_dict()
         once = {name: state[name] for name in self._targets if name in state}
         save_weights(Path(path), once, file_size)
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Plain tensors under the user's names, whole on every rank: loads into the user's model."""
+        agreement.begin("full_state_dict", meet=True)
         # A replicated DTensor gives its own storage as the full tensor: training would change it.
         return {
             name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()

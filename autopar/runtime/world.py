@@ -10,16 +10,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from autopar.errors import MeshError
+from autopar.errors import MeshError, RankFailedError
 from autopar.mesh import DEFAULT_NAMES, Mesh
-
-TIMEOUT = timedelta(seconds=int(os.environ.get("AUTOPAR_TIMEOUT_S", "300")))
-"""How long a collective may wait for another rank; gloo's own limit is thirty minutes."""
+from autopar.runtime import _torch, launch, limits
 
 
 def device_mesh(mesh: Mesh | DeviceMesh) -> DeviceMesh:
     """The mesh over all processes of this launch; names are those of the mesh, or x, y, z, w."""
     if isinstance(mesh, DeviceMesh):
+        _refuse_part(mesh)
         return _named(mesh)
     join(mesh.world_size)
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
@@ -39,7 +38,7 @@ def join(devices: int) -> None:
     Raises `MeshError` unless there is one process per device.
     """
     if not dist.is_initialized():
-        _initialise()
+        _initialise(devices)
     size = dist.get_world_size()
     if devices != size:
         raise MeshError(
@@ -48,7 +47,10 @@ def join(devices: int) -> None:
         )
 
 
-def _initialise() -> None:
+def _initialise(devices: int) -> None:
+    if "RANK" not in os.environ and devices == 1:  # a notebook, or a plain script
+        dist.init_process_group("gloo", store=_torch.HashStore(), rank=0, world_size=1)
+        return
     if "RANK" not in os.environ:
         raise MeshError(
             "There are no processes to run on. Start the script with torchrun, e.g. "
@@ -57,7 +59,31 @@ def _initialise() -> None:
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
+    timeout = timedelta(seconds=limits.timeout_s())
+    try:
+        store, rank, size = next(_torch.rendezvous("env://", timeout=timeout))
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo", timeout=timeout, rank=rank, world_size=size,
+            store=launch.fresh(store, rank, size),
+        )  # fmt: skip
+    except RuntimeError as error:
+        first = str(error).strip().partition("\n")[0]
+        raise RankFailedError(
+            f"The {os.environ.get('WORLD_SIZE', '?')} processes that were started did not meet: {first} "
+            "Is autopar.parallelize called on some ranks only? Call it on every rank. "
+            "AUTOPAR_TIMEOUT_S says how long ranks wait."
+        ) from error
+
+
+def _refuse_part(mesh: DeviceMesh) -> None:
+    """A mesh of some of the processes: the others would be waited for where ranks agree."""
+    size = dist.get_world_size()
+    if mesh.size() != size:
+        raise MeshError(
+            f"The mesh has {mesh.size()} of the {size} processes of this launch, and autopar needs all "
+            f"of them. Start a launch of {mesh.size()} processes for this model, or pass a mesh of all "
+            f"{size}."
+        )
 
 
 def _named(mesh: DeviceMesh) -> DeviceMesh:

@@ -6,9 +6,9 @@ import time
 
 import torch.distributed as dist
 
-from autopar.runtime import faults
+from autopar.runtime import faults, watcher
 
-faults.POLL_S = 0.0
+watcher.POLL_S = 0.0
 store = dist.TCPStore("127.0.0.1", 0, 1, True)
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 faults._watch.start()

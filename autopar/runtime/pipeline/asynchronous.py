@@ -42,6 +42,7 @@ class Asynchronous(Pipelined):
         refuse_without_gradients()
         built = self._stream_of(batches)
         self._refuse(optimizer)
+        agreement.begin("train_steps")
         self._agree(batches[0])
         agreement.same("the number of batches", str(len(batches)))
 

@@ -163,6 +163,7 @@ class Pipelined(Held):
     ) -> torch.Tensor:
         """`train_step`, the actions being interpreted by `engine`."""
         refuse_without_gradients()
+        agreement.begin("a training step")
         self._agree(batch)
         built = self._for_batch(batch, training=True)
         for copy in self._copies:
@@ -185,6 +186,7 @@ class Pipelined(Held):
                 f"backward cannot wait for loss.backward(). Call parallel.{self.TRAINS_BY}, which "
                 "does both; or parallel.eval() first; or pass stages=1 to autopar.parallelize."
             )
+        agreement.begin("an evaluation")
         self._agree(batch)
         built = self._for_batch(batch, training=self.training)
         kinds = ("F", "SEND_F", "RECV_F")
@@ -338,6 +340,7 @@ class Pipelined(Held):
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Plain tensors under the user's names, whole on every rank: loads into the user's model."""
+        agreement.begin("full_state_dict", meet=True)
         wholes = {n: t.whole() for n, t in self._targets.items() if n in self._persistent}
         for other, name in self._aliases:
             if other in self._persistent:

@@ -1,0 +1,245 @@
+"""The store of this launch: keys that no other attempt, group or job has seen.
+
+Launchers keep one store for all attempts, and number attempts differently on each node; groups that are
+destroyed and made again find the old keys, too.  So rank 0 draws a name for every group, and
+hands it to each rank that greets it with a word of its own: an answer to an earlier greeting is not
+taken.  This is the only file that touches the store of the default group.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.util import Finalize
+from typing import Any
+
+import torch.distributed as dist
+
+from autopar.errors import RankFailedError
+from autopar.runtime import _torch, limits
+from autopar.runtime.calls import Calls
+from autopar.runtime.peers import Peer
+
+HELLO, WELCOME, HOSTED = "autopar/hello", "autopar/welcome", "autopar/hosted"
+TABLE = "table"
+EAGER_S, QUICK_S, SLOW_S = 5.0, 0.02, 0.25
+"""Ranks that are late are looked for less often."""
+BY_S = 2.0
+"""How long one that ends without having called autopar waits to say so."""
+
+
+class Launch:
+    """One default group: its store, under a name of its own."""
+
+    def __init__(self, raw: Any, name: str) -> None:
+        self.raw, self.name = raw, name
+        self.rank, self.size, self.pid = dist.get_rank(), dist.get_world_size(), os.getpid()
+        self.store = self.connection()
+        self.calls = Calls()
+        self.read: list[str] = []
+        """Keys that nobody needs once all ranks have come to the next meeting."""
+        self._meetings = 0
+
+    def connection(self) -> Any:
+        """The store for one more thread: who waits in a connection keeps all others of it waiting."""
+        return _own(self.raw.clone(), self.name)
+
+    def meeting(self) -> int:
+        """The number of the next meeting of all ranks."""
+        self._meetings += 1
+        return self._meetings
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the group was destroyed, or this is a fork."""
+        return self.pid != os.getpid() or not _is_of_now(self.raw)
+
+    @property
+    def dies_with_first_rank(self) -> bool:
+        """Whether rank 0 keeps the store, not a launcher or a file."""
+        store = self.raw
+        while isinstance(store, _torch.PrefixStore):
+            store = store.underlying_store
+        return isinstance(store, _torch.TCPStore) and not from_launcher()
+
+
+class _Host:
+    """Rank 0's thread that tells the others the name of the launch, whenever they come."""
+
+    def __init__(self, raw: Any, name: str, size: int) -> None:
+        self._name, self._size, self._over = name, size, threading.Event()
+        self._raw = raw.clone()
+        self._store = _own(self._raw, name)
+        self._thread = threading.Thread(target=self._serve, daemon=True, name="autopar-host")
+
+    def start(self) -> None:
+        self._raw.set(HOSTED, "")
+        self._thread.start()
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join(10.0)
+
+    def _serve(self) -> None:
+        began = time.monotonic()
+        here: dict[int, Any] = {0: Peer.here().as_dict()}
+        with suppress(Exception):  # the store's host has ended
+            while len(here) < self._size:
+                for rank in set(range(self._size)) - here.keys():
+                    self._answer(rank, here)
+                eager = time.monotonic() - began < EAGER_S
+                if self._over.wait(QUICK_S if eager else SLOW_S):
+                    return
+            self._store.set(TABLE, json.dumps([here[rank] for rank in sorted(here)]))
+            self._raw.delete_key(HOSTED)
+
+    def _answer(self, rank: int, here: dict[int, Any]) -> None:
+        hello, welcome = f"{HELLO}/{rank}", f"{WELCOME}/{rank}"
+        if self._store.check([f"here/{rank}"]):
+            here[rank] = json.loads(self._store.get(f"here/{rank}").decode())
+            self._store.delete_key(f"here/{rank}")
+            self._raw.delete_key(hello)
+            self._raw.delete_key(welcome)
+        elif self._raw.check([hello]):
+            self._raw.set(welcome, f"{self._raw.get(hello).decode()} {self._name}")
+
+
+_now: Launch | None = None
+_hosts: list[_Host] = []
+_ends: set[tuple[int, Callable[[], None]]] = set()
+_lock = threading.Lock()
+
+
+def alone() -> bool:
+    """Whether there is nobody to agree with: one rank, or a group that moves nothing."""
+    return dist.get_world_size() == 1 or dist.get_backend() == "fake"
+
+
+def from_launcher() -> bool:
+    """Whether torchrun keeps the store."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def current() -> Launch:
+    """That of the default group; the first call of a group waits for rank 0's."""
+    global _now
+    with _lock:
+        raw = _torch.store()
+        if _now is None or _now.raw is not raw or _now.pid != os.getpid():
+            _now = _begin(raw)
+        return _now
+
+
+def known() -> Launch | None:
+    """That of the default group, if it has begun."""
+    return _now if _now is not None and not _now.is_over else None
+
+
+def forget(launch: Launch) -> None:
+    """Its group was destroyed: the store's port may be wanted again."""
+    global _now
+    if _now is launch:
+        _now = None
+        _stop_hosts()
+
+
+def at_end(function: Callable[[], None]) -> None:
+    """Call it when this process ends, which children of multiprocessing do in a way of their own."""
+    key = (os.getpid(), function)
+    if key not in _ends:
+        _ends.add(key)
+        atexit.register(function)
+        Finalize(None, function, exitpriority=100)
+
+
+def reachable() -> bool:
+    """At the end of a process that never came to autopar: whether another rank waits for it there."""
+    if not dist.is_initialized() or alone():
+        return False
+    raw, rank = _torch.store(), dist.get_rank()
+    if rank != 0:
+        return bool(raw.check([HOSTED]))
+    return any(raw.check([f"{HELLO}/{other}"]) for other in range(1, dist.get_world_size()))
+
+
+def say_goodbye(leave: Callable[[Launch], None]) -> None:
+    """Join the launch only to say that this process ends."""
+    raw = _torch.store()
+    launch = _begin(raw, BY_S)
+    leave(launch)
+    for host in _hosts:
+        host.join(BY_S)
+
+
+def _begin(raw: Any, patience_s: float | None = None) -> Launch:
+    name = name_for(raw, dist.get_rank(), dist.get_world_size(), patience_s)
+    return Launch(raw, name)
+
+
+def fresh(raw: Any, rank: int, size: int) -> Any:
+    """The store for a default group that is to be: without addresses of an earlier attempt."""
+    return _own(raw, name_for(raw, rank, size))
+
+
+def name_for(raw: Any, rank: int, size: int, patience_s: float | None = None) -> str:
+    """A name that rank 0 draws, the same on all ranks that come to it now."""
+    if rank == 0:
+        name = uuid.uuid4().hex
+        if size > 1:
+            _hosts.append(_Host(raw, name, size))
+            _hosts[-1].start()
+            at_end(_stop_hosts)
+        return name
+    try:
+        raw.check([HOSTED])
+    except RuntimeError as error:  # a new connection would be tried for minutes
+        raise RankFailedError(
+            "The store of the ranks has ended: the process that keeps it (usually rank 0) ended before "
+            "this rank came to autopar. Call autopar.parallelize on every rank."
+        ) from error
+    connection, word = raw.clone(), uuid.uuid4().hex
+    connection.set(f"{HELLO}/{rank}", word)
+    patience = limits.timeout_s() if patience_s is None else patience_s
+    name = _welcomed(connection, f"{WELCOME}/{rank}", word, patience)
+    _own(connection, name).set(f"here/{rank}", json.dumps(Peer.here().as_dict()))
+    return name
+
+
+def _welcomed(connection: Any, key: str, word: str, patience_s: float) -> str:
+    """The name of the launch, from an answer to this very greeting."""
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < patience_s:
+        if connection.check([key]):
+            greeted, _, name = connection.get(key).decode().partition(" ")
+            if greeted == word:
+                return str(name)
+        time.sleep(min(SLOW_S, 0.001 + waited / 10))
+    raise RankFailedError(
+        f"Rank 0 did not come to autopar within {patience_s:g} s. Is autopar.parallelize called on "
+        "some ranks only? Call it on every rank. AUTOPAR_TIMEOUT_S says how long ranks wait."
+    )
+
+
+def _own(store: Any, name: str) -> Any:
+    return _torch.PrefixStore(f"autopar/{name}", store)
+
+
+def _stop_hosts() -> None:
+    while _hosts:
+        _hosts.pop().stop()
+
+
+def _is_of_now(raw: Any) -> bool:
+    try:
+        return dist.is_initialized() and _torch.store() is raw
+    except (ValueError, RuntimeError, KeyError):  # it is being destroyed
+        return False

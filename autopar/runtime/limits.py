@@ -1,0 +1,30 @@
+"""How long ranks wait for each other, as the environment says."""
+
+from __future__ import annotations
+
+import os
+
+from autopar.errors import InputError
+
+
+def timeout_s() -> float:
+    """How long a rank may keep others waiting in a collective, or before one of our calls."""
+    return _seconds("AUTOPAR_TIMEOUT_S", 600.0, least=1.0)
+
+
+def heartbeat_s() -> float:
+    """How long a rank may be stopped (SIGSTOP) before the others end; 0 switches this off."""
+    return _seconds("AUTOPAR_HEARTBEAT_S", 60.0, least=0.0)
+
+
+def _seconds(name: str, default: float, least: float) -> float:
+    said = os.environ.get(name)
+    if said is None:
+        return default
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = -1.0
+    if not least <= seconds < float(10**9):
+        raise InputError(f"{name}={said!r} is no number of seconds: set it to {least:g} or more.")
+    return seconds

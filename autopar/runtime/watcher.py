@@ -1,0 +1,271 @@
+"""Two threads on every rank look for ranks that failed, ended, or stopped.
+
+One talks with the store: the first failure, who has left, questions of ranks that wait.  The other never
+does, as a store whose host is stopped answers nothing: it looks at the processes of this machine, and at
+how long the first thread has been waiting.  Time is what this rank saw pass while it ran itself, so that
+a machine that sleeps or a rank that is stopped for a while accuses nobody.
+
+The threads are stopped before the interpreter ends.  A thread that comes back from the store into an
+interpreter that is going down is ended by Python from inside C++, and takes the process with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from autopar.runtime.launch import TABLE, Launch, forget, from_launcher
+from autopar.runtime.peers import ENDED, STOPPED, Peer
+
+KEY, LEFT, DONE = "failed", "left", "done"
+"""The first failure; by rank, the calls of one that has ended; how many need rank 0's store no more."""
+POLL_S, GRACE_S = 0.5, 3.0
+GONE_S = 1.5
+"""How long a process may be gone before the store has to know why."""
+STOP_S = 10.0
+"""How long the end of the process waits for the threads' last questions."""
+REMOTE = 5.0
+"""Nobody sees processes of other machines: one that is silent so many times longer counts as stopped."""
+SWITCH = "AUTOPAR_HEARTBEAT_S says how long this is waited for, and 0 switches it off."
+Failure = dict[str, Any]
+"""``{"rank", "message"}``."""
+
+
+class Watcher:
+    """What one rank knows of the others."""
+
+    def __init__(self, launch: Launch, limit_s: float, leave: Callable[[Launch], None]) -> None:
+        self.launch, self.left, self.failing = launch, dict[int, int](), False
+        self.found: Failure | None = None
+        self.lost = False
+        self._limit_s, self._leave = limit_s, leave
+        self._store, self._last_words = launch.connection(), launch.connection()
+        self._over = threading.Event()
+        self._peers: dict[int, Peer] = {}
+        self._waited: dict[tuple[str, int], float] = {}
+        self._talked = self._beats = self._beat_seen = 0
+        self._talking, self._talked_seen = False, -1
+        self._threads = [
+            threading.Thread(target=work, daemon=True, name=f"autopar-{name}")
+            for name, work in (("talk", self._talk), ("look", self._look))
+        ]
+
+    def start(self) -> None:
+        """Begin to look."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the threads, and wait until they have left the store."""
+        self._over.set()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(STOP_S)
+
+    def _talk(self) -> None:
+        while not self._over.wait(POLL_S):
+            if self.launch.is_over:
+                self._over.set()
+                self._leave(self.launch)
+                forget(self.launch)
+                return
+            self._talking = True
+            try:
+                found = self._news()
+            except Exception:
+                self.lost = True
+                found = self._of_lost_store()
+            self._talking = False
+            self._talked += 1
+            if found is not None:
+                self._end(found)
+            if self.lost or self.found:
+                return
+
+    def _news(self) -> Failure | None:
+        """Read and write what there is; a failure, if there is one."""
+        if self._store.check([KEY]):
+            found: Failure = json.loads(self._store.get(KEY).decode())
+            self._done()
+            return found
+        self._read_left()
+        self._answer()
+        if not self._peers and self._store.check([TABLE]):
+            told = json.loads(self._store.get(TABLE).decode())
+            self._peers = {rank: Peer(**peer) for rank, peer in enumerate(told)}
+            del self._peers[self.launch.rank]
+        return self._of_left() or self._of_silent()
+
+    def _read_left(self) -> None:
+        if self._store.add(LEFT, 0) == len(self.left):
+            return
+        for rank in set(range(self.launch.size)) - self.left.keys():
+            if self._store.check([f"{LEFT}/{rank}"]):
+                self.left[rank] = int(self._store.get(f"{LEFT}/{rank}"))
+        if 0 in self.left:
+            self._done()
+            self.lost = self.launch.dies_with_first_rank  # the store may end at any moment
+
+    def _done(self) -> None:
+        if not self._waited.get((DONE, 0)):
+            self._waited[DONE, 0] = 1.0
+            self._store.add(DONE, 1)
+
+    def _answer(self) -> None:
+        """Tell ranks that wait for this one where it is."""
+        ask = f"ask/{self.launch.rank}"
+        if self._store.check([ask]):
+            self._store.delete_key(ask)
+            calls = self.launch.calls
+            told = {"number": self._talked, "calls": calls.recent, "place": calls.place()}
+            self._store.set(f"status/{self.launch.rank}", json.dumps(told))
+
+    def _of_left(self) -> Failure | None:
+        """One that ended before calls that this rank is in; this rank's own error comes first."""
+        calls = self.launch.calls.count
+        for rank, count in self.left.items():
+            if self._lasts(("left", rank), POLL_S, count < calls, GRACE_S):
+                return failure(rank, early(rank, count, calls))
+        return None
+
+    def _of_silent(self) -> Failure | None:
+        """The next rank on another machine, if it is silent; all are the next of some other."""
+        if all(peer.is_near for peer in self._peers.values()) or not self._limit_s:
+            return None
+        rank, size = self.launch.rank, self.launch.size
+        self._beats += 1
+        self._store.set(f"beat/{rank}", str(self._beats))
+        others = [(rank + step) % size for step in range(1, size)]
+        far = [r for r in others if r not in self.left and not self._peers[r].is_near]
+        if not far or not self._store.check([f"beat/{far[0]}"]):
+            return None
+        beat = int(self._store.get(f"beat/{far[0]}"))
+        silent, self._beat_seen = beat == self._beat_seen, beat
+        if not self._lasts(("silent", far[0]), POLL_S, silent, REMOTE * self._limit_s):
+            return None
+        return failure(
+            far[0],
+            f"{self._peers[far[0]]} gave no sign of life for {REMOTE * self._limit_s:g} s: it is "
+            f"stopped, or its machine or network is down. {SWITCH}",
+        )
+
+    def _of_lost_store(self) -> Failure | None:
+        """The store has ended: with its host, which may do so when all is done."""
+        if self.launch.is_over or (self.left and not from_launcher()):
+            return None
+        if from_launcher():
+            return failure(None, "The launcher, which keeps the store of the ranks, has ended.")
+        return failure(0, f"{self._peers.get(0, 'its process')} {ENDED_SILENTLY}")
+
+    def _look(self) -> None:
+        last = time.monotonic()
+        while not self._over.wait(POLL_S):
+            now = time.monotonic()
+            passed, last = min(now - last, 2 * POLL_S), now
+            if self.lost:
+                return
+            found = self._of_peers(passed) or self._of_waiting(passed)
+            if found is not None:
+                self._end(found)
+                return
+
+    def _of_peers(self, passed: float) -> Failure | None:
+        for rank, peer in self._peers.items():
+            if not peer.is_near or rank in self.left:
+                continue
+            state = peer.state()
+            if self._lasts(("gone", rank), passed, state in ENDED, GONE_S) and not self._talking:
+                return failure(rank, f"{peer} {ENDED_SILENTLY}")
+            stopped = state == STOPPED and self._limit_s > 0
+            if self._lasts(("stopped", rank), passed, stopped, self._limit_s):
+                return failure(
+                    rank,
+                    f"{peer} has been stopped for {self._limit_s:g} s (SIGSTOP, Ctrl-Z). {SWITCH}",
+                )
+        return None
+
+    def _of_waiting(self, passed: float) -> Failure | None:
+        """The store, if it does not answer the other thread."""
+        before, self._talked_seen = self._talked_seen, self._talked
+        stuck = self._talking and before == self._talked and self._limit_s > 0
+        if not self._lasts(("store", 0), passed, stuck, self._limit_s):
+            return None
+        host = "torchrun" if from_launcher() else "usually rank 0"
+        return failure(
+            None,
+            f"The store of the ranks has not answered for {self._limit_s:g} s: the process that keeps "
+            f"it ({host}) is stopped or cannot be reached. {SWITCH}",
+        )
+
+    def _lasts(self, what: tuple[str, int], passed: float, holds: bool, limit_s: float) -> bool:
+        """Whether something has been so for long enough."""
+        if not holds:
+            self._waited.pop(what, None)
+            return False
+        self._waited[what] = self._waited.get(what, 0.0) + passed
+        return self._waited[what] > limit_s
+
+    def _end(self, found: Failure) -> None:
+        """End this process with another's failure, unless it fails by itself within a moment."""
+        if self.found is None:
+            self.found = found
+        if not self.failing:
+            publishing = threading.Thread(target=self.publish, args=(found,), daemon=True)
+            publishing.start()
+            publishing.join(GRACE_S)
+        if not self._over.wait(GRACE_S) and not self.failing:
+            say(self.found)
+            os._exit(1)
+
+    def publish(self, found: Failure) -> Failure:
+        """Write a failure if it is the first; give the first one."""
+        with suppress(Exception):  # the store died with its host
+            first = self._last_words.compare_set(KEY, "", json.dumps(found))
+            found = json.loads(first.decode())
+        return found
+
+    def cause(self, seconds: float) -> Failure | None:
+        """Why this rank has lost another, as soon as the threads know."""
+        until = time.monotonic() + seconds
+        while self.found is None and time.monotonic() < until:
+            early = [rank for rank, n in self.left.items() if n < self.launch.calls.count]
+            if early:
+                return failure(early[0], early_of(self, early[0]))
+            time.sleep(0.05)
+        return self.found
+
+
+ENDED_SILENTLY = (
+    "ended without a message: killed (kill -9, out of memory, SIGTERM), or by os._exit."
+)
+
+
+def failure(rank: int | None, message: str) -> Failure:
+    """What is written down of a failure."""
+    return {"rank": rank, "message": message}
+
+
+def early(rank: int, count: int, calls: int) -> str:
+    """What is said of a rank that ended without an error."""
+    return (
+        f"rank {rank} ended after {count} calls of its parallel models, while this rank is in call "
+        f"{calls}. Give every rank the same number of steps (as DistributedSampler and drop_last=True "
+        "do), and let each end behind the last of them."
+    )
+
+
+def early_of(watcher: Watcher, rank: int) -> str:
+    """The same, of what a watcher knows."""
+    return early(rank, watcher.left[rank], watcher.launch.calls.count)
+
+
+def say(found: Mapping[str, Any]) -> None:
+    """Print whose failure it was."""
+    whose = "" if found["rank"] is None else f"rank {found['rank']} failed first: "
+    print(f"autopar: {whose}{found['message']}", file=sys.stderr, flush=True)
