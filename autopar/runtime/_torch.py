@@ -16,10 +16,10 @@ from torch._C._distributed_c10d import Store
 from torch._C._distributed_c10d import TCPStore as TCPStore
 from torch.autograd import Variable, profiler
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.rendezvous import rendezvous as rendezvous
 from torch.distributed.tensor import DTensor, Placement, _redistribute
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import _StridedShard
-from torch.distributed.rendezvous import rendezvous as rendezvous
 from torch.nn.modules.module import _global_forward_hooks, _IncompatibleKeys
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.testing._internal.distributed.fake_pg import FakeStore
