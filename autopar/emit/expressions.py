@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 
 from autopar.emit.statement import Part, Value, Weight
@@ -13,7 +14,7 @@ Bound = Mapping[str, Value | Weight]
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=",
     "gt": ">", "ge": ">=", "bitwise_and": "&", "bitwise_or": "|", "__and__": "&", "__or__": "|",
-    "__xor__": "^", "bitwise_xor": "^", "pow": "**", "matmul": "@", "logical_and": "&",
+    "__xor__": "^", "bitwise_xor": "^", "pow": "**", "matmul": "@",
 }  # fmt: skip
 METHODS = {
     "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "expand", "flatten", "sum",
@@ -28,7 +29,7 @@ TORCH = {
     "maximum", "minimum", "full", "ones", "zeros", "triu", "tril", "relu", "einsum", "square",
     "full_like", "zeros_like", "ones_like", "softmax", "log_softmax", "batch_norm", "var_mean", "pow",
     "rsub", "outer", "isin", "empty", "scalar_tensor", "lift_fresh", "rand", "randn", "addbmm", "addmv",
-    "mv", "dot", "addr",
+    "mv", "dot", "addr", "logical_and", "logical_or", "logical_xor",
 }  # fmt: skip
 FUNCTIONAL = {
     "gelu", "linear", "layer_norm", "rms_norm", "group_norm", "conv1d", "conv2d", "conv3d", "silu",
@@ -40,17 +41,27 @@ DROPPED = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
 
 
 def expression(
-    op: str, args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...], bound: Bound
+    op: str,
+    args: tuple[Arg, ...],
+    kwargs: tuple[tuple[str, Arg], ...],
+    bound: Bound,
+    *,
+    spelled_out: bool = False,
 ) -> tuple[Part, ...]:
-    """The parts of the call; strings between values and weights."""
+    """The parts of the call; strings between values and weights.
+
+    `spelled_out`: the operator by its own name, where Python's way of writing it means something else.
+    """
     writer = _Writer(bound)
     name, overload = short(op), op.rsplit(".", 1)[-1]
     kept = tuple((key, value) for key, value in kwargs if key not in DROPPED and value is not None)
-    special = _SPECIAL.get(op)
+    special = None if spelled_out else _SPECIAL.get(op)
     if special is not None:
         return special(writer, args, kept)
+    if spelled_out:
+        return writer.call(f"torch.ops.{op.split('.')[0]}.{bare(op)}.{overload}", args, kept)
     if name in INFIX and len(args) == 2 and not kept:
-        return (*writer.arg(args[0]), f" {INFIX[name]} ", *writer.arg(args[1]))
+        return (*writer.left(args[0]), f" {INFIX[name]} ", *writer.arg(args[1]))
     if op.startswith("autopar."):
         return writer.call(name, args, kept)
     if name in METHODS and args and isinstance(args[0], Ref):
@@ -77,9 +88,14 @@ class _Writer:
         if isinstance(arg, tuple):
             inner = self._joined(self.arg(item) for item in arg)
             return ("[", *inner, "]")
-        if isinstance(arg, float) and arg in (float("inf"), float("-inf")):
+        if isinstance(arg, float) and not math.isfinite(arg):
             return (f'float("{arg}")',)
         return (repr(arg),)
+
+    def left(self, arg: Arg) -> tuple[Part, ...]:
+        """An operand in front of a sign: ``-2.0 ** x`` would be the negative of a power."""
+        negative = isinstance(arg, (int, float)) and repr(arg).startswith("-")
+        return ("(", *self.arg(arg), ")") if negative else self.arg(arg)
 
     def call(
         self, function: str, args: Iterable[Arg], kwargs: Iterable[tuple[str, Arg]] = ()
@@ -154,7 +170,25 @@ def _attention(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[
 
 
 def _dropout(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
-    return writer.call("F.dropout", args[:2], kwargs)
+    off: Kwargs = (("training", False),) if len(args) > 2 and not args[2] else ()
+    named = tuple(("training" if key == "train" else key, value) for key, value in kwargs)
+    return writer.call("F.dropout", args[:2], (*off, *named))
+
+
+def _elu(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+    """The third argument of `F.elu` is another one."""
+    name = "F.elu" if len(args) < 3 and not kwargs else "torch.ops.aten.elu.default"
+    return writer.call(name, args, kwargs)
+
+
+def _norm(name: str) -> Special:
+    """Norms without ATen's last flag, which chooses a kernel of cuDNN."""
+
+    def write(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+        named = tuple(item for item in kwargs if item[0] not in ("cudnn_enable", "cudnn_enabled"))
+        return writer.call(f"F.{name}", args[:5], named)
+
+    return write
 
 
 def _loss(name: str) -> Special:
@@ -169,7 +203,10 @@ def _loss(name: str) -> Special:
 
 
 def _to(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
-    dtype = next(a for a in (*args[1:], *dict(kwargs).values()) if isinstance(a, DType))
+    given = (*args[1:], *dict(kwargs).values())
+    dtype = next((a for a in given if isinstance(a, DType)), None)
+    if dtype is None:
+        return (*writer.arg(args[0]), ".clone()")
     return (*writer.arg(args[0]), *writer.call(".to", (dtype,)))
 
 
@@ -197,6 +234,9 @@ _SPECIAL: dict[str, Special] = {
     "aten.log_softmax.int": _softmax("log_softmax"),
     "aten.scaled_dot_product_attention.default": _attention,
     "aten.dropout.default": _dropout,
+    "aten.elu.default": _elu,
+    "aten.layer_norm.default": _norm("layer_norm"),
+    "aten.group_norm.default": _norm("group_norm"),
     "aten.mse_loss.default": _loss("mse_loss"),
     "aten.l1_loss.default": _loss("l1_loss"),
     "aten.to.dtype": _to,

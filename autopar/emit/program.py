@@ -81,7 +81,9 @@ class _Program:
             kwargs = (*kwargs, *rows, ("axis", self.plan.mesh.names[axis]))
         elif rows:
             op, kwargs = "autopar.padded_embedding", (*kwargs, *rows)
-        parts = expression(op, args, kwargs, bound)
+        parts = expression(
+            op, args, kwargs, bound, spelled_out=_indexes_by_number(node, self.graph)
+        )
         if not bound and (op == "constant" or makes_tensors(op)):
             parts = (*parts[:-1], ", device=device())")
         if is_random(node):
@@ -150,6 +152,12 @@ class _Program:
         self._bound[target] = target
         comment = describe(tensor, conversion.target, mesh)
         self.statements.append(Statement((target,), (f"{verb}(", source, text), comment, origin))
+
+
+def _indexes_by_number(node: Node, graph: Graph) -> bool:
+    """In brackets a tensor without dims is a Python number, which moves the dims of the result."""
+    indices = node.operands[1:] if node.op == "aten.index.Tensor" else ()
+    return any(not graph.tensors[name].shape for name in indices)
 
 
 def _true_rows(node: Node, graph: Graph) -> tuple[tuple[str, Arg], ...]:

@@ -176,7 +176,7 @@ class _BatchNorm(torch.autograd.Function):
         given, wide = gradient.to(mean.dtype), x.to(mean.dtype)
         # The kernel sums without laying products out: the step has no more in use than with one rank.
         _, along, total = torch.ops.aten.native_batch_norm_backward(
-            given, wide, None, None, None, mean, scale, True, 0.0, [False, True, True]
+            *_alike(given, wide), None, None, None, mean, scale, True, 0.0, [False, True, True]
         )
         of_weight = along.to(weight.dtype) if weight is not None else None
         of_bias = total.to(gradient.dtype) if ctx.needs_input_grad[2] else None
@@ -191,6 +191,14 @@ class _BatchNorm(torch.autograd.Function):
         change.addcmul_(given, _along(factor, x))
         change -= _along(factor * total, x)
         return change.to(x.dtype), of_weight, of_bias, None, None
+
+
+def _alike(given: torch.Tensor, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both laid out in one of the ways that the kernel knows; of others its sums are wrong."""
+    formats = [torch.contiguous_format]
+    formats += {4: [torch.channels_last], 5: [torch.channels_last_3d]}.get(wide.dim(), [])
+    kept = next((f for f in formats if wide.is_contiguous(memory_format=f)), formats[0])
+    return given.contiguous(memory_format=kept), wide.contiguous(memory_format=kept)
 
 
 def _but_channels(x: torch.Tensor) -> list[int]:
