@@ -31,6 +31,22 @@ LOST: dict[Any, str] = {
     torch.Tensor.numpy: "NumPy code cannot be captured. Write it with torch operations",
 }
 """torch functions whose effect no graph records, and what to do instead."""
+MASKED = (
+    "For the mean of the entries in a mask write torch.where(mask, x, 0).sum() / mask.sum(): its shape "
+    "is the same for every batch."
+)
+OTHERWISE = "Use tensor operations such as torch.where, or pass the value as a plain Python number."
+INSTEAD = {
+    "one_hot": "Give F.one_hot the number of classes: F.one_hot(x, num_classes).",
+    "repeat_interleave": "Repeat by a Python number; or build the places in the data loader and use "
+    "index_select with them as an input.",
+    "bincount": "Write F.one_hot(x, classes).sum(0) for it.",
+    "unique": "Let the data loader make the unique values, and pass them in as an input.",
+    "masked_select": MASKED,
+    "nonzero": MASKED,
+    "__getitem__": MASKED,
+}
+"""What to write for functions whose shapes or results need values."""
 SPOKEN: dict[Any, str] = {
     _torch.READ_DATA: "Tensor.data",
     _torch.WRITE_DATA: "Tensor.data",
@@ -88,8 +104,8 @@ def explained(
                 f"{name} reads the value of a tensor at {place}\n"
                 "A captured graph is the same for every batch, so Python cannot branch or "
                 "compute on "
-                "values (.item(), .tolist(), if tensor:, nonzero, boolean indexing). Use tensor "
-                "operations such as torch.where, or pass the value as a plain Python number."
+                "values (.item(), .tolist(), if tensor:, nonzero, boolean indexing). "
+                + _instead(where)
                 + (RAISES if _in_an_if(error.__traceback__) else "")
             ) from error
         shapes = ", ".join(
@@ -105,6 +121,12 @@ def _in_an_if(traceback: TracebackType | None) -> bool:
     """Whether the line that reads a value decides a branch."""
     code = _place(traceback).rpartition("\n")[2].strip()
     return code.startswith(("if ", "elif ", "assert "))
+
+
+def _instead(where: Whereabouts) -> str:
+    """What to write in the place of the function that failed."""
+    known = [INSTEAD[name] for name in where.failed if name in INSTEAD]
+    return known[-1] if known else OTHERWISE
 
 
 def _stray(model: nn.Module) -> str:

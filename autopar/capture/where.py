@@ -64,6 +64,8 @@ class Whereabouts(TorchFunctionMode):
         self._names = {id(module): name for name, module in model.named_modules()}
         self._stack = [""]
         self._last: fx.Node | None = None
+        self.failed: list[str] = []
+        """The torch functions that raised, the last one outermost."""
         self._hooks: list[Any] = []
 
     @property
@@ -98,7 +100,11 @@ class Whereabouts(TorchFunctionMode):
         truth = passed(func, args, frame)
         if truth is not None:
             return truth
-        result = func(*args, **(kwargs or {}))
+        try:
+            result = func(*args, **(kwargs or {}))
+        except Exception:
+            self.failed.append(getattr(func, "__name__", ""))
+            raise
         graph = _torch.graph_in_progress()
         if graph is not None:
             self._tag(graph, frame)

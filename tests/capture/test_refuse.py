@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from autopar.capture import capture
 from autopar.errors import CaptureError, InputError
+from tests.capture.compare import captured_equals_eager
 from tests.capture.small import Small, small
 
 
@@ -50,6 +52,26 @@ def branch(m: Small, x: torch.Tensor) -> torch.Tensor:
 
 def boolean_indexing(m: Small, x: torch.Tensor) -> torch.Tensor:
     return m.linear(x)[x.sum(1) > 0].sum()  # here
+
+
+def masked_select(m: Small, x: torch.Tensor) -> torch.Tensor:
+    return m.linear(x).masked_select(x > 0).mean()  # here
+
+
+def one_hot(m: Small, x: torch.Tensor) -> torch.Tensor:
+    return (m.linear(x) * F.one_hot(x.argmax(1))).sum()  # here
+
+
+def repeated(m: Small, x: torch.Tensor) -> torch.Tensor:
+    return torch.repeat_interleave(m.linear(x), x.argmax(1), 0).sum()  # here
+
+
+def counted(m: Small, x: torch.Tensor) -> torch.Tensor:
+    return (m.linear(x).sum() * torch.bincount(x.argmax(1))).sum()  # here
+
+
+def unique(m: Small, x: torch.Tensor) -> torch.Tensor:
+    return m.linear(x).sum() * torch.unique(x.argmax(1)).sum()  # here
 
 
 def to_list(m: Small, x: torch.Tensor) -> torch.Tensor:
@@ -130,7 +152,12 @@ REFUSED: dict[Callable[[Small, torch.Tensor], torch.Tensor], str] = {
     custom_function: "torch.library.custom_op",
     item: "same for every batch",
     branch: "torch.where",
-    boolean_indexing: "same for every batch",
+    boolean_indexing: "torch.where(mask, x, 0).sum() / mask.sum()",
+    masked_select: "torch.where(mask, x, 0).sum() / mask.sum()",
+    one_hot: "F.one_hot(x, num_classes)",
+    repeated: "index_select",
+    counted: "F.one_hot(x, classes).sum(0)",
+    unique: "pass them in as an input",
     to_list: "same for every batch",
     overlapping_views: ".clone()",
     input_in_place: "the input 'x'",
@@ -158,6 +185,20 @@ def test_refused_with_file_and_line(body: Callable[[Small, torch.Tensor], torch.
     line = next(n for n in range(first, len(source)) if source[n - 1].endswith("# here"))
     assert f"{__file__}:{line}" in str(caught.value)
     assert REFUSED[body] in str(caught.value)
+
+
+REMEDIES: dict[str, Callable[[Small, torch.Tensor], torch.Tensor]] = {
+    "mask": lambda m, x: torch.where(x > 0, m.linear(x), 0).sum() / (x > 0).sum(),
+    "one_hot": lambda m, x: (m.linear(x) * F.one_hot(x.argmax(1), 4)).sum(),
+    "repeated": lambda m, x: m.linear(x).repeat_interleave(2, 0).square().sum(),
+    "index_select": lambda m, x: m.linear(x).index_select(0, x.argmax(1)).square().sum(),
+    "bincount": lambda m, x: (m.linear(x) * F.one_hot(x.argmax(1), 4).sum(0)).sum(),
+}
+
+
+@pytest.mark.parametrize("name", REMEDIES)
+def test_remedies_are_captured(name: str) -> None:
+    captured_equals_eager(*small(REMEDIES[name]))
 
 
 def test_a_refusal_leaves_the_model_as_it_was() -> None:

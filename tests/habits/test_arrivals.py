@@ -110,6 +110,7 @@ def test_refused_before_anything_runs(name: str, monkeypatch: pytest.MonkeyPatch
         assert re.search(text, str(caught.value)), caught.value
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_remedies() -> None:
     """What the refusals advise makes a plan."""
     lazy = _with(lambda m: setattr(m, "up", nn.LazyLinear(16, dtype=torch.float64)))
