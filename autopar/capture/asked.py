@@ -216,6 +216,8 @@ class _Dear(_torch.TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if _torch.checks_values(func):
+            return False
         result = func(*args, **(kwargs or {}))
         if func in dear_kernels():
             for tensor in _torch.tree_leaves(result):

@@ -32,6 +32,8 @@ class _Alive(_torch.TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if _torch.checks_values(func):
+            return False
         in_place = _torch.sums_in_place(func, args)
         given = {_torch.storage_id(tensor) for tensor in _tensors((args, kwargs))}
         result = self._run(func, args, kwargs or {})

@@ -146,6 +146,8 @@ BETWEEN: dict[str, Callable[[Layer, torch.Tensor], torch.Tensor]] = {
     "local": lambda m, x: m.down(two(m.up(x)) * three(m.up(x).tanh() * 3)),
     "checkpoint": lambda m, x: _in_block(m, x, False),
     "reentrant": lambda m, x: _in_block(m, x, True),
+    "cov": lambda m, x: m.down(m.up(x) * torch.cov(m.up(x).flatten(0, 1).T).square().mean()),
+    "corrcoef": lambda m, x: m.down(m.up(x) * torch.corrcoef(m.up(x).flatten(0, 1).T).mean()),
     "plain": lambda m, x: m.down(m.up(x).tanh()),
 }
 
