@@ -222,14 +222,6 @@ def is_operator(target: object) -> bool:
     return isinstance(target, torch._ops.OpOverload)
 
 
-def checks_values(target: object) -> bool:
-    """Whether an operator only compares values, as `cov` does before it warns of too few samples.
-
-    Of a tensor without values the answer is False: there is nothing to warn of.
-    """
-    return target is torch.ops.aten.equal.default
-
-
 def communicates(target: object) -> bool:
     """Whether an fx target is an operator that ranks talk by."""
     return isinstance(target, torch._ops.OpOverload) and target.namespace in COMMUNICATES

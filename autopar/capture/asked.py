@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from autopar.capture import _torch
-from autopar.capture.within import Made, within
+from autopar.capture.within import Made, checks_values, within
 from autopar.capture.workspace import workspace_nbytes
 from autopar.graph import Node, Saved, Tensor, short
 from autopar.operators import bind, callable_of, dear_kernels
@@ -216,7 +216,7 @@ class _Dear(_torch.TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if _torch.checks_values(func):
+        if checks_values(func):
             return False
         result = func(*args, **(kwargs or {}))
         if func in dear_kernels():
