@@ -69,6 +69,9 @@ ENTER_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode._enter_autocast
 EXIT_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode._exit_autocast
 
 
+TRUTH: Callable[..., Any] = torch.Tensor.__bool__
+
+
 def fake_mode() -> FakeTensorMode:
     """Tensors made under it have shapes and dtypes but no storage: weights are never allocated."""
     return FakeTensorMode(allow_non_fake_inputs=True)
