@@ -64,6 +64,7 @@ HISTORY: tuple[Callable[..., Any], ...] = (
     torch.Tensor._is_view,
 )
 """What tells how autograd came to a tensor."""
+TRUTH: Callable[..., Any] = torch.Tensor.__bool__
 SET_GRAD_ENABLED: Callable[..., Any] = torch._C._set_grad_enabled
 ENTER_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode._enter_autocast
 EXIT_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode._exit_autocast
@@ -143,8 +144,7 @@ def record(
 ) -> None:
     """A node whose result is a tensor, or a list of them, that were made beside the trace."""
     node = tracer.graph.create_node("call_function", target, *arguments, name=name)
-    # Not the tensors themselves: torch gives a factory's result out as another tensor, which no node
-    # has made, while anybody else holds it.
+    # Snapshots: while somebody holds a factory's result, torch gives out another tensor for it.
     node.meta["val"] = tree_map(_snapshot, values)
     if isinstance(values, torch.Tensor):
         tracer.tensor_tracker[values] = proxy_tensor._ProxyTensor(tracer.proxy(node), None)
@@ -307,16 +307,16 @@ def known_value(tensor: object) -> torch.Tensor | None:
 def tensor_checks_passed() -> Iterator[None]:
     """Within, the checks of tensors' values that `torch` offers as functions pass."""
     module: Any = torch
-    names = ("_check_tensor_all", "_check_tensor_all_with")
-    before = {name: getattr(module, name) for name in (*names, "_assert")}
+    names = ("_check_tensor_all", "_check_tensor_all_with", "_assert")
+    before = {name: getattr(module, name) for name in names}
 
     def checked(condition: Any, message: Any) -> None:
         if not is_fake(condition) or condition.constant is not None:
             before["_assert"](condition, message)
 
-    module._assert = checked
     for name in names:
         setattr(module, name, lambda *args, **kwargs: None)
+    module._assert = checked
     try:
         yield
     finally:

@@ -19,7 +19,7 @@ from autopar.capture import _torch
 
 ASKED = frozenset(
     [
-        torch.Tensor.__bool__, torch.Tensor.item, torch.is_nonzero, torch.Tensor.is_nonzero,
+        _torch.TRUTH, torch.Tensor.item, torch.is_nonzero, torch.Tensor.is_nonzero,
         torch.equal, torch.Tensor.equal, torch.allclose, torch.Tensor.allclose,
     ]
 )  # fmt: skip

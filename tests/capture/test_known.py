@@ -85,6 +85,55 @@ def test_attention_is_causal_without_a_mask_in_large_batches() -> None:
     assert set(_masks(capture(model, batch))) == {(None, True)}
 
 
+SIZES = ((8, 64), (512, 8192), (2048, 8192), (20480, 8192))
+"""Batches and sequences on both sides of 2**22 and of 2**24 tokens."""
+
+
+@pytest.mark.parametrize("name", ["LlamaConfig", "GPT2Config"])
+def test_a_graph_depends_on_the_size_of_the_batch_in_its_sizes_alone(name: str) -> None:
+    made = [shape_of(name, batch, sequence) for batch, sequence in SIZES]
+    for size, graph in zip(SIZES, made, strict=True):
+        assert graph == made[0], f"of {size}"
+
+
+def shape_of(name: str, batch: int, sequence: int) -> list[object]:
+    """A graph without its sizes: operators, and what each reads."""
+    config = getattr(transformers, name)(**dict.fromkeys(
+        ("hidden_size", "intermediate_size", "vocab_size", "d_kv", "d_ff"), 16
+    ), num_hidden_layers=3, num_layers=3, num_attention_heads=2, num_key_value_heads=2, num_heads=2,
+        max_position_embeddings=8192, use_cache=False, pad_token_id=0, decoder_start_token_id=0,
+        sliding_window=None, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    kind = "MaskedLM" if name == "BertConfig" else "CausalLM"
+    if name == "T5Config":
+        make: type = transformers.T5ForConditionalGeneration
+    else:
+        make = getattr(transformers, f"AutoModelFor{kind}")
+    with torch.device("meta"):
+        model = make(config) if name == "T5Config" else make.from_config(config)
+        ids = torch.zeros(batch, sequence, dtype=torch.long)
+    graph = capture(model, {"input_ids": ids, "labels": ids})
+    return [(node.op, node.operands) for node in graph.nodes]
+
+
+def rows_of_positions(m: Small, x: torch.Tensor) -> torch.Tensor:
+    """What mask code does to positions: shifted, differences, sums, compared, joined, counted."""
+    position = torch.arange(x.shape[1]).unsqueeze(0).expand(x.shape[0], -1)
+    moved = torch.cat([position[:, :1] - 1, position], 1)
+    assert ((moved[:, 1:] - moved[:, :-1]) == 1).all()
+    full = torch.ones(x.shape[0], x.shape[1], dtype=torch.bool)
+    assert bool(full.all()) and not (position.cumsum(-1) < 0).any()
+    assert position.max() == x.shape[1] - 1 and position.flip(1)[0, 0] == position[0, -1]
+    return m.linear(x).sum() * (1.0 + int(full.logical_and(position >= 0).all()))
+
+
+@pytest.mark.parametrize("rows", [2, 1 << 21, 1 << 23, 1 << 27])
+def test_equal_rows_are_known_whatever_their_number(rows: int) -> None:
+    model, _ = small(rows_of_positions)
+    graph = capture(model, {"x": torch.empty(rows, 4, dtype=torch.float64, device="meta")})
+    assert [node.args[1] for node in graph.nodes if short(node.op) == "mul"] == [2.0]
+
+
 @pytest.mark.parametrize(
     "extra",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,17 @@ from autopar.capture.inputs import bind
 from autopar.capture.remembered import Forgotten, Remembered
 from autopar.errors import CaptureError
 from autopar.graph import Graph
-from tests.architectures import ARCHITECTURES
+from tests.architectures import (
+    ARCHITECTURES,
+    decoders,
+    encoder_decoders,
+    encoders,
+    experts,
+    other,
+    sizes,
+    unseen,
+    vision,
+)
 from tests.capture.small import Small, small
 
 LAYERS = 6
@@ -31,6 +42,20 @@ def nothing_remembered() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tracing, "Remembered", forgetful)
+        yield
+
+
+@contextmanager
+def fake_tensors_uncached() -> Iterator[None]:
+    """Captures in here compute the shape of each result anew."""
+
+    class Uncached(tracing.KnownValues):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cache_enabled = False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tracing, "KnownValues", Uncached)
         yield
 
 
@@ -73,6 +98,42 @@ def test_every_architecture_has_the_same_graph(name: str) -> None:
 
     mine = captured()
     with nothing_remembered():
+        assert mine == captured()
+
+
+@pytest.fixture(scope="module")
+def deep() -> Iterator[None]:
+    """All architectures with three layers: what repeats once may still be right by chance."""
+    families = (decoders, encoder_decoders, encoders, experts, other, unseen, vision)
+    before = sizes.LAYERS
+
+    def built_with(layers: int) -> None:
+        sizes.LAYERS = layers
+        for family in families:
+            importlib.reload(family)
+
+    built_with(3)
+    yield
+    built_with(before)
+
+
+@contextmanager
+def no_shortcut() -> Iterator[None]:
+    """Nothing remembered by us, nor by torch's fake tensors."""
+    with nothing_remembered(), fake_tensors_uncached():
+        yield
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+def test_three_layers_have_the_same_graph_without_any_shortcut(name: str, deep: None) -> None:
+    model, batch, loss = ARCHITECTURES[name]()
+
+    def captured() -> Graph | str:
+        return graph_or_error(lambda: capture(model, batch, loss=loss))
+
+    mine = captured()
+    with no_shortcut():
         assert mine == captured()
 
 
@@ -136,10 +197,39 @@ def numbered(m: Small, x: torch.Tensor) -> torch.Tensor:
     return m.linear(x) * m.calls + 1.0 * bool(m.calls)
 
 
+def zeros_in_front(m: Small, x: torch.Tensor) -> torch.Tensor:
+    y = m.linear(x)
+    return x + torch.cat([torch.zeros_like(y[:, :1]), y], 1)[:, :-1]
+
+
+def made_like(m: Small, x: torch.Tensor) -> torch.Tensor:
+    y = m.linear(x)
+    made = [torch.ones_like(y), torch.full_like(y, 0.5), torch.empty_like(y).fill_(2.0),
+            y.new_zeros(8, 4), y.new_ones(8, 4), y.new_full((8, 4), 3.0), y.new_empty(8, 4).zero_(),
+            y.new_tensor([[1.0, 2.0, 3.0, 4.0]]), torch.zeros_like(y, dtype=torch.float64),
+            torch.zeros_like(y, requires_grad=False), torch.ones_like(y.detach())]  # fmt: skip
+    return y + sum(one.mul(2) for one in made) + torch.cat([*made[:2], y])[16:]
+
+
+def made_of_sizes(m: Small, x: torch.Tensor) -> torch.Tensor:
+    y = m.linear(x)
+    numbers = torch.arange(4, dtype=y.dtype) + torch.linspace(0, 1, 4, dtype=y.dtype)
+    mask = torch.ones(4, 4, dtype=torch.bool).tril()
+    return (y * numbers).masked_fill(~mask.repeat(2, 1), 0.0) + torch.eye(4, dtype=y.dtype)[:1]
+
+
+def random_like(m: Small, x: torch.Tensor) -> torch.Tensor:
+    y = m.linear(x)
+    return y + torch.randn_like(y) + torch.rand_like(y[:, :1]) + torch.bernoulli(y.sigmoid())
+
+
 @pytest.mark.parametrize(
     "layer",
-    [in_place, in_a_view, part_by_part, listed, the_same, under_no_grad, autocast, numbered],
-)
+    [
+        in_place, in_a_view, part_by_part, listed, the_same, under_no_grad, autocast, numbered,
+        zeros_in_front, made_like, made_of_sizes, random_like,
+    ],
+)  # fmt: skip
 def test_layers_of_every_kind_have_the_same_graph(layer: Any) -> None:
     mine = capture(*layers(layer))
     with nothing_remembered():
