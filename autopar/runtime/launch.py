@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.util import Finalize
@@ -35,10 +36,16 @@ BY_S = 2.0
 
 
 class Launch:
-    """One default group: its store, under a name of its own."""
+    """One default group: its store, under a name of its own.
+
+    A group that is destroyed and made again finds its old addresses if its store is kept: it is not.
+    """
 
     def __init__(self, raw: Any, name: str) -> None:
-        self.raw, self.name = raw, name
+        self.raw, self.name = weakref.ref(raw), name
+        self.dies_with_first_rank = _is_served(raw) and not from_launcher()
+        """Whether rank 0 keeps the store, not a launcher or a file."""
+        self._served = raw.clone()
         self.rank, self.size, self.pid = dist.get_rank(), dist.get_world_size(), os.getpid()
         self.store = self.connection()
         self.calls = Calls()
@@ -48,7 +55,7 @@ class Launch:
 
     def connection(self) -> Any:
         """The store for one more thread: who waits in a connection keeps all others of it waiting."""
-        return _own(self.raw.clone(), self.name)
+        return _own(self._served.clone(), self.name)
 
     def meeting(self) -> int:
         """The number of the next meeting of all ranks."""
@@ -58,15 +65,7 @@ class Launch:
     @property
     def is_over(self) -> bool:
         """Whether the group was destroyed, or this is a fork."""
-        return self.pid != os.getpid() or not _is_of_now(self.raw)
-
-    @property
-    def dies_with_first_rank(self) -> bool:
-        """Whether rank 0 keeps the store, not a launcher or a file."""
-        store = self.raw
-        while isinstance(store, _torch.PrefixStore):
-            store = store.underlying_store
-        return isinstance(store, _torch.TCPStore) and not from_launcher()
+        return self.pid != os.getpid() or not _is_of_now(self.raw())
 
 
 class _Host:
@@ -134,7 +133,7 @@ def current() -> Launch:
     global _now
     with _lock:
         raw = _torch.store()
-        if _now is None or _now.raw is not raw or _now.pid != os.getpid():
+        if _now is None or _now.raw() is not raw or _now.pid != os.getpid():
             _now = _begin(raw)
         return _now
 
@@ -227,6 +226,13 @@ def _welcomed(connection: Any, key: str, word: str, patience_s: float) -> str:
         f"Rank 0 did not come to autopar within {patience_s:g} s. Is autopar.parallelize called on "
         "some ranks only? Call it on every rank. AUTOPAR_TIMEOUT_S says how long ranks wait."
     )
+
+
+def _is_served(store: Any) -> bool:
+    """Whether some process keeps it."""
+    while isinstance(store, _torch.PrefixStore):
+        store = store.underlying_store
+    return isinstance(store, _torch.TCPStore)
 
 
 def _own(store: Any, name: str) -> Any:

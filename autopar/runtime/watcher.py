@@ -161,7 +161,11 @@ class Watcher:
             return None
         if from_launcher():
             return failure(None, "The launcher, which keeps the store of the ranks, has ended.")
-        return failure(0, f"{self._peers.get(0, 'its process')} {ENDED_SILENTLY}")
+        host = self._peers.get(0)
+        time.sleep(POLL_S)  # the kernel may be at work on its end
+        if host is None or not host.is_near or host.state() not in ENDED:
+            return None  # it destroyed its group, and the store with it
+        return failure(0, f"{host} {ENDED_SILENTLY}")
 
     def _look(self) -> None:
         last = time.monotonic()
