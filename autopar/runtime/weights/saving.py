@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
+from autopar.runtime.checkpoints.disk import synchronise, write
 from autopar.runtime.weights.files import INDEX
 
 FORMAT = {"format": "pt"}
@@ -50,6 +52,7 @@ def _write(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     if _is_first():
         unfinished = file.with_name(f".{file.name}.unfinished")
         save_file(held, unfinished, metadata=FORMAT)
+        synchronise(unfinished)
         os.replace(unfinished, file)
 
 
@@ -62,7 +65,11 @@ def _write_index(
         total = sum(map(_nbytes, tensors.values()))
         where = {name: file.name for file, names in groups.items() for name in names}
         text = json.dumps({"metadata": {"total_size": total}, "weight_map": where}, indent=2)
-        index.write_text(text)
+        for folder in (path, path.absolute().parent):
+            synchronise(folder)
+        unfinished = path / f".{INDEX}.{secrets.token_hex(4)}"
+        write(unfinished, text.encode())
+        os.replace(unfinished, index)
     else:
         index.unlink(missing_ok=True)
     for file in path.glob("model*.safetensors"):
@@ -73,7 +80,9 @@ def _write_index(
 def _file_names(count: int) -> list[str]:
     if count == 1:
         return ["model.safetensors"]
-    return [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
+    # Names of this save alone: until the index names them, the files of the save before stay whole.
+    mark = secrets.token_hex(4)
+    return [f"model-{i + 1:05d}-of-{count:05d}-{mark}.safetensors" for i in range(count)]
 
 
 def _in_files(tensors: Mapping[str, torch.Tensor], most: float) -> Iterator[list[str]]:
