@@ -1,0 +1,222 @@
+"""Every expression that emission writes, run beside the operator it stands for.
+
+The calls are the examples of all rules and some of Python's own traps; each is tried in many dtypes,
+layouts of operands and layouts of gradients.  What the operator refuses, the expression refuses.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from autopar.emit import expressions
+from autopar.emit.expressions import FUNCTIONAL, INFIX, METHODS, TORCH, expression
+from autopar.emit.statement import Value, Weight
+from autopar.graph import Arg, DType, Graph, Node, is_random, short
+from autopar.operators import bind, callable_of
+from autopar.placement import Sharding
+from tests.rules.building import Example, build, ids, mask, n, t
+from tests.rules.building import call as _call
+from tests.rules.examples import EXAMPLES
+from tests.rules.values import draw
+
+TRAPS = (
+    _call("pow.Scalar", -2.0, t(6, 9), note="negative base"),
+    _call("pow.Scalar", -2, ids(6, 9), note="negative integer base"),
+    _call("dropout", t(6, 9), 0.5, False, note="evaluation"),
+    _call("elu", t(6, 9), 1.5, 1.25, 0.5, note="scaled"),
+    _call("elu", t(6, 9), 1.5, note="alpha"),
+    _call("layer_norm", t(6, 9), [9], t(9), t(9), 1e-5, False, note="no cuDNN"),
+    _call("group_norm", t(6, 9), 3, t(9), t(9), 1e-5, False, note="no cuDNN"),
+    _call("full", [3, 2], float("nan"), note="nan"),
+    _call("full", [3, 2], float("-inf"), note="inf"),
+    _call("full", [3, 2], -0.0, note="negative zero"),
+    _call("full", [3, 2], 2**62, note="huge"),
+    _call("masked_fill.Scalar", t(6, 9), mask(6, 9), float("nan"), note="nan"),
+    _call("clamp", t(6, 9), None, 0.5, note="above"),
+    _call("clamp", t(6, 9), -0.5, note="below"),
+    _call("logical_and", ids(6, 9), ids(6, 9), note="integers"),
+    _call("logical_and", n(6, 9), n(9), note="floats"),
+    _call("logical_xor", ids(6, 9), ids(9), note="integers"),
+    _call("logical_or", n(6, 9), mask(9), note="mixed"),
+    _call("sub.Tensor", t(6, 9), t(9), alpha=2, note="alpha"),
+    _call("rsub.Scalar", t(6, 9), 2.0, 3, note="alpha"),
+    _call("slice.Tensor", t(6, 9), 1, -4, -1, note="from behind"),
+    _call("slice.Tensor", t(6, 9), 0, 4, 2, note="empty"),
+    _call("slice.Tensor", t(6, 9), -1, None, None, 2, note="steps"),
+    _call("index.Tensor", t(6, 9, 12), [None, ids(4)], note="behind a colon"),
+    _call("index.Tensor", t(6, 9, 12), [ids(4), None, ids(4)], note="around a colon"),
+    _call("sum.dim_IntList", t(6, 9), [], note="of no dims"),
+    _call("logsumexp", t(6, 9), [0], True, note="kept"),
+    _call("cumsum", t(6, 9), -1, note="last"),
+    _call("softmax.int", t(6, 9), 0, DType("float64"), note="dtype"),
+    _call("_to_copy", t(6, 9), note="as it is"),
+)
+CALLS = (*EXAMPLES, *TRAPS)
+DTYPES = (
+    "bool", "uint8", "int8", "int16", "int32", "int64",
+    "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+LAYOUTS = ("contiguous", "transposed", "sliced", "expanded", "channels_last")
+
+
+def _known(example: Example) -> bool:
+    """Whether the expression is one of Python's or torch's, not the operator's own name."""
+    name = short(example.op)
+    full = example.op if example.op.count(".") > 1 else f"{example.op}.default"
+    return (
+        name in {*INFIX, *METHODS, *TORCH, *FUNCTIONAL} or full in expressions._SPECIAL
+    ) and not example.op.startswith("autopar.")
+
+
+EMITTED = tuple(example for example in CALLS if _known(example))
+
+
+def _written(node: Node, spelled_out: bool = False) -> str:
+    """The text; operands are names."""
+    bound: dict[str, Value | Weight] = {x: Value(x, Sharding(())) for x in node.operands}
+    parts = expression(node.op, node.args, node.kwargs, bound, spelled_out=spelled_out)
+    return "".join(part if isinstance(part, str) else part.tensor for part in parts)  # type: ignore[union-attr]
+
+
+def _laid(value: torch.Tensor, layout: str) -> torch.Tensor:
+    """The same values, lying otherwise in memory."""
+    if layout == "transposed" and value.dim() > 1:
+        return value.transpose(0, -1).contiguous().transpose(0, -1)
+    if layout == "sliced" and value.dim():
+        return torch.stack([value, value], -1).flatten(-2)[..., ::2]
+    if layout == "expanded" and value.dim() and value.shape[0]:
+        return value[:1].expand_as(value)
+    if layout == "channels_last" and value.dim() == 4:
+        return value.contiguous(memory_format=torch.channels_last)
+    return value
+
+
+def _drawn(graph: Graph, node: Node, dtype: str | None, layout: str) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    tensors = tuple(graph.tensors[name] for name in node.operands)
+    values = draw(node, tensors, generator)
+    found = {}
+    for name, value in zip(node.operands, values, strict=True):
+        wanted = dtype if dtype and graph.tensors[name].dtype == "float64" else None
+        value = (value * 3).to(getattr(torch, wanted)) if wanted else value
+        found[name] = _laid(value, layout)
+    return found
+
+
+def _outcome(run: Any, values: dict[str, torch.Tensor], layout: str) -> Any:
+    """Results and gradients, or the kind of error."""
+    leaves = {
+        name: value.detach().requires_grad_(value.is_floating_point() or value.is_complex())
+        for name, value in values.items()
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        try:
+            made = run(leaves)
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+            return "refused"
+        outputs = list(made) if isinstance(made, (tuple, list)) else [made]
+        roots = [y for y in outputs if y.requires_grad]
+        trained = [x for x in leaves.values() if x.requires_grad]
+        gradients: tuple[Any, ...] = ()
+        if roots and trained:
+            generator = torch.Generator().manual_seed(1)
+            fed = [
+                _laid(torch.randn(y.shape, generator=generator, dtype=y.dtype), layout)
+                for y in roots
+            ]
+            try:
+                gradients = torch.autograd.grad(roots, trained, fed, allow_unused=True)
+            except (RuntimeError, NotImplementedError):
+                gradients = ("refused",)
+        return [*outputs, *gradients]
+
+
+def _differences(
+    graph: Graph, node: Node, text: str, dtype: str | None, layout: str
+) -> Iterator[str]:
+    values = _drawn(graph, node, dtype, layout)
+
+    def operator(leaves: dict[str, torch.Tensor]) -> Any:
+        kwargs = {key: bind(value, leaves) for key, value in node.kwargs}
+        return callable_of(node.op)(*(bind(arg, leaves) for arg in node.args), **kwargs)
+
+    def emitted(leaves: dict[str, torch.Tensor]) -> Any:
+        return eval(text, {"torch": torch, "F": F, **leaves})
+
+    want, got = _outcome(operator, values, layout), _outcome(emitted, values, layout)
+    where = f"{text} of {dtype or 'float64'}, {layout}"
+    if isinstance(want, str) or isinstance(got, str) or len(want) != len(got):
+        if want is not got and want != got:
+            yield f"{where}: {got} instead of {want}"
+        return
+    for a, b in zip(got, want, strict=True):
+        if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+            if a is not b and a != b:
+                yield f"{where}: {a} instead of {b}"
+        elif (a.dtype, a.shape) != (b.dtype, b.shape):
+            yield f"{where}: {a.dtype}{list(a.shape)} instead of {b.dtype}{list(b.shape)}"
+        elif not bool(((a == b) | ((a != a) & (b != b))).all()):
+            yield f"{where}: other values"
+
+
+def _all_differences(
+    example: Example, dtypes: tuple[str | None, ...], layouts: tuple[str, ...] = LAYOUTS
+) -> list[str]:
+    graph, node = build(example)
+    text = _written(node)
+    return [
+        line
+        for dtype in dtypes
+        for layout in layouts
+        for line in _differences(graph, node, text, dtype, layout)
+    ]
+
+
+FIXED = tuple(e for e in EMITTED if not is_random(build(e)[1]) or e.note == "evaluation")
+"""Random numbers are compared on real processes."""
+
+
+@pytest.mark.parametrize("example", FIXED, ids=lambda e: e.name)
+def test_is_the_operator(example: Example) -> None:
+    """In all dtypes in one layout, and in all layouts in one dtype."""
+    assert not _all_differences(example, DTYPES, ("transposed",))
+    assert not _all_differences(example, ("float64",))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("example", FIXED, ids=lambda e: e.name)
+def test_is_the_operator_in_all_dtypes_and_layouts(example: Example) -> None:
+    assert not _all_differences(example, DTYPES)
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "wrong"),
+    [("INFIX", "sub", "+"), ("INFIX", "logical_and", "&"), ("INFIX", "ge", ">")],
+)
+def test_a_wrong_mapping_is_seen(table: str, name: str, wrong: str) -> None:
+    with mock.patch.dict(getattr(expressions, table), {name: wrong}):
+        examples = [e for e in CALLS if short(e.op) == name]
+        assert any(_all_differences(e, ("int64", "float64"), LAYOUTS[:1]) for e in examples)
+
+
+def test_a_number_as_index_moves_no_dims() -> None:
+    """``x[i, :, j]`` with a tensor `i` of no dims is another shape in Python than in ATen."""
+    graph, node = build(_call("index.Tensor", t(6, 9, 12), [ids(), None, ids(4)]))
+    assert list(_differences(graph, node, _written(node), None, "contiguous"))
+    assert not list(_differences(graph, node, _written(node, True), None, "contiguous"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0, 2**62, True], ids=str)
+def test_constants(value: Arg) -> None:
+    parts = expression("constant", ((value, value),), (), {})
+    made = eval("".join(map(str, parts)), {"torch": torch})
+    assert made.numpy().tobytes() == torch.tensor([value, value]).numpy().tobytes()
