@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import PrefixStore as PrefixStore
 from torch._C._distributed_c10d import Store
 from torch._C._distributed_c10d import TCPStore as TCPStore
 from torch.autograd import Variable, profiler
+from torch.autograd.graph import get_gradient_edge
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.rendezvous import rendezvous as rendezvous
 from torch.distributed.tensor import DTensor, Placement, _redistribute
@@ -35,6 +36,46 @@ if TYPE_CHECKING:
 def after_backward(callback: Callable[[], None]) -> None:
     """Call `callback` when the backward that is running now has ended."""
     Variable._execution_engine.queue_callback(callback)
+
+
+def backward_number() -> int:
+    """The number of the backward that runs now in this thread; -1: none does."""
+    return int(torch._C._current_graph_task_id())
+
+
+def is_reached(tensor: torch.Tensor) -> bool:
+    """Within a backward: whether it comes to this tensor's gradient."""
+    node = get_gradient_edge(tensor).node
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError as error:  # a leaf, whose gradient autograd.grad was asked for
+        if "leaf node" not in str(error):
+            raise
+        return True
+
+
+def has_gradient_hooks(parameter: torch.Tensor) -> bool:
+    """Whether anybody is called with this parameter's gradients."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
+def hooked(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient as the parameter's hooks leave it."""
+    for hook in tuple((parameter._backward_hooks or {}).values()):
+        changed = hook(gradient)
+        gradient = gradient if changed is None else changed
+    return gradient
+
+
+def accumulated(parameter: torch.Tensor) -> None:
+    """Call what is called when the parameter has its gradient."""
+    for hook in tuple((parameter._post_accumulate_grad_hooks or {}).values()):
+        hook(parameter)
+
+
+def collectives_begun(group: dist.ProcessGroup) -> int:
+    """How many collectives of a group this rank has begun."""
+    return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
 
 
 def strided_shard(dim: int, blocks: int) -> Placement:

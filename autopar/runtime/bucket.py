@@ -59,7 +59,9 @@ class Bucket:
         if self._is_empty():
             self._renew()
         slot, place = self.slots[number], self._places[number]
-        gradient, before = slot.leaf.grad, slot.synchronised() if slot.rests_in_step else None
+        gradient = slot.leaf.grad
+        slot.touch(keeps=not slot.rests_in_step and not slot.pending)
+        before = slot.synchronised() if slot.rests_in_step else None
         if gradient is None and before is not None:
             gradient = torch.zeros_like(slot.leaf, dtype=self.dtype)
         if gradient is None:
@@ -85,6 +87,13 @@ class Bucket:
         self._work: dist.Work | None = None
         while self._left and self._work is None:
             self._advance()
+
+    def abandon(self, is_launched: bool) -> None:
+        """The backward that filled it failed: what it started must end before there is another."""
+        if is_launched and self._work is not None:
+            self._work.wait()
+        self._buffer, self._places = None, ()
+        self.reset()
 
     def finish(self) -> None:
         """Wait, do the hops that are left, and give every slot its gradient."""

@@ -147,6 +147,13 @@ def has_left(here: Launch, rank: int) -> bool:
     return bool(here.store.check([f"{LEFT}/{rank}"]))
 
 
+def report(message: str) -> None:
+    """Say to the other ranks that this one failed, whether or not its error is caught here."""
+    watcher = _watch.watcher
+    if watcher is not None and not watcher.launch.is_over:
+        watcher.publish(failure(watcher.launch.rank, message))
+
+
 def watch() -> None:
     """Report this process' failure to the other ranks, and end when one of them fails."""
     if dist.get_world_size() > 1 and not launch.alone():

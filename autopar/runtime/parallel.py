@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
@@ -19,10 +21,12 @@ from autopar.request.batch import Batch
 from autopar.runtime import _torch, agreement, context, regather
 from autopar.runtime.beside import beside
 from autopar.runtime.clip import clip_grad_norm_
+from autopar.runtime.failures import agree_on_failure
 from autopar.runtime.held import Held, refuse_without_gradients
 from autopar.runtime.late import in_time, late_loss
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
+from autopar.runtime.only import arriving, refuse_other_gradients
 from autopar.runtime.outputs import class_named, rebuild
 from autopar.runtime.program import Program
 from autopar.runtime.programs import Compiles, Programs, in_parts
@@ -30,6 +34,7 @@ from autopar.runtime.random import Seeds
 from autopar.runtime.reducer import Reducer
 from autopar.runtime.shards import placements
 from autopar.runtime.state import buffers, register, slots, targets
+from autopar.runtime.updates import refuse_steps_by
 from autopar.runtime.weights.fill import fill
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.match import Dialect
@@ -80,10 +85,21 @@ class Parallel(Held):
             weights=weights, init=init, device_mesh=device_mesh, seed=int(seed[0]),
         )  # fmt: skip
         self._leaves = Leaves(self._slots, self.axes, self._tree)
+        sums = beside(self.axes, device_mesh, program.plan)
         self._reducer = Reducer(
-            self._in_order(program.graph), beside(self.axes, device_mesh, program.plan),
-            self._leaves.step_ended, program.plan.buckets,
+            self._in_order(program.graph), sums, self._leaves.step_ended, program.plan.buckets,
+            self._recover,
         )  # fmt: skip
+        world = dist.distributed_c10d.GroupMember.WORLD
+        self._groups = ({} if world is None else {"the world": world}) | {
+            f"{what} over {axis.name}": axis.group
+            for what, axes in (("activations", self.axes), ("gradients", sums))
+            for axis in axes.by_name.values()
+        }
+        self._forward_failed = False
+        self._trained = {s.name: s.parameter.requires_grad for s in self._slots}
+        for slot in self._slots:
+            refuse_steps_by(slot.parameter, self._before_update)
 
     def _register(self, model: nn.Module, graph: Graph) -> None:
         persistent = set(model.state_dict())
@@ -135,12 +151,39 @@ class Parallel(Held):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The loss, equal on all ranks; with `outputs=`, the user's output object."""
+        self._recover()
         agreement.begin("a training step" if torch.is_grad_enabled() else "an evaluation")
-        batch = Batch.of(args, kwargs)
-        self._agree(batch)
-        program = self._programs.for_batch(args, kwargs, self.training)
-        with self._programs.expected.explained(batch):
-            return self._run(program, batch)
+        with self._whole_or_not():
+            batch = Batch.of(args, kwargs)
+            self._agree(batch)
+            program = self._programs.for_batch(args, kwargs, self.training)
+            with self._programs.expected.explained(batch):
+                return self._run(program, batch)
+
+    @contextmanager
+    def _whole_or_not(self) -> Iterator[None]:
+        """A forward that fails leaves nothing behind, and is remembered until ranks have agreed."""
+        drawn = self.seeds.state
+        try:
+            yield
+        except BaseException:
+            self._forward_failed, self.seeds.state = True, drawn
+            self._leaves.step_ended()
+            raise
+
+    def _recover(self) -> None:
+        """What failed before on this rank must have failed on all; then it is forgotten."""
+        if self._forward_failed or self._reducer.has_failed:
+            state = hashlib.sha256(self.seeds.state.numpy().tobytes()).hexdigest()[:12]
+            agree_on_failure(self._groups, f"random numbers {state}")
+            self._reducer.abandon()
+            self._leaves.step_ended()
+            self._forward_failed = False
+
+    def _before_update(self) -> None:
+        """An optimizer steps: not on what a failed backward left."""
+        self._recover()
+        self._reducer.refuse_lost()
 
     def train_step(
         self, *, microbatches: int = 1, scaler: torch.amp.GradScaler | None = None, **batch: Any
@@ -200,6 +243,9 @@ class Parallel(Held):
     def _run(self, program: Program, batch: Batch) -> Any:
         inputs = [self._input(program, batch, key) for key in program.inputs]
         training = torch.is_grad_enabled()
+        if training:
+            refuse_other_gradients(batch.tensors, self._slots, self._trained)
+            self._reducer.refuse_lost()
         if self._leaves.refresh(keep=training):
             self._reducer.rewatch()
         if training:
@@ -212,8 +258,19 @@ class Parallel(Held):
             self.seeds.forward() if program.is_random else nullcontext(),
         ):
             results = program.run(self._tree, self._leaves.by_name, inputs)
+        if training:
+            self._watch(program, results)
         self._update_buffers(program, results)
         return self._result(program, results)
+
+    def _watch(self, program: Program, results: Mapping[str, torch.Tensor]) -> None:
+        """See every backward begin that comes through a result."""
+        given = {program.graph.loss or "", *dict(program.graph.outputs).values()}
+        leaves = [slot.leaf for slot in self._slots if slot.leaf.requires_grad]
+        for name in given & results.keys():
+            result = results[name]
+            if result.requires_grad and not result.is_leaf:
+                result.register_hook(arriving(result, leaves, self._reducer.begin))
 
     def _agree(self, batch: Batch) -> None:
         """At the first step, ranks that should have the same batch must have it."""
@@ -289,6 +346,7 @@ class Parallel(Held):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, sums that were not synchronised yet included."""
+        self._recover()
         self._reducer.zero_grad()
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
@@ -296,6 +354,7 @@ class Parallel(Held):
 
         Returns the norm before scaling, equal on all ranks.
         """
+        self._before_update()
         return clip_grad_norm_(self._slots, self.plan.mesh, self.axes, max_norm, norm_type)
 
     def save_weights(self, path: str | Path, *, file_size: float = 5e9) -> None:

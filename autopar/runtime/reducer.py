@@ -25,9 +25,14 @@ class Reducer:
         axes: Axes,
         on_synchronised: Callable[[], None],
         shares: int,
+        on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """`shares`: gradients make so many buckets at least."""
-        self._axes, self._on_synchronised = axes, on_synchronised
+        """`shares`: gradients make so many buckets at least.
+
+        `on_failure` hears, before another one runs, of a backward that did not come to its end.
+        """
+        self._axes, self._on_synchronised, self._on_failure = axes, on_synchronised, on_failure
+        self._every = tuple(slots)
         self._slots = [slot for slot in slots if slot.parameter.requires_grad]
         travelling = [slot for slot in self._slots if slot.hops or slot.entry.exchange]
         self._alone = [slot for slot in self._slots if not (slot.hops or slot.entry.exchange)]
@@ -43,7 +48,8 @@ class Reducer:
             for number, slot in enumerate(bucket.slots)
         }
         self.synchronises = True
-        self._in_backward = False
+        self._running: int | None = None
+        """The number of the backward that is running, or that failed."""
         self._launched = 0
         self._hooks = [self._watch(slot) for slot in self._slots]
 
@@ -57,32 +63,68 @@ class Reducer:
             remove()
         self._hooks = [self._watch(slot) for slot in self._slots]
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a backward began and did not come to its end."""
+        return self._running not in (None, _torch.backward_number())
+
+    def abandon(self) -> None:
+        """Forget a backward that failed, on all ranks alike: all is as it was before."""
+        for place, bucket in enumerate(self.buckets):
+            bucket.abandon(place < self._launched)
+        for slot in self._slots:
+            slot.abandon()
+        self._running, self._launched = None, 0
+
+    def refuse_lost(self) -> None:
+        """Raise `InputError` while a gradient is there that a failed backward spoiled."""
+        for slot in self._slots:
+            slot.refuse_lost()
+
     def before_forward(self, synchronises: bool) -> None:
         """The next backward synchronises, or only adds up on this rank."""
         self.synchronises = synchronises
         for slot in self._slots:
             slot.reconcile()
 
+    def begin(self) -> None:
+        """A backward runs; it may be the first that it is heard of here."""
+        number = _torch.backward_number()
+        if self._running == number:
+            return
+        if self._running is not None:
+            self._on_failure()
+        for slot in self._slots:
+            slot.reconcile()
+        self._running, self._launched = number, 0
+        _torch.after_backward(self._finish)
+
     def zero_grad(self) -> None:
         """Drop every gradient, synchronised or not."""
-        for slot in self._slots:
+        for slot in self._every:
             slot.drop()
             slot.parameter.grad = None
 
     def _arrived(self, slot: Slot) -> None:
-        if not self._in_backward:
-            self._in_backward = True
-            self._launched = 0
-            _torch.after_backward(self._finish)
+        self.begin()
         if not self.synchronises:
+            slot.touch(keeps=not slot.pending)
             return
         if id(slot) not in self._where:
-            self._settle_alone(slot)
+            if slot.leaf.grad is not None:  # autograd comes here with nothing, too
+                self._arrived_alone(slot)
         else:
             bucket, number = self._where[id(slot)]
             bucket.put(number)
             if not bucket.waiting:
                 self._launch_full()
+
+    def _arrived_alone(self, slot: Slot) -> None:
+        """It waits for the end where nothing is added to it: until then the backward may fail."""
+        if slot.synchronised() is None:
+            slot.touch(keeps=not slot.pending)
+        else:
+            self._settle_alone(slot)
 
     def _launch_full(self) -> None:
         while self._launched < len(self.buckets) and not self.buckets[self._launched].waiting:
@@ -90,11 +132,16 @@ class Reducer:
             self._launched += 1
 
     def _finish(self) -> None:
-        self._in_backward = False
-        if not self.synchronises:
+        if self.synchronises:
+            self._synchronise()
+        else:
             for slot in self._slots:
                 self._show(slot)
-            return
+        for slot in self._slots:
+            slot.untouch()
+        self._running = None
+
+    def _synchronise(self) -> None:
         for bucket in self.buckets[self._launched :]:
             for number in sorted(bucket.waiting):
                 bucket.put(number)
@@ -109,6 +156,7 @@ class Reducer:
     def _settle_alone(self, slot: Slot) -> None:
         """Nothing is summed: it is added at once, so that no two of a model's gradients are there."""
         assert slot.leaf.grad is not None
+        slot.touch(keeps=False)
         slot.settle(slot.entry.cut(slot.leaf.grad.to(slot.local.dtype)))
 
     def _show(self, slot: Slot) -> None:

@@ -172,22 +172,26 @@ class _Gather(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         ctx.where, ctx.sources, ctx.target, ctx.reduce = where, sources, target, reduce
         ctx.shapes = [tensor.shape for tensor in tensors]
+        ctx.set_materialize_grads(False)
         return tuple(gather_again(tensors, where, sources))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        # A weight that took no part has no gradient, and gets none; no rank sends zeros for it.
         where: Axis = ctx.where
-        places = zip(gradients, ctx.sources, ctx.shapes, strict=True)
+        every = list(zip(gradients, ctx.sources, ctx.shapes, strict=True))
+        places = [(g, source, shape) for g, source, shape in every if g is not None]
+        shapes = [shape for _, _, shape in places]
         apart = [_apart(gradient, source, shape, where) for gradient, source, shape in places]
         if ctx.target is R:
-            mine = _summed(apart, ctx.shapes, where, ctx.reduce or apart[0].dtype)
+            mine = _summed(apart, shapes, where, ctx.reduce or apart[0].dtype)
         else:
             # Copies: a view would keep the whole gradient in use as long as its part.
             whole = torch.contiguous_format
             mine = [piece[where.rank].clone(memory_format=whole) for piece in apart]
-        pairs = zip(mine, ctx.shapes, strict=True)
+        pairs = zip(mine, shapes, strict=True)
         parts = (piece.reshape(shape).to(apart[0].dtype) for piece, shape in pairs)
-        return None, None, None, None, *parts
+        return None, None, None, None, *(None if g is None else next(parts) for g in gradients)
 
 
 def _summed(
@@ -221,16 +225,18 @@ class _Replicate(torch.autograd.Function):
         ctx: Any, where: Axis, reduce: torch.dtype | None, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.where, ctx.reduce = where, reduce
+        ctx.set_materialize_grads(False)
         return tuple(tensor.view_as(tensor) for tensor in tensors)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        dtype = gradients[0].dtype
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).to(ctx.reduce or dtype)
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        there = [gradient for gradient in gradients if gradient is not None]
+        dtype = there[0].dtype
+        flat = torch.cat([gradient.reshape(-1) for gradient in there]).to(ctx.reduce or dtype)
         dist.all_reduce(flat, group=ctx.where.group)
-        parts = flat.to(dtype).split([gradient.numel() for gradient in gradients])
-        shaped = (part.view(g.shape) for part, g in zip(parts, gradients, strict=True))
-        return None, None, *shaped
+        parts = flat.to(dtype).split([gradient.numel() for gradient in there])
+        shaped = iter([part.view(g.shape) for part, g in zip(parts, there, strict=True)])
+        return None, None, *(None if g is None else next(shaped) for g in gradients)
 
 
 def _apart(gradient: torch.Tensor, source: S, shape: torch.Size, where: Axis) -> torch.Tensor:

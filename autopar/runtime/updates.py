@@ -7,10 +7,10 @@ the DTensors over them; they are put back as soon as it is done, so that nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod
 
 import torch
 from torch import nn, optim
@@ -19,6 +19,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from autopar.runtime import _torch
 
@@ -40,8 +41,17 @@ def update_locally(parameter: nn.Parameter) -> None:
         register_optimizer_step_post_hook(_after)
 
 
+def refuse_steps_by(parameter: nn.Parameter, check: Callable[[], None]) -> None:
+    """Call `check`, which may raise, before any optimizer steps on this parameter."""
+    _CHECKS[parameter] = WeakMethod(check)
+
+
 class _Hooks:
     installed = False
+
+
+_CHECKS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""By parameter: what its module has to say before a step."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +69,10 @@ _SWAPPED: WeakKeyDictionary[optim.Optimizer, list[list[_Swapped]]] = WeakKeyDict
 
 def _before(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
     _put_back(optimizer)  # a step that raised left its tensors there
+    checks = (_CHECKS.get(parameter) for parameter in _parameters(optimizer))
+    for check in {each for each in checks if each is not None}:
+        if (found := check()) is not None:
+            found()
     if _recomputes(args, kwargs) or not _is_elementwise(optimizer):
         return
     _SWAPPED[optimizer] = [

@@ -41,6 +41,8 @@ class Asynchronous(Pipelined):
         """
         refuse_without_gradients()
         built = self._stream_of(batches)
+        for batch in batches:
+            self.refuse_what_is_not_there(batch)
         self._refuse(optimizer)
         agreement.begin("train_steps")
         self._agree(batches[0])
@@ -68,10 +70,11 @@ class Asynchronous(Pipelined):
             versions=versions,
             advance=advance,
         )
-        stream.run(actions)
-        versions.end()
-        self._leaves.step_ended()
-        return self._everywhere(built, _by_batch(stream, built), (len(batches),))
+        with self.whole_or_ended():
+            stream.run(actions)
+            versions.end()
+            self._leaves.step_ended()
+            return self._everywhere(built, _by_batch(stream, built), (len(batches),))
 
     def _stream_of(self, batches: Sequence[Mapping[str, Any]]) -> Built:
         """The pipeline of so many batches of these shapes."""

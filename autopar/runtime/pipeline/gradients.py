@@ -44,6 +44,8 @@ class Gradients:
         for slot in self._slots:
             if not slot.hops and slot.leaf.grad is not None:
                 slot.settle(slot.leaf.grad.to(slot.local.dtype))
+        for slot in self._slots:
+            slot.untouch()
 
     def zero_grad(self) -> None:
         """Drop every gradient."""

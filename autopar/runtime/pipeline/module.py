@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -17,9 +18,11 @@ from autopar.request.batch import Batch
 from autopar.runtime import agreement, context
 from autopar.runtime.clip import gradients, shrink, total_norm
 from autopar.runtime.expected import Expected
+from autopar.runtime.failures import refuse_broken, report_broken
 from autopar.runtime.held import Held, refuse_without_gradients
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
+from autopar.runtime.only import refuse_other_gradients
 from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.copies import copies
 from autopar.runtime.pipeline.gradients import Gradients, last_stages
@@ -30,6 +33,7 @@ from autopar.runtime.pipeline.step import Step
 from autopar.runtime.programs import in_parts
 from autopar.runtime.random import Seeds
 from autopar.runtime.state import register
+from autopar.runtime.updates import refuse_steps_by
 from autopar.runtime.weights.fill import fill
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.match import Dialect
@@ -97,6 +101,10 @@ class Pipelined(Held):
             weights=weights, init=init, device_mesh=self.device_mesh, seed=seed,
         )  # fmt: skip
         self._leaves = Leaves(self._slots, self.axes, self._tree)
+        self._trained = {slot.name: slot.parameter.requires_grad for slot in self._slots}
+        self._broken = ""
+        for slot in self._slots:
+            refuse_steps_by(slot.parameter, self._before_update)
         last = last_stages(built.order, built.parameters)
         shares = max((each.plan.buckets for each in built.programs.values()), default=1)
         self._gradients = Gradients(self._slots, last, self.axes, shares)
@@ -163,18 +171,35 @@ class Pipelined(Held):
     ) -> torch.Tensor:
         """`train_step`, the actions being interpreted by `engine`."""
         refuse_without_gradients()
+        self.refuse_what_is_not_there(batch)
         agreement.begin("a training step")
         self._agree(batch)
         built = self._for_batch(batch, training=True)
-        for copy in self._copies:
-            copy.begin()
-        step = self._step(built, batch, self._scale(scaler))
-        engine(built, step)
-        self._gradients.finish()
-        for copy in self._copies:
-            copy.add_up()
-        self._leaves.step_ended()
-        return self._everywhere(built, step.loss)
+        with self.whole_or_ended():
+            for copy in self._copies:
+                copy.begin()
+            step = self._step(built, batch, self._scale(scaler))
+            engine(built, step)
+            self._gradients.finish()
+            for copy in self._copies:
+                copy.add_up()
+            self._leaves.step_ended()
+            return self._everywhere(built, step.loss)
+
+    def refuse_what_is_not_there(self, batch: Mapping[str, Any]) -> None:
+        """Raise `InputError` where a step would not give the gradients that are asked for."""
+        refuse_broken(self._broken)
+        refuse_other_gradients(Batch.of((), batch).tensors, self._slots, self._trained)
+
+    @contextmanager
+    def whole_or_ended(self) -> Iterator[None]:
+        """What fails inside has left transfers under way: this pipeline takes no further step."""
+        try:
+            yield
+        except BaseException as error:
+            self._broken = f"{type(error).__name__}: {error}"
+            report_broken(self._broken)
+            raise
 
     def forward(self, *args: Any, **batch: Any) -> torch.Tensor:
         """The loss, equal on all ranks, without gradients: for evaluation."""
@@ -186,15 +211,20 @@ class Pipelined(Held):
                 f"backward cannot wait for loss.backward(). Call parallel.{self.TRAINS_BY}, which "
                 "does both; or parallel.eval() first; or pass stages=1 to autopar.parallelize."
             )
+        refuse_broken(self._broken)
         agreement.begin("an evaluation")
         self._agree(batch)
         built = self._for_batch(batch, training=self.training)
         kinds = ("F", "SEND_F", "RECV_F")
         actions = [a for a in built.plan.schedule.workers[built.worker] if a.kind in kinds]
-        with torch.no_grad():
+        with self.whole_or_ended(), torch.no_grad():
             step = self._step(built, batch, None)
             step.run(actions)
-        return self._everywhere(built, step.loss)
+            return self._everywhere(built, step.loss)
+
+    def _before_update(self) -> None:
+        """An optimizer steps: not on what a failed step left."""
+        refuse_broken(self._broken)
 
     def _step(self, built: Built, batch: Mapping[str, Any], scale: torch.Tensor | None) -> Step:
         self._leaves.refresh(keep=torch.is_grad_enabled())

@@ -1,0 +1,80 @@
+"""Gradients that a step does not give: of its inputs, of gradients, of changed sets of parameters.
+
+Each is refused where it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from autopar.errors import InputError
+from autopar.runtime import _torch
+from autopar.runtime.slots import Slot
+
+LISTED = 4
+"""Names that a message spells out."""
+
+
+def refuse_other_gradients(
+    inputs: Mapping[str, torch.Tensor], slots: Sequence[Slot], trained: Mapping[str, bool]
+) -> None:
+    """Raise `InputError` before a forward that could not give the gradients that it seems to."""
+    asking = [key for key, tensor in inputs.items() if tensor.requires_grad]
+    if asking:
+        raise InputError(
+            f"The input {_listed(asking)} requires a gradient, and a parallel step gives those of its "
+            "parameters alone. Pass it detached (x.detach()), or make what it comes from a part of the "
+            "model: a soft prompt as an nn.Parameter, another module as a submodule."
+        )
+    refuse_changed(slots, trained)
+    hooked = [slot.name for slot in slots if _torch.has_gradient_hooks(slot.parameter)]
+    if hooked:
+        raise InputError(
+            f"{_listed(hooked)} has hooks on its gradient, which is not there before all ranks' parts "
+            "are summed. Remove them, and do what they do behind loss.backward(), on p.grad."
+        )
+
+
+def refuse_changed(slots: Sequence[Slot], trained: Mapping[str, bool]) -> None:
+    """Raise `InputError` where `requires_grad` is no longer what the step was planned for."""
+    changed = [s.name for s in slots if s.parameter.requires_grad != trained[s.name]]
+    if changed:
+        now = "requires" if not trained[changed[0]] else "no longer requires"
+        raise InputError(
+            f"{_listed(changed)} {now} gradients, which the step was not planned for. Call "
+            "requires_grad_() before autopar.parallelize; in the midst of training, load "
+            "parallel.full_state_dict() into the model, change it there, and parallelize it again."
+        )
+
+
+def arriving(
+    result: torch.Tensor, leaves: Sequence[torch.Tensor], begin: Callable[[], None]
+) -> Callable[[torch.Tensor], torch.Tensor | None]:
+    """What a result's gradient meets first, in every backward through it."""
+    node = result.grad_fn
+
+    def met(gradient: torch.Tensor) -> torch.Tensor | None:
+        if torch.is_grad_enabled():
+            raise InputError(
+                "create_graph=True asks for gradients of gradients, which a parallel step does not have "
+                "outside its model. Compute what needs them inside the model's forward or its loss."
+            )
+        assert node is not None
+        if not any(map(_torch.is_reached, leaves)):
+            raise InputError(
+                "torch.autograd.grad(loss, ...) and loss.backward(inputs=...) do not reach the "
+                "parameters of a parallel step, whose gradients are summed over ranks behind a whole "
+                "backward. Call loss.backward(), and read p.grad."
+            )
+        begin()
+        return gradient.full_tensor() if isinstance(gradient, DTensor) else None
+
+    return met
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(map(repr, names[:LISTED])) + more
