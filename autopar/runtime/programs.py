@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from autopar.errors import InputError
-from autopar.request.batch import Batch, mapped
+from autopar.request.batch import Batch, leaves_of, mapped, top
 from autopar.runtime.expected import Expected
 from autopar.runtime.program import Program
 
@@ -126,19 +126,18 @@ class Programs:
             shape = (value.shape[0] * self.data_replicas, *value.shape[1:])
             return value.new_empty(shape, device="meta")
 
-        places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
-        wholes = {key: mapped(value, key, whole) for key, value in places.items()}
-        return tuple(wholes[str(i)] for i in range(len(args))), {k: wholes[k] for k in kwargs}
+        made = {key: mapped(value, top(key), whole) for key, value in kwargs.items()}
+        return tuple(mapped(value, str(i), whole) for i, value in enumerate(args)), made
 
 
 def samples_in(batch: Mapping[str, Any]) -> int:
     """How many samples a batch has: its first dim."""
-    tensors = [v for v in batch.values() if isinstance(v, torch.Tensor) and v.dim()]
+    tensors = [v for _, v in leaves_of(dict(batch), "") if isinstance(v, torch.Tensor) and v.dim()]
     if not tensors or not tensors[0].shape[0]:
         raise InputError(
             "The batch is empty, or has no tensor with a first dim: there are no parts."
         )
-    return tensors[0].shape[0]
+    return int(tensors[0].shape[0])
 
 
 def in_parts(batch: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
@@ -152,10 +151,11 @@ def in_parts(batch: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
         )
     step = size // count
 
-    def piece(value: Any, start: int) -> Any:
-        is_part = isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size
-        return value[start : start + step] if is_part else value
+    def piece(start: int) -> dict[str, Any]:
+        def part(value: Any, _: str) -> Any:
+            is_part = isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size
+            return value[start : start + step] if is_part else value
 
-    return [
-        {key: piece(value, start) for key, value in batch.items()} for start in range(0, size, step)
-    ]
+        return {key: mapped(value, top(key), part) for key, value in batch.items()}
+
+    return [piece(start) for start in range(0, size, step)]
