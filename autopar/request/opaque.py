@@ -116,7 +116,7 @@ class _Walk:
     def _reduced(self, value: Any, place: str) -> Iterator[tuple[str, Any, str]]:
         """Of an object without attributes, what would be pickled."""
         plain = "__reduce_ex__" not in _defined(value)
-        if plain and _is_of_python(type(value)):
+        if plain and "__reduce__" not in _defined(value) and _is_of_python(type(value)):
             return
         try:
             made = value.__reduce_ex__(2)
@@ -138,8 +138,8 @@ class _Walk:
         what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
         return InputError(
             f"{self._key!r} is a {self._kind}, which holds a tensor ({place}: {what}) and is no "
-            "container that autopar can open, so its tensors would stay those of the first batch. Pass its "
-            f"tensors by name, as a dict or a dataclass; or register how {self._kind} is taken apart: "
+            "container that autopar can open, so its tensors would stay those of the first batch. Pass "
+            f"its tensors by name, as a dict or a dataclass; or register how to open {self._kind}: "
             f"torch.utils._pytree.register_pytree_node({self._kind}, lambda b: ([b.x], None), "
             f"lambda tensors, _: {self._kind}(*tensors))."
         )
