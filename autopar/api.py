@@ -81,6 +81,7 @@ def parallelize(
     microbatches: int | None = None,
     cuts: Sequence[str] = (),
     asynchronous: bool = False,
+    allow_undivided: bool = False,
 ) -> Parallel | Pipelined:
     """The model as a distributed training step; call it on every rank, under ``torchrun``.
 
@@ -123,6 +124,7 @@ def parallelize(
     - `asynchronous`: permits schedules that update weights while microbatches are in flight, so that
       gradients are those of older weights; it is an `Asynchronous` then, which trains by
       ``train_steps(batches, optimizer)``.
+    - `allow_undivided`: permits a preset, constraint or local input that divides nothing.
 
     Raises `InputError` and its kinds for what does not fit, `CaptureError` for a model that cannot
     be captured as it is, `InfeasibleError` where nothing meets the constraints.
@@ -131,7 +133,7 @@ def parallelize(
     options = Options.of(
         loss=loss, optimizer=optimizer, precision=precision, memory_limit=memory_limit,
         preset=preset, constraints=constraints, input=input, outputs=outputs, recompute=recompute,
-        database=database,
+        database=database, allow_undivided=allow_undivided,
     )  # fmt: skip
     if stages == 1 and len(meshes := meshes_of(mesh, options)) > 1:
         mesh = _agreed_view(model, meshes, example_inputs, hardware, options)

@@ -19,7 +19,7 @@ MODES: tuple[Recompute, ...] = get_args(Recompute)
 FEWEST = 8
 """Statements of a block that is worth a class of its own."""
 
-_CONTAINER = re.compile(r"(?P<prefix>.*?)\.(?P<index>\d+)(?:\.|$)")
+_CONTAINER = re.compile(r"(?P<prefix>.*?)\.(?P<index>0|[1-9][0-9]*)(?:\.|$)")
 _DEAR = frozenset(
     [
         "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d",

@@ -13,7 +13,7 @@ import autopar
 
 ROOT = Path(__file__).parent.parent
 LAYERS = (
-    ("buckets", "garbage", "nearby", "watch", "wording"),
+    ("buckets", "garbage", "identifiers", "nearby", "watch", "wording"),
     ("errors",),
     ("mesh", "cache", "processes", "reading"),
     ("schedules",),

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from autopar.errors import InputError
-from autopar.request.batch import tensors_in
+from autopar.request.batch import Batch, mapped, places_of, tensors_in, top
+from autopar.request.opaque import described
 
 ExampleInputs = tuple[Any, ...] | Mapping[str, Any]
 
@@ -26,19 +27,31 @@ class Call:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Every tensor by its key: keyword or position, dotted inside containers."""
+        """Every tensor by its key; see `autopar.request.nested`."""
         found: dict[str, torch.Tensor] = {}
-        for place in (dict(enumerate(self.args)), self.kwargs, self.targets):
-            for key, value in place.items():
-                found.update(tensors_in(value, str(key)))
+        for key, value in self._places:
+            found.update(tensors_in(value, key))
         return found
+
+    @property
+    def _places(self) -> list[tuple[str, Any]]:
+        return [*places_of(self.args, self.kwargs).items(), *places_of((), self.targets).items()]
+
+    def check(self) -> None:
+        """Raise `InputError` where an object holds tensors that nobody could follow."""
+        for key, value in self._places:
+            Batch.of((), {key: value})
 
     def with_tensors(self, new: Mapping[str, torch.Tensor]) -> Call:
         """The same call on other tensors."""
+
+        def filled(value: Any, key: str) -> Any:
+            return new[key] if isinstance(value, torch.Tensor) else value
+
         return Call(
-            tuple(_filled(value, str(i), new) for i, value in enumerate(self.args)),
-            {key: _filled(value, key, new) for key, value in self.kwargs.items()},
-            {key: _filled(value, key, new) for key, value in self.targets.items()},
+            tuple(mapped(value, str(i), filled) for i, value in enumerate(self.args)),
+            {key: mapped(value, top(key), filled) for key, value in self.kwargs.items()},
+            {key: mapped(value, top(key), filled) for key, value in self.targets.items()},
         )
 
 
@@ -58,7 +71,7 @@ def bind(model: nn.Module, inputs: ExampleInputs, loss: Callable[..., Any] | Non
                 "arguments or a "
                 "tuple of positional ones."
             )
-        return Call(tuple(inputs), {}, {})
+        return _checked(Call(tuple(inputs), {}, {}), _Signature(model.forward), _Signature(loss))
     forward = _Signature(model.forward)
     target = _Signature(loss, skip=1) if loss is not None else _Signature(None)
     kwargs: dict[str, Any] = {}
@@ -74,7 +87,22 @@ def bind(model: nn.Module, inputs: ExampleInputs, loss: Callable[..., Any] | Non
             )
         kwargs |= {key: value} if to_model else {}
         targets |= {key: value} if to_loss else {}
-    return Call((), kwargs, targets)
+    return _checked(Call((), kwargs, targets), forward, target)
+
+
+def _checked(call: Call, forward: _Signature, target: _Signature) -> Call:
+    """Raise `InputError` where tensors would be frozen: in objects, or as defaults."""
+    call.check()
+    given = {*call.kwargs, *call.targets, *list(forward.defaults)[: len(call.args)]}
+    for name, value in (*forward.defaults.items(), *target.defaults.items()):
+        if name not in given and tensors_in(value, name):
+            raise InputError(
+                f"The default of {name!r} holds a tensor, which would stay as it is now. Register it as "
+                f"a buffer of the model, or pass {name!r} with the batch."
+            )
+        if name not in given:
+            described(value, name)
+    return call
 
 
 class _Signature:
@@ -84,6 +112,7 @@ class _Signature:
         self.names: set[str] = set()
         self.required: set[str] = set()
         self.open = False
+        self.defaults: dict[str, Any] = {}
         if function is None:
             self.text = " (none was given)"
             return
@@ -101,17 +130,8 @@ class _Signature:
                 self.names.add(parameter.name)
                 if parameter.default is parameter.empty:
                     self.required.add(parameter.name)
+                else:
+                    self.defaults[parameter.name] = parameter.default
 
     def __str__(self) -> str:
         return self.text
-
-
-def _filled(value: Any, key: str, new: Mapping[str, torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return new[key]
-    if isinstance(value, Mapping):
-        return type(value)({k: _filled(v, f"{key}.{k}", new) for k, v in value.items()})  # type: ignore[call-arg]
-    if isinstance(value, (tuple, list)):
-        items = [_filled(v, f"{key}.{i}", new) for i, v in enumerate(value)]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value

@@ -5,12 +5,12 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
 
 from autopar.capture.passes.rewriting import rename, renamed_ends
 from autopar.graph import Graph, Node, bare, short
+from autopar.identifiers import identifier
 
 EMITTED = frozenset({
     "Module", "all_gather", "all_reduce", "all_to_all", "batch_norm", "block", "count_valid",
@@ -91,7 +91,7 @@ def _called_module(node: Node) -> str:
     last = f"{path[-2]}_{path[-1]}" if path[-1].isdigit() and len(path) > 1 else path[-1]
     if not last or short(node.op) in REGROUPING:
         return ""
-    owner = re.sub(r"\W", "_", node.origin.module)
+    owner = identifier(node.origin.module)
     applies = any(name.rpartition("_")[0] == owner for name in node.operands)
     callee = path[-2] if path[-1].isdigit() and len(path) > 1 else path[-1]
     calls = re.search(rf"(?<!\w){re.escape(callee)}(\[.*\])?\(", node.origin.code) is not None
@@ -115,16 +115,15 @@ def _last_of_line(graph: Graph) -> set[str]:
     return ends
 
 
-def class_name(name: str) -> str:
-    """What the emitted class of a model is called: the model's own name, if that can be one."""
-    made = _identifier(unicodedata.normalize("NFKC", name))
-    return f"{made}_" if made in EMITTED else made
+def class_name(text: str) -> str:
+    """What a model is called in emitted code, and so in its graph: an identifier that is free there."""
+    name = identifier(text)
+    taken = EMITTED.union(RESERVED, ["Block"])
+    return f"{name}_" if name in taken or name.startswith("__") else name
 
 
 def _identifier(text: str) -> str:
-    name = re.sub(r"\W", "_", text)
-    if not name or name[0].isdigit():
-        name = f"t_{name}".rstrip("_")
+    name = identifier(text)
     return f"{name}_" if name in RESERVED else name
 
 

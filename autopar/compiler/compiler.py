@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,15 +19,22 @@ from autopar.capture import ExampleInputs, capture
 from autopar.capture.passes.dead import drop_dead
 from autopar.capture.saved import saved
 from autopar.compiler.microbatch import part
-from autopar.errors import InputError, SourceError
+from autopar.errors import (
+    ConstraintError,
+    InfeasibleError,
+    InputError,
+    PlacementError,
+    SourceError,
+)
 from autopar.graph import Graph, Saved
 from autopar.mesh import Mesh
 from autopar.padding import padded
 from autopar.placement import Sharding
 from autopar.planning.asked import preset_constraints, storage_of
 from autopar.planning.compile import arriving, batch_form, compile_graph, frontier
+from autopar.planning.divided import check_divided, check_local
 from autopar.planning.flights import Flights
-from autopar.planning.posed import Compilation, Settings, device_memory
+from autopar.planning.posed import Compilation, Settings, batch_inputs, device_memory
 from autopar.plans.plan import Plan
 from autopar.plans.record import Padding
 from autopar.pricing.timed import times_for
@@ -35,6 +43,7 @@ from autopar.request.batch import mapped
 from autopar.request.constraint_file import from_file
 from autopar.request.constraints import Constraint, from_user
 from autopar.request.options import Options
+from autopar.rules import batch_forms
 from autopar.runtime import agreement
 from autopar.runtime.program import Program, load
 from autopar.watch import Watch, unwatched
@@ -88,15 +97,32 @@ class Compiler:
         """
         if self.options.input == "global":
             return self._compile(graph, None)
-        return self._compile(
-            graph, self._batch or batch_form(self._compile(graph, None).plan, graph)
-        )
+        form = self._batch or batch_form(self._compile(graph, None).plan, graph)
+        if form.is_split or self._first is not None:
+            return self._compile(graph, form)
+        return self._dividing(graph, form)
+
+    def _dividing(self, graph: Graph, whole: Sharding) -> Compilation:
+        """Every rank brings its own part, so the batch is divided, even where that is not fastest."""
+        made = []
+        if self.options.preset is None:
+            for form in sorted(batch_forms(self.mesh), key=lambda form: -len(form.cuts(0))):
+                with suppress(InfeasibleError, ConstraintError, PlacementError):
+                    if form.is_split and _fits(form, graph, self.mesh):
+                        made.append(self._compile(graph, form))
+        if made:
+            return min(made, key=lambda each: each.plan.objective_s)
+        if not self.options.allow_undivided:
+            check_local(whole, graph, self.mesh)
+        return self._compile(graph, whole)
 
     def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
         """Within what was asked for; where nothing was, within the device, if the best would not be."""
         settings, kept = self.settings(batch), self._saved(graph)
         flights = Flights(graph, self.mesh, self.hardware, settings, kept)
         made = compile_graph(graph, self.mesh, self.hardware, settings, kept, known=flights)
+        if self._first is None and not self.options.allow_undivided:
+            check_divided(made.plan, made.graph, settings.constraints)
         own = device_memory(self.mesh, self.hardware)
         is_free = self.options.memory_limit is None and self.options.preset is None
         if is_free and self._first is None and made.plan.estimate.memory_nbytes > own:
@@ -191,6 +217,11 @@ class Compiler:
         parted = part(self.graph(whole), self.graph(microbatch), pieces)
         counts = None if parted.counts is None else self.program_of(parted.counts)
         return counts, self.program_of(parted.microbatch)
+
+
+def _fits(form: Sharding, graph: Graph, mesh: Mesh) -> bool:
+    """Whether the batch can arrive so."""
+    return not any(form.fault(n.outputs[0].shape, mesh) for n in batch_inputs(graph))
 
 
 def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:

@@ -12,7 +12,7 @@ from autopar.cache import keep
 from autopar.capture.saved import saved
 from autopar.compiler.compiler import Compiler
 from autopar.compiler.microbatch import part
-from autopar.errors import InputError
+from autopar.errors import ConstraintError, InputError
 from autopar.graph import Graph
 from autopar.planning.compile import compile_graph
 from autopar.planning.posed import Settings
@@ -64,7 +64,16 @@ class PipelineCompiler:
 
     def _compiled(self, graph: Graph) -> Staged:
         """As was asked for, with the predicted step."""
-        return compile_forced(graph, self._mesh, self._hardware, self._settings, self._wanted)
+        settings, allowed = self._settings, self._compiler.options.allow_undivided
+        made = compile_forced(graph, self._mesh, self._hardware, settings, self._wanted)
+        idle = [each for each in made.plan.stages if each.plan.idle]
+        if settings.preset and idle and not allowed:
+            raise ConstraintError(
+                f"The preset {settings.preset!r} is not what stage {idle[0].stage} does: "
+                f"{idle[0].plan.idle}. Pass a batch whose microbatches divide, another shape of the "
+                f"stages' meshes, or {argument('allow_undivided', True)}."
+            )
+        return made
 
     def pipeline_for(self, batch: Mapping[str, Any], training: bool) -> Built:
         """The pipeline of a batch, on every rank: rank 0 decides."""

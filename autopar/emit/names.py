@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import keyword
 import re
+from collections.abc import Iterable
 
 from autopar.emit.statement import Statement, Value
+from autopar.identifiers import WORDS, identifier
 from autopar.placement import P, R, S
 
 RUNTIME_NAMES = (
@@ -17,17 +18,17 @@ RUNTIME_NAMES = (
     "vocab_parallel_embedding",
 )  # fmt: skip
 """What emitted code may import from `autopar.runtime`."""
-RESERVED = frozenset({"self", "torch", "F", "block", *RUNTIME_NAMES, *keyword.kwlist})
+RESERVED = frozenset({"range", "float", *RUNTIME_NAMES, *WORDS} - {"input"})
 
 
 class Names:
     """Gives each value a name once; forms of one tensor get a word for what was done."""
 
-    def __init__(self, strip: str = "") -> None:
+    def __init__(self, strip: str = "", taken: Iterable[str] = ()) -> None:
         self._strip = strip
         self._names: dict[Value, str] = {}
         self._tensors: dict[str, Value] = {}
-        self._used: set[str] = set(RESERVED)
+        self._used: set[str] = {*RESERVED, *taken}
 
     def __getitem__(self, value: Value) -> str:
         return self._names[value]
@@ -39,19 +40,23 @@ class Names:
         """Name a value; the first form of a tensor takes the tensor's name."""
         if value in self._names:
             return self._names[value]
-        base = name or self._base(value)
+        chosen = self.free(name or self._base(value))
+        self._tensors.setdefault(value.tensor, value)
+        self._names[value] = chosen
+        return chosen
+
+    def free(self, base: str) -> str:
+        """A name that nothing has yet, and has from now on."""
         chosen, count = base, 1
         while chosen in self._used:
             count += 1
             chosen = f"{base}_{count}"
         self._used.add(chosen)
-        self._tensors.setdefault(value.tensor, value)
-        self._names[value] = chosen
         return chosen
 
     def _base(self, value: Value) -> str:
         stem = re.sub(self._strip, "", value.tensor) if self._strip else value.tensor
-        stem = stem if stem.isidentifier() else f"t_{stem}"
+        stem = identifier(stem)
         first = self._tensors.get(value.tensor)
         return stem if first is None else f"{stem}_{_word(first, value)}"
 

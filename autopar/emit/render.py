@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from autopar.emit.fold import Block, Item, Loop, fold
-from autopar.emit.names import RUNTIME_NAMES, Names
+from autopar.emit.names import RESERVED, RUNTIME_NAMES, Names
 from autopar.emit.program import Localize, program, result_forms
 from autopar.emit.statement import Statement, Value, Weight
 from autopar.emit.text import comment, docstring, literal
 from autopar.graph import Graph, Saved
+from autopar.identifiers import identifier, is_attribute
 from autopar.plans.plan import Plan
 
 WIDTH = 88
@@ -72,11 +74,12 @@ def _padding(plan: Plan) -> list[str]:
 
 
 def _imports(text: str) -> list[str]:
-    used = [name for name in RUNTIME_NAMES if re.search(rf"\b{name}\b", _code(text))]
+    read = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    used = [name for name in RUNTIME_NAMES if name in read]
     lines = []
-    if re.search(r"\btorch\.", _code(text)):
+    if "torch" in read:
         lines.append("import torch")
-    if re.search(r"\bF\.", _code(text)):
+    if "F" in read:
         lines.append("import torch.nn.functional as F")
     if lines:
         lines.append("")
@@ -93,14 +96,10 @@ def _imports(text: str) -> list[str]:
     ]
 
 
-def _code(text: str) -> str:
-    return "\n".join(line.split("  # ")[0] for line in text.splitlines() if line.strip()[:1] != "#")
-
-
 def _classes(items: tuple[Item, ...], model: str) -> dict[str, tuple[str, Block]]:
     """One class name per distinct block body; none is the model's own."""
     found: dict[str, tuple[str, Block]] = {}
-    taken = {model}
+    taken = {model, *RESERVED}
     for loop in (item for item in items if isinstance(item, Loop)):
         block = loop.blocks[0]
         if block.key in found:
@@ -118,7 +117,7 @@ def _classes(items: tuple[Item, ...], model: str) -> dict[str, tuple[str, Block]
 def _class_name(prefix: str) -> str:
     last = prefix.rsplit(".", 1)[-1]
     word = "".join(part.title() for part in last.split("_") if part)
-    if len(word) < 3 or not word.isidentifier():
+    if len(word) < 3 or not word.isidentifier() or identifier(word) != word:
         return "Block"
     return word.removesuffix("s") if word.endswith("s") and not word.endswith("ss") else word
 
@@ -132,7 +131,7 @@ def _class(name: str, block: Block, items: tuple[Item, ...]) -> list[str]:
     home = block.path
     names = Names(strip=_strip(block))
     inputs = [
-        names.define(v) if isinstance(v, Value) else _argument(v, i)
+        names.define(v) if isinstance(v, Value) else names.free(_argument(v, i))
         for i, v in enumerate(block.inputs)
     ]
     weights = {v: inputs[i] for i, v in enumerate(block.inputs) if isinstance(v, Weight)}
@@ -159,7 +158,7 @@ def _strip(block: Block) -> str:
 
 
 def _argument(weight: Weight, place: int) -> str:
-    return f"{re.sub(r'[^0-9A-Za-z]', '_', weight.path)}_{place}"
+    return f"{identifier(re.sub(r'[^0-9A-Za-z]', '_', weight.path))}_{place}"
 
 
 def _span(blocks: tuple[Block, ...]) -> str:
@@ -210,7 +209,15 @@ def _text(part: str | Value | Weight, names: Names, weights: dict[Weight, str], 
 
 def _member(path: str) -> str:
     """``self.transformer.h[0].ln_1.weight`` for ``transformer.h.0.ln_1.weight``; ``self[0].weight``."""
-    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", f"self.{path}")
+    parts = path.split(".")
+    return "".join(["self", *map(_part, parts)])
+
+
+def _part(name: str) -> str:
+    """A child by attribute where Python can write its name, else as an item."""
+    if name.isascii() and name.isdigit() and str(int(name)) == name:
+        return f"[{name}]"
+    return f".{name}" if is_attribute(name) else f"[{literal(name)}]"
 
 
 def _model(
@@ -220,7 +227,7 @@ def _model(
     classes: dict[str, str],
     results: tuple[Value | Weight, ...],
 ) -> list[str]:
-    names = Names()
+    names = Names(taken=[graph.name, *classes.values()])
     inputs = [
         names.define(Value(n.outputs[0].name, plan.choice[n.name].outputs[0]), _key_name(n.target))
         for n in graph.arguments
@@ -244,7 +251,7 @@ def _model(
 
 
 def _key_name(target: str) -> str:
-    return target if target.isidentifier() else f"input_{target}"
+    return identifier(target if target.isidentifier() else f"input_{target}")
 
 
 def _loop(loop: Loop, class_name: str, names: Names) -> list[str]:

@@ -24,7 +24,7 @@ from autopar.placement import P, R, S, Sharding
 from autopar.plans.changes import Difference, Outline, Outlined, difference, outline, outline_of
 from autopar.plans.estimate import Estimate, Flow, Parts
 from autopar.plans.html import Shown
-from autopar.plans.record import Asked, Padded, Padding, Search, Share, View
+from autopar.plans.record import Asked, Padded, Padding, Search, Share, View, idle
 from autopar.plans.schema import check_schema
 from autopar.plans.sound import check_sound
 from autopar.plans.texts import MeshText, ShardingText
@@ -315,6 +315,11 @@ class Plan(Shown):
         fault = conversion.step.fault(self.mesh, tensor.differentiable)
         if fault:
             raise PlanError(f"{conversion.tensor} cannot be converted: {fault} ({conversion}).")
+
+    @property
+    def idle(self) -> str:
+        """``axis x (4 devices) splits no work``, of the axes of which that is so."""
+        return idle(self.shares, self.mesh)
 
     @property
     def sources(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autopar.blocks import Recompute
+from autopar.mesh import Mesh
 from autopar.pads import Pad
 from autopar.plans.texts import ShardingText
 from autopar.request.constraints import Constraint
@@ -68,6 +69,17 @@ class Share:
     flops: float
     stored: float
     used: float
+
+
+def idle(shares: tuple[Share, ...], mesh: Mesh) -> str:
+    """``axis x (4 devices) splits no work``, of the axes of which that is so."""
+    found = [
+        f"{axis.name} ({axis.size} devices)"
+        for share, axis in zip(shares, mesh, strict=False)
+        if axis.size > 1 and not share.flops
+    ]
+    words = ("axis", "splits") if len(found) == 1 else ("axes", "split")
+    return f"{words[0]} {', '.join(found)} {words[1]} no work" if found else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-
-def leaves_of(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """(dotted key, leaf) inside nested mappings and sequences."""
-    if isinstance(value, Mapping):
-        items: list[tuple[Any, Any]] = list(value.items())
-    elif isinstance(value, (tuple, list)):
-        items = list(enumerate(value))
-    else:
-        yield key, value
-        return
-    for part, item in items:
-        yield from leaves_of(item, f"{key}.{part}")
+from autopar.request.nested import leaves_of, mapped, top
+from autopar.request.opaque import described, shapes_of
 
 
 def tensors_in(value: Any, key: str) -> dict[str, torch.Tensor]:
-    """Tensors inside nested mappings and sequences, by dotted key."""
+    """Tensors inside nested containers, by key."""
     return {name: leaf for name, leaf in leaves_of(value, key) if isinstance(leaf, torch.Tensor)}
 
 
-def mapped(value: Any, key: str, change: Callable[[Any, str], Any]) -> Any:
-    """The same nesting with every leaf changed, given its dotted key."""
-    if isinstance(value, Mapping):
-        return {k: mapped(v, f"{key}.{k}", change) for k, v in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [mapped(v, f"{key}.{i}", change) for i, v in enumerate(value)]
-    return change(value, key)
+def places_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call has by position and by name, under the keys of these places."""
+    return {**{str(i): v for i, v in enumerate(args)}, **{top(k): v for k, v in kwargs.items()}}
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One call's tensors by key (keyword or position, dotted inside containers), and its constants."""
+    """One call's tensors by key (see `autopar.request.nested`), and its constants."""
 
     tensors: Mapping[str, torch.Tensor]
     constants: tuple[tuple[str, str], ...]
@@ -47,10 +33,13 @@ class Batch:
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
         """Read a call."""
-        places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+        places = places_of(args, kwargs)
         leaves = [leaf for key, value in places.items() for leaf in leaves_of(value, key)]
         tensors = {key: leaf for key, leaf in leaves if isinstance(leaf, torch.Tensor)}
-        constants = ((k, repr(leaf)) for k, leaf in leaves if not isinstance(leaf, torch.Tensor))
+        constants = [(k, described(v, k)) for k, v in leaves if not isinstance(v, torch.Tensor)]
+        for key, value in places.items():
+            if not isinstance(value, torch.Tensor):
+                constants += list(shapes_of(value, key))
         return cls(tensors, tuple(sorted(constants)))
 
     @property
@@ -83,3 +72,6 @@ def as_call(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     if isinstance(inputs, Mapping):
         return (), inputs
     return tuple(inputs), {}
+
+
+__all__ = ["Batch", "as_call", "leaves_of", "mapped", "places_of", "tensors_in", "top"]

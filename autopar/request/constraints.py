@@ -82,7 +82,7 @@ class Constraint:
 
     def matches(self, name: str) -> bool:
         """Whether this constraint speaks of the tensor or parameter called `name`."""
-        return fnmatchcase(name, self.pattern)
+        return name == self.pattern or fnmatchcase(name, self.pattern)
 
     @property
     def of_batch(self) -> bool:

@@ -82,6 +82,8 @@ class Options:
     recompute: Recompute | None = None
     database: Path | None = None
     """Measured times of operators, from `autopar profile`."""
+    allow_undivided: bool = False
+    """Whether a preset, a constraint or local input may divide nothing."""
 
     @classmethod
     def of(
@@ -97,6 +99,7 @@ class Options:
         outputs: Sequence[str] = (),
         recompute: str | None = None,
         database: str | Path | None = None,
+        allow_undivided: bool = False,
     ) -> Options:
         """Read what a user passed."""
         if input not in ("global", "local"):
@@ -120,6 +123,7 @@ class Options:
             tuple(outputs),
             recompute,
             None if database is None else Path(database),
+            allow_undivided,
         )
 
     def __str__(self) -> str:
@@ -127,7 +131,8 @@ class Options:
         return (
             f"optimizer={self.optimizer} precision={self.precision} memory={self.memory_limit} "
             f"preset={self.preset} constraints={self.constraints} input={self.input} "
-            f"outputs={self.outputs} recompute={self.recompute}"
+            f"outputs={self.outputs} recompute={self.recompute} "
+            f"allow_undivided={self.allow_undivided}"
         )
 
 

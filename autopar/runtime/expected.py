@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 
 from autopar.errors import CaptureError, InputError
-from autopar.request.batch import Batch, tensors_in
+from autopar.request.batch import Batch, places_of, tensors_in
+from autopar.request.nested import below, items_of
 
 LISTED = 8
 """Differences that a message spells out."""
@@ -28,9 +29,13 @@ class Expected:
 
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Refuse data that is no tensor where the example had one: it would be taken for constants."""
-        places = _places(args, kwargs)
+        found = {
+            name: value
+            for place, given in places_of(args, kwargs).items()
+            for name, value in _all_in(given, place)
+        }
         for key, tensor in self.example.tensors.items():
-            value = _at(places, key)
+            value = found.get(key)
             is_data = isinstance(value, (list, tuple)) or hasattr(value, "__array__")
             if is_data and not tensors_in(value, key) and not isinstance(value, torch.Tensor):
                 raise InputError(
@@ -80,20 +85,12 @@ def _kinds(batch: Batch) -> dict[str, tuple[object, str]]:
     return {**tensors, **{key: (value, value) for key, value in batch.constants}}
 
 
-def _places(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{str(i): value for i, value in enumerate(args)}, **kwargs}
-
-
-def _at(places: Any, key: str) -> Any:
-    """What a call has under a dotted key, None if nothing."""
-    for part in key.split("."):
-        if isinstance(places, Mapping):
-            places = places.get(part)
-        elif isinstance(places, (list, tuple)) and part.isdigit() and int(part) < len(places):
-            places = places[int(part)]
-        else:
-            return None
-    return places
+def _all_in(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """(key, value) of a container and all that is inside."""
+    yield key, value
+    items = None if isinstance(value, torch.Tensor) else items_of(value)
+    for part, item in items or ():
+        yield from _all_in(item, below(key, part))
 
 
 def _form(tensor: torch.Tensor) -> str:

@@ -39,6 +39,32 @@ class Held(nn.Module):
     _dialect: Dialect
     _device: str
 
+    def get_submodule(self, target: str) -> nn.Module:
+        """A submodule by its dotted name, also where this class has an attribute of that name."""
+        here: nn.Module = self
+        for part in filter(None, target.split(".")):
+            found = here._modules.get(part)
+            if found is None:
+                raise AttributeError(f"{type(here).__name__} has no submodule {part!r} ({target}).")
+            here = found
+        return here
+
+    def get_buffer(self, target: str) -> torch.Tensor:
+        """A buffer by its dotted name, likewise."""
+        path, _, name = target.rpartition(".")
+        found = self.get_submodule(path)._buffers.get(name)
+        if found is None:
+            raise AttributeError(f"There is no buffer {target!r}.")
+        return found
+
+    def get_parameter(self, target: str) -> nn.Parameter:
+        """A parameter by its dotted name, likewise."""
+        path, _, name = target.rpartition(".")
+        found = self.get_submodule(path)._parameters.get(name)
+        if found is None:
+            raise AttributeError(f"There is no parameter {target!r}.")
+        return found
+
     def grad_scaler(self, **settings: Any) -> GradScaler:
         """A `torch.amp.GradScaler`, with its arguments, that finds overflows on all ranks together.
 

@@ -49,16 +49,17 @@ class Namespace:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        return self[name]
+
+    def __getitem__(self, key: int | str) -> Any:
+        """A child by its number, or by any name at all."""
         try:
-            return self._children[name]
+            return self._children[str(key)]
         except KeyError:
             raise SourceError(
-                f"The model has no parameter, buffer or module {self._path}{name}; there are "
+                f"The model has no parameter, buffer or module {self._path}{key}; there are "
                 f"{', '.join(self._children)}."
             ) from None
-
-    def __getitem__(self, index: int) -> Any:
-        return getattr(self, str(index))
 
 
 def path_of(module: Module) -> str:
@@ -84,8 +85,8 @@ class Module:
             raise AttributeError(name)
         return getattr(self._here, name)
 
-    def __getitem__(self, index: int) -> Any:
-        return self._here[index]
+    def __getitem__(self, key: int | str) -> Any:
+        return self._here[key]
 
     def each(self, block: type[M], prefix: str, indices: range) -> Iterator[M]:
         """One module of a class per numbered child: ``transformer.h.0``, ``transformer.h.1`` ..."""

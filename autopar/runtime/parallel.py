@@ -19,6 +19,7 @@ from autopar.graph import Graph
 from autopar.plans.plan import Plan
 from autopar.request.batch import Batch
 from autopar.runtime import _torch, agreement, context, regather
+from autopar.runtime.batch_agreement import BatchAgreement
 from autopar.runtime.beside import beside
 from autopar.runtime.clip import clip_grad_norm_
 from autopar.runtime.failures import agree_on_failure
@@ -69,7 +70,7 @@ class Parallel(Held):
             program, example, compiler, replan=replan, local_input=local_input
         )
         self._local_input = local_input
-        self._agreed = False
+        self._agreement = BatchAgreement()
         seed = agreement.from_first_rank(lambda: (str(torch.initial_seed()),))
         self.seeds = Seeds(int(seed[0]))
         self._synchronises = True
@@ -202,6 +203,7 @@ class Parallel(Held):
                 scaled(loss).backward()
             return loss.detach()
         agreement.begin("a training step")
+        self._agree(Batch.of((), batch))
         parts = in_parts(batch, microbatches)
         counts, program = self._programs.for_parts(batch, parts[0], microbatches)
         denominators = {} if counts is None else self._denominators(counts, batch)
@@ -273,10 +275,9 @@ class Parallel(Held):
                 result.register_hook(arriving(result, leaves, self._reducer.begin))
 
     def _agree(self, batch: Batch) -> None:
-        """At the first step, ranks that should have the same batch must have it."""
-        if not self._agreed and not self._local_input:
-            agreement.same("the batch of the first step", batch.digest, agreement.SAME_BATCH)
-        self._agreed = True
+        """Ranks that should have the same batch must have it, and parts of one are alike."""
+        part = self.data_rank if self._local_input else 0
+        self._agreement.check(batch, part, local=self._local_input)
 
     def _input(self, program: Program, batch: Batch, key: str) -> torch.Tensor:
         if key not in batch.tensors:
@@ -378,4 +379,7 @@ class Parallel(Held):
         }
 
     def __repr__(self) -> str:
-        return f"Parallel({self.graph.name} on mesh ({self.plan.mesh}), plan {self.plan.digest})"
+        idle = f", {self.plan.idle}" if self.plan.idle else ""
+        return (
+            f"Parallel({self.graph.name} on mesh ({self.plan.mesh}){idle}, plan {self.plan.digest})"
+        )

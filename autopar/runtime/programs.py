@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
 
 from autopar.errors import InputError
-from autopar.request.batch import Batch, mapped
+from autopar.request.batch import Batch, leaves_of, mapped, top
 from autopar.runtime.expected import Expected
 from autopar.runtime.program import Program
 
@@ -28,6 +30,51 @@ class Compiles(Protocol):
         """The programs that count a batch's denominators and that run one of its parts."""
 
 
+MOST = 64
+"""Programs of other batches that are kept, beside the first; the longest unused goes first."""
+VALUES = 5
+"""So many values of a number are heard of: each has a plan of its own."""
+
+
+class Kept(dict[Any, Any]):
+    """Programs by batch, the last used last; no more than `MOST`, and never without the first."""
+
+    def use(self, key: Any) -> Any:
+        """The program of a key, which is now the last used."""
+        self[key] = found = self.pop(key)
+        return found
+
+    def keep(self, key: Any, made: Any, first: Any) -> None:
+        """One more; those that were not used for longest go."""
+        self[key] = made
+        while len(self) > MOST:
+            del self[next(old for old, program in self.items() if program is not first)]
+
+
+class Numbers:
+    """Warns, once each, of numbers that vary from batch to batch."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, set[str]] = {}
+
+    def see(self, batch: Batch) -> None:
+        """A batch that no program serves yet."""
+        for key, text in batch.constants:
+            if not re.fullmatch(r"[-+0-9.e]+|nan|inf|-inf|True|False", text):
+                continue
+            values = self._values.setdefault(key, set())
+            if len(values) == VALUES or text in values:
+                continue
+            values.add(text)
+            if len(values) == VALUES:
+                warnings.warn(
+                    f"The number {key!r} of the batch has had {VALUES} values, and each is planned and "
+                    f"compiled anew. Pass a tensor, torch.tensor({key}): its value may change freely "
+                    "(dtype=torch.float64 where the model computes in it).",
+                    stacklevel=2,
+                )
+
+
 class Programs:
     """The programs of one model; `first` was made for the example inputs."""
 
@@ -44,8 +91,10 @@ class Programs:
         self.expected = Expected(example)
         self._compiler = compiler
         self._replan, self._local_input = replan, local_input
-        self._of_batch = {(True, example.signature): first}
-        self._of_parts: dict[object, tuple[Program | None, Program]] = {}
+        self._of_batch = Kept({(True, example.signature): first})
+        self._of_parts = Kept()
+        self._numbers = Numbers()
+        self._numbers.see(example)
         self._finish: Callable[[Program], None] = lambda _: None
 
     @property
@@ -81,11 +130,13 @@ class Programs:
                     "replan=False was asked for. Pad it, drop it (DataLoader(drop_last=True)), or "
                     "pass replan=True to autopar.parallelize."
                 )
+            self._numbers.see(batch)
             with self.expected.explained(batch):
                 made = self._compiler.for_batch(args, kwargs, training)
             self._finish(made)
-            self._of_batch[key] = made
-        return self._of_batch[key]
+            self._of_batch.keep(key, made, self.first)
+        program: Program = self._of_batch.use(key)
+        return program
 
     def for_parts(
         self, batch: Mapping[str, Any], piece: Mapping[str, Any], pieces: int
@@ -99,8 +150,9 @@ class Programs:
             with self.expected.explained(Batch.of((), batch)):
                 counts, program = self._compiler.for_microbatches(batch, piece, pieces)
             self._finish(program)
-            self._of_parts[key] = counts, program
-        return self._of_parts[key]
+            self._of_parts.keep(key, (counts, program), None)
+        made: tuple[Program | None, Program] = self._of_parts.use(key)
+        return made
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """`torch.compile` the blocks of every program, now and later."""
@@ -126,19 +178,18 @@ class Programs:
             shape = (value.shape[0] * self.data_replicas, *value.shape[1:])
             return value.new_empty(shape, device="meta")
 
-        places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
-        wholes = {key: mapped(value, key, whole) for key, value in places.items()}
-        return tuple(wholes[str(i)] for i in range(len(args))), {k: wholes[k] for k in kwargs}
+        made = {key: mapped(value, top(key), whole) for key, value in kwargs.items()}
+        return tuple(mapped(value, str(i), whole) for i, value in enumerate(args)), made
 
 
 def samples_in(batch: Mapping[str, Any]) -> int:
     """How many samples a batch has: its first dim."""
-    tensors = [v for v in batch.values() if isinstance(v, torch.Tensor) and v.dim()]
+    tensors = [v for _, v in leaves_of(dict(batch), "") if isinstance(v, torch.Tensor) and v.dim()]
     if not tensors or not tensors[0].shape[0]:
         raise InputError(
             "The batch is empty, or has no tensor with a first dim: there are no parts."
         )
-    return tensors[0].shape[0]
+    return int(tensors[0].shape[0])
 
 
 def in_parts(batch: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
@@ -152,10 +203,11 @@ def in_parts(batch: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
         )
     step = size // count
 
-    def piece(value: Any, start: int) -> Any:
-        is_part = isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size
-        return value[start : start + step] if is_part else value
+    def piece(start: int) -> dict[str, Any]:
+        def part(value: Any, _: str) -> Any:
+            is_part = isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size
+            return value[start : start + step] if is_part else value
 
-    return [
-        {key: piece(value, start) for key, value in batch.items()} for start in range(0, size, step)
-    ]
+        return {key: mapped(value, top(key), part) for key, value in batch.items()}
+
+    return [piece(start) for start in range(0, size, step)]

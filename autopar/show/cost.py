@@ -22,7 +22,7 @@ def header(plan: Plan) -> Table:
     made = Table.grid(padding=(0, 2))
     proved = proof(plan.objective_s, plan.bound_s, plan.proof)
     facts = {
-        "model": plan.model,
+        "model": f"{plan.model}  ({plan.idle})" if plan.idle else plan.model,
         "mesh": f"{plan.mesh}  ({plan.mesh.world_size} devices)",
         "compared with": _others(plan),
         "hardware": plan.hardware,

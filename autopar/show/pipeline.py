@@ -30,9 +30,11 @@ def show_pipeline(plan: PipelinePlan, graphs: Sequence[Graph] = ()) -> Renderabl
 
 def _lines(plan: PipelinePlan) -> Iterator[Text]:
     schedule = plan.schedule
+    idle = dict.fromkeys(each.plan.idle for each in plan.stages if each.plan.idle)
     yield Text(
         f"{plan.model} on {plan.hardware or 'unknown hardware'}, mesh {plan.mesh}: "
         f"{schedule.stages} stages, {schedule.name}, {plan.microbatches} microbatches"
+        + "".join(f"; in some stage {words}" for words in idle)
     )
     if schedule.asynchronous:
         kept = ", ".join(str(most_versions(actions)) for actions in schedule.workers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from autopar import presets
 from autopar.blocks import blocks
 from autopar.capture.saved import saved
 from autopar.errors import InputError
@@ -88,6 +89,7 @@ def compile_stages(
     def asked(stage: int, worker: int) -> Asked:
         part = stages.graphs[stage]
         limited = replace(settings, memory_limit=limits[stage, worker])
+        limited = _on_mesh(limited, workers[worker].mesh)
         own = _settings(limited, part, stage, worker, schedule, rests)
         return Asked(part, workers[worker].mesh, own)
 
@@ -143,6 +145,14 @@ def _refuse_ties(stages: Stages, schedule: Schedule) -> None:
 def on_full_hosts(hardware: Hardware, mesh: Mesh) -> Hardware:
     """Devices and links as stages see them: other stages work on the same hosts."""
     return hardware.filled(min(mesh.world_size, hardware.devices_per_host))
+
+
+def _on_mesh(settings: Settings, mesh: Mesh) -> Settings:
+    """A preset's axes are those of the mesh that holds the stage, not those of all devices."""
+    if not settings.preset:
+        return settings
+    own = tuple(c for c in settings.constraints if not c.optional)
+    return replace(settings, constraints=(*presets.load(settings.preset, mesh), *own))
 
 
 def _settings(

@@ -16,6 +16,7 @@ from autopar.errors import InputError
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.request.batch import Batch
 from autopar.runtime import agreement, context
+from autopar.runtime.batch_agreement import BatchAgreement
 from autopar.runtime.clip import gradients, shrink, total_norm
 from autopar.runtime.expected import Expected
 from autopar.runtime.failures import refuse_broken, report_broken
@@ -85,7 +86,7 @@ class Pipelined(Held):
         self._expected = Expected(example)
         self._of_batch = {(True, example.signature): built}
         self._links_of: dict[Built, Links] = {}
-        self._agreed = False
+        self._agreement = BatchAgreement()
         seed = int(agreement.from_first_rank(lambda: (str(torch.initial_seed()),))[0])
         self.seeds = Seeds(seed)
         self._tree = Namespace()
@@ -267,12 +268,8 @@ class Pipelined(Held):
         return self._of_batch[key]
 
     def _agree(self, batch: Mapping[str, Any]) -> None:
-        """At the first step, ranks that should have the same batch must have it."""
-        if not self._agreed:
-            agreement.same(
-                "the batch of the first step", Batch.of((), batch).digest, agreement.SAME_BATCH
-            )
-        self._agreed = True
+        """Ranks must have the same batch."""
+        self._agreement.check(Batch.of((), batch), 0, local=False)
 
     def _inputs(self, built: Built, part: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """What this rank's stages read of a microbatch."""

@@ -1,0 +1,66 @@
+"""What was asked to be divided is divided, or an error says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autopar
+from autopar.errors import ConstraintError
+
+PRESETS = ("ddp", "zero2", "fsdp", "hsdp")
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def planned(samples: int, mesh: Any, **asked: Any) -> Any:
+    batch = {"input": torch.ones(samples, 8)}
+    return autopar.plan(net(), mesh, batch, loss=lambda o: o.square().mean(), **asked)
+
+
+@pytest.mark.parametrize("given", ["global", "local"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_six_samples_on_four_ranks(preset: str, given: str) -> None:
+    with pytest.raises(ConstraintError, match=r"'x' \(4 devices\).*6 samples.*allow_undivided"):
+        planned(6, (4,), preset=preset, input=given)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_an_axis_that_divides_nothing_beside_one_that_does(preset: str) -> None:
+    with pytest.raises(ConstraintError, match=r"mesh axis '[xy]'"):
+        planned(6, (2, 4), preset=preset)
+
+
+@pytest.mark.parametrize("preset", [*PRESETS, "megatron", "fsdp_megatron"])
+def test_what_divides_is_planned_and_one_device_needs_nothing(preset: str) -> None:
+    assert not planned(8, (4,), preset=preset).idle
+    assert not planned(6, (1,), preset=preset).idle
+
+
+def test_permitted_plans_say_it_in_their_first_line() -> None:
+    plan = planned(6, (4,), preset="ddp", allow_undivided=True)
+    assert "axis x (4 devices) splits no work" in str(plan).splitlines()[0]
+
+
+def test_local_parts_are_always_divided() -> None:
+    assert planned(8, (2,), input="local").asked.batch.is_split
+    with pytest.raises(ConstraintError, match="input='local'"):
+        planned(5, (2,), input="local")
+    with pytest.raises(ConstraintError, match="input='local'"):
+        planned(8, (2,), input="local", preset="megatron")
+
+
+def test_constraints_that_split_nothing() -> None:
+    with pytest.raises(ConstraintError, match="splits nothing"):
+        planned(8, (4,), constraints={"stored:4.bias": {"x": "S, else I"}})
+
+
+def test_presets_are_read_on_the_meshes_of_stages() -> None:
+    plan = planned(8, (8,), stages=[(2, 2), (2, 2)], preset="megatron", microbatches=2)
+    for stage in plan.stages:
+        assert all(share.flops for share in stage.plan.shares)
