@@ -11,7 +11,7 @@ from autopar.runtime.variants import sync_batch_norm
 from tests.rules.collectives import run_on_all
 
 LAYOUTS = ("contiguous", "reversed", "rotated", "channels_last", "expanded")
-SHAPES = ((8, 6), (8, 6, 5), (8, 6, 4, 5), (8, 6, 3, 4, 5))
+SHAPES = ((8, 6), (8, 6, 5), (8, 6, 8, 1), (8, 6, 4, 5), (8, 6, 3, 4, 5))
 
 
 def _laid(x: torch.Tensor, layout: str) -> torch.Tensor:
