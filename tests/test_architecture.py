@@ -42,8 +42,10 @@ LAYERS = (
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 CONVENIENCE = {("plans", "explained")}
 """Methods that lead to a reader of the value that has them; it is imported when they are called."""
-NAMES_ONLY = {"torch.utils.checkpoint._NoopSaveInputs", "torch.Tensor.__matmul__"}
-"""Private names that are compared with, never imported."""
+NAMES_ONLY = {
+    "torch.utils.checkpoint._NoopSaveInputs", "torch.Tensor.__matmul__", "torch.utils._pytree",
+}  # fmt: skip
+"""Private names that are compared with or said, never imported."""
 RUNTIME_MAY_IMPORT = {
     "buckets", "conversion", "errors", "experts", "graph", "grouping", "leaving", "mesh", "operators",
     "pads", "placement", "plans", "request", "runtime", "schedules", "split",
