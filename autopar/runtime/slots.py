@@ -7,12 +7,14 @@ forward after every update.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from autopar.errors import InputError
 from autopar.runtime import _torch
 from autopar.runtime.entry import Entry
 from autopar.runtime.pieces import Hop, Pieces
@@ -36,14 +38,18 @@ class Slot:
     hops: tuple[Hop, ...]
     pieces: Pieces
     entry: Entry
+    gradient_kind: type[DTensor] = DTensor
     leaf: torch.Tensor = field(init=False)
     pending: bool = False
     base: torch.Tensor | None = None
     shown: torch.Tensor | None = None
-    gathered_version: int | None = None
+    gathered_version: tuple[int, int] | None = None
+    memory: int = field(init=False)
+    """Which storage torch thinks the parameter has: another one once ``p.data`` was assigned."""
 
     def __post_init__(self) -> None:
         self.leaf = self.new_leaf()
+        self.memory = _torch.storage_of(self.parameter)
         update_locally(self.parameter)
 
     @property
@@ -85,7 +91,12 @@ class Slot:
         view = self.pieces.view(self.leaf.detach())
         if parts.data_ptr() != view.data_ptr():
             view.copy_(parts.reshape(view.shape))
-        self.gathered_version = self.local._version
+        self.gathered_version = self.version
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Another one after every write, to the parameter or to what is stored of it here."""
+        return self.parameter._version, self.local._version
 
     def is_current(self) -> bool:
         """Whether the leaf still shares the stored tensor's storage (tensors may be swapped)."""
@@ -94,7 +105,7 @@ class Slot:
     def as_gradient(self, local: torch.Tensor) -> torch.Tensor:
         """A DTensor laid out like the parameter over this local tensor."""
         assert isinstance(self.parameter, DTensor)
-        return _torch.dtensor(local, self.parameter._spec)
+        return _torch.dtensor(local, self.parameter._spec, self.gradient_kind)
 
     def reconcile(self) -> None:
         """The user cleared or replaced `p.grad` since sums were shown there: the sums are gone."""
@@ -135,3 +146,28 @@ class Slot:
         """Set the synchronised gradient; what was there before is part of it."""
         self.drop()
         self.parameter.grad = self.as_gradient(total)
+
+
+def refuse_hooks(slots: Iterable[Slot]) -> None:
+    """Raise `InputError` for hooks on parameters: autograd never reaches them."""
+    for slot in slots:
+        if _torch.has_gradient_hooks(slot.parameter):
+            raise InputError(
+                f"{slot.name} has a gradient hook, which is never called: gradients are summed over the "
+                "ranks in buckets, and put into .grad when the backward ends. Remove the hook, and do "
+                "what it does to parameter.grad between backward and optimizer.step()."
+            )
+
+
+def refuse_other_data(slots: Iterable[Slot]) -> None:
+    """Raise `InputError` after ``p.data = ...``, which torch forgets for a DTensor."""
+    now = {slot.name: _torch.storage_of(slot.parameter) for slot in slots}
+    assigned = [slot for slot in slots if slot.memory != now[slot.name]]
+    for slot in assigned:
+        slot.memory = now[slot.name]  # told once: the values are what they were
+    if assigned:
+        raise InputError(
+            f"{assigned[0].name}.data was assigned, and the values are not the parameter's: the step "
+            "computes with the shards that were there. Write into it instead, with torch.no_grad(): "
+            "parameter.copy_(values); whole values go through parallel.load_state_dict."
+        )
