@@ -44,6 +44,7 @@ from autopar.request.meta import without_weights
 from autopar.request.optimizers import OptimizerLike
 from autopar.request.options import Constraints, Loss, Options, Precision
 from autopar.runtime import agreement, faults, world
+from autopar.runtime.inference import outside_inference
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.pipeline.asynchronous import Asynchronous
 from autopar.runtime.pipeline.module import Pipelined
@@ -56,6 +57,7 @@ from autopar.watch import Watch, alone, unwatched
 from cost_models.hardware import Hardware
 
 
+@outside_inference
 def parallelize(
     model: nn.Module,
     mesh: MeshLike,
@@ -191,7 +193,7 @@ def _pipelined(
     """The model as stages of a pipeline."""
     agreement.same("the example inputs", Batch.of((), example).digest)
     staged = PipelineCompiler(compiler, wanted, given)
-    built = staged.pipeline_for(example, training=True)
+    built = staged.first(example)
     aliases = compiler.graph(example).aliases
     kind = Asynchronous if built.plan.schedule.asynchronous else Pipelined
     return kind(

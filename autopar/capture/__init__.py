@@ -14,7 +14,7 @@ from autopar.capture.inputs import ExampleInputs, bind
 from autopar.capture.naming import name_tensors
 from autopar.capture.passes import PASSES
 from autopar.capture.repeats import Repeat, repeats
-from autopar.capture.tracing import aliases, trace
+from autopar.capture.tracing import Demands, aliases, trace
 from autopar.graph import Graph
 
 
@@ -25,16 +25,20 @@ def capture(
     loss: Callable[..., Any] | None = None,
     train: bool = True,
     autocast: torch.dtype | None = None,
+    keeps_modes: bool = False,
+    needs_loss: bool | None = None,
 ) -> Graph:
     """The model's forward pass with its loss as a `Graph`; no weights are allocated or changed.
 
     With `train` the modules run in the mode they are in, and the loss is the model's own or
     ``loss(output, **targets)``.  Without, they run in evaluation mode, no tensor carries a
-    gradient, and a loss is optional.  `autocast` runs model and loss under ``torch.autocast`` of
+    gradient, and a loss is optional; unless it `keeps_modes`, or `needs_loss` says otherwise.
+    `autocast` runs model and loss under ``torch.autocast`` of
     that dtype; the casts stand in the graph.
     """
     call = bind(model, example_inputs, loss)
-    graph, returns = lowered(model, loss, lambda: trace(model, call, loss, train, autocast))
+    demands = Demands(train, train or keeps_modes, train if needs_loss is None else needs_loss)
+    graph, returns = lowered(model, loss, lambda: trace(model, call, loss, demands, autocast))
     for clean in PASSES:
         graph = clean(graph)
     graph = replace(name_tensors(graph), aliases=aliases(model), returns=returns)

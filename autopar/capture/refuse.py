@@ -17,8 +17,8 @@ from autopar.errors import AutoparError, CaptureError
 LOST: dict[Any, str] = {
     torch.Tensor.register_hook: "its hook on the gradient would be lost. Make the effect an"
     " operator with torch.library.custom_op and register_autograd",
-    torch.Tensor.register_post_accumulate_grad_hook: "its hook would be lost. Register it on the"
-    " parallel module's parameters",
+    torch.Tensor.register_post_accumulate_grad_hook: "its hook would be lost. Do what it does to"
+    " parameter.grad of the parallel module between backward and optimizer.step()",
     torch.Tensor.backward: "a backward inside forward would run once, at capture. Move it to the"
     " training loop",
     torch.autograd.backward: "a backward inside forward would run once, at capture. Move it to the"
@@ -82,7 +82,8 @@ def refuse_parameter_hooks(model: nn.Module) -> None:
             raise CaptureError(
                 f"Parameter {name!r} has gradient hooks, which the parallel module would "
                 "lose. Remove them "
-                "before, and register them on the parallel module's parameters."
+                "before, and do what they do to parameter.grad of the parallel module between backward "
+                "and optimizer.step()."
             )
 
 

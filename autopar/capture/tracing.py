@@ -15,6 +15,7 @@ from autopar.capture import _torch
 from autopar.capture.cached import forgotten
 from autopar.capture.checks import distributions_unchecked
 from autopar.capture.functions import functions_as_operators
+from autopar.capture.hooks import refuse_observers
 from autopar.capture.inputs import Call
 from autopar.capture.known import KnownValues
 from autopar.capture.loss import find_loss, no_loss, output_tensors
@@ -64,27 +65,37 @@ class Trace:
     """Attributes that forward filled in; they are empty again."""
 
 
+@dataclass(frozen=True)
+class Demands:
+    """What a trace is for: with gradients or without, in the modules' own modes, for a loss."""
+
+    train: bool
+    keeps_modes: bool
+    needs_loss: bool
+
+
 def trace(
     model: nn.Module,
     call: Call,
     loss: Callable[..., Any] | None,
-    train: bool,
+    demands: Demands,
     autocast: torch.dtype | None,
 ) -> Trace:
     """Record the model, and the loss behind it, on tensors without storage."""
     with contextlib.suppress(Forgotten):
-        return _traced(model, call, loss, train, autocast, Remembered())
-    return _traced(model, call, loss, train, autocast, None)
+        return _traced(model, call, loss, demands, autocast, Remembered())
+    return _traced(model, call, loss, demands, autocast, None)
 
 
 def _traced(
     model: nn.Module,
     call: Call,
     loss: Callable[..., Any] | None,
-    train: bool,
+    demands: Demands,
     autocast: torch.dtype | None,
     remembered: Remembered | None,
 ) -> Trace:
+    train = demands.train
     parameters = dict(model.named_parameters())
     buffers = dict(model.named_buffers())
     trainable = frozenset(key for key, p in parameters.items() if train and p.requires_grad)
@@ -99,11 +110,12 @@ def _traced(
     asked: Mapping[Any, Watcher] = {} if remembered is None else remembered.watchers()
     where = Whereabouts(model, {**watchers(), **asked})
     run = _Run(
-        model, call, loss, train, torch.autocast(device, autocast, autocast is not None), where
+        model, call, loss, demands, torch.autocast(device, autocast, autocast is not None), where
     )
     refuse_parameter_hooks(model)
     with (
-        _modes(model, train),
+        _modes(model, demands.keeps_modes),
+        refuse_observers(model),
         clean_attributes(model) as left,
         forgotten(model),
         explained(model, where, call.tensors),
@@ -136,7 +148,7 @@ class _Run:
     model: nn.Module
     call: Call
     loss: Callable[..., Any] | None
-    train: bool
+    demands: Demands
     region: torch.autocast
     where: Whereabouts
     ended: Ended | None = None
@@ -147,7 +159,7 @@ class _Run:
         with (
             self.where,
             assigned.watched(),
-            torch.set_grad_enabled(self.train),
+            torch.set_grad_enabled(self.demands.train),
             self.region,
         ):
             weights = {**parameters, **buffers}
@@ -155,7 +167,7 @@ class _Run:
                 self.model, weights, here.args, dict(here.kwargs), tie_weights=True
             )
             found = find_loss(self.model, output, self.loss, here.targets)
-            if found is None and self.train:
+            if found is None and self.demands.needs_loss:
                 raise no_loss(self.model, output, tuple(inputs))
             named = dict(output_tensors(output))
         returns = f"{type(output).__module__}:{type(output).__qualname__}"
@@ -192,11 +204,11 @@ def _fake(tensor: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _modes(model: nn.Module, train: bool) -> Iterator[None]:
-    """`train`: every module as the user left it.  Otherwise: all in evaluation mode, and back."""
+def _modes(model: nn.Module, kept: bool) -> Iterator[None]:
+    """`kept`: every module as the user left it.  Otherwise: all in evaluation mode, and back."""
     before: Mapping[nn.Module, bool] = {module: module.training for module in model.modules()}
     try:
-        if not train:
+        if not kept:
             model.eval()
         yield
     finally:

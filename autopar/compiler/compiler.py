@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +42,7 @@ from autopar.reading import text_of
 from autopar.request.batch import mapped
 from autopar.request.constraint_file import from_file
 from autopar.request.constraints import Constraint, from_user
+from autopar.request.model_state import ModelState
 from autopar.request.options import Options
 from autopar.rules import batch_forms
 from autopar.runtime import agreement
@@ -52,7 +53,13 @@ from cost_models.measured import Times
 
 
 def captured(
-    model: nn.Module, inputs: ExampleInputs, options: Options, training: bool = True
+    model: nn.Module,
+    inputs: ExampleInputs,
+    options: Options,
+    training: bool = True,
+    *,
+    keeps_modes: bool = False,
+    needs_loss: bool | None = None,
 ) -> Graph:
     """The captured forward pass, with the outputs that were asked for."""
     found = capture(
@@ -61,6 +68,8 @@ def captured(
         loss=options.loss,
         train=training,
         autocast=options.precision.autocast,
+        keeps_modes=keeps_modes,
+        needs_loss=needs_loss,
     )
     if not training:
         # Evaluation moves the same tensors; only their letters (I, R) tell shards from copies.
@@ -76,6 +85,8 @@ class Compiler:
         self._model, self.mesh, self.hardware, self.options = model, mesh, hardware, options
         self._first: Plan | None = None
         self._batch: Sharding | None = None
+        self._state: ModelState | None = None
+        self._programs: dict[tuple[str, str], Program] = {}
 
     def on(self, mesh: Mesh) -> Compiler:
         """The same on another mesh."""
@@ -87,7 +98,23 @@ class Compiler:
 
     def graph(self, inputs: ExampleInputs, training: bool = True) -> Graph:
         """The captured forward pass."""
-        return captured(self._model, inputs, self.options, training)
+        state = self._state
+        if state is None:
+            return captured(self._model, inputs, self.options, training)
+        with state.put_on(self._model):
+            return captured(
+                self._model, inputs, self.options, training,
+                keeps_modes=True, needs_loss=training and state.training,
+            )  # fmt: skip
+
+    @contextmanager
+    def standing(self, state: ModelState) -> Iterator[None]:
+        """Graphs that are captured inside are of the model in this state."""
+        before, self._state = self._state, state
+        try:
+            yield
+        finally:
+            self._state = before
 
     def compile(self, graph: Graph) -> Compilation:
         """Candidates, prices, solution, plan and source of a captured graph.
@@ -184,6 +211,9 @@ class Compiler:
         agreement.same(
             "the model, the mesh or the options", f"{graph.digest} {self.mesh} {options}"
         )
+        known = graph.digest, graph.returns
+        if edited is None and known in self._programs:
+            return self._programs[known]
         plan_text, source = agreement.from_first_rank(lambda: self._decide(graph, edited))
         plan = Plan.from_json(plan_text, "the plan of rank 0")
         graph = padded(graph, plan.padding)
@@ -192,7 +222,8 @@ class Compiler:
             self._first = plan
             self._batch = arriving(plan, graph)
         path = edited or keep(source, f"{graph.name}_{plan.digest}.py")
-        return load(plan, graph, source, path)
+        self._programs[known] = load(plan, graph, source, path)
+        return self._programs[known]
 
     def _decide(self, graph: Graph, edited: Path | None) -> tuple[str, str]:
         made = self.compile(graph)
@@ -201,20 +232,26 @@ class Compiler:
         )
 
     def for_batch(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
     ) -> Program:
         """The program of a batch that no earlier one serves."""
         if args and kwargs:
             raise InputError(
                 "Pass the batch as keyword arguments, or as positional ones, not both."
             )
-        return self.program(kwargs or args, training)
+        with self.standing(state):
+            return self.program(kwargs or args, state.gradients)
 
     def for_microbatches(
-        self, whole: Mapping[str, Any], microbatch: Mapping[str, Any], pieces: int
+        self,
+        whole: Mapping[str, Any],
+        microbatch: Mapping[str, Any],
+        pieces: int,
+        state: ModelState,
     ) -> tuple[Program | None, Program]:
         """Programs that count the whole batch's denominators, and that run one microbatch."""
-        parted = part(self.graph(whole), self.graph(microbatch), pieces)
+        with self.standing(state):
+            parted = part(self.graph(whole), self.graph(microbatch), pieces)
         counts = None if parted.counts is None else self.program_of(parted.counts)
         return counts, self.program_of(parted.microbatch)
 

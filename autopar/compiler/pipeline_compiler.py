@@ -20,6 +20,7 @@ from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.pricing.narrow import speaks
 from autopar.pricing.parameters import Storage
+from autopar.request.model_state import ModelState
 from autopar.runtime import agreement
 from autopar.runtime.pipeline.built import Built
 from autopar.runtime.program import Program, load
@@ -75,8 +76,16 @@ class PipelineCompiler:
             )
         return made
 
-    def pipeline_for(self, batch: Mapping[str, Any], training: bool) -> Built:
+    def pipeline_for(self, batch: Mapping[str, Any], state: ModelState) -> Built:
         """The pipeline of a batch, on every rank: rank 0 decides."""
+        with self._compiler.standing(state):
+            return self._pipeline_for(batch, state.gradients)
+
+    def first(self, batch: Mapping[str, Any]) -> Built:
+        """The pipeline of the example inputs, for the model as it came."""
+        return self._pipeline_for(batch, training=True)
+
+    def _pipeline_for(self, batch: Mapping[str, Any], training: bool) -> Built:
         wanted = self._wanted_for(batch) if training else None
         graph, counts = self._graphs(batch, wanted)
         agreement.same(

@@ -10,6 +10,7 @@ from torch import nn
 from autopar.errors import InputError
 from autopar.request.arrivals import arrived
 from autopar.request.derived import derived
+from autopar.request.storages import refuse_shared_memory
 
 
 def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.Module:
@@ -28,6 +29,7 @@ def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.
             "forward of a module, which holds the parameters, and pass an instance."
         )
     model = arrived(model)
+    refuse_shared_memory(model)
     memo: dict[int, object] = {id(group): group for group in _groups(model)}
     memo |= {id(derived): derived.detach().to("meta") for derived in _derived_tensors(model)}
     for parameter in model.parameters():

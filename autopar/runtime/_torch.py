@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,9 +94,35 @@ def spec(mesh: DeviceMesh, placements: tuple[Placement, ...], whole: torch.Tenso
     return DTensorSpec(mesh, placements, tensor_meta=meta)
 
 
-def dtensor(local: torch.Tensor, layout: DTensorSpec) -> DTensor:
+def dtensor(local: torch.Tensor, layout: DTensorSpec, kind: type[DTensor] = DTensor) -> DTensor:
     """A DTensor over this local tensor, without copies, checks or communication."""
-    return DTensor(local, layout, requires_grad=False)
+    return kind(local, layout, requires_grad=False)
+
+
+plain_function: Callable[..., Any] = torch._C._disabled_torch_function_impl
+"""What ``__torch_function__`` of a subclass calls that wants no part in a function."""
+NORMS: tuple[Any, ...] = (
+    torch.linalg.vector_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm, torch._foreach_norm,
+)  # fmt: skip
+"""Functions that people take norms of gradients with."""
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def handle_operators(handlers: Mapping[Any, Handler]) -> None:
+    """From now on these run in the place of operators of DTensors, as for torch's own loss_parallel."""
+    dispatcher = DTensor._op_dispatcher
+    dispatcher._custom_op_handlers = {**dispatcher._custom_op_handlers, **handlers}
+
+
+def unhandled(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an operator of DTensors does without its handler."""
+    dispatcher = DTensor._op_dispatcher
+    handlers = dispatcher._custom_op_handlers
+    dispatcher._custom_op_handlers = {k: v for k, v in handlers.items() if k is not operator}
+    try:
+        return operator(*args, **kwargs)
+    finally:
+        dispatcher._custom_op_handlers = handlers
 
 
 def dtensor_like(local: torch.Tensor, other: DTensor) -> DTensor:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.errors import InputError
 from autopar.runtime import _torch, agreement, checkpoint
+from autopar.runtime.attributes import Attributes
+from autopar.runtime.closed import no_copy, no_empty
+from autopar.runtime.draws import draw_whole
+from autopar.runtime.holders import holders, like_a_sequence
+from autopar.runtime.inference import outside_inference
 from autopar.runtime.random import Seeds
 from autopar.runtime.scaler import GradScaler
+from autopar.runtime.slots import Slot, refuse_other_data
+from autopar.runtime.updates import was_replaced
 from autopar.runtime.weights.fill import load
 from autopar.runtime.weights.match import (
     FOR_LOAD_STATE_DICT,
@@ -34,10 +42,94 @@ class Held(nn.Module):
     """
 
     seeds: Seeds
+    _slots: Sequence[Slot]
     _targets: Mapping[str, Target]
     _persistent: Set[str]
     _dialect: Dialect
     _device: str
+    _root: nn.Module
+    """The user's model as a tree of modules that hold tensors; its parts are this module's own."""
+    _attributes: Attributes
+    device_mesh: DeviceMesh
+    IN_STAGES: ClassVar[bool] = False
+    """Whether other ranks hold other parameters."""
+
+    def _hold(self, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+        """From now on have the modules of `model`, with these tensors under its names."""
+        root = holders(model, tensors, self._device)
+        own = vars(self)
+        own["_parameters"], own["_buffers"] = root._parameters, root._buffers
+        own["_modules"] = root._modules
+        own["_non_persistent_buffers_set"] = root._non_persistent_buffers_set
+        own["_attributes"] = Attributes(root)
+        own["_root"] = root
+        was_replaced(model)
+        draw_whole(self.device_mesh, is_stage=self.IN_STAGES)
+        self.__class__ = like_a_sequence(type(self), type(model))
+
+    @property
+    def training(self) -> bool:
+        """The mode of the model itself; every module below has its own."""
+        root = vars(self).get("_root")
+        return True if root is None else root.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        root = vars(self).get("_root")
+        if root is not None:
+            root.training = mode
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all modules, as the user's own `train` does where the model has one."""
+        self._root.train(mode)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """What this module lacks is the user's model's: attributes, and methods that need no forward."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            root = vars(self).get("_root")
+            if name == "module" and not hasattr(root, name):
+                raise AttributeError(
+                    "A parallel model has no .module: it is not a wrapper. Parameters, submodules and "
+                    "attributes have the user's names on it: parallel.head, not parallel.module.head."
+                ) from None
+            if root is None:
+                raise
+            return getattr(root, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Attributes of the user's model are set there, where the next step looks at them."""
+        root = vars(self).get("_root")
+        unknown = root is not None and name not in vars(root)
+        is_own = (
+            root is None
+            or isinstance(value, nn.Module)
+            or hasattr(type(self), name)
+            or (unknown and (name.startswith("_") or name in vars(self)))
+        )
+        if is_own:
+            super().__setattr__(name, value)
+        else:
+            setattr(root, name, value)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        self._root._apply(fn, recurse)
+        return self
+
+    def to_empty(self, **_: Any) -> NoReturn:
+        """Raise `InputError`, which says what to do instead."""
+        no_empty("")()
+        raise AssertionError
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        no_copy("")()
+        raise AssertionError
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        no_copy("")()
+        raise AssertionError
 
     def get_submodule(self, target: str) -> nn.Module:
         """A submodule by its dotted name, also where this class has an attribute of that name."""
@@ -73,6 +165,13 @@ class Held(nn.Module):
         """
         return GradScaler(self._device, **settings)
 
+    @outside_inference
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The tensors that this rank holds, by the user's names."""
+        refuse_other_data(self._slots)
+        return super().state_dict(*args, **kwargs)
+
+    @outside_inference
     def save(
         self,
         path: str | Path,
@@ -93,6 +192,7 @@ class Held(nn.Module):
             path, self, optimizer, step, scheduler=scheduler, scaler=scaler, extra=extra
         )
 
+    @outside_inference
     def load(
         self,
         path: str | Path,
@@ -112,6 +212,7 @@ class Held(nn.Module):
             path, self, optimizer, scheduler=scheduler, scaler=scaler, extra=extra
         )
 
+    @outside_inference
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
@@ -124,6 +225,7 @@ class Held(nn.Module):
         match = self._load(opened(state_dict), FOR_LOAD_STATE_DICT if strict else None)
         return _torch.IncompatibleKeys(list(match.missing), list(match.unexpected))
 
+    @outside_inference
     def load_weights(self, weights: Weights) -> None:
         """Read what `autopar.parallelize` takes as weights=, each rank its own slices."""
         self._load(opened(weights), FOR_LOAD_WEIGHTS)

@@ -10,7 +10,7 @@ from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes
 from autopar.runtime.module import Namespace
 from autopar.runtime.reducer import in_buckets
-from autopar.runtime.slots import Slot
+from autopar.runtime.slots import Slot, refuse_hooks, refuse_other_data
 
 
 class Leaves:
@@ -39,9 +39,11 @@ class Leaves:
 
         With `keep`, leaves gathered in this step are used again unless a parameter was changed.
         """
+        refuse_other_data(self._slots)
+        refuse_hooks(self._slots)
         replaced = self._rebuild()
         for bucket in self._buckets:
-            changed = any(s.gathered_version != s.local._version for s in bucket.slots)
+            changed = any(s.gathered_version != s.version for s in bucket.slots)
             if changed or self._stale or not keep:
                 bucket.gather()
         self._stale = False

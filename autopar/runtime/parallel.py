@@ -18,12 +18,15 @@ from autopar.errors import InputError
 from autopar.graph import Graph
 from autopar.plans.plan import Plan
 from autopar.request.batch import Batch
+from autopar.request.model_state import ModelState
 from autopar.runtime import _torch, agreement, context, regather
+from autopar.runtime.autocast import check_autocast, no_autocast
 from autopar.runtime.batch_agreement import BatchAgreement
 from autopar.runtime.beside import beside
 from autopar.runtime.clip import clip_grad_norm_
 from autopar.runtime.failures import agree_on_failure
 from autopar.runtime.held import Held, refuse_without_gradients
+from autopar.runtime.inference import normal_tensors, outside_inference
 from autopar.runtime.late import in_time, late_loss
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
@@ -34,7 +37,7 @@ from autopar.runtime.programs import Compiles, Programs, in_parts
 from autopar.runtime.random import Seeds
 from autopar.runtime.reducer import Reducer
 from autopar.runtime.shards import placements
-from autopar.runtime.state import buffers, register, slots, targets
+from autopar.runtime.state import buffers, slots, targets
 from autopar.runtime.updates import refuse_steps_by
 from autopar.runtime.weights.fill import fill
 from autopar.runtime.weights.initialise import Init
@@ -65,10 +68,8 @@ class Parallel(Held):
     ) -> None:
         super().__init__()
         self.device_mesh = device_mesh
+        self._device = device_mesh.device_type
         self.axes = context.Axes.of(device_mesh)
-        self._programs = Programs(
-            program, example, compiler, replan=replan, local_input=local_input
-        )
         self._local_input = local_input
         self._agreement = BatchAgreement()
         seed = agreement.from_first_rank(lambda: (str(torch.initial_seed()),))
@@ -78,9 +79,12 @@ class Parallel(Held):
         self._slots = list(slots(model, program.plan, program.graph, device_mesh))
         self._targets = targets(self._slots, buffers(model, device_mesh), program.plan, device_mesh)
         self._dialect = Dialect.of(model, program.graph.aliases)
-        self._register(model, program.graph)
+        self._register(model)
+        self._programs = Programs(
+            program, example, self._attributes.state(gradients=True), compiler,
+            replan=replan, local_input=local_input,
+        )  # fmt: skip
         self._persistent = self.state_dict().keys()
-        self._device = device_mesh.device_type
         fill(
             model, self._targets, self._dialect, persistent=self._persistent,
             weights=weights, init=init, device_mesh=device_mesh, seed=int(seed[0]),
@@ -102,14 +106,12 @@ class Parallel(Held):
         for slot in self._slots:
             refuse_steps_by(slot.parameter, self._before_update)
 
-    def _register(self, model: nn.Module, graph: Graph) -> None:
-        persistent = set(model.state_dict())
+    def _register(self, model: nn.Module) -> None:
         tensors = {name: target.tensor for name, target in self._targets.items()}
         for name, tensor in tensors.items():
             if not isinstance(tensor, nn.Parameter):
                 self._tree.put(name, tensor)
-        tensors |= {other: tensors[name] for other, name in graph.aliases}
-        register(self, tensors, persistent)
+        self._hold(model, tensors)
 
     def _in_order(self, graph: Graph) -> list[Any]:
         """Slots in the order in which forward first reads them."""
@@ -153,11 +155,12 @@ class Parallel(Held):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The loss, equal on all ranks; with `outputs=`, the user's output object."""
         self._recover()
+        check_autocast(self._device, self.plan.precision)
         agreement.begin("a training step" if torch.is_grad_enabled() else "an evaluation")
         with self._whole_or_not():
             batch = Batch.of(args, kwargs)
             self._agree(batch)
-            program = self._programs.for_batch(args, kwargs, self.training)
+            program = self._programs.for_batch(args, kwargs, self._state())
             with self._programs.expected.explained(batch):
                 return self._run(program, batch)
 
@@ -186,6 +189,10 @@ class Parallel(Held):
         self._recover()
         self._reducer.refuse_lost()
 
+    def _state(self) -> ModelState:
+        """How the model stands now, which its programs are looked up by."""
+        return self._attributes.state(self.training or torch.is_grad_enabled())
+
     def train_step(
         self, *, microbatches: int = 1, scaler: torch.amp.GradScaler | None = None, **batch: Any
     ) -> torch.Tensor:
@@ -196,6 +203,7 @@ class Parallel(Held):
         loss) or do not divide the batch.  With a `scaler` the gradients are scaled, the loss is not.
         """
         refuse_without_gradients()
+        check_autocast(self._device, self.plan.precision)
         scaled = (lambda loss: loss) if scaler is None else scaler.scale
         if microbatches == 1:
             with self._late_loss(scaler):
@@ -205,7 +213,7 @@ class Parallel(Held):
         agreement.begin("a training step")
         self._agree(Batch.of((), batch))
         parts = in_parts(batch, microbatches)
-        counts, program = self._programs.for_parts(batch, parts[0], microbatches)
+        counts, program = self._programs.for_parts(batch, parts[0], microbatches, self._state())
         denominators = {} if counts is None else self._denominators(counts, batch)
         losses = []
         with self._late_loss(scaler):
@@ -248,14 +256,16 @@ class Parallel(Held):
         if training:
             refuse_other_gradients(batch.tensors, self._slots, self._trained)
             self._reducer.refuse_lost()
-        if self._leaves.refresh(keep=training):
+        with normal_tensors():
+            replaced = self._leaves.refresh(keep=training)
+        if replaced:
             self._reducer.rewatch()
         if training:
             self._reducer.before_forward(self._synchronises)
         with (
             context.on(self.axes),
             self._regathering(program, training),
-            self._no_autocast(),
+            no_autocast(self._device),
             nullcontext() if program.sums_loss_alone else in_time(),
             self.seeds.forward() if program.is_random else nullcontext(),
         ):
@@ -293,17 +303,10 @@ class Parallel(Held):
     def _regathering(program: Program, training: bool) -> AbstractContextManager[None]:
         return regather.regathering() if training and program.regathers else nullcontext()
 
-    def _no_autocast(self) -> AbstractContextManager[None]:
-        """Casts stand in the emitted code."""
-        device = self.device_mesh.device_type
-        if not torch.is_autocast_enabled(device):
-            return nullcontext()
-        return torch.autocast(device, enabled=False)
-
     @torch.no_grad()
     def _update_buffers(self, program: Program, results: Mapping[str, torch.Tensor]) -> None:
         for name, value in program.graph.mutations:
-            self.get_buffer(name).copy_(results[value])
+            self._targets[name].tensor.copy_(results[value])
 
     def _result(self, program: Program, results: Mapping[str, torch.Tensor]) -> Any:
         graph = program.graph
@@ -358,6 +361,7 @@ class Parallel(Held):
         self._before_update()
         return clip_grad_norm_(self._slots, self.plan.mesh, self.axes, max_norm, norm_type)
 
+    @outside_inference
     def save_weights(self, path: str | Path, *, file_size: float = 5e9) -> None:
         """Write the weights alone, under the user's names, for ``from_pretrained`` and its like.
 
@@ -369,6 +373,7 @@ class Parallel(Held):
         once = {name: state[name] for name in self._targets if name in state}
         save_weights(Path(path), once, file_size)
 
+    @outside_inference
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Plain tensors under the user's names, whole on every rank: loads into the user's model."""
         agreement.begin("full_state_dict", meet=True)
@@ -376,6 +381,7 @@ class Parallel(Held):
         return {
             name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
             for name, value in self.state_dict().items()
+            if isinstance(value, torch.Tensor)  # get_extra_state may give anything
         }
 
     def __repr__(self) -> str:

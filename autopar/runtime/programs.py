@@ -12,7 +12,9 @@ import torch
 
 from autopar.errors import InputError
 from autopar.request.batch import Batch, leaves_of, mapped, top
+from autopar.request.model_state import ModelState
 from autopar.runtime.expected import Expected
+from autopar.runtime.inference import normal_tensors
 from autopar.runtime.program import Program
 
 
@@ -20,12 +22,16 @@ class Compiles(Protocol):
     """Plans and emits while training runs; the same call is made on every rank."""
 
     def for_batch(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
     ) -> Program:
-        """The program of a batch of other shapes."""
+        """The program of a batch of other shapes, or of the model in another state."""
 
     def for_microbatches(
-        self, whole: Mapping[str, Any], microbatch: Mapping[str, Any], pieces: int
+        self,
+        whole: Mapping[str, Any],
+        microbatch: Mapping[str, Any],
+        pieces: int,
+        state: ModelState,
     ) -> tuple[Program | None, Program]:
         """The programs that count a batch's denominators and that run one of its parts."""
 
@@ -82,6 +88,7 @@ class Programs:
         self,
         first: Program,
         example: Batch,
+        state: ModelState,
         compiler: Compiles,
         *,
         replan: bool,
@@ -91,7 +98,7 @@ class Programs:
         self.expected = Expected(example)
         self._compiler = compiler
         self._replan, self._local_input = replan, local_input
-        self._of_batch = Kept({(True, example.signature): first})
+        self._of_batch = Kept({(state, example.signature): first})
         self._of_parts = Kept()
         self._numbers = Numbers()
         self._numbers.see(example)
@@ -113,16 +120,16 @@ class Programs:
         return math.prod(self.first.plan.mesh.sizes[axis] for axis in self.data_axes)
 
     def for_batch(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
     ) -> Program:
         """The program of this batch; `InputError` for other shapes where replanning is not wanted."""
         self.expected.check(args, kwargs)
         if self._local_input:
             args, kwargs = self._whole(args, kwargs)
         batch = Batch.of(args, kwargs)
-        key = (training, batch.signature)
+        key = (state, batch.signature)
         if key not in self._of_batch:
-            if training and not self._replan:
+            if state.training and not self._replan and self._is_other(batch):
                 if self.expected.differences(batch):
                     raise InputError(self.expected.refusal(batch))
                 raise InputError(
@@ -131,24 +138,27 @@ class Programs:
                     "pass replan=True to autopar.parallelize."
                 )
             self._numbers.see(batch)
-            with self.expected.explained(batch):
-                made = self._compiler.for_batch(args, kwargs, training)
+            with normal_tensors(), self.expected.explained(batch):
+                made = self._compiler.for_batch(args, kwargs, state)
             self._finish(made)
             self._of_batch.keep(key, made, self.first)
         program: Program = self._of_batch.use(key)
         return program
 
+    def _is_other(self, batch: Batch) -> bool:
+        return batch.signature != self.expected.example.signature
+
     def for_parts(
-        self, batch: Mapping[str, Any], piece: Mapping[str, Any], pieces: int
+        self, batch: Mapping[str, Any], piece: Mapping[str, Any], pieces: int, state: ModelState
     ) -> tuple[Program | None, Program]:
         """What counts the denominators of a batch (if any are needed), and what runs one part of it."""
         self.expected.check((), batch)
         if self._local_input:
             batch, piece = self._whole((), batch)[1], self._whole((), piece)[1]
-        key = (Batch.of((), batch).signature, pieces)
+        key = (state, Batch.of((), batch).signature, pieces)
         if key not in self._of_parts:
-            with self.expected.explained(Batch.of((), batch)):
-                counts, program = self._compiler.for_microbatches(batch, piece, pieces)
+            with normal_tensors(), self.expected.explained(Batch.of((), batch)):
+                counts, program = self._compiler.for_microbatches(batch, piece, pieces, state)
             self._finish(program)
             self._of_parts.keep(key, (counts, program), None)
         made: tuple[Program | None, Program] = self._of_parts.use(key)

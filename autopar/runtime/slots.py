@@ -7,6 +7,7 @@ forward after every update.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -48,12 +49,15 @@ class Slot:
     hops: tuple[Hop, ...]
     pieces: Pieces
     entry: Entry
+    gradient_kind: type[DTensor] = DTensor
     leaf: torch.Tensor = field(init=False)
     pending: bool = False
     base: torch.Tensor | None = None
     shown: torch.Tensor | None = None
     shown_version: int = 0
-    gathered_version: int | None = None
+    gathered_version: tuple[int, int] | None = None
+    memory: int = field(init=False)
+    """Which storage torch thinks the parameter has: another one once ``p.data`` was assigned."""
     touched: Touched = field(default=Touched.NOT, init=False)
     saved: torch.Tensor | None = field(default=None, init=False)
     saved_version: int = field(default=0, init=False)
@@ -61,6 +65,7 @@ class Slot:
 
     def __post_init__(self) -> None:
         self.leaf = self.new_leaf()
+        self.memory = _torch.storage_of(self.parameter)
         update_locally(self.parameter)
 
     @property
@@ -102,7 +107,12 @@ class Slot:
         view = self.pieces.view(self.leaf.detach())
         if parts.data_ptr() != view.data_ptr():
             view.copy_(parts.reshape(view.shape))
-        self.gathered_version = self.local._version
+        self.gathered_version = self.version
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Another one after every write, to the parameter or to what is stored of it here."""
+        return self.parameter._version, self.local._version
 
     def is_current(self) -> bool:
         """Whether the leaf still shares the stored tensor's storage (tensors may be swapped)."""
@@ -114,7 +124,7 @@ class Slot:
         What is written to it counts in a version of its own, not in that of what it lies in.
         """
         assert isinstance(self.parameter, DTensor)
-        return _torch.dtensor(local.data, self.parameter._spec)
+        return _torch.dtensor(local.data, self.parameter._spec, self.gradient_kind)
 
     def reconcile(self) -> None:
         """What the user did to `p.grad` since sums were shown there: cleared, they are gone."""
@@ -254,3 +264,28 @@ def _sum(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor |
     if one is None or other is None:
         return other if one is None else one
     return one + other
+
+
+def refuse_hooks(slots: Iterable[Slot]) -> None:
+    """Raise `InputError` for hooks on parameters: autograd never reaches them."""
+    for slot in slots:
+        if _torch.has_gradient_hooks(slot.parameter):
+            raise InputError(
+                f"{slot.name} has a gradient hook, which is never called: gradients are summed over the "
+                "ranks in buckets, and put into .grad when the backward ends. Remove the hook, and do "
+                "what it does to parameter.grad between backward and optimizer.step()."
+            )
+
+
+def refuse_other_data(slots: Iterable[Slot]) -> None:
+    """Raise `InputError` after ``p.data = ...``, which torch forgets for a DTensor."""
+    now = {slot.name: _torch.storage_of(slot.parameter) for slot in slots}
+    assigned = [slot for slot in slots if slot.memory != now[slot.name]]
+    for slot in assigned:
+        slot.memory = now[slot.name]  # told once: the values are what they were
+    if assigned:
+        raise InputError(
+            f"{assigned[0].name}.data was assigned, and the values are not the parameter's: the step "
+            "computes with the shards that were there. Write into it instead, with torch.no_grad(): "
+            "parameter.copy_(values); whole values go through parallel.load_state_dict."
+        )

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from autopar.graph import Graph
 from autopar.mesh import Mesh
@@ -20,10 +21,6 @@ from autopar.runtime.pieces import Pieces, hops
 from autopar.runtime.shards import held, placements
 from autopar.runtime.slots import Slot
 from autopar.runtime.weights.target import Target
-
-
-class Container(nn.Module):
-    """One level of the user's names; holds parameters and buffers, computes nothing."""
 
 
 def slots(model: nn.Module, plan: Plan, graph: Graph, device_mesh: DeviceMesh) -> Iterator[Slot]:
@@ -39,6 +36,7 @@ def slot(
     dtype: str | None,
     mesh: Mesh,
     device_mesh: DeviceMesh,
+    gradient_kind: type[DTensor] = DTensor,
 ) -> Slot:
     """The empty slot of one parameter; its leaf is of a dtype, None: its own."""
     shape, coordinate = tuple(parameter.shape), tuple(device_mesh.get_coordinate() or ())
@@ -59,6 +57,7 @@ def slot(
         hops(entry, mesh),
         Pieces.of(entry, in_step, mesh),
         Entry.of(shape, entry.pads, entry.stored, mesh, coordinate),
+        gradient_kind,
     )
 
 
@@ -111,18 +110,3 @@ def sent(tensor: torch.Tensor, device_mesh: DeviceMesh) -> torch.Tensor:
     if dist.get_world_size() > 1:
         dist.broadcast(values, src=0)
     return values
-
-
-def register(root: nn.Module, names: Mapping[str, torch.Tensor], persistent: set[str]) -> None:
-    """Put parameters and buffers below `root` under their dotted names."""
-    for name, tensor in names.items():
-        *path, last = name.split(".")
-        here = root
-        for step in path:
-            here = here._modules.setdefault(step, Container())  # type: ignore[assignment]
-        if isinstance(tensor, nn.Parameter):
-            here._parameters[last] = tensor
-        else:
-            here._buffers[last] = tensor
-            if name not in persistent:
-                here._non_persistent_buffers_set.add(last)

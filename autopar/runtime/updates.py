@@ -19,8 +19,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.utils.weak import WeakIdKeyDictionary, WeakTensorKeyDictionary
 
+from autopar.errors import InputError
 from autopar.runtime import _torch
 
 ELEMENTWISE = (
@@ -46,6 +47,28 @@ def refuse_steps_by(parameter: nn.Parameter, check: Callable[[], None]) -> None:
     _CHECKS[parameter] = WeakMethod(check)
 
 
+def was_replaced(model: nn.Module) -> None:
+    """The parallel model has parameters of its own: an optimizer of these would move nothing of it."""
+    for name, parameter in model.named_parameters():
+        _REPLACED[parameter] = name
+
+
+_REPLACED: WeakIdKeyDictionary = WeakIdKeyDictionary()
+"""The parameters of the users' own models, and their names."""
+
+
+def _refuse_replaced(optimizer: optim.Optimizer) -> None:
+    """Raise `InputError` for an optimizer of a plain model that nobody trains by itself."""
+    held = [p for p in _parameters(optimizer) if p in _REPLACED]
+    if held and all(parameter.grad is None for parameter in held):
+        raise InputError(
+            f"This {type(optimizer).__name__} has parameters of the model that was given to "
+            f"autopar.parallelize ({_REPLACED[held[0]]!r} is the first), which have no gradients: the "
+            "parallel model trains its own. Make the optimizer of parallel.parameters(), after "
+            "autopar.parallelize."
+        )
+
+
 class _Hooks:
     installed = False
 
@@ -69,6 +92,7 @@ _SWAPPED: WeakKeyDictionary[optim.Optimizer, list[list[_Swapped]]] = WeakKeyDict
 
 def _before(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
     _put_back(optimizer)  # a step that raised left its tensors there
+    _refuse_replaced(optimizer)
     checks = (_CHECKS.get(parameter) for parameter in _parameters(optimizer))
     for check in {each for each in checks if each is not None}:
         if (found := check()) is not None:

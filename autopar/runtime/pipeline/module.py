@@ -15,15 +15,19 @@ from torch import nn
 from autopar.errors import InputError
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.request.batch import Batch
+from autopar.request.model_state import ModelState
 from autopar.runtime import agreement, context
+from autopar.runtime.autocast import check_autocast, no_autocast
 from autopar.runtime.batch_agreement import BatchAgreement
 from autopar.runtime.clip import gradients, shrink, total_norm
 from autopar.runtime.expected import Expected
 from autopar.runtime.failures import refuse_broken, report_broken
 from autopar.runtime.held import Held, refuse_without_gradients
+from autopar.runtime.inference import normal_tensors, outside_inference
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
 from autopar.runtime.only import refuse_other_gradients
+from autopar.runtime.pipeline.buffers import Buffers
 from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.copies import copies
 from autopar.runtime.pipeline.gradients import Gradients, last_stages
@@ -33,7 +37,7 @@ from autopar.runtime.pipeline.stage import Stage, Tensors
 from autopar.runtime.pipeline.step import Step
 from autopar.runtime.programs import in_parts
 from autopar.runtime.random import Seeds
-from autopar.runtime.state import register
+from autopar.runtime.slots import refuse_hooks, refuse_other_data
 from autopar.runtime.updates import refuse_steps_by
 from autopar.runtime.weights.fill import fill
 from autopar.runtime.weights.initialise import Init
@@ -45,8 +49,8 @@ from autopar.runtime.world import worker_mesh
 class Compiles(Protocol):
     """Plans and emits while training runs; the same call is made on every rank."""
 
-    def pipeline_for(self, batch: Mapping[str, Any], training: bool) -> Built:
-        """The pipeline of a batch of other shapes."""
+    def pipeline_for(self, batch: Mapping[str, Any], state: ModelState) -> Built:
+        """The pipeline of a batch of other shapes, or of the model in another state."""
 
 
 Engine = Callable[[Built, Step], None]
@@ -65,6 +69,7 @@ class Pipelined(Held):
     """
 
     TRAINS_BY = "train_step(**batch)"
+    IN_STAGES = True
 
     def __init__(
         self,
@@ -84,7 +89,6 @@ class Pipelined(Held):
         self.axes = context.Axes.of(self.device_mesh)
         self._first, self._compiler = built, compiler
         self._expected = Expected(example)
-        self._of_batch = {(True, example.signature): built}
         self._links_of: dict[Built, Links] = {}
         self._agreement = BatchAgreement()
         seed = int(agreement.from_first_rank(lambda: (str(torch.initial_seed()),))[0])
@@ -96,7 +100,8 @@ class Pipelined(Held):
         self._persistent = frozenset(model.state_dict())
         self._aliases = aliases
         self._dialect = Dialect.of(model, aliases)
-        self._register(aliases)
+        self._register(model)
+        self._of_batch = {(self._attributes.state(gradients=True), example.signature): built}
         fill(
             model, self._targets, self._dialect, persistent=self._persistent,
             weights=weights, init=init, device_mesh=self.device_mesh, seed=seed,
@@ -109,6 +114,7 @@ class Pipelined(Held):
         last = last_stages(built.order, built.parameters)
         shares = max((each.plan.buckets for each in built.programs.values()), default=1)
         self._gradients = Gradients(self._slots, last, self.axes, shares)
+        self._written = Buffers(self._targets)
         self._copies = copies(self._slots, self._owned.layouts(), built.worker)
 
     @property
@@ -140,17 +146,20 @@ class Pipelined(Held):
         return {stage: program.source for stage, program in self._first.programs.items()}
 
     @property
+    def _precision(self) -> str:
+        return self.plan.stages[0].plan.precision
+
+    @property
     def _is_first(self) -> bool:
         """Whether this rank speaks for its worker where each counts once."""
         return dist.get_rank() == self.plan.workers[self._first.worker].ranks[0]
 
-    def _register(self, aliases: tuple[tuple[str, str], ...]) -> None:
+    def _register(self, model: nn.Module) -> None:
         tensors = {name: t.tensor for name, t in self._targets.items() if t.is_here}  # type: ignore[attr-defined]
         for name, tensor in tensors.items():
             if not isinstance(tensor, nn.Parameter):
                 self._tree.put(name, tensor)
-        tensors |= {other: tensors[name] for other, name in aliases if name in tensors}
-        register(self, tensors, set(self._persistent))
+        self._hold(model, tensors)
 
     def train_step(
         self, *, scaler: torch.amp.GradScaler | None = None, **batch: Any
@@ -173,6 +182,9 @@ class Pipelined(Held):
         """`train_step`, the actions being interpreted by `engine`."""
         refuse_without_gradients()
         self.refuse_what_is_not_there(batch)
+        refuse_other_data(self._slots)
+        refuse_hooks(self._slots)
+        check_autocast(self._device, self._precision)
         agreement.begin("a training step")
         self._agree(batch)
         built = self._for_batch(batch, training=True)
@@ -180,7 +192,8 @@ class Pipelined(Held):
             for copy in self._copies:
                 copy.begin()
             step = self._step(built, batch, self._scale(scaler))
-            engine(built, step)
+            with no_autocast(self._device):
+                engine(built, step)
             self._gradients.finish()
             for copy in self._copies:
                 copy.add_up()
@@ -213,12 +226,13 @@ class Pipelined(Held):
                 "does both; or parallel.eval() first; or pass stages=1 to autopar.parallelize."
             )
         refuse_broken(self._broken)
+        check_autocast(self._device, self._precision)
         agreement.begin("an evaluation")
         self._agree(batch)
         built = self._for_batch(batch, training=self.training)
         kinds = ("F", "SEND_F", "RECV_F")
         actions = [a for a in built.plan.schedule.workers[built.worker] if a.kind in kinds]
-        with self.whole_or_ended(), torch.no_grad():
+        with self.whole_or_ended(), torch.no_grad(), no_autocast(self._device):
             step = self._step(built, batch, None)
             step.run(actions)
             return self._everywhere(built, step.loss)
@@ -228,7 +242,8 @@ class Pipelined(Held):
         refuse_broken(self._broken)
 
     def _step(self, built: Built, batch: Mapping[str, Any], scale: torch.Tensor | None) -> Step:
-        self._leaves.refresh(keep=torch.is_grad_enabled())
+        with normal_tensors():
+            self._leaves.refresh(keep=torch.is_grad_enabled())
         return Step(
             self._stages(built),
             self._links(built),
@@ -261,10 +276,12 @@ class Pipelined(Held):
 
     def _for_batch(self, batch: Mapping[str, Any], training: bool) -> Built:
         self._expected.check((), batch)
-        key = (training, Batch.of((), batch).signature)
+        state = self._attributes.state(training)
+        key = (state, Batch.of((), batch).signature)
         if key not in self._of_batch:
-            with self._expected.explained(Batch.of((), batch)):
-                self._of_batch[key] = self._compiler.pipeline_for(batch, training)
+            with normal_tensors(), self._expected.explained(Batch.of((), batch)):
+                self._of_batch[key] = self._compiler.pipeline_for(batch, state)
+        self._written.used_by(self._of_batch[key])
         return self._of_batch[key]
 
     def _agree(self, batch: Mapping[str, Any]) -> None:
@@ -295,7 +312,7 @@ class Pipelined(Held):
     @torch.no_grad()
     def _update_buffers(self, stage: Stage, results: Tensors) -> None:
         for name, value in stage.program.graph.mutations:
-            self.get_buffer(name).copy_(results[value])
+            self._targets[name].tensor.copy_(results[value])
 
     def _scale(self, scaler: torch.amp.GradScaler | None) -> torch.Tensor | None:
         if scaler is None or not scaler.is_enabled():
@@ -360,14 +377,21 @@ class Pipelined(Held):
         shrink(self._slots, norm, max_norm)
         return norm
 
+    def save(self, path: str | Path, *args: Any, **kwargs: Any) -> None:
+        """Write a checkpoint directory that any mesh, preset or plain PyTorch model can read."""
+        self._written.share(self._first)
+        super().save(path, *args, **kwargs)
+
     @property
     def elsewhere(self) -> frozenset[str]:
         """Parameters of this rank that a checkpoint gets from another worker."""
         return frozenset(s.name for s in self._slots if not self._owned.is_owner(s.name))
 
+    @outside_inference
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Plain tensors under the user's names, whole on every rank: loads into the user's model."""
         agreement.begin("full_state_dict", meet=True)
+        self._written.share(self._first)
         wholes = {n: t.whole() for n, t in self._targets.items() if n in self._persistent}
         for other, name in self._aliases:
             if other in self._persistent:

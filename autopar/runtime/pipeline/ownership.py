@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from autopar.placement import I, Sharding
 from autopar.plans.plan import ParameterPlan
 from autopar.runtime.pipeline.built import Built
+from autopar.runtime.pipeline.stage_gradient import StageGradient
 from autopar.runtime.pipeline.targets import Spread
 from autopar.runtime.pipeline.tiles import Layout
 from autopar.runtime.shards import held
@@ -45,7 +46,8 @@ class Ownership:
         for name, parameter in model.named_parameters():
             if worker in self.holders(name):
                 entry = self._entry(name, worker)
-                yield slot(parameter, entry, dtypes.get(name), mesh, self.device_mesh)
+                dtype = dtypes.get(name)
+                yield slot(parameter, entry, dtype, mesh, self.device_mesh, StageGradient)
 
     def targets(self, model: nn.Module, slots: Iterable[Slot]) -> dict[str, Spread]:
         """Every tensor of the model: this rank's part of it, or only its shape."""

@@ -1,0 +1,50 @@
+"""Forward hooks that modules came with: what they compute is captured, what they only see is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from autopar.errors import CaptureError
+
+
+@contextmanager
+def refuse_observers(model: nn.Module) -> Iterator[None]:
+    """Within, a forward hook that gives no new output raises: it would see fake tensors, once.
+
+    So do hooks on a module's backward.
+    """
+    before = [(module, dict(module._forward_hooks)) for module in model.modules()]
+    for path, module in model.named_modules():
+        if module._backward_hooks or module._backward_pre_hooks:
+            raise CaptureError(
+                f"{path or 'The model'} has a hook on its backward, which no captured graph calls. "
+                "Remove it before autopar.parallelize, and do what it does to parameter.grad between "
+                "backward and optimizer.step()."
+            )
+        for key, hook in module._forward_hooks.items():
+            module._forward_hooks[key] = _watched(hook, path)
+    try:
+        yield
+    finally:
+        for module, hooks in before:
+            module._forward_hooks.update(hooks)
+
+
+def _watched(hook: Callable[..., Any], path: str) -> Callable[..., Any]:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        made = hook(*args, **kwargs)
+        if made is None:
+            name = getattr(hook, "__qualname__", type(hook).__name__)
+            raise CaptureError(
+                f"The forward hook {name} on {path or 'the model'} returns nothing, so all it does is "
+                "done once, at capture, with tensors that have no values. Remove it before "
+                "autopar.parallelize and name what you want to see with outputs=; a hook that changes "
+                "what the module makes has to return it."
+            )
+        return made
+
+    return called

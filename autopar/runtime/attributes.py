@@ -1,0 +1,179 @@
+"""Notices modes and plain attributes of the parallel model's modules that were changed.
+
+A captured graph depends on them (``dropout.p``, ``norm.eps``, ``config.use_cache``), so a program is
+looked up by them.  The check of a step compares dicts that are nearly always the same objects.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar.errors import InputError
+from autopar.request.model_state import ABSENT, Change, ModelState
+from autopar.runtime.closed import Elsewhere
+from autopar.runtime.holders import INTERNAL
+
+SIMPLE = (
+    bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format,
+    enum.Enum, FunctionType, BuiltinFunctionType, type,
+)  # fmt: skip
+"""Values that a program is looked up by; of others it is known that they are still the same object."""
+DEPTH = 3
+"""How far into configurations, lists and dicts is looked."""
+OURS = frozenset({"forward", "_apply", "to_empty", "__deepcopy__", "__reduce_ex__", "training"})
+Step = tuple[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """A module, or what one of its attributes holds, and what was in there."""
+
+    path: str
+    steps: tuple[Step, ...]
+    held: Any
+    before: Any
+    """A copy of `held`."""
+
+    def is_same(self) -> bool:
+        """Whether nothing in it was exchanged; modes are no matter of this."""
+        if not self.steps:
+            self.before["training"] = self.held["training"]
+        try:
+            return bool(self.held == self.before)
+        except (RuntimeError, ValueError):  # of tensors or arrays, which are compared by element
+            return False
+
+    def changes(self) -> Iterator[tuple[Step, Any, Any]]:
+        """(which, value before, value now) of what was exchanged."""
+        kind = "attribute" if self.steps == () or self.steps[-1][0] == "attributes of" else "item"
+        before, now = _items(self.before), _items(self.held)
+        for key in dict.fromkeys((*before, *now)):
+            if not self.steps and key in OURS | INTERNAL:
+                continue
+            one, other = before.get(key, ABSENT), now.get(key, ABSENT)
+            if isinstance(one, Elsewhere):  # it is no value, and setting another one was refused
+                continue
+            if one is not other and not _equal(one, other):
+                yield (kind, key), one, other
+
+    def as_a_whole(self) -> Iterator[Change]:
+        """A list that has changed, if it is of simple values alone."""
+        if _is_simple(self.held) and _is_simple(self.before):
+            yield Change(self.path, _plain(self.steps), _frozen(self.held))
+
+
+class Attributes:
+    """Of all modules below `root`, which is the tree of `autopar.runtime.holders`."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self._modules = list(root.modules())
+        self._places = list(_places(root))
+        self._tensors = [
+            (f"{path}.{key}".lstrip("."), value, value._version)
+            for path, module in root.named_modules()
+            for key, value in vars(module).items()
+            if isinstance(value, torch.Tensor) and not value.is_inference()
+        ]
+
+    def state(self, gradients: bool) -> ModelState:
+        """How the model stands now; raise `InputError` where that cannot be followed."""
+        for name, tensor, version in self._tensors:
+            if tensor._version != version:
+                raise InputError(_refusal(name, "a tensor that is no buffer, was written to"))
+        return ModelState(
+            gradients,
+            tuple(module.training for module in self._modules),
+            tuple(self._changes()),
+            torch.get_default_dtype(),
+        )
+
+    def _changes(self) -> Iterator[Change]:
+        for place in self._places:
+            if place.is_same():
+                continue
+            if isinstance(place.held, list):
+                yield from place.as_a_whole()
+                continue
+            for step, before, now in place.changes():
+                change = Change(place.path, _plain((*place.steps, step)), _frozen(now))
+                if _is_simple(now) and (before is ABSENT or _is_simple(before)):
+                    yield change
+                elif not place.steps and (before is not ABSENT or _is_state(place.path, now)):
+                    raise InputError(_refusal(str(change), "was set to an object"))
+
+
+def _is_state(path: str, value: Any) -> bool:
+    """Whether a new attribute looks like what forward reads; on the model itself people keep notes."""
+    return bool(path) and (isinstance(value, torch.Tensor) or callable(value))
+
+
+def _refusal(name: str, what: str) -> str:
+    return (
+        f"{name}, {what} after autopar.parallelize, and the step computes with what it was. Set it on "
+        "the model before autopar.parallelize, and build the parallel model again; numbers, strings and "
+        "functions may be set at any time, and what has to change during training should be a buffer."
+    )
+
+
+def _places(root: nn.Module) -> Iterator[_Place]:
+    seen: set[int] = set()
+    for path, module in root.named_modules():
+        held = vars(module)
+        yield _Place(path, (), held, held.copy())
+        for key, value in held.items():
+            if key not in INTERNAL | OURS:
+                yield from _inside(path, (("attribute", key),), value, seen, DEPTH)
+
+
+def _inside(
+    path: str, steps: tuple[Step, ...], value: Any, seen: set[int], depth: int
+) -> Iterator[_Place]:
+    """What a list, a dict or an object with attributes holds."""
+    if (
+        id(value) in seen
+        or not depth
+        or isinstance(value, (*SIMPLE, torch.Tensor, nn.Module, Elsewhere))
+    ):
+        return
+    seen.add(id(value))
+    if type(value) in (list, dict):
+        yield _Place(path, steps, value, value.copy())
+        items, kind = _items(value), "item"
+    elif hasattr(value, "__dict__") and not callable(value) and not isinstance(value, ModuleType):
+        held = vars(value)
+        yield _Place(path, (*steps, ("attributes of", "")), held, held.copy())
+        items, kind = held, "attribute"
+    else:
+        return
+    for key, item in list(items.items()):
+        yield from _inside(path, (*steps, (kind, key)), item, seen, depth - 1)
+
+
+def _plain(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    return tuple(step for step in steps if step[0] != "attributes of")
+
+
+def _items(held: Any) -> dict[Any, Any]:
+    made: dict[Any, Any] = dict(enumerate(held)) if isinstance(held, list) else held
+    return made
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and _is_simple(one) and bool(one == other)
+
+
+def _is_simple(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_simple, value))
+    return value is ABSENT or isinstance(value, SIMPLE)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, tuple | list) else value

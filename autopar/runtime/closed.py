@@ -1,0 +1,163 @@
+"""What the modules of a parallel model do not do, and what to do instead.
+
+Parameters are cut over the ranks, and the step runs emitted code: a module below the model has the
+user's class, its mode and its attributes, but it computes nothing of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from autopar.errors import InputError
+
+BEFORE = "Do it to the model before autopar.parallelize, and build the parallel model again."
+HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+)  # fmt: skip
+"""Where a module keeps hooks on its forward and backward."""
+
+
+class Closed(dict[Any, Any]):
+    """A module's parameters, buffers, children or hooks: they are read, and never exchanged.
+
+    `path` is the module's name, `kind` says what is in here.
+    """
+
+    path: str
+    kind: str
+
+    @classmethod
+    def over(cls, items: dict[str, Any], path: str, kind: str) -> Closed:
+        """With these items."""
+        made = cls(items)
+        made.path, made.kind = path, kind
+        return made
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if key not in self or self[key] is not value:
+            self._refuse(key)
+
+    def __delitem__(self, key: Any) -> None:
+        self._refuse(key)
+
+    def _refuse(self, key: Any = "...") -> NoReturn:
+        where = f"{self.path}.{key}".lstrip(".")
+        if self.kind == "hook":
+            raise InputError(
+                f"A hook on {self.path or 'the model'} would never be called: the step runs the "
+                "emitted code of the whole model, not its modules. Name what you want to see with "
+                "outputs= of autopar.parallelize, or register the hook on the model before "
+                "autopar.parallelize if it computes with tensor operations alone. What is to "
+                "be done to gradients, do to parameter.grad between backward and optimizer.step()."
+            )
+        values = (
+            f" To change values, write into it under torch.no_grad(): {where}.copy_(...)."
+            if self.kind != "module"
+            else ""
+        )
+        raise InputError(
+            f"{where} cannot be set, replaced or removed: the step computes with the {self.kind}s that "
+            f"the model had when it was made parallel.{values} {BEFORE}"
+        )
+
+    def _closed(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse()
+
+    pop = popitem = clear = update = setdefault = _closed
+    __ior__ = _closed
+
+
+def no_forward(path: str, kind: str) -> Callable[..., NoReturn]:
+    """Stands for the forward of one module below the model."""
+
+    def forward(*_: Any, **__: Any) -> NoReturn:
+        raise InputError(
+            f"{path or kind} ({kind}) cannot be called by itself: of a parallel model only the whole "
+            "forward is there, which parallel(**batch) runs. Name what it makes with outputs= of "
+            "autopar.parallelize; or load parallel.full_state_dict() into the plain model and call "
+            f"{path or 'that'} there."
+        )
+
+    return forward
+
+
+def no_copy(path: str) -> Callable[..., NoReturn]:
+    """Stands for ``__deepcopy__`` and ``__reduce_ex__``."""
+
+    def refuse(*_: Any) -> NoReturn:
+        raise InputError(
+            f"{path or 'A parallel model'} cannot be copied or pickled: it holds this rank's shards and "
+            "the groups of its processes. To write it, call parallel.save(path), or torch.save of "
+            "parallel.full_state_dict(). For an average of weights keep "
+            "[p.detach().clone() for p in parallel.parameters()] and move each by lerp_. For a second "
+            "model, build one with autopar.parallelize and give it parallel.full_state_dict() by "
+            "load_state_dict."
+        )
+
+    return refuse
+
+
+class Elsewhere:
+    """Stands for a parameter that ranks of another stage hold: it is there, but not to be used here."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _refuse(self) -> NoReturn:
+        raise InputError(
+            f"{self._name} is held by the ranks of another stage of the pipeline. Loop over "
+            "parallel.named_parameters(), which has what this rank holds; or read all of it with "
+            "parallel.full_state_dict()."
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = [each for each in (*args, *(kwargs or {}).values()) if isinstance(each, cls)]
+        found[0]._refuse() if found else cls("A parameter")._refuse()
+
+    def __repr__(self) -> str:
+        return f"{self._name} of another stage"
+
+
+Kind = tuple[torch.dtype, str]
+"""Dtype and type of device of a tensor."""
+
+
+def unchanged(module: nn.Module, path: str, kinds: Iterable[Kind]) -> Callable[..., nn.Module]:
+    """Stands for ``_apply``, which ``to``, ``half`` and their like call: it may only change nothing."""
+
+    def apply(function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
+        for dtype, device in kinds:
+            probe = torch.empty(1, dtype=dtype, device=device)
+            shared, made = probe.is_shared(), function(probe)
+            if (made.dtype, made.device, made.is_shared()) != (probe.dtype, probe.device, shared):
+                raise InputError(
+                    f"{path or 'The model'} is {probe.dtype} on {probe.device}, and cannot become "
+                    f"{made.dtype} on {made.device} once it is parallel. For another dtype convert "
+                    'the model before autopar.parallelize, or pass it precision="bfloat16" or '
+                    "torch.autocast; devices are those of the mesh."
+                )
+        return module
+
+    return apply
+
+
+def no_empty(path: str) -> Callable[..., NoReturn]:
+    """Stands for ``to_empty``."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise InputError(
+            f"{path or 'The model'} has its values already: to_empty would throw them away. Make other "
+            "values with parallel.load_state_dict, or pass autopar.parallelize init= or weights=."
+        )
+
+    return refuse

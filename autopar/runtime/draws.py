@@ -1,0 +1,72 @@
+"""Random values for parameters: those that one process would draw, whatever the layout.
+
+Where ranks of a mesh draw by themselves, copies become different and shards repeat each other.  So
+what an initialiser draws for a parameter is drawn whole and cut; rank 0's counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from weakref import WeakSet
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from autopar.errors import InputError
+from autopar.runtime import _torch
+from autopar.runtime.parts import VIEWS, viewed
+
+aten = torch.ops.aten
+IN_PLACE = (
+    aten.normal_.default, aten.uniform_.default, aten.bernoulli_.float, aten.exponential_.default,
+    aten.cauchy_.default, aten.log_normal_.default, aten.geometric_.default, aten.random_.default,
+    getattr(aten.random_, "from"), aten.random_.to,
+)  # fmt: skip
+LIKE = (aten.rand_like.default, aten.randn_like.default)
+
+
+class _Meshes:
+    """Those that parallel models live on, and those of the stages of pipelines among them."""
+
+    whole: ClassVar[WeakSet[DeviceMesh]] = WeakSet()
+    of_stages: ClassVar[WeakSet[DeviceMesh]] = WeakSet()
+    handled: ClassVar[bool] = False
+
+
+def draw_whole(mesh: DeviceMesh, *, is_stage: bool) -> None:
+    """From now on random values of this mesh's DTensors are drawn whole; or refused, where other
+    ranks hold other stages."""
+    (_Meshes.of_stages if is_stage else _Meshes.whole).add(mesh)
+    if not _Meshes.handled:
+        _Meshes.handled = True
+        _torch.handle_operators(dict.fromkeys((*IN_PLACE, *LIKE), _draw))
+        _torch.handle_operators(dict.fromkeys(VIEWS, _view))
+
+
+def _view(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    mesh = args[0].device_mesh
+    is_ours = mesh in _Meshes.whole or mesh in _Meshes.of_stages
+    return (viewed if is_ours else _torch.unhandled)(operator, args, kwargs)
+
+
+def _draw(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    assert isinstance(tensor, DTensor)
+    if tensor.device_mesh in _Meshes.of_stages:
+        raise InputError(
+            f"{operator} draws random values for a parameter of a pipeline, whose ranks hold other "
+            "stages: they would not draw what one process draws. Initialise the model before "
+            "autopar.parallelize, pass it init=, or give parallel.load_state_dict the values."
+        )
+    if tensor.device_mesh not in _Meshes.whole:
+        return _torch.unhandled(operator, args, kwargs)
+    plain = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}
+    whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    drawn = operator(whole, *args[1:], **plain)
+    cut = distribute_tensor(drawn, tensor.device_mesh, tensor.placements)
+    if operator in LIKE:
+        return cut
+    with torch.no_grad():
+        _torch.local_of(tensor).copy_(_torch.local_of(cut))
+    return tensor

@@ -1,0 +1,95 @@
+"""A tree of modules of the user's own classes that hold the parallel model's tensors.
+
+They are made without ``__init__``: modes, attributes and names are those of the user's modules, the
+parameters and buffers are the registered ones.  None of them computes (`autopar.runtime.closed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar.runtime import closed
+from autopar.runtime.closed import Closed, Elsewhere
+
+INTERNAL = frozenset(vars(nn.Module()))
+"""What `nn.Module` keeps on every module."""
+SEQUENCE = ("__len__", "__getitem__", "__iter__", "__contains__", "__reversed__")
+"""Methods that Python looks for on classes alone."""
+
+
+def holders(model: nn.Module, tensors: Mapping[str, torch.Tensor], device: str) -> nn.Module:
+    """The tree for `model` on a type of device; `tensors` by the user's names, some of which a rank
+    may lack."""
+    named = (*model.named_parameters(), *model.named_buffers())
+    twins: dict[int, Any] = {id(t): tensors.get(name, Elsewhere(name)) for name, t in named}
+    twins |= {id(module): _bare(module) for module in model.modules()}
+    for path, module in model.named_modules():
+        _complete(twins[id(module)], module, path, twins, device)
+    made: nn.Module = twins[id(model)]
+    return made
+
+
+def _bare(module: nn.Module) -> nn.Module:
+    made: nn.Module = object.__new__(type(module))
+    nn.Module.__init__(made)
+    return made
+
+
+def _complete(
+    made: nn.Module, module: nn.Module, path: str, twins: Mapping[int, Any], device: str
+) -> None:
+    own = vars(made)
+    own["training"] = module.training
+    own |= {key: _twin(v, twins) for key, v in vars(module).items() if key not in INTERNAL}
+    for kind in ("parameter", "buffer", "module"):
+        held = f"_{kind}s"
+        items = {key: _twin(value, twins) for key, value in vars(module)[held].items()}
+        absent = {key: value for key, value in items.items() if isinstance(value, Elsewhere)}
+        here = {key: value for key, value in items.items() if key not in absent}
+        own[held] = Closed.over(here, path, kind)
+        own |= absent
+    own["_non_persistent_buffers_set"] = set(module._non_persistent_buffers_set)
+    for hooks in closed.HOOKS:
+        own[hooks] = Closed.over({}, path, "hook")
+    own["forward"] = closed.no_forward(path, type(module).__name__)
+    own["__deepcopy__"] = own["__reduce_ex__"] = closed.no_copy(path)
+    own["_apply"] = closed.unchanged(made, path, _kinds(module, device))
+    own["to_empty"] = closed.no_empty(path)
+
+
+def _kinds(module: nn.Module, device: str) -> frozenset[closed.Kind]:
+    """Of which kinds the tensors of a module are, on all ranks together."""
+    tensors = (*module.parameters(), *module.buffers())
+    return frozenset((tensor.dtype, device) for tensor in tensors)
+
+
+def _twin(value: Any, twins: Mapping[int, Any]) -> Any:
+    """The same value with the model's modules, their methods and tensors replaced by ours."""
+    if id(value) in twins:
+        return twins[id(value)]
+    if isinstance(value, MethodType) and id(value.__self__) in twins:
+        return MethodType(value.__func__, twins[id(value.__self__)])
+    if type(value) in (list, tuple, set):
+        return type(value)(_twin(item, twins) for item in value)
+    if type(value) is dict:
+        return {key: _twin(item, twins) for key, item in value.items()}
+    return value
+
+
+def like_a_sequence(kind: type, model: type) -> type:
+    """`kind`, with the methods of a `model` that has a length or items (`nn.Sequential`)."""
+
+    def forwarded(name: str) -> Any:
+        return lambda self, *args: getattr(self._root, name)(*args)
+
+    had = [name for name in SEQUENCE if hasattr(model, name)]
+    if not had:
+        return kind
+    methods: dict[str, Any] = {name: forwarded(name) for name in had}
+    place = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), {**methods, **place})

@@ -1,0 +1,56 @@
+"""Views of a parameter along a dim that is cut: torch gathers a copy, and a write to it is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate
+
+from autopar.errors import InputError
+from autopar.runtime import _torch
+
+aten = torch.ops.aten
+VIEWS = {
+    aten.select.int: 1, aten.slice.Tensor: 1, aten.split.Tensor: 2, aten.split_with_sizes.default: 2,
+    aten.diagonal.default: None,
+}  # fmt: skip
+"""Operators, and where among their arguments the dim is; None: they go along two."""
+
+
+class Part(DTensor):
+    """A gathered copy of some rows of a parameter: it is read, and never written to."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        writes = name in ("__setitem__", "__set__") or (name[-1:] == "_" and name[:2] != "__")
+        if writes and args and isinstance(args[0], cls) and name != "requires_grad_":
+            raise InputError(
+                f"{name} writes into a part of a tensor that is cut over the ranks along that dim: it "
+                "would change a copy. Take the whole values from parallel.full_state_dict(), change "
+                "them there, and give them to parallel.load_state_dict(values, strict=False)."
+            )
+        return _torch.plain_function(func, types, args, kwargs or {})
+
+
+def viewed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the operator gives; each a `Part` where it is no view of what this rank holds."""
+    made, place = _torch.unhandled(operator, args, kwargs), VIEWS[operator]
+    cut = [kind for kind in args[0].placements if not isinstance(kind, Replicate)]
+    if place is not None:
+        dim = args[place] if len(args) > place else kwargs.get("dim", 0)
+        cut = [kind for kind in cut if getattr(kind, "dim", dim) == dim % args[0].dim()]
+    if not cut:
+        return made
+    return (
+        [_part(one, args[0]) for one in made]
+        if isinstance(made, list | tuple)
+        else _part(made, args[0])
+    )
+
+
+def _part(made: DTensor, tensor: DTensor) -> DTensor:
+    if made.shape == tensor.shape:  # all of it
+        return made
+    return _torch.dtensor(_torch.local_of(made), made._spec, Part)

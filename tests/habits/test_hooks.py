@@ -1,0 +1,43 @@
+"""Forward hooks that a model came with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autopar
+from autopar.errors import CaptureError
+
+
+def planned(model: nn.Module) -> Any:
+    batch = {"input": torch.randn(4, 4)}
+    return autopar.plan(model, 1, batch, loss=lambda output: output.square().mean())
+
+
+def test_one_that_changes_the_output_is_captured() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    before = planned(model).digest
+    handle = model[0].register_forward_hook(lambda module, args, output: output * 2)
+    assert planned(model).digest != before
+    handle.remove()
+    assert planned(model).digest == before
+
+
+def test_one_that_only_looks_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    seen: list[torch.Tensor] = []
+    handle = model[0].register_forward_hook(lambda module, args, output: seen.append(output))
+    with pytest.raises(CaptureError, match="on 0 returns nothing"):
+        planned(model)
+    handle.remove()
+    planned(model)
+
+
+def test_hooks_on_the_backward_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].register_full_backward_hook(lambda module, before, after: None)
+    with pytest.raises(CaptureError, match="1 has a hook on its backward"):
+        planned(model)
