@@ -40,7 +40,7 @@ def check_local(form: Sharding, graph: Graph, mesh: Mesh) -> None:
         raise ConstraintError(
             f"{argument('input', 'local')} means that every rank passes its own part of the batch, but "
             f"the plan on mesh ({mesh}) does not split the batch, so each rank would train on its own "
-            f"part alone. {_sizes(graph)} {_remedies(mesh)}"
+            f"part alone. {_sizes(graph)} {_remedies(mesh, graph)}"
         )
 
 
@@ -61,7 +61,7 @@ def _check_axis(plan: Plan, graph: Graph, share: Share, axis: Axis) -> None:
     if missing:
         raise ConstraintError(
             f"The preset {plan.preset!r} splits {' and '.join(missing)} of {graph.name} on mesh axis "
-            f"{axis.name!r} ({axis.size} devices). {_sizes(graph)} {_remedies(plan.mesh)}"
+            f"{axis.name!r} ({axis.size} devices). {_sizes(graph)} {_remedies(plan.mesh, graph)}"
         )
 
 
@@ -122,11 +122,22 @@ def _sizes(graph: Graph) -> str:
     return f"The batch has {inputs[0].shape[0]} samples."
 
 
-def _remedies(mesh: Mesh) -> str:
+def _remedies(mesh: Mesh, graph: Graph) -> str:
+    wholes = (
+        argument("allow_undivided", True) + " to let every rank do all of it (with the same batch)"
+    )
+    samples = [node.outputs[0].shape[0] for node in batch_inputs(graph)]
+    if samples and all(size % mesh.world_size == 0 for size in samples):
+        return (
+            "The mesh divides the batch, so it is the model's operators that the preset does not "
+            "split: they have no rule, or sizes that the mesh does not divide. See which with "
+            f"autopar.plan(..., {argument('allow_undivided', True)}); use another preset or none, or "
+            f"pass {wholes}."
+        )
     sizes = sorted({size for size in (*mesh.sizes, math.prod(mesh.sizes)) if size > 1})
     return (
         "Pass a batch whose size, and a model whose sizes, are multiples of "
         f"{' or '.join(map(str, sizes))} (DataLoader(drop_last=True) leaves out the rest), use a "
         "smaller mesh or another preset, or pass "
-        f"{argument('allow_undivided', True)} to let every rank do all of it (with the same batch)."
+        f"{wholes}."
     )

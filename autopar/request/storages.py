@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from autopar.errors import InputError
+from autopar.request.derived import derived
 
 
 def refuse_shared_memory(model: nn.Module) -> None:
@@ -35,7 +36,8 @@ def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
         f"{path}.{key}".lstrip("."): value
         for path, module in model.named_modules()
         for key, value in vars(module).items()
-        if isinstance(value, torch.Tensor)
+        # What a hook computes anew before each forward belongs to nobody.
+        if isinstance(value, torch.Tensor) and key not in derived(module)
     }
     return {**dict(model.named_parameters()), **dict(model.named_buffers()), **attributes}
 

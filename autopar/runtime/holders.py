@@ -34,8 +34,20 @@ def holders(model: nn.Module, tensors: Mapping[str, torch.Tensor], device: str) 
     return made
 
 
+class Compiled(nn.Module):
+    """Stands for a part that `torch.compile` wrapped: attributes are those of the module inside."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("_orig_mod"), name)
+
+
 def _bare(module: nn.Module) -> nn.Module:
-    made: nn.Module = object.__new__(type(module))
+    # torch's own wrapper asks the module inside before there is one.
+    kind = Compiled if "_orig_mod" in vars(module)["_modules"] else type(module)
+    made: nn.Module = object.__new__(kind)
     nn.Module.__init__(made)
     return made
 

@@ -10,7 +10,7 @@ from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes
 from autopar.runtime.module import Namespace
 from autopar.runtime.reducer import in_buckets
-from autopar.runtime.slots import Slot, refuse_hooks, refuse_other_data
+from autopar.runtime.slots import Slot, refuse_other_data
 
 
 class Leaves:
@@ -40,7 +40,6 @@ class Leaves:
         With `keep`, leaves gathered in this step are used again unless a parameter was changed.
         """
         refuse_other_data(self._slots)
-        refuse_hooks(self._slots)
         replaced = self._rebuild()
         for bucket in self._buckets:
             changed = any(s.gathered_version != s.version for s in bucket.slots)

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
-from autopar.runtime.slots import Slot
+from autopar.runtime.slots import Slot, refuse_hooks
 
 LISTED = 4
 """Names that a message spells out."""
@@ -30,12 +30,7 @@ def refuse_other_gradients(
             "model: a soft prompt as an nn.Parameter, another module as a submodule."
         )
     refuse_changed(slots, trained)
-    hooked = [slot.name for slot in slots if _torch.has_gradient_hooks(slot.parameter)]
-    if hooked:
-        raise InputError(
-            f"{_listed(hooked)} has hooks on its gradient, which is not there before all ranks' parts "
-            "are summed. Remove them, and do what they do behind loss.backward(), on p.grad."
-        )
+    refuse_hooks(slots)
 
 
 def refuse_changed(slots: Sequence[Slot], trained: Mapping[str, bool]) -> None:

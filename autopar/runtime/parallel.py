@@ -38,7 +38,7 @@ from autopar.runtime.random import Seeds
 from autopar.runtime.reducer import Reducer
 from autopar.runtime.shards import placements
 from autopar.runtime.state import buffers, slots, targets
-from autopar.runtime.updates import refuse_steps_by
+from autopar.runtime.updates import check_before_steps
 from autopar.runtime.weights.fill import fill
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.match import Dialect
@@ -103,8 +103,7 @@ class Parallel(Held):
         }
         self._forward_failed = False
         self._trained = {s.name: s.parameter.requires_grad for s in self._slots}
-        for slot in self._slots:
-            refuse_steps_by(slot.parameter, self._before_update)
+        check_before_steps(self, (slot.parameter for slot in self._slots), self._before_update)
 
     def _register(self, model: nn.Module) -> None:
         tensors = {name: target.tensor for name, target in self._targets.items()}

@@ -7,7 +7,7 @@ the DTensors over them; they are put back as soon as it is done, so that nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, WeakMethod
@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils.weak import WeakIdKeyDictionary, WeakTensorKeyDictionary
+from torch.utils.weak import WeakIdKeyDictionary
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
@@ -42,9 +42,14 @@ def update_locally(parameter: nn.Parameter) -> None:
         register_optimizer_step_post_hook(_after)
 
 
-def refuse_steps_by(parameter: nn.Parameter, check: Callable[[], None]) -> None:
-    """Call `check`, which may raise, before any optimizer steps on this parameter."""
-    _CHECKS[parameter] = WeakMethod(check)
+def check_before_steps(
+    owner: nn.Module, parameters: Iterable[nn.Parameter], check: Callable[[], None]
+) -> None:
+    """Call `check`, a method of `owner` that may raise, before any optimizer steps on these.
+
+    By number: torch swaps no tensor that somebody looks at weakly.  `owner` keeps them alive.
+    """
+    _CHECKS[owner] = frozenset(map(id, parameters)), WeakMethod(check)
 
 
 def was_replaced(model: nn.Module) -> None:
@@ -73,7 +78,9 @@ class _Hooks:
     installed = False
 
 
-_CHECKS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_CHECKS: WeakKeyDictionary[nn.Module, tuple[frozenset[int], WeakMethod[Callable[[], None]]]] = (
+    WeakKeyDictionary()
+)
 """By parameter: what its module has to say before a step."""
 
 
@@ -93,9 +100,9 @@ _SWAPPED: WeakKeyDictionary[optim.Optimizer, list[list[_Swapped]]] = WeakKeyDict
 def _before(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
     _put_back(optimizer)  # a step that raised left its tensors there
     _refuse_replaced(optimizer)
-    checks = (_CHECKS.get(parameter) for parameter in _parameters(optimizer))
-    for check in {each for each in checks if each is not None}:
-        if (found := check()) is not None:
+    stepped = set(map(id, _parameters(optimizer)))
+    for parameters, check in list(_CHECKS.values()):
+        if stepped & parameters and (found := check()) is not None:
             found()
     if _recomputes(args, kwargs) or not _is_elementwise(optimizer):
         return

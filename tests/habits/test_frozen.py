@@ -18,8 +18,13 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", MODELS)
+# Nothing of the power iteration has a factor that megatron splits: the preset is refused there.
+CASES = [
+    (name, how) for name in MODELS for how in LAYOUTS if (name, how) != ("spectral", "megatron")
+]
+
+
+@pytest.mark.parametrize(("name", "layout"), CASES)
 def test_steps_are_those_of_one_process(pool: Pool, name: str, layout: str) -> None:
     ranks, options = LAYOUTS[layout]
     pool.run(ranks, frozen_jobs.steps, name, ranks, options)

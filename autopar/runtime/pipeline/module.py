@@ -37,8 +37,8 @@ from autopar.runtime.pipeline.stage import Stage, Tensors
 from autopar.runtime.pipeline.step import Step
 from autopar.runtime.programs import in_parts
 from autopar.runtime.random import Seeds
-from autopar.runtime.slots import refuse_hooks, refuse_other_data
-from autopar.runtime.updates import refuse_steps_by
+from autopar.runtime.slots import refuse_other_data
+from autopar.runtime.updates import check_before_steps
 from autopar.runtime.weights.fill import fill
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.match import Dialect
@@ -109,8 +109,7 @@ class Pipelined(Held):
         self._leaves = Leaves(self._slots, self.axes, self._tree)
         self._trained = {slot.name: slot.parameter.requires_grad for slot in self._slots}
         self._broken = ""
-        for slot in self._slots:
-            refuse_steps_by(slot.parameter, self._before_update)
+        check_before_steps(self, (slot.parameter for slot in self._slots), self._before_update)
         last = last_stages(built.order, built.parameters)
         shares = max((each.plan.buckets for each in built.programs.values()), default=1)
         self._gradients = Gradients(self._slots, last, self.axes, shares)
@@ -183,7 +182,6 @@ class Pipelined(Held):
         refuse_without_gradients()
         self.refuse_what_is_not_there(batch)
         refuse_other_data(self._slots)
-        refuse_hooks(self._slots)
         check_autocast(self._device, self._precision)
         agreement.begin("a training step")
         self._agree(batch)
