@@ -1,4 +1,4 @@
-"""A configuration of `transformers` made small enough for this machine: three layers, narrow, no dropout.
+"""A configuration of `transformers` made small: three layers, narrow, without dropout.
 
 The rules speak of field names alone, so a model that is added to the library needs no line here.
 """
@@ -19,7 +19,8 @@ SIZES: tuple[tuple[str, int], ...] = (
     (r"(attention_)?head_(dim|size)|d_kv|qk_(nope|rope)_head_dim|v_head_dim|kv_channels", HEAD),
     (r"rotary_dim", HEAD // 2),
     (r"(q|kv)_lora_rank", RANK),
-    (r"hidden_(size|dim)|d_model|n_embd|(word_)?embed(ding)?_(dim|size)|(encoder|decoder)_hidden_size", HIDDEN),
+    (r"hidden_(size|dim)|d_model|n_embd|(word_)?embed(ding)?_(dim|size)", HIDDEN),
+    (r"(encoder|decoder)_hidden_size", HIDDEN),
     (r"projection_(dim|size)|proj_size|classifier_proj_size|conv_dim_out|dim", HIDDEN),
     (r"(\w+_)?intermediate_size|d_ff|ffn_(dim|hidden_size)|(encoder|decoder)_ffn_dim|n_inner", INNER),
     (r"(\w+_)?vocab_size", VOCAB),
@@ -56,6 +57,7 @@ def shrunk(config: Any, depth: int = NESTED) -> Any:
         kinds = list(dict.fromkeys(config.layer_types))
         config.layer_types = (kinds * LAYERS)[:LAYERS]
     _fit_state_space(config)
+    _fit_latent_attention(config)
     config.use_cache = False
     if getattr(config, "is_encoder_decoder", False):
         started = getattr(config, "decoder_start_token_id", None)
@@ -63,11 +65,26 @@ def shrunk(config: Any, depth: int = NESTED) -> Any:
     return config
 
 
+STATE_SPACES = (
+    ("expand", "num_heads", "head_dim"),
+    ("mamba_expand", "mamba_n_heads", "mamba_d_head"),
+)
+"""How configurations call the widening of a state space model, its heads and their width."""
+
+
 def _fit_state_space(config: Any) -> None:
     """Heads of a state space model make up the expanded width together."""
-    fields = vars(config)
-    if {"expand", "num_heads", "head_dim", "hidden_size"} <= fields.keys():
-        config.num_heads = config.expand * config.hidden_size // config.head_dim
+    for expand, heads, head in STATE_SPACES:
+        if {expand, heads, head, "hidden_size"} <= vars(config).keys():
+            width = getattr(config, expand) * config.hidden_size
+            size = getattr(config, head)
+            setattr(config, heads, width // (size if isinstance(size, int) else HEAD))
+
+
+def _fit_latent_attention(config: Any) -> None:
+    """Latent attention has a key and a value for every head."""
+    if {"kv_lora_rank", "num_key_value_heads"} <= vars(config).keys():
+        config.num_key_value_heads = config.num_attention_heads
 
 
 def _small(name: str, value: Any) -> Any:

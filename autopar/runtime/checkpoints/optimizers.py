@@ -20,6 +20,8 @@ from autopar.runtime.checkpoints.layouts import as_laid_out, empty_plain
 PREFIX, STATE, SETTINGS = "optimizer.", "state.", "param_groups."
 Optimizer = torch.optim.Optimizer
 SKIPPED = {"params", "param_names"}
+COUNT = "step"
+"""What torch's optimizers call the number of their steps, which has no entry for each of a parameter's."""
 LISTED = 8
 
 
@@ -126,16 +128,17 @@ def wanted(model: nn.Module, optimizer: Optimizer, kept: Mapping[str, Any]) -> d
             for key in by_name.get(known.get(parameter, ""), ()):
                 there = kept[key]
                 is_tensor = isinstance(there, TensorStorageMetadata)
-                found[key] = _empty(parameter, there, group) if is_tensor else None
+                empty = is_tensor and _empty(parameter, key.rpartition(".")[2], there, group)
+                found[key] = empty if is_tensor else None
     return found
 
 
 def _empty(
-    parameter: torch.Tensor, there: TensorStorageMetadata, group: Mapping[str, Any]
+    parameter: torch.Tensor, key: str, there: TensorStorageMetadata, group: Mapping[str, Any]
 ) -> torch.Tensor:
-    """In the parameter's layout where it has its shape; else whole."""
+    """In the parameter's layout where it is a number for each of its entries; else whole."""
     dtype = there.properties.dtype
-    if there.size == parameter.shape and len(there.size):
+    if there.size == parameter.shape and key != COUNT:
         return empty_plain(parameter, dtype)
     on_device = len(there.size) or group.get("capturable") or group.get("fused")
     return torch.empty(there.size, dtype=dtype, device=parameter.device if on_device else "cpu")
