@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.habits import training_program as program
 from tests.pool import Pool
 
-EVERYDAY, LONG, AT_ONCE = 40, 2000, 5
+EVERYDAY, LONG, AT_ONCE = 4, 2000, 5
 """Examples of so many programs each; ten thousand programs in the long run."""
 SEED = st.integers(0, 5)
 PART = st.sampled_from(program.PARTS)
@@ -40,11 +40,13 @@ ACTION = st.one_of(
 PRESET = st.sampled_from([None, "ddp", "zero2", "fsdp", "megatron"])
 PROGRAM = st.tuples(st.lists(ACTION, min_size=2, max_size=8), PRESET, PRESET)
 BATCH_OF_PROGRAMS = st.lists(PROGRAM, min_size=AT_ONCE, max_size=AT_ONCE)
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
+"""A program that fails is short already, and each costs seconds."""
 QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 @pytest.mark.timeout(600)
-@settings(max_examples=EVERYDAY, suppress_health_check=QUIET)
+@settings(max_examples=EVERYDAY, phases=UNSHRUNK, suppress_health_check=QUIET)
 @given(programs=BATCH_OF_PROGRAMS)
 def test_programs(pool: Pool, programs: list[Any]) -> None:
     pool.run(2, program.run, programs)
@@ -52,7 +54,7 @@ def test_programs(pool: Pool, programs: list[Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@settings(max_examples=LONG, suppress_health_check=QUIET)
+@settings(max_examples=LONG, phases=UNSHRUNK, suppress_health_check=QUIET)
 @given(programs=BATCH_OF_PROGRAMS)
 def test_many_programs(pool: Pool, programs: list[Any]) -> None:
     pool.run(2, program.run, programs)
