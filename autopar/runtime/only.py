@@ -46,10 +46,12 @@ def refuse_changed(slots: Sequence[Slot], trained: Mapping[str, bool]) -> None:
 
 
 def arriving(
-    result: torch.Tensor, leaves: Sequence[torch.Tensor], begin: Callable[[], None]
+    leaves: Sequence[torch.Tensor], begin: Callable[[], None]
 ) -> Callable[[torch.Tensor], torch.Tensor | None]:
-    """What a result's gradient meets first, in every backward through it."""
-    node = result.grad_fn
+    """What a result's gradient meets first, in every backward through it.
+
+    It holds nothing of the result's graph, which holds it.
+    """
 
     def met(gradient: torch.Tensor) -> torch.Tensor | None:
         if torch.is_grad_enabled():
@@ -57,7 +59,6 @@ def arriving(
                 "create_graph=True asks for gradients of gradients, which a parallel step does not have "
                 "outside its model. Compute what needs them inside the model's forward or its loss."
             )
-        assert node is not None
         if not any(map(_torch.is_reached, leaves)):
             raise InputError(
                 "torch.autograd.grad(loss, ...) and loss.backward(inputs=...) do not reach the "

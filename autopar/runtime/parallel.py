@@ -281,7 +281,7 @@ class Parallel(Held):
         for name in given & results.keys():
             result = results[name]
             if result.requires_grad and not result.is_leaf:
-                result.register_hook(arriving(result, leaves, self._reducer.begin))
+                result.register_hook(arriving(leaves, self._reducer.begin))
 
     def _agree(self, batch: Batch) -> None:
         """Ranks that should have the same batch must have it, and parts of one are alike."""

@@ -7,8 +7,12 @@ rank issues collectives in the same order whatever order its hooks arrive in.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from weakref import ref
+
+import torch
 
 from autopar.buckets import buckets
+from autopar.errors import InputError
 from autopar.runtime import _torch
 from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes
@@ -51,17 +55,32 @@ class Reducer:
         self._running: int | None = None
         """The number of the backward that is running, or that failed."""
         self._launched = 0
-        self._hooks = [self._watch(slot) for slot in self._slots]
+        self._hooks = [self._watch(place) for place in range(len(self._slots))]
 
-    def _watch(self, slot: Slot) -> Callable[[], None]:
-        handle = slot.leaf.register_post_accumulate_grad_hook(lambda _: self._arrived(slot))
+    def _watch(self, place: int) -> Callable[[], None]:
+        """Autograd holds the hook where the garbage collector does not see it: it holds nothing.
+
+        A loss that is still there holds the reducer, so that its backward finds it.
+        """
+        weak = ref(self)
+
+        def arrived(_: torch.Tensor) -> None:
+            reducer = weak()
+            if reducer is None:
+                raise InputError(
+                    "This backward comes to parameters of a parallel model that was dropped. Keep the "
+                    "model until the backward of its last loss is done."
+                )
+            reducer._arrived(reducer._slots[place])
+
+        handle = self._slots[place].leaf.register_post_accumulate_grad_hook(arrived)
         return handle.remove  # type: ignore[no-any-return]
 
     def rewatch(self) -> None:
         """Leaves were replaced."""
         for remove in self._hooks:
             remove()
-        self._hooks = [self._watch(slot) for slot in self._slots]
+        self._hooks = [self._watch(place) for place in range(len(self._slots))]
 
     @property
     def has_failed(self) -> bool:

@@ -35,8 +35,9 @@ def test_two_thousand_steps_leave_nothing(pool: Pool, preset: str) -> None:
         assert behind == before
 
 
-def test_modules_that_are_dropped_go(pool: Pool) -> None:
-    assert pool.run(2, growth_jobs.kept_of_calls, "ddp", 4) == [0, 0]
+@pytest.mark.parametrize("preset", ["ddp", "fsdp", "megatron"])
+def test_modules_that_are_dropped_go(pool: Pool, preset: str) -> None:
+    assert pool.run(2, growth_jobs.kept_of_calls, preset, 4) == [0, 0]
 
 
 def test_a_part_of_the_world_is_refused(pool: Pool) -> None:
