@@ -95,10 +95,14 @@ _FORWARD: ContextVar[_Forward | None] = ContextVar("forward", default=None)
 
 
 def packed(tensor: torch.Tensor) -> Any:
-    """What is kept of a tensor for the backward."""
+    """What is kept of a tensor for the backward.
+
+    Never the tensor itself: an operator that saves its own result would hold itself, through C++,
+    where the garbage collector does not see it.
+    """
     forward = _FORWARD.get()
     entry = None if forward is None else forward.find(tensor)
-    return tensor if entry is None else entry.ticket(tensor)
+    return tensor.detach() if entry is None else entry.ticket(tensor)
 
 
 def unpacked(kept: Any) -> torch.Tensor:

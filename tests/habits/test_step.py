@@ -14,8 +14,6 @@ from tests.pool import Pool
     [(1, None), (2, "ddp"), (2, "fsdp"), (2, "megatron"), (2, None), (4, "zero2")],
 )
 def test_a_habit(pool: Pool, name: str, ranks: int, preset: str | None) -> None:
-    if (name, preset) == ("forwards_alone", "fsdp"):
-        pytest.xfail("forwards without a backward leave 9 tensors each under fsdp: not mended yet")
     pool.run(ranks, step_jobs.habit, ranks, preset, name)
 
 
