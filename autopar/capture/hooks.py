@@ -8,14 +8,16 @@ from typing import Any
 
 from torch import nn
 
+from autopar.capture.held import is_library
 from autopar.errors import CaptureError
+from autopar.wording import argument
 
 
 @contextmanager
 def refuse_observers(model: nn.Module) -> Iterator[None]:
     """Within, a forward hook that gives no new output raises: it would see fake tensors, once.
 
-    So do hooks on a module's backward.
+    So do hooks on a module's backward.  Libraries' own hooks, which collect outputs, pass.
     """
     before = [(module, dict(module._forward_hooks)) for module in model.modules()]
     for path, module in model.named_modules():
@@ -37,13 +39,13 @@ def refuse_observers(model: nn.Module) -> Iterator[None]:
 def _watched(hook: Callable[..., Any], path: str) -> Callable[..., Any]:
     def called(*args: Any, **kwargs: Any) -> Any:
         made = hook(*args, **kwargs)
-        if made is None:
+        if made is None and not is_library(getattr(hook, "__module__", None) or ""):
             name = getattr(hook, "__qualname__", type(hook).__name__)
             raise CaptureError(
                 f"The forward hook {name} on {path or 'the model'} returns nothing, so all it does is "
                 "done once, at capture, with tensors that have no values. Remove it before "
-                "autopar.parallelize and name what you want to see with outputs=; a hook that changes "
-                "what the module makes has to return it."
+                f"autopar.parallelize and name what you want to see with {argument('outputs')}; a hook "
+                "that changes what the module makes has to return it."
             )
         return made
 

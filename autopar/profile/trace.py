@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from autopar.runtime.marks import Numbered, numbering
-from autopar.runtime.named import PREFIX
+from autopar.runtime.named import CHECKS, PREFIX
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 """The names of a step's three parts."""
@@ -143,7 +143,7 @@ def read(events: Sequence[Any], numbers: Sequence[Numbered] = ()) -> Trace:
         made.backward_s[span.label] += span.seconds
     backward = _Spans(passes)
     for thread, span in named:
-        if "|" not in span.label:
+        if "|" not in span.label or span.label == CHECKS:
             continue
         if not _within(span.start, ends):
             made.forward_s[span.label] += span.seconds
@@ -155,6 +155,8 @@ def read(events: Sequence[Any], numbers: Sequence[Numbered] = ()) -> Trace:
             made.backward_s[around] -= span.seconds
     for event, kind, seconds in _collectives(events):
         label = groups.around(event) or backward.around(event) or ""
+        if label == CHECKS:
+            continue
         late = _within(event.time_range.start, ends)
         flow = _flow(label, kind, late)
         made.calls[flow] += 1

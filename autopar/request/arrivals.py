@@ -19,6 +19,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from autopar.errors import InputError
+from autopar.wording import argument
 
 Found = str | None
 """What is wrong with a module or tensor, in a few words; None: nothing."""
@@ -63,7 +64,10 @@ def _replica(module: nn.Module) -> nn.Module | None:
 
 
 WRAPPERS = (Wrapper("torch.compile", _compiled), Wrapper("DDP or DataParallel", _replica))
-BEFORE = "Pass the model as it was before, on every rank; preset='fsdp' shards it the same way."
+BEFORE = (
+    "Pass the model as it was before, on every rank; "
+    f"{argument('preset', 'fsdp')} shards it the same way."
+)
 MODULES = (
     RefusedModule(
         "FSDP",

@@ -16,6 +16,8 @@ import torch.distributed as dist
 from autopar.errors import RankMismatchError
 from autopar.request.batch import Batch
 from autopar.runtime import agreement
+from autopar.runtime.counting import BATCHES
+from autopar.runtime.named import CHECKS, named
 
 SAMPLED = 4096
 """Elements of a tensor that are compared in every step."""
@@ -37,7 +39,11 @@ class BatchAgreement:
     def __init__(self) -> None:
         self._steps = 0
         # Of its own, on the host: collectives of the step keep their order, and no GPU is waited for.
-        self._group = dist.new_group(backend="gloo") if dist.get_world_size() > 1 else None
+        self._group = (
+            dist.new_group(backend="gloo", group_desc=BATCHES)
+            if dist.get_world_size() > 1
+            else None
+        )
 
     def check(self, batch: Batch, part: int, *, local: bool) -> None:
         """Raise `RankMismatchError`, on all ranks, where their batches do not belong together."""
@@ -49,7 +55,8 @@ class BatchAgreement:
         self._steps += 1
         mine = torch.tensor([kinds, values, part], dtype=torch.int64, device="cpu")
         found = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-        dist.all_gather(found, mine, group=self._group)
+        with named(CHECKS):
+            dist.all_gather(found, mine, group=self._group)
         rows = torch.stack(found).tolist()
         step = "the first step" if first else f"step {self._steps}"
         if len({row[0] for row in rows}) > 1:

@@ -37,6 +37,8 @@ KINDS = {
 """c10d and functional operators, by the field's word."""
 OTHERS = {"wait_tensor", "_wrap_tensor_autograd", "barrier", "broadcast_", "send", "recv_"}
 """Operators that move no tensor of the step along an axis."""
+BATCHES = "autopar batches"
+"""The group over which ranks compare their batches, which no plan predicts."""
 
 
 class CountTraffic(TorchDispatchMode):
@@ -69,6 +71,8 @@ class CountTraffic(TorchDispatchMode):
             kwargs
         )
         group = bound.get("process_group", bound.get("group_name"))
+        if not isinstance(group, str) and _group(group).group_desc == BATCHES:
+            return
         key = (self._axis(group), KINDS[name], self.direction)
         sides = [_nbytes(value) for key_, value in bound.items() if key_ not in ("process_group",)]
         larger = max(sides, default=0)

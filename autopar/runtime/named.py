@@ -11,6 +11,8 @@ from autopar.runtime import _torch
 
 PREFIX = "autopar: "
 """What every name begins with."""
+CHECKS = "checks | | "
+"""What ranks tell each other beside the step: no operator and no collective of the plan."""
 
 
 def named(name: str) -> AbstractContextManager[Any]:

@@ -61,13 +61,6 @@ def closure() -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda output: (output * scale).square().mean()
 
 
-def default() -> Callable[..., torch.Tensor]:
-    def loss(output: torch.Tensor, scale: torch.Tensor = SCALE) -> torch.Tensor:
-        return (output * scale).square().mean()
-
-    return loss
-
-
 IN_FORWARD: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
     "listed[1]": lambda m, x: (x * m.listed[1]).sum(),
     "named['a']": lambda m, x: (x * m.named["a"]).sum(),
@@ -79,7 +72,6 @@ IN_FORWARD: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
 }
 IN_THE_LOSS: dict[str, Callable[..., torch.Tensor]] = {
     "scale of closure": closure(),
-    "a default of default": default(),
     "loss.centre": Centres(),
     "SCALE": lambda output: (output * SCALE).mean(),
 }

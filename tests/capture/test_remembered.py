@@ -236,11 +236,14 @@ def test_layers_of_every_kind_have_the_same_graph(layer: Any) -> None:
         assert mine == capture(*layers(layer))
 
 
+TRAINING = tracing.Demands(train=True, keeps_modes=True, needs_loss=True)
+
+
 @pytest.mark.parametrize("layer", [in_place, in_a_view])
 def test_a_write_begins_anew(layer: Any) -> None:
     model, batch = layers(layer)
     with pytest.raises(Forgotten):
-        tracing._traced(model, bind(model, batch, None), None, True, None, Remembered())
+        tracing._traced(model, bind(model, batch, None), None, TRAINING, None, Remembered())
 
 
 @pytest.mark.parametrize("asked", ["is_leaf", "grad_fn", "_base", "_version"])

@@ -87,7 +87,7 @@ def assert_sound(plan: Plan, graph: Graph) -> None:
 
 
 ASKED: tuple[tuple[str | None, float | None], ...] = (
-    (None, None), (None, 0.7), ("fsdp_megatron", None), ("megatron_sp", 1.0),
+    (None, None), (None, 0.7), ("fsdp_megatron", None), ("megatron", 1.0),
 )  # fmt: skip
 
 

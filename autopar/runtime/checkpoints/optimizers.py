@@ -21,7 +21,7 @@ PREFIX, STATE, SETTINGS = "optimizer.", "state.", "param_groups."
 Optimizer = torch.optim.Optimizer
 SKIPPED = {"params", "param_names"}
 COUNT = "step"
-"""What torch's optimizers call the number of their steps, which has no entry for each of a parameter's."""
+"""What torch's optimizers call the number of their steps: one, whatever the parameter's shape."""
 LISTED = 8
 
 
