@@ -16,6 +16,7 @@ import torch.distributed as dist
 from autopar.errors import RankMismatchError
 from autopar.request.batch import Batch
 from autopar.runtime import agreement
+from autopar.runtime.beside import of_all_ranks
 from autopar.runtime.counting import BATCHES
 from autopar.runtime.named import CHECKS, named
 
@@ -39,11 +40,7 @@ class BatchAgreement:
     def __init__(self) -> None:
         self._steps = 0
         # Of its own, on the host: collectives of the step keep their order, and no GPU is waited for.
-        self._group = (
-            dist.new_group(backend="gloo", group_desc=BATCHES)
-            if dist.get_world_size() > 1
-            else None
-        )
+        self._group = of_all_ranks(BATCHES) if dist.get_world_size() > 1 else None
 
     def check(self, batch: Batch, part: int, *, local: bool) -> None:
         """Raise `RankMismatchError`, on all ranks, where their batches do not belong together."""

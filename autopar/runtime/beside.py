@@ -54,6 +54,14 @@ _MADE: dict[tuple[str, tuple[tuple[int, ...], ...]], dist.ProcessGroup] = {}
 """Groups stay until all are destroyed, with threads and connections; models on one mesh share theirs."""
 
 
+def of_all_ranks(description: str) -> dist.ProcessGroup:
+    """A gloo group of the whole world, on the host; one for all models, all ranks call it."""
+    key = description, (tuple(range(dist.get_world_size())),)
+    if key not in _MADE or not _is_alive(_MADE[key]):
+        _MADE[key] = dist.new_group(backend="gloo", group_desc=description)
+    return _MADE[key]
+
+
 def _is_alive(group: dist.ProcessGroup) -> bool:
     try:
         return bool(dist.get_process_group_ranks(group))
