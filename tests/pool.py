@@ -38,9 +38,9 @@ class Pool:
         if size not in self._workers:
             self._start(size)
         pipes = [pipe for _, pipe in self._workers[size]]
-        for pipe in pipes:
-            pipe.send((function, args))
         try:
+            for rank, pipe in enumerate(pipes):
+                _send(pipe, rank, (function, args))
             return self._collect(pipes, limit_s)
         except BaseException:
             self._stop(size)
@@ -89,6 +89,13 @@ class Pool:
         """End all workers."""
         for size in list(self._workers):
             self._stop(size)
+
+
+def _send(pipe: Connection, rank: int, work: tuple[Callable[..., Any], tuple[Any, ...]]) -> None:
+    try:
+        pipe.send(work)
+    except BrokenPipeError:
+        raise WorkerError(f"rank {rank} died after the test before this one") from None
 
 
 def _work(pipe: Connection, rank: int, size: int, store: str) -> None:

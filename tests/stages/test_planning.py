@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_tables import every_plan, least_of, random_problem
 
 from autopar.errors import InfeasibleError, PlanError
 from autopar.simulate.simulate import simulate
@@ -34,6 +33,7 @@ from autopar.stages.relaxation import flush_bound_of, makespan_bound_of, quick_b
 from autopar.stages.search import least_aim
 from autopar.stages.simulated import costs_of, simulated_step
 from autopar.stages.table import no_transfers, ranges
+from tests.stages.random_tables import every_plan, least_of, random_problem
 
 ALL = tuple(FAMILIES.values())
 seeds = st.integers(0, 10**6)

@@ -53,12 +53,13 @@ class Compiles(Protocol):
         """The pipeline of a batch of other shapes, or of the model in another state."""
 
 
-Engine = Callable[[Built, Step], None]
-"""Runs this rank's part of a step: every stage's loss and gradients, and their sums begun."""
+Engine = Callable[[Built], Callable[[Step], None]]
+"""Refuses a plan that it cannot run; gives what runs this rank's part of a step: every stage's loss and
+gradients, and their sums begun."""
 
 
-def _own_engine(built: Built, step: Step) -> None:
-    step.run(built.plan.schedule.workers[built.worker])
+def _own_engine(built: Built) -> Callable[[Step], None]:
+    return lambda step: step.run(built.plan.schedule.workers[built.worker])
 
 
 class Pipelined(Held):
@@ -186,12 +187,13 @@ class Pipelined(Held):
         agreement.begin("a training step")
         self._agree(batch)
         built = self._for_batch(batch, training=True)
+        run = engine(built)
         with self.whole_or_ended():
             for copy in self._copies:
                 copy.begin()
             step = self._step(built, batch, self._scale(scaler))
             with no_autocast(self._device):
-                engine(built, step)
+                run(step)
             self._gradients.finish()
             for copy in self._copies:
                 copy.add_up()

@@ -9,8 +9,9 @@ engine's matter and stays ours.  `limits.py` says which plans it takes.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,17 @@ def torch_step(parallel: Pipelined, **batch: Any) -> torch.Tensor:
 
     Raises `InputError` on all ranks where the plan is not of the kind that torch's engine knows.
     """
-    return parallel.step_on(_run, batch)
+    return parallel.step_on(_engine, batch)
 
 
-def _run(built: Built, step: Step) -> None:
+def _engine(built: Built) -> Callable[[Step], None]:
     relays = Relays(built.stages)
-    actions = torch_csv(built.plan.schedule)
+    actions = torch_csv(built.plan.schedule)  # says first which schedules the engine cannot run
     check_limits(built.plan, relays)
+    return partial(_run, built, relays, actions)
+
+
+def _run(built: Built, relays: Relays, actions: str, step: Step) -> None:
     numbers = torch.arange(built.plan.microbatches)
     with _peers(built.plan) as group, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "schedule.csv"
