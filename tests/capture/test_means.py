@@ -56,7 +56,7 @@ def test_equal(name: str) -> None:
 
 
 def test_all_ignored_is_nan_as_in_torch() -> None:
-    from interpret import interpret
+    from tests.capture.interpret import interpret
 
     model, inputs = small(lambda m, x: F.cross_entropy(m.linear(x), torch.full((8,), -100)))
     graph = capture(model, inputs)
@@ -67,7 +67,7 @@ def test_all_ignored_is_nan_as_in_torch() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_mean_sums_wide(dtype: torch.dtype) -> None:
-    from interpret import interpret
+    from tests.capture.interpret import interpret
 
     def body(m: Small, x: torch.Tensor) -> Any:
         return (m.linear(x) * 0 + 300).repeat(1, 1000).mean()
