@@ -207,9 +207,8 @@ def test_dropout_stays_where_it_is_on() -> None:
     model, inputs = small(lambda m, x: F.dropout(m.linear(x), 0.5, m.training).sum())
     torch.manual_seed(3)
     expected = model(**inputs)
-    from tests.capture.interpret import interpret
-
     from autopar.capture import capture
+    from tests.capture.interpret import interpret
 
     graph = capture(model, inputs)
     torch.manual_seed(3)
