@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -30,6 +30,7 @@ from autopar.runtime.only import refuse_other_gradients
 from autopar.runtime.pipeline.buffers import Buffers
 from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.copies import copies
+from autopar.runtime.pipeline.engine import Engine, own_engine
 from autopar.runtime.pipeline.gradients import Gradients, last_stages
 from autopar.runtime.pipeline.links import Links
 from autopar.runtime.pipeline.ownership import Ownership
@@ -51,15 +52,6 @@ class Compiles(Protocol):
 
     def pipeline_for(self, batch: Mapping[str, Any], state: ModelState) -> Built:
         """The pipeline of a batch of other shapes, or of the model in another state."""
-
-
-Engine = Callable[[Built], Callable[[Step], None]]
-"""Refuses a plan that it cannot run; gives what runs this rank's part of a step: every stage's loss and
-gradients, and their sums begun."""
-
-
-def _own_engine(built: Built) -> Callable[[Step], None]:
-    return lambda step: step.run(built.plan.schedule.workers[built.worker])
 
 
 class Pipelined(Held):
@@ -174,7 +166,7 @@ class Pipelined(Held):
                 "How many microbatches a pipeline's step has is decided when it is made: pass "
                 "microbatches= to autopar.parallelize."
             )
-        return self.step_on(_own_engine, batch, scaler)
+        return self.step_on(own_engine, batch, scaler)
 
     def step_on(
         self, engine: Engine, batch: Mapping[str, Any], scaler: torch.amp.GradScaler | None = None
