@@ -13,6 +13,7 @@ import random
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,17 +21,17 @@ from torch import fx, nn
 
 from autopar.capture import _torch
 from autopar.capture.clocks import CLOCKS, later, reads_refused
-from autopar.capture.held import Held
+from autopar.capture.held import NUMPY, PYTHON, Held, held_by
 from autopar.capture.lines import Line
 from autopar.capture.lowering import lower
-from autopar.capture.naming import class_name
+from autopar.capture.naming import class_name, name_tensors
+from autopar.capture.passes.dead import drop_dead
 from autopar.capture.tracing import Trace
 from autopar.capture.where import spoken
 from autopar.errors import CaptureError
 from autopar.graph import Graph, Origin
 
 Tracing = Callable[[], Trace]
-PYTHON, NUMPY = "the random numbers of Python", "the random numbers of NumPy"
 WORDS, EXTREME = 624, 312
 """Of a Mersenne Twister, and how many of them are set: what rejects such numbers must end."""
 LOWEST, HIGHEST = 0, 0x12DD9BB3
@@ -43,24 +44,16 @@ def lowered(model: nn.Module, loss: Callable[..., Any] | None, trace: Tracing) -
     What Python holds is as before then.
     """
     name = type(model).__name__
-    before = _held(model, loss)
+    before = held_by(model, loss)
     try:
         with reads_refused():
             first = trace()
-        after = _held(model, loss)
+        after = held_by(model, loss)
         graph = lower(first, class_name(name), before.tensors)
-        _Check(model, loss, trace, before, after, first, graph).run()
+        graph = _Check(model, loss, trace, before, after, first, graph).run()
     finally:
         before.put_back()
     return graph, first.results.returns
-
-
-def _held(model: nn.Module, loss: Callable[..., Any] | None) -> Held:
-    others: dict[str, Any] = {PYTHON: random.getstate.__self__}  # type: ignore[attr-defined]
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:
-        others[NUMPY] = numpy.random.get_state.__self__
-    return Held.of(model, {**others, "loss": loss})
 
 
 class _Check:
@@ -81,8 +74,8 @@ class _Check:
         self.changed = before.differs(after)
         self.draws = [path for path in self.changed if path in (PYTHON, NUMPY)]
 
-    def run(self) -> None:
-        """Raise if a later step could be another one."""
+    def run(self) -> Graph:
+        """The graph of every step, or an error if a later step could be another one."""
         state = [path for path in self.changed if path not in self.draws]
         fixed = _Fixed(self.first)
         for held, key, value in self.after.traced:
@@ -95,6 +88,7 @@ class _Check:
             self._random()
         if self.after.names & CLOCKS:
             self._clock()
+        return self.graph
 
     def _state(self, changed: list[str], poison: list[tuple[nn.Module, str, Any]]) -> None:
         """Trace what the next step would run."""
@@ -115,15 +109,16 @@ class _Check:
                     held[key] = None
                 else:
                     held.pop(key, None)
-        later = self.after.differs(_held(self.model, self.loss))
+        later = self.after.differs(held_by(self.model, self.loss))
         moving = [path for path in later if path not in self.draws]
         if moving:
             begins = moving[0].partition("[")[0]
             path = next((p for p in changed if p.partition("[")[0] == begins), moving[0])
             raise self._kept(path, "It would be frozen as it is in the first step")
-        if again != self.graph:
+        if _computed(again) != _computed(self.graph):
             what = next(iter([*changed, *names]))
             raise self._kept(what, "The second step would compute something else")
+        self.graph = again  # without what the first step alone made and dropped
 
     def _kept(self, path: str, why: str) -> CaptureError:
         old, new = self.before.values.get(path), self.after.values.get(path)
@@ -148,7 +143,7 @@ class _Check:
     def _line_of(self, path: str) -> Origin:
         """Where a path's value changes, by tracing once more from the beginning."""
         self.before.put_back()
-        held = _held(self.model, self.loss)
+        held = held_by(self.model, self.loss)
         root = held.roots.get(path) or self.after.roots.get(path) or self._attribute(path)
         line = Line(lambda: Held.below(path, root()))
         with nullcontext() if root is None else line.watched(), suppress(CaptureError):
@@ -193,6 +188,12 @@ class _Check:
             return lower(self.trace(), self.graph.name, self.before.tensors)
         except CaptureError as error:
             return str(error)
+
+
+def _computed(graph: Graph) -> Graph:
+    """What a graph computes, wherever its code stands."""
+    nodes = tuple(replace(node, origin=Origin()) for node in drop_dead(graph).nodes)
+    return name_tensors(replace(graph, nodes=nodes))
 
 
 class _Fixed:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import (
@@ -37,7 +38,9 @@ OPAQUE = (type, ModuleType, BuiltinFunctionType, CodeType, property)
 OWN_STATE = frozenset(
     ["_parameters", "_buffers", "_modules", "training", "_non_persistent_buffers_set"]
 )
-"""Of an `nn.Module`, what capture follows in another way."""
+"""Of an `nn.Module`, what capture follows in another way, but for which of them there are."""
+PARTS = ("_modules", "_parameters", "_buffers")
+PYTHON, NUMPY = "the random numbers of Python", "the random numbers of NumPy"
 LIBRARIES = ("torch.", "transformers.", "numpy.", "autopar.", "logging", "warnings")
 Path = str
 Token = Any
@@ -108,8 +111,27 @@ class Held:
         held = vars(module)
         mine = {key: value for key, value in held.items() if key not in OWN_STATE}
         self.undo.append(lambda: _as_before(held, mine, OWN_STATE))
+        for part in PARTS:
+            self._part(path, module, part)
         for key in mine:
             self._from(f"{path}.{key}".lstrip("."), partial(held.get, key))
+
+    def _part(self, path: Path, module: nn.Module, name: str) -> None:
+        """Which modules and parameters a module has: not their values, which capture follows."""
+        held, part = vars(module), vars(module)[name]
+        before = dict(part)
+
+        def undo() -> None:
+            held[name] = part
+            _as_before(part, before)
+
+        self.undo.append(undo)
+        for key, value in before.items():
+            if isinstance(value, nn.Module | nn.Parameter):
+                place = f"{path}.{key}".lstrip(".")
+                shape = tuple(value.shape) if isinstance(value, nn.Parameter) else ()
+                self.values[place] = (type(value).__qualname__, shape)
+                self.roots[place] = partial(getattr, module, key, None)
 
     def _from(self, path: Path, root: Callable[[], Any]) -> None:
         """A value and all in it, which `root` gives."""
@@ -233,6 +255,26 @@ class Held:
         return items[:MOST]
 
 
+def held_by(model: nn.Module, loss: Callable[..., Any] | None) -> Held:
+    """What a step of the model and its loss could change in Python."""
+    others: dict[str, Any] = {PYTHON: random.getstate.__self__}  # type: ignore[attr-defined]
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        others[NUMPY] = numpy.random.get_state.__self__
+    return Held.of(model, {**others, "loss": loss})
+
+
+@contextmanager
+def undone(model: nn.Module, loss: Callable[..., Any] | None) -> Iterator[None]:
+    """What did not come to its end leaves nothing behind: a trace that is begun anew begins alike."""
+    before = held_by(model, loss)
+    try:
+        yield
+    except BaseException:
+        before.put_back()
+        raise
+
+
 def is_library(module: str) -> bool:
     """Whether code of this module is not looked into."""
     return f"{module}.".startswith(LIBRARIES) or module.partition(".")[0] in (
@@ -319,8 +361,11 @@ def _as_before(held: Any, before: Mapping[Any, Any], but: frozenset[str] = froze
     now = {key: value for key, value in held.items() if key not in but}
     if now.keys() == before.keys() and all(now[key] is before[key] for key in now):
         return
-    for key in now.keys() - before.keys():
-        del held[key]
+    if but:
+        for key in now.keys() - before.keys():
+            del held[key]
+    else:
+        held.clear()  # so that the order, too, is as before
     held.update(before)
 
 

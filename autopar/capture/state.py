@@ -21,11 +21,13 @@ class AssignedBuffers:
     """Buffers that forward replaces by assignment: ``self.steps = self.steps + 1``.
 
     The functional call puts the old tensors back when it ends, so they are read just before.
+    A parameter that is replaced so would be the old one in the next step: it is refused.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._before: dict[str, torch.Tensor] = {}
+        self._parameters: dict[str, torch.Tensor] = {}
         self.found: dict[str, torch.Tensor] = {}
 
     @contextlib.contextmanager
@@ -34,9 +36,11 @@ class AssignedBuffers:
 
         def enter(module: nn.Module, args: Any) -> None:
             self._before = _buffers(module)
+            self._parameters = _parameters(module)
 
         def leave(module: nn.Module, args: Any, output: Any) -> None:
             self._compare(_buffers(module))
+            _refuse_replaced(self._parameters, _parameters(module))
 
         hooks = [
             self._model.register_forward_pre_hook(enter),
@@ -65,6 +69,22 @@ class AssignedBuffers:
                     f"{before.dtype}; keep shape and dtype."
                 )
             self.found[name] = now
+
+
+def _parameters(module: nn.Module) -> dict[str, torch.Tensor]:
+    # Within the functional call they are plain tensors, which `named_parameters` gives all the same.
+    return dict(module.named_parameters(remove_duplicate=False))
+
+
+def _refuse_replaced(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> None:
+    for name, now in after.items():
+        if name in before and now is not before[name]:
+            raise CaptureError(
+                f"forward replaces the parameter {name!r}, so each step depends on the one before, "
+                "and an optimizer holds the one that it was made with. Compute with a tensor of "
+                "another name, or change the parameter in the training loop, under "
+                "torch.no_grad() and in place."
+            )
 
 
 def _buffers(module: nn.Module) -> dict[str, torch.Tensor]:

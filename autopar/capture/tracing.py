@@ -15,6 +15,7 @@ from autopar.capture import _torch
 from autopar.capture.cached import forgotten
 from autopar.capture.checks import distributions_unchecked
 from autopar.capture.functions import functions_as_operators
+from autopar.capture.held import undone
 from autopar.capture.hooks import refuse_observers
 from autopar.capture.inputs import Call
 from autopar.capture.known import KnownValues
@@ -114,6 +115,7 @@ def _traced(
     )
     refuse_parameter_hooks(model)
     with (
+        undone(model, loss),
         _modes(model, demands.keeps_modes),
         refuse_observers(model),
         clean_attributes(model) as left,
