@@ -58,6 +58,7 @@ def within(dtype: torch.dtype) -> AbstractContextManager[Any]:
 
 def tried(which: ModelClass, plans: tuple[str, ...], limit_s: float) -> dict[str, Any]:
     """What came of it, by plan; ``{"single": why}`` where one process cannot train it."""
+    getattr(transformers, which.name, None)  # imports its module, for all processes
     with tempfile.TemporaryDirectory() as folder:
         for dtype in (torch.float64, torch.float32):
             said = _in_processes(1, _single, (which, dtype), folder, limit_s)
