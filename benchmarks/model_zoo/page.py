@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5}
 REFUSALS = ("CaptureError", "InputError", "ConstraintError", "InfeasibleError")
 """Answers in the user's terms."""
+PLANS = ("free", "fsdp", "megatron")
 HEAD = """# The model zoo
 
 <!-- written by benchmarks/model_zoo: no row is edited by hand -->
@@ -18,8 +20,10 @@ Model classes of `transformers` that train, at most two of each model type, made
 configuration with small sizes and three layers. Each is trained for three steps of SGD with momentum
 in float64 on two ranks and in one process. A row is in parity where losses, the last gradients and the
 weights differ by at most 1e-9 of the largest; in float32, where a kernel of the library's knows no
-float64, by 2e-5. *free* is the solver's plan where communication costs nothing, so that it splits all
-that it can; the share of FLOPs that it splits is in parentheses.
+float64, by 2e-5. In parentheses: the share of the forward's FLOPs and of the bytes of the weights at
+rest that the ranks divide; *divides nothing* stands where both are none, and proves nothing. *free* is
+the solver's plan where communication costs nothing, so that it splits all that it can. Each row has
+the commit at which it was measured.
 
 """
 
@@ -27,43 +31,73 @@ that it can; the share of FLOPs that it splits is in parentheses.
 def page(results: Sequence[Mapping[str, Any]]) -> str:
     """All of it."""
     ran = [row for row in results if "single" not in row["plans"]]
-    equal = [row for row in ran if all(map(in_parity, row["plans"].values()))]
+    plans = [plan for plan in PLANS if any(plan in row["plans"] for row in ran)]
     lines = [
-        "| class | task | free | fsdp | megatron | commit |", "| --- | --- | ---: | ---: | ---: | --- |",
-        *map(line, ran),
-    ]  # fmt: skip
-    text = HEAD + f"{len(equal)} of {len(ran)} classes are in parity under every plan.\n\n"
-    text += "\n".join(lines) + "\n"
+        f"| class | task | {' | '.join(plans)} | commit |",
+        f"| --- | --- | {' | '.join('---:' for _ in plans)} | --- |",
+        *(line(row, plans) for row in ran),
+    ]
+    text = HEAD + counts(results, ran, plans) + "\n".join(lines) + "\n"
     notes = [note for row in ran for note in failures(row)]
     if notes:
         text += "\n## What is refused or fails\n\n" + "\n".join(notes) + "\n"
     untried = [row for row in results if "single" in row["plans"]]
     if untried:
         text += (
-            "\n## Not tried\n\nOne process cannot train these from such a configuration and batch: "
+            "\n## Not trained\n\nOne process does not train these from such a configuration and "
         )
-        text += ", ".join(f"`{row['name']}`" for row in untried) + ".\n"
+        text += "batch:\n\n"
+        text += "".join(f"- {row['name']}: {_short(row['plans']['single'])}\n" for row in untried)
     return text
 
 
-def line(row: Mapping[str, Any]) -> str:
+def counts(
+    results: Sequence[Mapping[str, Any]], ran: Sequence[Mapping[str, Any]], plans: Sequence[str]
+) -> str:
+    """How many of each answer, by plan."""
+    commits = sorted({row["commit"] for row in ran})
+    text = (
+        f"{len(results)} classes were tried; one process trains {len(ran)} of them. "
+        f"Measured at {', '.join(commits)}.\n\n"
+        "| plan | in parity | divides nothing | refused | wrong numbers | another error |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: |\n"
+    )
+    kinds = ("parity", "nothing", "refused", "wrong", "failed")
+    for plan in plans:
+        found = [verdict(row["plans"][plan]) for row in ran if plan in row["plans"]]
+        text += f"| {plan} | {' | '.join(str(found.count(kind)) for kind in kinds)} |\n"
+    return text + "\n"
+
+
+def verdict(found: Mapping[str, Any]) -> str:
+    """What came of a plan, in a word."""
+    if "failed" in found:
+        return "refused" if found["failed"].startswith(REFUSALS) else "failed"
+    if not in_parity(found):
+        return "wrong"
+    return "parity" if found["flops"] or found["stored"] else "nothing"
+
+
+def line(row: Mapping[str, Any], columns: Sequence[str] = PLANS) -> str:
     """One class."""
     plans = row["plans"]
     if "single" in plans:
         return f"| {row['name']} | {row['task'].lower()} | not tried: {plans['single'][:120]} |"
-    cells = [cell(name, plans.get(name)) for name in ("free", "fsdp", "megatron")]
+    cells = [cell(plans.get(name)) for name in columns]
     return f"| {row['name']} | {row['task'].lower()} | {' | '.join(cells)} | {row['commit']} |"
 
 
-def cell(plan: str, found: Mapping[str, Any] | None) -> str:
+def cell(found: Mapping[str, Any] | None) -> str:
     """The error, or what came instead."""
     if found is None:
         return ""
+    kind = verdict(found)
     if "failed" in found:
-        return "refused" if found["failed"].startswith(REFUSALS) else "**failed**"
-    share = f" ({int(100 * found['flops'])}%)" if plan == "free" else ""
-    error = f"{found['error']:.0e}{', float32' if found['dtype'] == 'float32' else ''}"
-    return (error if in_parity(found) else f"**{error}**") + share
+        return "refused" if kind == "refused" else "**failed**"
+    divided = f"{int(100 * found['flops'])}%, {int(100 * found['stored'])}%"
+    share = f" ({'divides nothing' if kind == 'nothing' else divided})"
+    error = f"{found['error']:.0e}{' float32' if found['dtype'] == 'float32' else ''}"
+    return (f"**{error}**" if kind == "wrong" else error) + share
 
 
 def in_parity(found: Mapping[str, Any]) -> bool:
@@ -71,10 +105,19 @@ def in_parity(found: Mapping[str, Any]) -> bool:
     return "error" in found and found["error"] <= TOLERANCE[found["dtype"]]
 
 
+def _short(text: str) -> str:
+    """One line of a message, without paths."""
+    return _brief(text)[:160]
+
+
+def _brief(text: str) -> str:
+    return re.sub(r"\S*/site-packages/", "", " ".join(text.split()))[:500]
+
+
 def failures(row: Mapping[str, Any]) -> list[str]:
     """Each plan's message, once."""
     said: dict[str, list[str]] = {}
     for plan, found in row["plans"].items():
         if "failed" in found:
-            said.setdefault(" ".join(found["failed"].split())[:500], []).append(plan)
+            said.setdefault(_brief(found["failed"]), []).append(plan)
     return [f"- {row['name']}, {', '.join(plans)}: {text}" for text, plans in said.items()]
