@@ -29,9 +29,9 @@ from autopar.schedules import Schedule
 from autopar.schedules.action import forward
 from autopar.schedules.lower import without_transfers
 from autopar.split import Stages, split
-from autopar.staging.cuts import transferred
 from autopar.staging.forced import compile_forced
 from autopar.staging.staged import Staged, compile_stages
+from autopar.staging.transfer import transferred
 from autopar.staging.wanted import Wanted
 from autopar.wording import argument
 

@@ -32,6 +32,7 @@ from autopar.runtime.weights.match import (
 )
 from autopar.runtime.weights.source import Source, Weights, opened
 from autopar.runtime.weights.target import Target
+from autopar.runtime.world import OwnGroup
 
 
 class Held(nn.Module):
@@ -50,6 +51,7 @@ class Held(nn.Module):
     _root: nn.Module
     """The user's model as a tree of modules that hold tensors; its parts are this module's own."""
     _attributes: Attributes
+    _own_group: OwnGroup
     device_mesh: DeviceMesh
     IN_STAGES: ClassVar[bool] = False
     """Whether other ranks hold other parameters."""
@@ -58,6 +60,7 @@ class Held(nn.Module):
         """From now on have the modules of `model`, with these tensors under its names."""
         root = holders(model, tensors, self._device)
         own = vars(self)
+        own["_own_group"] = OwnGroup()
         own["_parameters"], own["_buffers"] = root._parameters, root._buffers
         own["_modules"] = root._modules
         own["_non_persistent_buffers_set"] = root._non_persistent_buffers_set
@@ -66,6 +69,11 @@ class Held(nn.Module):
         was_replaced(model)
         draw_whole(self.device_mesh, is_stage=self.IN_STAGES)
         self.__class__ = like_a_sequence(type(self), type(model))
+
+    def _begin_call(self, call: str, *, meet: bool = False) -> None:
+        """All ranks make this call of this module; see `autopar.runtime.agreement.begin`."""
+        self._own_group.refuse_destroyed()
+        agreement.begin(call, meet=meet)
 
     @property
     def training(self) -> bool:
@@ -187,7 +195,7 @@ class Held(nn.Module):
         It holds model, optimizer, step and random state, and of each rank `scheduler`, `scaler` and
         `extra`, which have a ``state_dict()`` or are data; an interrupted write leaves the old one.
         """
-        agreement.begin("save", meet=True)
+        self._begin_call("save", meet=True)
         checkpoint.save(
             path, self, optimizer, step, scheduler=scheduler, scaler=scaler, extra=extra
         )
@@ -207,7 +215,7 @@ class Held(nn.Module):
         Values of `extra` that have a ``load_state_dict`` are loaded, others replaced in the dict.
         Where anything is damaged or does not fit, every rank raises and nothing is changed.
         """
-        agreement.begin("load", meet=True)
+        self._begin_call("load", meet=True)
         return checkpoint.load(
             path, self, optimizer, scheduler=scheduler, scaler=scaler, extra=extra
         )
@@ -232,7 +240,7 @@ class Held(nn.Module):
 
     def _load(self, source: Source, strictly: Advice | None) -> Match:
         """Fill what the source has; unless None, `strictly` is what to do if names are left over."""
-        agreement.begin("a load of weights", meet=True)
+        self._begin_call("a load of weights", meet=True)
         wanted = {name: t for name, t in self._targets.items() if name in self._persistent}
         match = self._dialect.match(wanted, source)
         if strictly is not None:

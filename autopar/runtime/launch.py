@@ -28,7 +28,9 @@ from autopar.runtime.calls import Calls
 from autopar.runtime.peers import Peer
 
 HELLO, WELCOME, HOSTED = "autopar/hello", "autopar/welcome", "autopar/hosted"
-TABLE = "table"
+TABLE, ERASED = "table", "erased"
+OURS = "autopar/"
+"""What our own keys begin with; all others are torch's, under the default group's store."""
 EAGER_S, QUICK_S, SLOW_S = 5.0, 0.02, 0.25
 """Ranks that are late are looked for less often."""
 BY_S = 2.0
@@ -38,16 +40,24 @@ BY_S = 2.0
 class Launch:
     """One default group: its store, under a name of its own.
 
-    A group that is destroyed and made again finds its old addresses if its store is kept: it is not.
+    A group that is destroyed and made again in one process may find the old store: who served it keeps
+    it as long as anything holds an old group, and a launcher always does.  So the addresses in it go
+    when the group does, and the serving process keeps it until the others have seen that.
     """
 
     def __init__(self, raw: Any, name: str) -> None:
         self.raw, self.name = weakref.ref(raw), name
+        self._serving: Any = raw.underlying_store if isinstance(raw, _torch.PrefixStore) else None
         self.dies_with_first_rank = _is_served(raw) and not from_launcher()
         """Whether rank 0 keeps the store, not a launcher or a file."""
         self._served = raw.clone()
         self.rank, self.size, self.pid = dist.get_rank(), dist.get_world_size(), os.getpid()
         self.store = self.connection()
+        if self.size > 1:
+            addresses = weakref.finalize(
+                raw, _erase_addresses, self._served, name, self.rank, self.pid
+            )
+            addresses.atexit = False  # the group dies with the process
         self.calls = Calls()
         self.read: list[str] = []
         """Keys that nobody needs once all ranks have come to the next meeting."""
@@ -56,6 +66,10 @@ class Launch:
     def connection(self) -> Any:
         """The store for one more thread: who waits in a connection keeps all others of it waiting."""
         return _own(self._served.clone(), self.name)
+
+    def let_go(self) -> None:
+        """Nobody reads this launch any more: the store may end."""
+        self._serving = None
 
     def meeting(self) -> int:
         """The number of the next meeting of all ranks."""
@@ -146,6 +160,7 @@ def known() -> Launch | None:
 def forget(launch: Launch) -> None:
     """Its group was destroyed: the store's port may be wanted again."""
     global _now
+    launch.let_go()
     if _now is launch:
         _now = None
         _stop_hosts()
@@ -228,6 +243,28 @@ def _welcomed(connection: Any, key: str, word: str, patience_s: float) -> str:
     )
 
 
+def _erase_addresses(served: Any, name: str, rank: int, pid: int) -> None:
+    """Rank 0 deletes what destroyed groups wrote; others wait a moment, lest they read it again."""
+    if pid != os.getpid():
+        return
+    with suppress(Exception):  # the store's host has ended
+        store = served.clone()
+        mine = _own(store, name)
+        if rank == 0:
+            _delete_all_but_ours(store)
+            mine.set(ERASED, "")
+        until = time.monotonic() + BY_S
+        while not mine.check([ERASED]) and time.monotonic() < until:
+            time.sleep(0.001)
+
+
+def _delete_all_but_ours(store: Any) -> None:
+    with suppress(RuntimeError):  # a store that has no list of its keys
+        for key in store.list_keys():
+            if not key.startswith(OURS):
+                store.delete_key(key)
+
+
 def _is_served(store: Any) -> bool:
     """Whether some process keeps it."""
     while isinstance(store, _torch.PrefixStore):
@@ -236,7 +273,7 @@ def _is_served(store: Any) -> bool:
 
 
 def _own(store: Any, name: str) -> Any:
-    return _torch.PrefixStore(f"autopar/{name}", store)
+    return _torch.PrefixStore(f"{OURS}{name}", store)
 
 
 def _stop_hosts() -> None:

@@ -155,7 +155,7 @@ class Parallel(Held):
         """The loss, equal on all ranks; with `outputs=`, the user's output object."""
         self._recover()
         check_autocast(self._device, self.plan.precision)
-        agreement.begin("a training step" if torch.is_grad_enabled() else "an evaluation")
+        self._begin_call("a training step" if torch.is_grad_enabled() else "an evaluation")
         with self._whole_or_not():
             batch = Batch.of(args, kwargs)
             self._agree(batch)
@@ -209,7 +209,7 @@ class Parallel(Held):
                 loss = self._loss_of(self(**batch))
                 scaled(loss).backward()
             return loss.detach()
-        agreement.begin("a training step")
+        self._begin_call("a training step")
         self._agree(Batch.of((), batch))
         parts = in_parts(batch, microbatches)
         counts, program = self._programs.for_parts(batch, parts[0], microbatches, self._state())
@@ -367,7 +367,7 @@ class Parallel(Held):
         `path` is a .safetensors file, or a directory of files of at most `file_size` bytes.  Call it on
         every rank; tied tensors are written once.
         """
-        agreement.begin("save_weights", meet=True)
+        self._begin_call("save_weights", meet=True)
         state = self.state_dict()
         once = {name: state[name] for name in self._targets if name in state}
         save_weights(Path(path), once, file_size)
@@ -375,7 +375,7 @@ class Parallel(Held):
     @outside_inference
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Plain tensors under the user's names, whole on every rank: loads into the user's model."""
-        agreement.begin("full_state_dict", meet=True)
+        self._begin_call("full_state_dict", meet=True)
         # A replicated DTensor gives its own storage as the full tensor: training would change it.
         return {
             name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -30,6 +31,24 @@ def worker_mesh(ranks: Sequence[int], mesh: Mesh) -> DeviceMesh:
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     grid = torch.tensor(ranks).reshape(mesh.sizes)
     return DeviceMesh(device, grid, mesh_dim_names=mesh.names)
+
+
+class OwnGroup:
+    """The default group that a module is made with: nothing can be asked of all ranks without it."""
+
+    def __init__(self) -> None:
+        world = dist.group.WORLD
+        self._world = None if world is None or world.size() == 1 else weakref.ref(world)
+
+    def refuse_destroyed(self) -> None:
+        """Raise `MeshError` where the group was destroyed, whether or not there is another now."""
+        if self._world is None or self._world() is dist.group.WORLD is not None:
+            return
+        raise MeshError(
+            "The process group that this parallel model was made with was destroyed "
+            "(destroy_process_group). Call its save or full_state_dict before that; behind the next "
+            "init_process_group, call autopar.parallelize again and load what was saved."
+        )
 
 
 def join(devices: int) -> None:

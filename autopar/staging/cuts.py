@@ -123,21 +123,3 @@ def _fair(work: Sequence[float], shares: Sequence[float]) -> list[int]:
         low, high, best = (low, middle, found) if found is not None else (middle, high, best)
     assert best is not None
     return best
-
-
-def transferred(cuts: Sequence[str], before: Graph, graph: Graph) -> tuple[str, ...]:
-    """The cuts of one graph of a model in another: of evaluation, or of other shapes.
-
-    Where an operator is missing (dropout), the stage begins with the next that both have.
-    """
-    everywhere = shared(graph)
-    there = {node.name for node in computing(graph) if node.name not in everywhere}
-    order = [node.name for node in computing(before)]
-    found = []
-    for cut in cuts:
-        following = order[order.index(cut) :]
-        same = next((name for name in following if name in there), None)
-        if same is None:
-            raise InputError(f"{graph.name} has nothing after {cut!r}, where a stage began before.")
-        found.append(same)
-    return tuple(found)

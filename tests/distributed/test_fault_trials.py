@@ -107,9 +107,13 @@ def test_a_call_on_one_rank_only(failing: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="the old store is still served, and gloo finds its old addresses in it")
-def test_a_group_made_again() -> None:
-    assert [each.status for each in ended("ddp", "again", 1)] == [0, 0]
+@pytest.mark.parametrize(
+    ("preset", "how"), [("ddp", "again"), ("fsdp", "again_kept"), ("stages", "again_kept")]
+)
+def test_a_group_made_again(preset: str, how: str) -> None:
+    found = ended(preset, how, 1)
+    assert [each.status for each in found] == [0, 0], found
+    assert not any("autopar:" in each.error for each in found), found
 
 
 @pytest.mark.slow

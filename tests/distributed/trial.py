@@ -230,6 +230,26 @@ def again() -> None:
         dist.destroy_process_group()
 
 
+def again_kept() -> None:
+    """The same, the old models being held; what they are asked for names what to do."""
+    kept = []
+    for _ in range(3):
+        dist.init_process_group("gloo")
+        kept.append(parallelized())
+        steps(kept[-1], 2)
+        dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    steps(parallelized(), 1)
+    for call in (step, lambda p: p.full_state_dict(), save):
+        try:
+            call(kept[0])
+        except autopar.errors.MeshError as error:
+            assert "was destroyed" in str(error), error
+        else:
+            raise AssertionError("the old model still answers")
+    steps(parallelized(), 1)
+
+
 def target(place: str) -> None:
     os.environ["AUTOPAR_TRIAL"] = place
     steps(parallelized(), 3)
@@ -260,6 +280,7 @@ ENDS: dict[str, Callable[[], Any]] = {
     "holding_the_lock": lambda: train_slowly(lambda: without_lock(12)),
     "slow_plan": lambda: slow_plan(12.0),
     "again": again,
+    "again_kept": again_kept,
     "in_thread": trained_in_thread,
     "in_fork": lambda: in_child("fork"),
     "loader": lambda: train(lambda: list(torch.utils.data.DataLoader([1, 2], num_workers=2))),

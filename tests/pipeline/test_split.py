@@ -16,7 +16,8 @@ from autopar.plans.pipeline_plan import edges
 from autopar.rules.work import flops
 from autopar.schedules import Edge
 from autopar.split import computing, crossing_nbytes, shared, split
-from autopar.staging.cuts import balanced, narrow_cuts, transferred
+from autopar.staging.cuts import balanced, narrow_cuts
+from autopar.staging.transfer import transferred
 from tests import models
 from tests.architectures import ARCHITECTURES
 

@@ -44,7 +44,7 @@ class Asynchronous(Pipelined):
         for batch in batches:
             self.refuse_what_is_not_there(batch)
         self._refuse(optimizer)
-        agreement.begin("train_steps")
+        self._begin_call("train_steps")
         self._agree(batches[0])
         agreement.same("the number of batches", str(len(batches)))
 

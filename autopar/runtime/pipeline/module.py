@@ -176,7 +176,7 @@ class Pipelined(Held):
         self.refuse_what_is_not_there(batch)
         refuse_other_data(self._slots)
         check_autocast(self._device, self._precision)
-        agreement.begin("a training step")
+        self._begin_call("a training step")
         self._agree(batch)
         built = self._for_batch(batch, training=True)
         run = engine(built)
@@ -219,7 +219,7 @@ class Pipelined(Held):
             )
         refuse_broken(self._broken)
         check_autocast(self._device, self._precision)
-        agreement.begin("an evaluation")
+        self._begin_call("an evaluation")
         self._agree(batch)
         built = self._for_batch(batch, training=self.training)
         kinds = ("F", "SEND_F", "RECV_F")
@@ -382,7 +382,7 @@ class Pipelined(Held):
     @outside_inference
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Plain tensors under the user's names, whole on every rank: loads into the user's model."""
-        agreement.begin("full_state_dict", meet=True)
+        self._begin_call("full_state_dict", meet=True)
         self._written.share(self._first)
         wholes = {n: t.whole() for n, t in self._targets.items() if n in self._persistent}
         for other, name in self._aliases:
