@@ -49,6 +49,7 @@ from tests.adapted import ADAPTED
 from tests.architectures import ARCHITECTURES
 from tests.capture.compare import eager_loss
 from tests.custom.model import gated
+from tests.derivatives import DERIVATIVES
 from tests.frozen import FROZEN
 from tests.kept_by_callers import between
 from tests.moved import MOVED
@@ -71,6 +72,7 @@ CASES = {
     **FROZEN,
     **UNEVEN,
     **MOVED,
+    **DERIVATIVES,
     **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES},
     **heavy.ALL,
     **composite.ALL,

@@ -63,7 +63,7 @@ class KnownValues(_torch.FakeTensorMode):
         with _torch.unfaked():
             shapes = [tuple(fake.shape) for fake in made]
             values = computed(func, _values(args), _values(kwargs), shapes, LARGEST)
-        if values is None:
+        if values is None or any(map(_torch.is_wrapped, _torch.tree_leaves(values))):
             return
         leaves = (_torch.tree_flatten(side)[0] for side in (result, values))
         for fake, value in zip(*leaves, strict=True):

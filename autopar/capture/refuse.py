@@ -14,17 +14,17 @@ from autopar.capture import _torch
 from autopar.capture.where import Watcher, Whereabouts, located, origin_at, spoken
 from autopar.errors import AutoparError, CaptureError
 
+BACKWARD = (
+    "a backward inside forward would run once, at capture. Move it to the training loop; gradients that "
+    "the forward computes with are taken by torch.autograd.grad"
+)
 LOST: dict[Any, str] = {
     torch.Tensor.register_hook: "its hook on the gradient would be lost. Make the effect an"
     " operator with torch.library.custom_op and register_autograd",
     torch.Tensor.register_post_accumulate_grad_hook: "its hook would be lost. Do what it does to"
     " parameter.grad of the parallel module between backward and optimizer.step()",
-    torch.Tensor.backward: "a backward inside forward would run once, at capture. Move it to the"
-    " training loop",
-    torch.autograd.backward: "a backward inside forward would run once, at capture. Move it to the"
-    " training loop",
-    torch.autograd.grad: "gradients taken inside forward would be frozen into the graph. Compute"
-    " them in the training loop",
+    torch.Tensor.backward: BACKWARD,
+    torch.autograd.backward: BACKWARD,
     _torch.READ_DATA: "writes through .data go unseen. Use .detach(), or torch.no_grad() around an"
     " in-place operator on a buffer",
     _torch.WRITE_DATA: "assigning .data goes unseen. Use torch.no_grad() and copy_() on a buffer",
@@ -50,7 +50,6 @@ INSTEAD = {
 SPOKEN: dict[Any, str] = {
     _torch.READ_DATA: "Tensor.data",
     _torch.WRITE_DATA: "Tensor.data",
-    torch.autograd.grad: "torch.autograd.grad",
     torch.autograd.backward: "torch.autograd.backward",
 }
 

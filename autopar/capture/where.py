@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from autopar.capture import _torch
 from autopar.capture.checks import passed
+from autopar.errors import CaptureError
 from autopar.graph import Origin
 
 WHERE = "autopar_where"
@@ -95,6 +96,13 @@ class Whereabouts(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         frame = sys._getframe(1)
+        if func is torch.autograd.grad and (kwargs or {}).get("is_grads_batched"):
+            place = spoken(origin_at(users_frame(frame)))
+            raise CaptureError(
+                f"torch.autograd.grad with is_grads_batched=True, at {place}\nis a torch.vmap, which "
+                "cannot be captured. Take the gradients in a loop, one call for each entry of "
+                "grad_outputs, and torch.stack them."
+            )
         if func in self._watched:
             self._watched[func](args, users_frame(frame))
         truth = passed(func, args, frame)
@@ -107,15 +115,15 @@ class Whereabouts(TorchFunctionMode):
             raise
         graph = _torch.graph_in_progress()
         if graph is not None:
-            self._tag(graph, frame)
+            kept = _keeps_history(func, args, kwargs or {})
+            self._tag(graph, frame, torch.is_grad_enabled() if kept is None else kept)
         return result
 
-    def _tag(self, graph: fx.Graph, frame: FrameType | None) -> None:
+    def _tag(self, graph: fx.Graph, frame: FrameType | None, gradient: bool) -> None:
         newest = _torch.newest_node(graph)
         if newest is self._last or newest.op == "root":
             return
         frame = users_frame(frame)
-        gradient = torch.is_grad_enabled()
         place = (self.module, frame.f_code.co_filename, frame.f_lineno) if frame else ("", "", 0)
         node = newest
         while node is not self._last and node.op != "root" and WHERE not in node.meta:
@@ -134,3 +142,10 @@ def origin_of(node: fx.Node) -> Origin:
 def under_gradient(node: fx.Node) -> bool:
     """Whether autograd was on when the node was made; inference mode leaves no other trace."""
     return bool(node.meta.get(GRADIENT, True))
+
+
+def _keeps_history(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | None:
+    """Whether the gradients that it takes can be differentiated; None of any other function."""
+    if func is not torch.autograd.grad:
+        return None
+    return bool(kwargs.get("create_graph", args[4] if len(args) > 4 else False))
