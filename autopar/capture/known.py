@@ -16,6 +16,9 @@ from autopar.capture.spread import computed
 
 LARGEST = 1 << 24
 """Elements that lie in memory of the largest tensor whose values are followed."""
+LARGEST_LIKELY = 1 << 16
+"""Elements of the largest buffer whose values tell sizes."""
+LIKELY = "autopar_likely"
 UNWRITTEN = ("empty", "new_empty")
 """Operators whose result has no values yet."""
 
@@ -38,7 +41,9 @@ class KnownValues(_torch.FakeTensorMode):
         fakes = list(_fakes((*args, *kwargs.values())))
         constants = [fake.constant for fake in fakes]
         if all(constant is None or constant.numel() == 1 for constant in constants) and fakes:
-            return super().dispatch(func, types, args, kwargs)
+            result = super().dispatch(func, types, args, kwargs)
+            self._suppose(func, args, kwargs, fakes, result)
+            return result
         # Torch would compute on any constants before it looks at the size of the result.
         for fake in fakes:
             fake.constant = None
@@ -51,7 +56,25 @@ class KnownValues(_torch.FakeTensorMode):
             self._forget(constants)
         elif _follows(func, constants, result):
             self._remember(func, args, kwargs, result)
+        else:
+            self._suppose(func, args, kwargs, fakes, result)
         return result
+
+    def _suppose(self, func: Any, args: Any, kwargs: Any, fakes: list[Any], result: Any) -> None:
+        """What follows from buffers as they are now."""
+        if not any(hasattr(fake, LIKELY) for fake in fakes):
+            return
+        if _torch.writes_to(func):
+            for fake in fakes:
+                vars(fake).pop(LIKELY, None)
+        elif _follows(func, [likely(fake) for fake in fakes], result):
+            made = [leaf for leaf in _torch.tree_leaves(result) if _torch.is_fake(leaf)]
+            given = _torch.tree_map(_likely_leaf, (list(args), dict(kwargs)))
+            with _torch.unfaked():
+                shapes = [tuple(fake.shape) for fake in made]
+                values = computed(func, *given, shapes, LARGEST_LIKELY)
+            for fake, value in zip(made, _torch.tree_leaves(values), strict=False):
+                suppose(fake, value)
 
     def _forget(self, constants: list[torch.Tensor | None]) -> None:
         for constant in constants:
@@ -95,3 +118,21 @@ def _follows(func: Any, constants: list[torch.Tensor | None], result: Any) -> bo
 
 def _values(tree: Any) -> Any:
     return _torch.tree_map(lambda leaf: leaf.constant if _torch.is_fake(leaf) else leaf, tree)
+
+
+def likely(tensor: object) -> torch.Tensor | None:
+    """Values that tell a size which the step will check: known ones, or those of buffers now."""
+    known = _torch.known_value(tensor)
+    return getattr(tensor, LIKELY, None) if known is None else known
+
+
+def suppose(tensor: torch.Tensor, values: Any) -> None:
+    """Let integers and booleans, not single ones, have these values for `likely`."""
+    if not isinstance(values, torch.Tensor) or values.is_meta or not values.dim():
+        return
+    if values.numel() <= LARGEST_LIKELY and not values.is_floating_point():
+        vars(tensor)[LIKELY] = values
+
+
+def _likely_leaf(leaf: Any) -> Any:
+    return likely(leaf) if _torch.is_fake(leaf) else leaf

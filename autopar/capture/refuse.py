@@ -36,6 +36,10 @@ MASKED = (
     "is the same for every batch."
 )
 OTHERWISE = "Use tensor operations such as torch.where, or pass the value as a plain Python number."
+OF_BUFFERS = (
+    "It is a buffer's value, which may change: keep what Python needs in a plain attribute as well "
+    "(self.sizes = [3, 1, 2]), or make the tensor in forward (torch.tensor([3, 1, 2]))."
+)
 INSTEAD = {
     "one_hot": "Give F.one_hot the number of classes: F.one_hot(x, num_classes).",
     "repeat_interleave": "Repeat by a Python number; or build the places in the data loader and use "
@@ -125,6 +129,8 @@ def _in_an_if(traceback: TracebackType | None) -> bool:
 
 def _instead(where: Whereabouts) -> str:
     """What to write in the place of the function that failed."""
+    if where.of_buffers:
+        return OF_BUFFERS
     known = [INSTEAD[name] for name in where.failed if name in INSTEAD]
     return known[-1] if known else OTHERWISE
 

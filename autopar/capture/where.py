@@ -21,6 +21,8 @@ from torch.overrides import TorchFunctionMode
 
 from autopar.capture import _torch
 from autopar.capture.checks import passed
+from autopar.capture.known import likely
+from autopar.capture.selecting import Selections
 from autopar.errors import CaptureError
 from autopar.graph import Origin
 
@@ -67,7 +69,10 @@ class Whereabouts(TorchFunctionMode):
         self._last: fx.Node | None = None
         self.failed: list[str] = []
         """The torch functions that raised, the last one outermost."""
+        self.of_buffers = False
+        """Whether the last of them was given values of buffers alone."""
         self._hooks: list[Any] = []
+        self._selections = Selections()
 
     @property
     def module(self) -> str:
@@ -109,9 +114,13 @@ class Whereabouts(TorchFunctionMode):
         if truth is not None:
             return truth
         try:
-            result = func(*args, **(kwargs or {}))
+            result = self._selections.answer(func, args, kwargs or {})
+            if result is NotImplemented:
+                result = func(*args, **(kwargs or {}))
         except Exception:
             self.failed.append(getattr(func, "__name__", ""))
+            tensors = [x for x in _torch.tree_leaves(args) if isinstance(x, torch.Tensor)]
+            self.of_buffers = bool(tensors) and all(likely(x) is not None for x in tensors)
             raise
         graph = _torch.graph_in_progress()
         if graph is not None:
