@@ -54,6 +54,7 @@ from tests.frozen import FROZEN
 from tests.kept_by_callers import between
 from tests.moved import MOVED
 from tests.random_plans import random_plan
+from tests.selections import SELECTIONS
 from tests.uneven import UNEVEN
 from tests.wide import Wide
 
@@ -73,6 +74,7 @@ CASES = {
     **UNEVEN,
     **MOVED,
     **DERIVATIVES,
+    **SELECTIONS,
     **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES},
     **heavy.ALL,
     **composite.ALL,

@@ -169,6 +169,13 @@ def _repeat_interleave(
     return places if repeats is None else x.index_select(dim, places)
 
 
+def _tensor(data: Any, *, dtype: Any = None, **_: Any) -> Any:
+    """A traced tensor is copied, whoever wrote ``torch.tensor`` for it."""
+    if not _torch.is_fake(data):
+        return NotImplemented
+    return data.detach().clone() if dtype is None else data.detach().to(dtype, copy=True)
+
+
 def _of_constants(function: Any) -> Answer:
     """What constants give is a constant."""
 
@@ -200,6 +207,7 @@ ANSWERS: dict[Any, Answer] = {
     torch.argwhere: _nonzero,
     torch.Tensor.argwhere: _nonzero,
     torch.where: _where,
+    torch.tensor: _tensor,
     torch.repeat_interleave: _repeat_interleave,
     torch.Tensor.repeat_interleave: _repeat_interleave,
     **{function: _of_constants(function) for function in COUNTED},
