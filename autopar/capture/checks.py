@@ -62,11 +62,12 @@ def _wanted(code: CodeType) -> dict[int, bool]:
 
 def _raising(code: CodeType, steps: list[dis.Instruction]) -> set[int]:
     """Places from which the code runs straight into a ``raise`` that nothing in it catches."""
+    bytecode: Any = dis.Bytecode(code)
     opens = {step.offset: step.opname for step in steps}
     after = dict(zip(opens, [*opens][1:], strict=False))
     caught = [
         range(entry.start, entry.end + 1)
-        for entry in dis.Bytecode(code).exception_entries
+        for entry in bytecode.exception_entries
         if opens.get(after.get(entry.target, -1)) != "WITH_EXCEPT_START"
     ]
     found: set[int] = set()

@@ -13,12 +13,11 @@ import torch
 
 from autopar.capture import _torch
 from autopar.capture.spread import computed
+from autopar.request.meta import LARGEST as LARGEST_TOLD
+from autopar.request.meta import VALUES, tells_sizes
 
 LARGEST = 1 << 24
 """Elements that lie in memory of the largest tensor whose values are followed."""
-LARGEST_LIKELY = 1 << 16
-"""Elements of the largest buffer whose values tell sizes."""
-LIKELY = "autopar_likely"
 UNWRITTEN = ("empty", "new_empty")
 """Operators whose result has no values yet."""
 
@@ -62,17 +61,17 @@ class KnownValues(_torch.FakeTensorMode):
 
     def _suppose(self, func: Any, args: Any, kwargs: Any, fakes: list[Any], result: Any) -> None:
         """What follows from buffers as they are now."""
-        if not any(hasattr(fake, LIKELY) for fake in fakes):
+        if not any(hasattr(fake, VALUES) for fake in fakes):
             return
         if _torch.writes_to(func):
             for fake in fakes:
-                vars(fake).pop(LIKELY, None)
+                vars(fake).pop(VALUES, None)
         elif _follows(func, [likely(fake) for fake in fakes], result):
             made = [leaf for leaf in _torch.tree_leaves(result) if _torch.is_fake(leaf)]
             given = _torch.tree_map(_likely_leaf, (list(args), dict(kwargs)))
             with _torch.unfaked():
                 shapes = [tuple(fake.shape) for fake in made]
-                values = computed(func, *given, shapes, LARGEST_LIKELY)
+                values = computed(func, given[0], given[1], shapes, LARGEST_TOLD)
             for fake, value in zip(made, _torch.tree_leaves(values), strict=False):
                 suppose(fake, value)
 
@@ -123,15 +122,13 @@ def _values(tree: Any) -> Any:
 def likely(tensor: object) -> torch.Tensor | None:
     """Values that tell a size which the step will check: known ones, or those of buffers now."""
     known = _torch.known_value(tensor)
-    return getattr(tensor, LIKELY, None) if known is None else known
+    return getattr(tensor, VALUES, None) if known is None else known
 
 
 def suppose(tensor: torch.Tensor, values: Any) -> None:
-    """Let integers and booleans, not single ones, have these values for `likely`."""
-    if not isinstance(values, torch.Tensor) or values.is_meta or not values.dim():
-        return
-    if values.numel() <= LARGEST_LIKELY and not values.is_floating_point():
-        vars(tensor)[LIKELY] = values
+    """Let what tells sizes have these values for `likely`."""
+    if isinstance(values, torch.Tensor) and not values.is_meta and tells_sizes(values):
+        setattr(tensor, VALUES, values)
 
 
 def _likely_leaf(leaf: Any) -> Any:

@@ -166,7 +166,7 @@ def _repeat_interleave(
     if output_size is None:
         return NotImplemented
     places = _static.repeats(counts, output_size)
-    return places if repeats is None else x.index_select(dim, places)
+    return places if repeats is None else x.index_select(dim or 0, places)
 
 
 def _tensor(data: Any, *, dtype: Any = None, **_: Any) -> Any:

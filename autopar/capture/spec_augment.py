@@ -57,7 +57,9 @@ def masked_spans(
     taken, most = counts(lengths), counts(torch.full((), length, device=device))
     places = torch.arange(length, device=device)
     fits = places < (lengths - mask_length + 1)[:, None]
-    order = torch.rand(rows, length, device=device).masked_fill(~fits, -1.0).argsort(1, descending=True)
+    order = (
+        torch.rand(rows, length, device=device).masked_fill(~fits, -1.0).argsort(1, descending=True)
+    )
     starts = (order.argsort(1) < taken[:, None]) & fits
     begun = starts.long().cumsum(1)
     spans = begun > F.pad(begun, (mask_length, 0))[:, :length]

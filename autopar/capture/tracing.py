@@ -18,7 +18,7 @@ from autopar.capture.differentiated import Differentiated, Differentiates, refus
 from autopar.capture.functions import functions_as_operators
 from autopar.capture.hooks import refuse_observers
 from autopar.capture.inputs import Call
-from autopar.capture.known import KnownValues, suppose
+from autopar.capture.known import KnownValues, likely, suppose
 from autopar.capture.loss import find_loss, no_loss, output_tensors
 from autopar.capture.refuse import (
     explained,
@@ -112,7 +112,7 @@ def _traced(
             {key: _fake(tensor, tensor.requires_grad) for key, tensor in call.tensors.items()},
         )
     for key, buffer in buffers.items():
-        suppose(fakes[1][key], buffer)
+        suppose(fakes[1][key], likely(buffer))
     asked: Mapping[Any, Watcher] = {} if answers is None else answers.watchers()
     taken = {} if isinstance(answers, Differentiated) else refuse_gradients()
     where = Whereabouts(model, {**watchers(), **taken, **asked})

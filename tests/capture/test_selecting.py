@@ -149,7 +149,9 @@ def test_spans_are_as_many_as_the_librarys() -> None:
     np.random.seed(0)
     torch.manual_seed(0)
     ours = torch.stack([masked_spans((3, 40), 0.3, 3, attention) for _ in range(400)]).double()
-    theirs = np.stack([models._compute_mask_indices((3, 40), 0.3, 3, attention) for _ in range(400)])
+    theirs = np.stack(
+        [models._compute_mask_indices((3, 40), 0.3, 3, attention) for _ in range(400)]
+    )
     theirs = torch.from_numpy(theirs).double()
     torch.testing.assert_close(ours.sum(2).mean(0), theirs.sum(2).mean(0), atol=0.25, rtol=0.0)
     torch.testing.assert_close(ours.mean(0), theirs.mean(0), atol=0.12, rtol=0.0)
