@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from autopar import experts  # noqa: F401  registers its operator
+from autopar import experts, selections  # noqa: F401  register their operators
 from autopar.errors import RuleError
 from autopar.graph import Arg, DType, Ref
 

@@ -49,10 +49,12 @@ from tests.adapted import ADAPTED
 from tests.architectures import ARCHITECTURES
 from tests.capture.compare import eager_loss
 from tests.custom.model import gated
+from tests.derivatives import DERIVATIVES
 from tests.frozen import FROZEN
 from tests.kept_by_callers import between
 from tests.moved import MOVED
 from tests.random_plans import random_plan
+from tests.selections import SELECTIONS
 from tests.uneven import UNEVEN
 from tests.wide import Wide
 
@@ -71,6 +73,8 @@ CASES = {
     **FROZEN,
     **UNEVEN,
     **MOVED,
+    **DERIVATIVES,
+    **SELECTIONS,
     **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES},
     **heavy.ALL,
     **composite.ALL,

@@ -22,7 +22,7 @@ LAYERS = (
     ("placement",),
     ("pads",),
     ("conversion", "graph"),
-    ("blocks", "experts", "functions", "leaving", "operators", "request", "solve", "split"),
+    ("blocks", "experts", "functions", "leaving", "operators", "request", "selections", "solve", "split"),
     ("plans",),
     ("capture", "grouping", "presets", "rules"),
     ("pricing", "padding"),

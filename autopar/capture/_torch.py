@@ -9,6 +9,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -90,7 +91,28 @@ def trace(function: Callable[..., Any], *args: Any) -> fx.GraphModule:
     return make(*args)
 
 
-Run = Callable[[], Any]
+@dataclass(frozen=True)
+class Run:
+    """An operator that a trace is about to record."""
+
+    original: Callable[..., Any]
+    mode: Any
+    arguments: tuple[Any, ...]
+
+    def __call__(self) -> Any:
+        """Record and run it."""
+        return self.original(self.mode, *self.arguments)
+
+    def in_parts(self) -> Any:
+        """Record and run the operators that autograd knows it by; NotImplemented if it is one itself."""
+        func, _, args, kwargs = self.arguments
+        module: Any = proxy_tensor
+        if not module.autograd_would_have_decomposed(func, tree_leaves((args, kwargs))):
+            return NotImplemented
+        with self.mode:
+            return func.decompose(*args, **kwargs)
+
+
 Answer = Callable[["Tracer", Any, tuple[Any, ...], dict[str, Any], Run], Any]
 
 
@@ -101,13 +123,8 @@ def operators_answered(answer: Answer) -> Iterator[None]:
     original = module.proxy_call
 
     def call(mode: Any, func: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> Any:
-        return answer(
-            mode.tracer,
-            func,
-            args,
-            kwargs,
-            lambda: original(mode, func, pre_dispatch, args, kwargs),
-        )
+        run = Run(original, mode, (func, pre_dispatch, args, kwargs))
+        return answer(mode.tracer, func, args, kwargs, run)
 
     module.proxy_call = call
     try:
@@ -301,26 +318,6 @@ def known_value(tensor: object) -> torch.Tensor | None:
         constant = tensor.constant
         return constant if isinstance(constant, torch.Tensor) else None
     return None if tensor.is_meta else tensor
-
-
-@contextlib.contextmanager
-def tensor_checks_passed() -> Iterator[None]:
-    """Within, the checks of tensors' values that `torch` offers as functions pass."""
-    module: Any = torch
-    names = ("_check_tensor_all", "_check_tensor_all_with", "_assert")
-    before = {name: getattr(module, name) for name in names}
-
-    def checked(condition: Any, message: Any) -> None:
-        if not is_fake(condition) or condition.constant is not None:
-            before["_assert"](condition, message)
-
-    for name in names:
-        setattr(module, name, lambda *args, **kwargs: None)
-    module._assert = checked
-    try:
-        yield
-    finally:
-        vars(module).update(before)
 
 
 @contextlib.contextmanager

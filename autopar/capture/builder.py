@@ -115,6 +115,11 @@ class Builder:
 
 
 def looks_like(name: str, value: Any, differentiable: bool) -> Tensor:
-    """A named tensor of a recorded value's shape and dtype."""
+    """A named tensor of a recorded value's shape and dtype.
+
+    Formulas of a backward give None for what nobody asks for: nothing reads it, and it is empty here.
+    """
+    if value is None:
+        return Tensor(name, (0,), dtype_name(torch.get_default_dtype()), False)
     floating = value.is_floating_point() or value.is_complex()
     return Tensor(name, tuple(value.shape), dtype_name(value.dtype), differentiable and floating)

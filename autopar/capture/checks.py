@@ -1,4 +1,4 @@
-"""Checks of values that only raise: assertions and the validation of distributions.
+"""Checks of values that only raise: assertions, a library's ``if ...: raise``, distributions' own.
 
 A graph has no place for them, and what they guard does not depend on them.  They are taken as passed.
 """
@@ -9,6 +9,7 @@ import contextlib
 import dis
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch.distributions import Distribution
 
 from autopar.capture import _torch
 
+INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of libraries, where nobody can write an assertion for ``if ...: raise``."""
 ASKED = frozenset(
     [
         _torch.TRUTH, torch.Tensor.item, torch.is_nonzero, torch.Tensor.is_nonzero,
@@ -38,9 +41,11 @@ def passed(func: Any, args: tuple[Any, ...], frame: FrameType | None) -> bool | 
 
 @lru_cache(maxsize=1024)
 def _wanted(code: CodeType) -> dict[int, bool]:
-    """By place in the code, the truth that jumps past an AssertionError."""
+    """By place in the code, the truth that jumps past what does nothing but raise."""
     steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
     raises = {step.offset for step in steps if step.opname == "LOAD_ASSERTION_ERROR"}
+    if INSTALLED & set(Path(code.co_filename).parts):
+        raises |= _raising(code, steps)
     found: dict[int, bool] = {}
     for before, step, after in zip([None, *steps], steps, [*steps[1:], None], strict=False):
         jumps = "JUMP" in step.opname and step.opname.endswith(("IF_TRUE", "IF_FALSE"))
@@ -52,6 +57,28 @@ def _wanted(code: CodeType) -> dict[int, bool]:
             found[step.offset] = if_true if fell else not if_true
             if before is not None and before.opname in ("CALL", "CALL_FUNCTION_EX", "TO_BOOL"):
                 found[before.offset] = found[step.offset]
+    return found
+
+
+def _raising(code: CodeType, steps: list[dis.Instruction]) -> set[int]:
+    """Places from which the code runs straight into a ``raise`` that nothing in it catches."""
+    bytecode: Any = dis.Bytecode(code)
+    opens = {step.offset: step.opname for step in steps}
+    after = dict(zip(opens, [*opens][1:], strict=False))
+    caught = [
+        range(entry.start, entry.end + 1)
+        for entry in bytecode.exception_entries
+        if opens.get(after.get(entry.target, -1)) != "WITH_EXCEPT_START"
+    ]
+    found: set[int] = set()
+    straight = False
+    for step in reversed(steps):
+        if step.opname == "RAISE_VARARGS":
+            straight = not any(step.offset in each for each in caught)
+        elif "JUMP" in step.opname or step.opname.startswith(("RETURN", "RERAISE", "FOR_ITER")):
+            straight = False
+        if straight:
+            found.add(step.offset)
     return found
 
 
@@ -69,3 +96,22 @@ def distributions_unchecked() -> Iterator[None]:
         yield
     finally:
         kind.__init__, kind._validate_sample = made, sampled
+
+
+@contextlib.contextmanager
+def tensor_checks_passed() -> Iterator[None]:
+    """Within, the checks of tensors' values that `torch` offers as functions pass."""
+    names = ("_check_tensor_all", "_check_tensor_all_with", "_assert")
+    before = {name: getattr(torch, name) for name in names}
+
+    def checked(condition: Any, message: Any) -> None:
+        if not _torch.is_fake(condition) or _torch.known_value(condition) is not None:
+            before["_assert"](condition, message)
+
+    for name in names:
+        setattr(torch, name, lambda *args, **kwargs: None)
+    setattr(torch, names[-1], checked)
+    try:
+        yield
+    finally:
+        vars(torch).update(before)

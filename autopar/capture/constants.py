@@ -20,11 +20,18 @@ def lifted(tensor: torch.Tensor, origin: Origin, home: str | None = None) -> Arg
     if _torch.is_wrapped(tensor):
         raise CaptureError(
             f"torch.vmap or another torch.func transform is used at {spoken(origin)}\nwhich "
-            "cannot be "
-            "captured. Write the batched computation with plain tensor operations."
+            "cannot be captured. Write the batched computation with plain tensor operations, and "
+            "derivatives with torch.autograd.grad(y.sum(), x, create_graph=True) of "
+            "x = x.detach().requires_grad_()."
         )
     shape = tuple(tensor.shape)
     is_parameter = isinstance(tensor, torch.nn.Parameter)
+    if tensor.requires_grad and _torch.is_fake(tensor):
+        raise CaptureError(
+            f"A tensor of shape {shape} is used at {spoken(origin)}\nthat was made where no graph sees "
+            "it, as forward-mode derivatives (torch.func.jvp) do. Take derivatives with "
+            "torch.autograd.grad(y.sum(), x, create_graph=True) of x = x.detach().requires_grad_()."
+        )
     if is_parameter or tensor.requires_grad:
         kind = "Parameter" if is_parameter else "tensor that requires grad"
         raise CaptureError(

@@ -13,6 +13,8 @@ import torch
 
 from autopar.capture import _torch
 from autopar.capture.spread import computed
+from autopar.request.meta import LARGEST as LARGEST_TOLD
+from autopar.request.meta import VALUES, tells_sizes
 
 LARGEST = 1 << 24
 """Elements that lie in memory of the largest tensor whose values are followed."""
@@ -38,7 +40,9 @@ class KnownValues(_torch.FakeTensorMode):
         fakes = list(_fakes((*args, *kwargs.values())))
         constants = [fake.constant for fake in fakes]
         if all(constant is None or constant.numel() == 1 for constant in constants) and fakes:
-            return super().dispatch(func, types, args, kwargs)
+            result = super().dispatch(func, types, args, kwargs)
+            self._suppose(func, args, kwargs, fakes, result)
+            return result
         # Torch would compute on any constants before it looks at the size of the result.
         for fake in fakes:
             fake.constant = None
@@ -51,7 +55,25 @@ class KnownValues(_torch.FakeTensorMode):
             self._forget(constants)
         elif _follows(func, constants, result):
             self._remember(func, args, kwargs, result)
+        else:
+            self._suppose(func, args, kwargs, fakes, result)
         return result
+
+    def _suppose(self, func: Any, args: Any, kwargs: Any, fakes: list[Any], result: Any) -> None:
+        """What follows from buffers as they are now."""
+        if not any(hasattr(fake, VALUES) for fake in fakes):
+            return
+        if _torch.writes_to(func):
+            for fake in fakes:
+                vars(fake).pop(VALUES, None)
+        elif _follows(func, [likely(fake) for fake in fakes], result):
+            made = [leaf for leaf in _torch.tree_leaves(result) if _torch.is_fake(leaf)]
+            given = _torch.tree_map(_likely_leaf, (list(args), dict(kwargs)))
+            with _torch.unfaked():
+                shapes = [tuple(fake.shape) for fake in made]
+                values = computed(func, given[0], given[1], shapes, LARGEST_TOLD)
+            for fake, value in zip(made, _torch.tree_leaves(values), strict=False):
+                suppose(fake, value)
 
     def _forget(self, constants: list[torch.Tensor | None]) -> None:
         for constant in constants:
@@ -63,7 +85,7 @@ class KnownValues(_torch.FakeTensorMode):
         with _torch.unfaked():
             shapes = [tuple(fake.shape) for fake in made]
             values = computed(func, _values(args), _values(kwargs), shapes, LARGEST)
-        if values is None:
+        if values is None or any(map(_torch.is_wrapped, _torch.tree_leaves(values))):
             return
         leaves = (_torch.tree_flatten(side)[0] for side in (result, values))
         for fake, value in zip(*leaves, strict=True):
@@ -95,3 +117,19 @@ def _follows(func: Any, constants: list[torch.Tensor | None], result: Any) -> bo
 
 def _values(tree: Any) -> Any:
     return _torch.tree_map(lambda leaf: leaf.constant if _torch.is_fake(leaf) else leaf, tree)
+
+
+def likely(tensor: object) -> torch.Tensor | None:
+    """Values that tell a size which the step will check: known ones, or those of buffers now."""
+    known = _torch.known_value(tensor)
+    return getattr(tensor, VALUES, None) if known is None else known
+
+
+def suppose(tensor: torch.Tensor, values: Any) -> None:
+    """Let what tells sizes have these values for `likely`."""
+    if isinstance(values, torch.Tensor) and not values.is_meta and tells_sizes(values):
+        setattr(tensor, VALUES, values)
+
+
+def _likely_leaf(leaf: Any) -> Any:
+    return likely(leaf) if _torch.is_fake(leaf) else leaf

@@ -27,6 +27,12 @@ from autopar.graph import Arg, DType, Graph, LeafKind, Node, Ref
 
 DROPPED = (torch.device, torch.layout, torch.memory_format)
 NEVER_ARGUMENTS = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
+FOR_BACKWARD = {
+    "native_layer_norm": (1, 2), "native_group_norm": (1, 2), "_fused_rms_norm": (1,),
+    "nll_loss_forward": (1,), "nll_loss2d_forward": (1,),
+    "_scaled_dot_product_flash_attention_for_cpu": (1,), "_scaled_dot_product_efficient_attention": (1,),
+}  # fmt: skip
+"""Results of kernels that carry no gradient: the backward's formulas read them."""
 RUNNING_STATISTICS = {"instance_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
 """They may update a buffer without saying so in their schema."""
 
@@ -285,6 +291,7 @@ class _Lowering:
         gradient = self._with_gradient(node)
         origin = origin_of(node)
         cut = tuple(name for name, lost in zip(values, without_gradient(op), strict=False) if lost)
+        cut += tuple([*values][at] for at in FOR_BACKWARD.get(op.split(".")[1], ()))
         self.now[node] = self.builder.emit(
             op, args, kwargs, values, origin, gradient=gradient, cut=cut
         )

@@ -14,17 +14,17 @@ from autopar.capture import _torch
 from autopar.capture.where import Watcher, Whereabouts, located, origin_at, spoken
 from autopar.errors import AutoparError, CaptureError
 
+BACKWARD = (
+    "a backward inside forward would run once, at capture. Move it to the training loop; gradients that "
+    "the forward computes with are taken by torch.autograd.grad"
+)
 LOST: dict[Any, str] = {
     torch.Tensor.register_hook: "its hook on the gradient would be lost. Make the effect an"
     " operator with torch.library.custom_op and register_autograd",
     torch.Tensor.register_post_accumulate_grad_hook: "its hook would be lost. Do what it does to"
     " parameter.grad of the parallel module between backward and optimizer.step()",
-    torch.Tensor.backward: "a backward inside forward would run once, at capture. Move it to the"
-    " training loop",
-    torch.autograd.backward: "a backward inside forward would run once, at capture. Move it to the"
-    " training loop",
-    torch.autograd.grad: "gradients taken inside forward would be frozen into the graph. Compute"
-    " them in the training loop",
+    torch.Tensor.backward: BACKWARD,
+    torch.autograd.backward: BACKWARD,
     _torch.READ_DATA: "writes through .data go unseen. Use .detach(), or torch.no_grad() around an"
     " in-place operator on a buffer",
     _torch.WRITE_DATA: "assigning .data goes unseen. Use torch.no_grad() and copy_() on a buffer",
@@ -36,6 +36,10 @@ MASKED = (
     "is the same for every batch."
 )
 OTHERWISE = "Use tensor operations such as torch.where, or pass the value as a plain Python number."
+OF_BUFFERS = (
+    "It is a buffer's value, which may change: keep what Python needs in a plain attribute as well "
+    "(self.sizes = [3, 1, 2]), or make the tensor in forward (torch.tensor([3, 1, 2]))."
+)
 INSTEAD = {
     "one_hot": "Give F.one_hot the number of classes: F.one_hot(x, num_classes).",
     "repeat_interleave": "Repeat by a Python number; or build the places in the data loader and use "
@@ -50,7 +54,6 @@ INSTEAD = {
 SPOKEN: dict[Any, str] = {
     _torch.READ_DATA: "Tensor.data",
     _torch.WRITE_DATA: "Tensor.data",
-    torch.autograd.grad: "torch.autograd.grad",
     torch.autograd.backward: "torch.autograd.backward",
 }
 
@@ -126,6 +129,8 @@ def _in_an_if(traceback: TracebackType | None) -> bool:
 
 def _instead(where: Whereabouts) -> str:
     """What to write in the place of the function that failed."""
+    if where.of_buffers:
+        return OF_BUFFERS
     known = [INSTEAD[name] for name in where.failed if name in INSTEAD]
     return known[-1] if known else OTHERWISE
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from autopar.capture import _torch
+from autopar.capture.known import likely
 from autopar.capture.where import Watcher
 
 LITERALS = frozenset(
@@ -175,7 +176,7 @@ def _is_plain(value: Any) -> bool:
     """Whether looks say all of a tensor: no values are known of it, and it lies in strides."""
     return (
         _torch.is_fake(value)
-        and value.constant is None
+        and likely(value) is None
         and value.layout is torch.strided
         and not value.dtype.is_complex
         and not value.is_inference()

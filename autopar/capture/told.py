@@ -1,7 +1,8 @@
 """What `transformers` is told while it is traced, so that it takes a path that can be captured.
 
 Nothing that a model computes changes: each answer chooses among ways that the library offers for the
-same function, or puts a function in the place of an ``autograd.Function`` with the same gradient.
+same function, puts a function in the place of an ``autograd.Function`` with the same gradient, or draws
+with torch what the library draws with NumPy.
 """
 
 from __future__ import annotations
@@ -15,13 +16,20 @@ import torch
 from torch import nn
 
 from autopar.capture import _torch
+from autopar.capture.spec_augment import spans_drawn_by_torch
 from autopar.experts import routed_experts
 
 
 @contextlib.contextmanager
 def transformers_told() -> Iterator[None]:
     """Within, the library's questions are answered as a captured model needs it."""
-    with _masks_looked_at(), _experts_as_one(), _groups_without_kernel(), _plain_gelu():
+    with (
+        _masks_looked_at(),
+        _experts_as_one(),
+        _groups_without_kernel(),
+        _plain_gelu(),
+        spans_drawn_by_torch(),
+    ):
         yield
 
 

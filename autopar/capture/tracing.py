@@ -13,12 +13,13 @@ from torch.func import functional_call
 
 from autopar.capture import _torch
 from autopar.capture.cached import forgotten
-from autopar.capture.checks import distributions_unchecked
+from autopar.capture.checks import distributions_unchecked, tensor_checks_passed
+from autopar.capture.differentiated import Differentiated, Differentiates, refuse_gradients
 from autopar.capture.functions import functions_as_operators
 from autopar.capture.held import undone
 from autopar.capture.hooks import refuse_observers
 from autopar.capture.inputs import Call
-from autopar.capture.known import KnownValues
+from autopar.capture.known import KnownValues, likely, suppose
 from autopar.capture.loss import find_loss, no_loss, output_tensors
 from autopar.capture.refuse import (
     explained,
@@ -83,9 +84,12 @@ def trace(
     autocast: torch.dtype | None,
 ) -> Trace:
     """Record the model, and the loss behind it, on tensors without storage."""
-    with contextlib.suppress(Forgotten):
-        return _traced(model, call, loss, demands, autocast, Remembered())
-    return _traced(model, call, loss, demands, autocast, None)
+    try:
+        with contextlib.suppress(Forgotten):
+            return _traced(model, call, loss, demands, autocast, Remembered())
+        return _traced(model, call, loss, demands, autocast, None)
+    except Differentiates:
+        return _traced(model, call, loss, demands, autocast, Differentiated())
 
 
 def _traced(
@@ -94,7 +98,7 @@ def _traced(
     loss: Callable[..., Any] | None,
     demands: Demands,
     autocast: torch.dtype | None,
-    remembered: Remembered | None,
+    answers: Remembered | Differentiated | None,
 ) -> Trace:
     train = demands.train
     parameters = dict(model.named_parameters())
@@ -106,10 +110,13 @@ def _traced(
         fakes = (
             {key: _fake(p, key in trainable) for key, p in parameters.items()},
             {key: _fake(buffer) for key, buffer in buffers.items()},
-            {key: _fake(tensor) for key, tensor in call.tensors.items()},
+            {key: _fake(tensor, tensor.requires_grad) for key, tensor in call.tensors.items()},
         )
-    asked: Mapping[Any, Watcher] = {} if remembered is None else remembered.watchers()
-    where = Whereabouts(model, {**watchers(), **asked})
+    for key, buffer in buffers.items():
+        suppose(fakes[1][key], likely(buffer))
+    asked: Mapping[Any, Watcher] = {} if answers is None else answers.watchers()
+    taken = {} if isinstance(answers, Differentiated) else refuse_gradients()
+    where = Whereabouts(model, {**watchers(), **taken, **asked})
     run = _Run(
         model, call, loss, demands, torch.autocast(device, autocast, autocast is not None), where
     )
@@ -124,10 +131,10 @@ def _traced(
         functions_as_operators(where),
         transformers_told(),
         distributions_unchecked(),
-        _torch.tensor_checks_passed(),
+        tensor_checks_passed(),
         _torch.uncompiled(),
         synchronised_norms(),
-        contextlib.nullcontext() if remembered is None else remembered.answering(),
+        contextlib.nullcontext() if answers is None else answers.answering(),
         mode,
     ):
         # Of a bound method torch would count `self` among the arguments.

@@ -21,6 +21,9 @@ from torch.overrides import TorchFunctionMode
 
 from autopar.capture import _torch
 from autopar.capture.checks import passed
+from autopar.capture.known import likely
+from autopar.capture.selecting import Selections
+from autopar.errors import CaptureError
 from autopar.graph import Origin
 
 WHERE = "autopar_where"
@@ -66,7 +69,10 @@ class Whereabouts(TorchFunctionMode):
         self._last: fx.Node | None = None
         self.failed: list[str] = []
         """The torch functions that raised, the last one outermost."""
+        self.of_buffers = False
+        """Whether the last of them was given values of buffers alone."""
         self._hooks: list[Any] = []
+        self._selections = Selections()
 
     @property
     def module(self) -> str:
@@ -95,27 +101,38 @@ class Whereabouts(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         frame = sys._getframe(1)
+        if func is torch.autograd.grad and (kwargs or {}).get("is_grads_batched"):
+            place = spoken(origin_at(users_frame(frame)))
+            raise CaptureError(
+                f"torch.autograd.grad with is_grads_batched=True, at {place}\nis a torch.vmap, which "
+                "cannot be captured. Take the gradients in a loop, one call for each entry of "
+                "grad_outputs, and torch.stack them."
+            )
         if func in self._watched:
             self._watched[func](args, users_frame(frame))
         truth = passed(func, args, frame)
         if truth is not None:
             return truth
         try:
-            result = func(*args, **(kwargs or {}))
+            result = self._selections.answer(func, args, kwargs or {})
+            if result is NotImplemented:
+                result = func(*args, **(kwargs or {}))
         except Exception:
             self.failed.append(getattr(func, "__name__", ""))
+            tensors = [x for x in _torch.tree_leaves(args) if isinstance(x, torch.Tensor)]
+            self.of_buffers = bool(tensors) and all(likely(x) is not None for x in tensors)
             raise
         graph = _torch.graph_in_progress()
         if graph is not None:
-            self._tag(graph, frame)
+            kept = _keeps_history(func, args, kwargs or {})
+            self._tag(graph, frame, torch.is_grad_enabled() if kept is None else kept)
         return result
 
-    def _tag(self, graph: fx.Graph, frame: FrameType | None) -> None:
+    def _tag(self, graph: fx.Graph, frame: FrameType | None, gradient: bool) -> None:
         newest = _torch.newest_node(graph)
         if newest is self._last or newest.op == "root":
             return
         frame = users_frame(frame)
-        gradient = torch.is_grad_enabled()
         place = (self.module, frame.f_code.co_filename, frame.f_lineno) if frame else ("", "", 0)
         node = newest
         while node is not self._last and node.op != "root" and WHERE not in node.meta:
@@ -134,3 +151,10 @@ def origin_of(node: fx.Node) -> Origin:
 def under_gradient(node: fx.Node) -> bool:
     """Whether autograd was on when the node was made; inference mode leaves no other trace."""
     return bool(node.meta.get(GRADIENT, True))
+
+
+def _keeps_history(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | None:
+    """Whether the gradients that it takes can be differentiated; None of any other function."""
+    if func is not torch.autograd.grad:
+        return None
+    return bool(kwargs.get("create_graph", args[4] if len(args) > 4 else False))

@@ -12,6 +12,11 @@ from autopar.request.arrivals import arrived
 from autopar.request.derived import derived
 from autopar.request.storages import refuse_shared_memory
 
+VALUES = "autopar_values"
+"""An attribute of what stands for a buffer: its values now, which tell sizes that a step checks."""
+LARGEST = 1 << 16
+"""Elements of such a buffer."""
+
 
 def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.Module:
     """A copy on the meta device; ties stay ties, and no weight is ever copied.
@@ -39,8 +44,16 @@ def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.
         empty = torch.empty_like(parameter, device="meta", dtype=dtype)
         memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
     for buffer in model.buffers():
-        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+        memo[id(buffer)] = bare = torch.empty_like(buffer, device="meta")
+        if not buffer.is_meta and tells_sizes(buffer):
+            setattr(bare, VALUES, buffer.detach().to("cpu", copy=True))
     return copy.deepcopy(model, memo)
+
+
+def tells_sizes(tensor: torch.Tensor) -> bool:
+    """Whether it is a small mask or list of counts, by which a model may select."""
+    discrete = not tensor.is_floating_point() and not tensor.is_complex()
+    return discrete and tensor.dim() > 0 and tensor.numel() <= LARGEST
 
 
 def _groups(model: nn.Module) -> list[object]:

@@ -29,6 +29,8 @@ def interpret(
             kwargs = {key: _real(arg, values) for key, arg in node.kwargs}
             made = function(node.op)(*args, **kwargs)
         parts = tuple(made) if isinstance(made, (tuple, list)) else (made,)
+        # Formulas of a backward give None for what nobody asks for.
+        parts = tuple(torch.empty(0) if part is None else part for part in parts)
         for tensor, value in zip(node.outputs, parts, strict=True):
             assert tuple(value.shape) == tensor.shape, f"{node}: got {tuple(value.shape)}"
             values[tensor.name] = value

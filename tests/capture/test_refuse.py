@@ -113,10 +113,27 @@ def gradient_hook(m: Small, x: torch.Tensor) -> torch.Tensor:
     return hidden.sum()
 
 
-def inner_gradient(m: Small, x: torch.Tensor) -> torch.Tensor:
-    hidden = m.linear(x).pow(2).sum()
-    (gradient,) = torch.autograd.grad(hidden, [m.linear.weight], create_graph=True)  # here
-    return hidden + gradient.pow(2).sum()
+def inner_backward(m: Small, x: torch.Tensor) -> torch.Tensor:
+    m.linear(x).pow(2).sum().backward()  # here
+    return m.linear(x).sum()
+
+
+def batched_gradients(m: Small, x: torch.Tensor) -> torch.Tensor:
+    x = x.detach().requires_grad_()
+    fed = torch.eye(4, dtype=x.dtype)[:, None].expand(4, len(x), 4)
+    made = m.linear(x)
+    rows = torch.autograd.grad(made, x, fed, is_grads_batched=True, create_graph=True)  # here
+    return rows[0].sum()
+
+
+def forward_derivative(m: Small, x: torch.Tensor) -> torch.Tensor:
+    _, made = torch.func.jvp(m.linear, (x,), (torch.ones_like(x),))
+    return made.pow(2).sum()  # here
+
+
+def function_gradient(m: Small, x: torch.Tensor) -> torch.Tensor:
+    made = torch.func.grad(lambda y: (y @ m.linear.weight.T).pow(2).sum())(x)  # here
+    return made.sum()
 
 
 def data_attribute(m: Small, x: torch.Tensor) -> torch.Tensor:
@@ -165,7 +182,10 @@ REFUSED: dict[Callable[[Small, torch.Tensor], torch.Tensor], str] = {
     parameter_in_place: "new tensor",
     through_detach: "behind the back of autograd",
     gradient_hook: "hook",
-    inner_gradient: "training loop",
+    inner_backward: "torch.autograd.grad",
+    batched_gradients: "in a loop",
+    forward_derivative: "create_graph=True",
+    function_gradient: "create_graph=True",
     data_attribute: ".detach()",
     numpy: "NumPy",
     large_constant: "register_buffer",
@@ -175,6 +195,7 @@ REFUSED: dict[Callable[[Small, torch.Tensor], torch.Tensor], str] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch.func.jvp scripts
 @pytest.mark.parametrize("body", REFUSED, ids=lambda body: body.__name__)
 def test_refused_with_file_and_line(body: Callable[[Small, torch.Tensor], torch.Tensor]) -> None:
     model, inputs = small(body)

@@ -107,3 +107,13 @@ def isin(call: Call) -> Declared:
     rest = keep_whole([f"k{i}" for i in range(len(call.shapes[1]))], range(len(call.shapes[1])))
     free = term(names(len(call.shapes[0])))
     return Declared(f"{free}, {term(rest)} -> {free}")
+
+
+@rule("autopar_static::nonzero", "autopar_static::repeats")
+def places(call: Call) -> Declared:
+    """Counted over all entries."""
+    read, made = (
+        [f"{letter}{i}!" for i in range(len(shape))]
+        for letter, shape in (("m", call.shapes[0]), ("p", call.made[0]))
+    )
+    return Declared(f"{term(read)} -> {term(made)}")

@@ -63,3 +63,11 @@ def pointwise(call: Call) -> Declared | None:
     every = tuple(max(s[-1 - i] for s in call.shapes if i < len(s)) for i in range(rank))[::-1]
     terms = ", ".join(broadcast(shape, every) for shape in call.shapes)
     return Declared(f"{terms} -> {term(names(rank) if reduction == NONE else [])}")
+
+
+@rule("autopar_static::ctc_loss")
+def ctc_loss(call: Call) -> Declared:
+    """A loss for each sample, unless the targets of all stand in one row."""
+    n = "n" if len(call.shapes[1]) == 2 else "n!"
+    targets = [f"{n} s!" if len(call.shapes[1]) == 2 else "s!"] * (len(call.shapes) - 3)
+    return Declared(f"t! {n} c!, {', '.join(targets)}, {n}, {n} -> {n}")

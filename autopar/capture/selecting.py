@@ -1,0 +1,214 @@
+"""Functions whose size depends on values that are known: they become operators of that size.
+
+Values are known of what follows from shapes and constants, and to some extent of buffers: how many
+entries a mask selects may enter a graph, if the step checks it (`autopar.selections`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from autopar.capture import _torch
+from autopar.capture.known import likely
+
+Answer = Callable[..., Any]
+_static: Any = torch.ops.autopar_static
+CTC = (F.ctc_loss, torch.ctc_loss)
+REDUCTIONS = ("none", "mean", "sum")
+"""In the order of torch's codes for them."""
+
+
+class Selections:
+    """Answers for the functions of one trace; `NotImplemented` where torch has to."""
+
+    def __init__(self) -> None:
+        self._flat: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
+        """By id: labels that a mask selects, how many is not known; labels and mask."""
+
+    def answer(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The function's result."""
+        if self._flat:
+            self._check(func, (args, kwargs))
+        if func in CTC:
+            return self._ctc_loss(*args, **kwargs)
+        if func in (torch.masked_select, torch.Tensor.masked_select):
+            return self._masked_select(*args, **kwargs)
+        found = ANSWERS.get(func)
+        return NotImplemented if found is None else found(*args, **kwargs)
+
+    def _check(self, func: Any, given: Any) -> None:
+        """Labels that were selected are there for a loss that reads them all."""
+        for value in _torch.tree_leaves(given):
+            if id(value) in self._flat and func not in CTC:
+                _, labels, mask = self._flat[id(value)]
+                torch.masked_select(labels, mask)  # raises
+
+    def _masked_select(self, x: torch.Tensor, mask: torch.Tensor) -> Any:
+        values = likely(mask)
+        if values is not None and mask.dim():
+            x, mask = torch.broadcast_tensors(x, mask)
+            places = _places(mask)
+            return NotImplemented if places is None else x[places]
+        if x.is_floating_point() or x.dim() != 2 or x.shape != mask.shape:
+            return NotImplemented
+        with _torch.untraced():
+            flat = x.new_empty(x.numel())
+        self._flat[id(flat)] = (flat, x, mask)
+        return flat
+
+    def _ctc_loss(
+        self,
+        log_probs: torch.Tensor,
+        targets: torch.Tensor,
+        input_lengths: Any,
+        target_lengths: Any,
+        blank: int = 0,
+        reduction: str | int = "mean",
+        zero_infinity: bool = False,
+    ) -> torch.Tensor:
+        """The operator that gives each sample's loss, and their reduction."""
+        _, targets, selected = self._flat.get(id(targets), (None, targets, None))
+        lengths = [_lengths(each, log_probs) for each in (input_lengths, target_lengths)]
+        single = log_probs.dim() == 2
+        if single:
+            log_probs, lengths = log_probs[:, None], [each.reshape(1) for each in lengths]
+            targets = targets[None] if targets.dim() == 1 else targets
+        losses: torch.Tensor = _static.ctc_loss(
+            log_probs, targets, selected, *lengths, blank, zero_infinity
+        )
+        if REDUCTIONS.index(reduction) == 0 if isinstance(reduction, str) else reduction == 0:
+            return losses[0] if single else losses
+        if reduction in ("sum", 2):
+            return losses.sum()
+        return (losses / lengths[1].clamp(min=1).to(losses.dtype)).mean()
+
+
+def _lengths(given: Any, like: torch.Tensor) -> torch.Tensor:
+    return given if isinstance(given, torch.Tensor) else torch.tensor(given, device=like.device)
+
+
+def _places(mask: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+    """Where a mask is true, by dim; None where nobody knows how many places that are."""
+    values = likely(mask)
+    if values is None:
+        return None
+    with _torch.untraced(), _torch.unfaked():
+        count = int(values.sum())
+    found: tuple[torch.Tensor, ...] = _static.nonzero(mask, count).unbind(1)
+    return found
+
+
+def _mask(part: Any) -> torch.Tensor | None:
+    """A boolean mask among the parts of an index."""
+    if isinstance(part, torch.Tensor):
+        return part if part.dtype == torch.bool and part.dim() else None
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(part, numpy.ndarray) and part.dtype == bool:
+        part = part.tolist()
+    booleans = isinstance(part, list) and part and all(isinstance(item, bool) for item in part)
+    return torch.tensor(part) if booleans else None
+
+
+def _getitem(x: Any, index: Any) -> Any:
+    parts = index if isinstance(index, tuple) else (index,)
+    masks = [_mask(part) for part in parts]
+    if all(mask is None for mask in masks):
+        return NotImplemented
+    taken: list[Any] = []
+    for part, mask in zip(parts, masks, strict=True):
+        places = [part] if mask is None else _places(mask)
+        if places is None:
+            return NotImplemented
+        taken += places
+    return x[tuple(taken)]
+
+
+def _as_mask(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dtype == torch.bool else x != 0
+
+
+def _nonzero(x: torch.Tensor, *, as_tuple: bool = False) -> Any:
+    places = _places(_as_mask(x)) if x.dim() and likely(x) is not None else None
+    if places is None:
+        return NotImplemented
+    return places if as_tuple else torch.stack(places, 1)
+
+
+def _where(condition: torch.Tensor, *others: Any, **more: Any) -> Any:
+    return NotImplemented if others or more else _nonzero(condition, as_tuple=True)
+
+
+def _repeat_interleave(
+    x: torch.Tensor,
+    repeats: Any = None,
+    dim: int | None = None,
+    *,
+    output_size: int | None = None,
+) -> Any:
+    counts = x if repeats is None else repeats
+    if not isinstance(counts, torch.Tensor) or counts.dim() > 1:
+        return NotImplemented
+    if repeats is not None:
+        known = _torch.known_value(counts)
+        if counts.numel() == 1 and known is not None:
+            return torch.repeat_interleave(x, int(known), dim, output_size=output_size)
+        x, dim = (x.flatten(), 0) if dim is None else (x, dim)
+        counts = counts.expand(x.shape[dim]) if counts.numel() == 1 else counts
+    values = likely(counts)
+    if values is not None and output_size is None:
+        with _torch.untraced(), _torch.unfaked():
+            output_size = int(values.sum())
+    if output_size is None:
+        return NotImplemented
+    places = _static.repeats(counts, output_size)
+    return places if repeats is None else x.index_select(dim or 0, places)
+
+
+def _tensor(data: Any, *, dtype: Any = None, **_: Any) -> Any:
+    """A traced tensor is copied, whoever wrote ``torch.tensor`` for it."""
+    if not _torch.is_fake(data):
+        return NotImplemented
+    return data.detach().clone() if dtype is None else data.detach().to(dtype, copy=True)
+
+
+def _of_constants(function: Any) -> Answer:
+    """What constants give is a constant."""
+
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        given = args, kwargs
+        tensors = [x for x in _torch.tree_leaves(given) if isinstance(x, torch.Tensor)]
+        if not tensors or any(_torch.known_value(x) is None for x in tensors):
+            return NotImplemented
+        args, kwargs = _torch.tree_map(_value, (list(args), kwargs))
+        with _torch.untraced(), _torch.unfaked():
+            return function(*args, **kwargs)
+
+    return answer
+
+
+def _value(leaf: Any) -> Any:
+    return _torch.known_value(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+COUNTED: Sequence[Any] = (
+    torch.unique, torch.Tensor.unique, torch.unique_consecutive, torch.Tensor.unique_consecutive,
+    torch.bincount, torch.Tensor.bincount, torch.combinations, torch.histc, torch.Tensor.histc,
+)  # fmt: skip
+"""Functions of constants whose results have sizes that depend on values."""
+ANSWERS: dict[Any, Answer] = {
+    torch.Tensor.__getitem__: _getitem,
+    torch.nonzero: _nonzero,
+    torch.Tensor.nonzero: _nonzero,
+    torch.argwhere: _nonzero,
+    torch.Tensor.argwhere: _nonzero,
+    torch.where: _where,
+    torch.tensor: _tensor,
+    torch.repeat_interleave: _repeat_interleave,
+    torch.Tensor.repeat_interleave: _repeat_interleave,
+    **{function: _of_constants(function) for function in COUNTED},
+}
