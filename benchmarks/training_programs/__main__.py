@@ -39,7 +39,7 @@ from tests.pool import Pool  # noqa: E402
 PROGRAMS, ACTIONS = 50, 8
 """Of a block; and actions of a program."""
 WANTED = 10_000
-RENEWED = 10
+RENEWED = 40
 """After so many blocks come new workers: the old ones keep every plan that they have heard of."""
 
 

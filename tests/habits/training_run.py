@@ -59,9 +59,9 @@ def run(pool: Pool, program: Program) -> None:
     carried: bytes | None = None
     with tempfile.TemporaryDirectory(dir=FAST if os.access(FAST, os.W_OK) else None) as folder:
         try:
-            for setting, actions in program.segments:
+            for place, (setting, actions) in enumerate(program.segments, 1):
                 ranks = LAYOUTS[setting.layout].ranks
-                job = (setting, actions, folder, carried)
+                job = (setting, actions, folder, carried, place < len(program.segments))
                 carried = pool.run(ranks, run_segment, *job, limit_s=LIMIT_S)[0]
         except Exception as error:
             error.add_note(f"replay with tests.habits.training_run.replay(\n{program})")
@@ -78,8 +78,8 @@ def replay(program: Program) -> None:
 
 
 def run_segment(
-    setting: Setting, actions: list[Action], folder: str, carried: bytes | None
-) -> bytes:
+    setting: Setting, actions: list[Action], folder: str, carried: bytes | None, goes_on: bool
+) -> bytes | None:
     """Go on from what an earlier segment carried over; give what a later one needs."""
     plain = Training(
         setting, lambda: copy.deepcopy(fresh(setting.model)), is_parallel=False, folder=Path(folder)
@@ -102,7 +102,7 @@ def run_segment(
         except Exception as error:
             error.add_note(f"in {setting.layout}, action {place}: {name}{tuple(arguments)}")
             raise
-    return _carried(plain, parallel)
+    return _carried(plain, parallel) if goes_on else None
 
 
 def _carried(plain: Training, parallel: Training) -> bytes:
