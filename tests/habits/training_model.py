@@ -75,8 +75,10 @@ class Layer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.up = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
-        self.down = nn.Linear(2 * WIDTH, WIDTH)
+        self.norm, self.up = nn.LayerNorm(WIDTH, bias=False), nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(
+            2 * WIDTH, WIDTH, bias=False
+        )  # each tensor of a checkpoint costs a ms
         self.dropout, self.gain = nn.Dropout(0.0), 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
