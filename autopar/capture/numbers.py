@@ -6,6 +6,7 @@ literals of the graph, and those of a part's graph are of the part.  Sizes and p
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from autopar.capture.passes.noop import ALWAYS, IF_UNCHANGED
@@ -20,6 +21,8 @@ SIZED = {
 """Operators whose numbers are sizes of what they make, or places in what they take."""
 INDEXING = {"aten.index.Tensor", "aten._embedding_bag.default", "aten.embedding.default"}
 """What folding may write otherwise for another size."""
+CUTTING = {"aten.slice.Tensor", "aten.narrow.default"}
+"""They cut off nothing for each size of the batch, or for none."""
 
 
 def with_numbers_of(whole: Graph, part: Graph) -> Graph:
@@ -37,13 +40,32 @@ def _check_alike(whole: Graph, part: Graph) -> None:
     ours, theirs = ({(n.name, n.op): n for n in graph.nodes} for graph in (whole, part))
     odd = [n for key, n in ours.items() if _matters(n) and key not in theirs]
     odd += [n for key, n in theirs.items() if _matters(n) and key not in ours]
+    sizes = _samples(whole), _samples(part)
+    odd += [n for key, n in ours.items() if key in theirs and not _grows(n, theirs[key], *sizes)]
     if odd:
         where = odd[0].origin
         raise CaptureError(
-            f"{whole.name} runs other operators for a part of the batch than for all of it "
+            f"{whole.name} computes otherwise for a part of the batch than for all of it "
             f"({odd[0].path}, {where.file}:{where.line}), so microbatches would change what it "
             "computes. Pass microbatches=1, or compute alike for every size of the batch."
         )
+
+
+def _samples(graph: Graph) -> int:
+    """The first dim of the first input."""
+    shapes = (node.outputs[0].shape for node in graph.leaves("input"))
+    return next((shape[0] for shape in shapes if shape), 1)
+
+
+def _grows(whole: Node, part: Node, samples: int, fewer: int) -> bool:
+    """Whether a result has as many elements for a part, or as many for each sample."""
+    if whole.is_leaf or not any(tensor.differentiable for tensor in whole.outputs):
+        return True
+    pairs = [
+        (math.prod(one.shape), math.prod(other.shape))
+        for one, other in zip(whole.outputs, part.outputs, strict=True)
+    ]
+    return all(many == few or many * fewer == few * samples for many, few in pairs)
 
 
 def _matters(node: Node) -> bool:
@@ -51,7 +73,7 @@ def _matters(node: Node) -> bool:
 
     Of one sample some regrouping is nothing, and what is known by value may have been made otherwise.
     """
-    regroups = node.is_leaf or node.op in IF_UNCHANGED | ALWAYS | INDEXING
+    regroups = node.is_leaf or node.op in (IF_UNCHANGED | ALWAYS | INDEXING) - CUTTING
     return not regroups and any(tensor.differentiable for tensor in node.outputs)
 
 

@@ -34,13 +34,14 @@ LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "one more in the loss": lambda h: h.square().mean() + len(h) / 8,
     "other operators": lambda h: (h * 2 if len(h) > 4 else h.sin()).square().mean(),
     "other functions": lambda h: (h.tanh() if len(h) > 4 else h.sin()).square().mean(),
+    "fewer features": lambda h: torch.cat([h, h * 2, h * 3, h * 4], 1)[:, : len(h) // 2].sum(),
     "filled": lambda h: (h * torch.full((), float(len(h)), dtype=h.dtype)).square().mean(),
     "constant": lambda h: (h * torch.tensor(float(len(h)), dtype=h.dtype)).square().mean(),
     "filled for each": lambda h: (
         (h * torch.full((len(h), 1), float(len(h)), dtype=h.dtype)).square().mean()
     ),
 }
-REFUSED = ("one more in the loss", "other operators", "other functions")
+REFUSED = ("one more in the loss", "other operators", "other functions", "fewer features")
 """As no sum over samples, and as another computation."""
 SIZE, LIMIT = 8, 1e-9
 
