@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 
+from autopar.capture import Traced
 from autopar.compiler.compiler import Compiler
 from autopar.compiler.microbatch import as_one, part
 from autopar.errors import CaptureError, ConstraintError, InputError
@@ -38,17 +39,18 @@ def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chos
             "out."
         )
     with Aside(lambda: _one_sample(compiler, batch)) as one:
-        whole = compiler.graph(batch)
+        traced = compiler.traced(batch)
+        whole = compiler.graph_of(traced)
         if wishes == Wishes() and not _is_trained(whole):
             return Chosen(None, compiler.compile(whole), ())
-        source = _source(compiler, batch, whole, one.result)
+        source = _source(compiler, batch, traced, one.result)
         return choose(source, compiler.mesh, compiler.hardware, settings, wishes)
 
 
-def _one_sample(compiler: Compiler, batch: Mapping[str, Any]) -> Graph:
+def _one_sample(compiler: Compiler, batch: Mapping[str, Any]) -> Traced:
     """The graph of one sample: sizes between are on the line through it and the whole batch's."""
     with _unsaid():
-        return compiler.graph(of_samples(batch, 1))
+        return compiler.traced(of_samples(batch, 1))
 
 
 @contextmanager
@@ -111,14 +113,15 @@ def agreed_stages(
 def source_of(compiler: Compiler, batch: Mapping[str, Any]) -> Source:
     """A model with its batch, captured in any size."""
     return _source(
-        compiler, batch, compiler.graph(batch), lambda: compiler.graph(of_samples(batch, 1))
+        compiler, batch, compiler.traced(batch), lambda: compiler.traced(of_samples(batch, 1))
     )
 
 
 def _source(
-    compiler: Compiler, batch: Mapping[str, Any], whole: Graph, one: Callable[[], Graph]
+    compiler: Compiler, batch: Mapping[str, Any], traced: Traced, one: Callable[[], Traced]
 ) -> Source:
     """`one`: the graph of one sample."""
+    whole = compiler.graph_of(traced)
     if whole.loss is None:
         raise InputError(
             f"{argument('stages', 'auto')} needs a loss from {whole.name}: pass the targets with the "
@@ -138,9 +141,8 @@ def _source(
             raise failed[samples]
         if samples not in captured:
             try:
-                captured[samples] = (
-                    one() if samples == 1 else compiler.graph(of_samples(batch, samples))
-                )
+                found = one() if samples == 1 else compiler.traced(of_samples(batch, samples))
+                captured[samples] = compiler.graph_of(found, whole=traced)
             except CaptureError as error:
                 failed[samples] = error
                 raise

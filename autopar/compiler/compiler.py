@@ -15,7 +15,7 @@ from torch import nn
 
 from autopar import presets
 from autopar.cache import keep
-from autopar.capture import ExampleInputs, capture
+from autopar.capture import ExampleInputs, Traced, finished, traced
 from autopar.capture.passes.dead import drop_dead
 from autopar.capture.saved import saved
 from autopar.compiler.microbatch import part
@@ -62,7 +62,19 @@ def captured(
     needs_loss: bool | None = None,
 ) -> Graph:
     """The captured forward pass, with the outputs that were asked for."""
-    found = capture(
+    found = _traced(model, inputs, options, training, keeps_modes, needs_loss)
+    return _finished(found, model, options, training)
+
+
+def _traced(
+    model: nn.Module,
+    inputs: ExampleInputs,
+    options: Options,
+    training: bool,
+    keeps_modes: bool,
+    needs_loss: bool | None,
+) -> Traced:
+    return traced(
         model,
         _cast(inputs, options.precision.compute),
         loss=options.loss,
@@ -71,11 +83,17 @@ def captured(
         keeps_modes=keeps_modes,
         needs_loss=needs_loss,
     )
+
+
+def _finished(
+    found: Traced, model: nn.Module, options: Options, training: bool, whole: Traced | None = None
+) -> Graph:
+    graph = finished(found, whole)
     if not training:
         # Evaluation moves the same tensors; only their letters (I, R) tell shards from copies.
         frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
-        found = found.with_gradients(frozen)
-    return with_outputs(found, options.outputs)
+        graph = graph.with_gradients(frozen)
+    return with_outputs(graph, options.outputs)
 
 
 class Compiler:
@@ -98,14 +116,22 @@ class Compiler:
 
     def graph(self, inputs: ExampleInputs, training: bool = True) -> Graph:
         """The captured forward pass."""
+        return self.graph_of(self.traced(inputs, training), training)
+
+    def traced(self, inputs: ExampleInputs, training: bool = True) -> Traced:
+        """What `graph_of` makes a graph of."""
         state = self._state
         if state is None:
-            return captured(self._model, inputs, self.options, training)
+            return _traced(self._model, inputs, self.options, training, False, None)
+        needs_loss = training and state.training
         with state.put_on(self._model):
-            return captured(
-                self._model, inputs, self.options, training,
-                keeps_modes=True, needs_loss=training and state.training,
-            )  # fmt: skip
+            return _traced(self._model, inputs, self.options, training, True, needs_loss)
+
+    def graph_of(
+        self, found: Traced, training: bool = True, *, whole: Traced | None = None
+    ) -> Graph:
+        """The captured forward pass; of a part of a `whole` batch, with the numbers of that."""
+        return _finished(found, self._model, self.options, training, whole)
 
     @contextmanager
     def standing(self, state: ModelState) -> Iterator[None]:
@@ -251,7 +277,9 @@ class Compiler:
     ) -> tuple[Program | None, Program]:
         """Programs that count the whole batch's denominators, and that run one microbatch."""
         with self.standing(state):
-            parted = part(self.graph(whole), self.graph(microbatch), pieces)
+            all_of_it = self.traced(whole)
+            piece = self.graph_of(self.traced(microbatch), whole=all_of_it)
+            parted = part(self.graph_of(all_of_it), piece, pieces)
         counts = None if parted.counts is None else self.program_of(parted.counts)
         return counts, self.program_of(parted.microbatch)
 

@@ -10,7 +10,7 @@ operator must work on its samples alone, and the loss must come out partial.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from autopar.errors import InputError
@@ -47,12 +47,17 @@ def as_one() -> str:
 def part(whole: Graph, microbatch: Graph, pieces: int) -> Parted:
     """Graphs of a batch and of one of its `pieces` equal parts -> what a step of parts needs.
 
-    Raises `InputError` naming the operator that mixes samples, where the step would change meaning.
+    The part's numbers are those of the whole already (`autopar.capture.numbers`).  Raises `InputError`
+    naming the operator that mixes samples, where the step would change meaning.
     """
     divisions = tuple(_divisions(whole))
     check_separable(_with_denominators(whole, whole, divisions), pieces)
     counts = _counts(whole, divisions)
     return Parted(counts, _with_denominators(microbatch, whole, divisions))
+
+
+def _by_tensors(divisions: Iterable[Node]) -> list[Node]:
+    return [node for node in divisions if isinstance(node.args[1], Ref)]
 
 
 def _divisions(graph: Graph) -> Iterator[Node]:
@@ -110,17 +115,21 @@ def _with_denominators(graph: Graph, whole: Graph, divisions: tuple[Node, ...]) 
     """The microbatch's graph, divided by what the whole batch is divided by."""
     inputs: dict[str, Node] = {}
     divisors: dict[str, Arg] = {}
-    for node in divisions:
+    ours, theirs = _by_tensors(_divisions(graph)), _by_tensors(divisions)
+    if len(ours) != len(theirs):
+        raise InputError(
+            f"The loss is divided by {len(theirs)} tensors for the whole batch, and by {len(ours)} "
+            f"for a part of it, so microbatches would change it. {as_one()}"
+        )
+    for own, node in zip(ours, theirs, strict=True):
         denominator = _denominator(node, whole)
-        if denominator is None:
-            divisors[node.name] = node.args[1]
-            continue
+        assert denominator is not None
         if denominator.name not in inputs:
             key = f"{PREFIX}{len(inputs)}"
             inputs[denominator.name] = Node(
                 key, "input", outputs=(replace(denominator, name=key),), target=key
             )
-        divisors[node.name] = Ref(inputs[denominator.name].name)
+        divisors[own.name] = Ref(inputs[denominator.name].name)
     nodes = [
         replace(node, args=(node.args[0], divisors[node.name], *node.args[2:]))
         if node.name in divisors

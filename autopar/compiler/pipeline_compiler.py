@@ -114,7 +114,8 @@ class PipelineCompiler:
     ) -> tuple[Graph, Graph | None]:
         """The graph of a microbatch, and of the whole batch's denominators; None wanted: evaluation."""
         training = wanted is not None
-        whole = self._compiler.graph(batch, training)
+        traced = self._compiler.traced(batch, training)
+        whole = self._compiler.graph_of(traced, training)
         if whole.loss is None:
             raise InputError(
                 f"A pipeline trains on a loss, and {whole.name} returns none for this batch. Pass the "
@@ -128,7 +129,9 @@ class PipelineCompiler:
         if pieces == 1:
             return whole, None
         piece = in_parts(batch, pieces)[0]
-        parted = part(whole, self._compiler.graph(piece, training), pieces)
+        found = self._compiler.traced(piece, training)
+        small = self._compiler.graph_of(found, training, whole=traced)
+        parted = part(whole, small, pieces)
         return parted.microbatch, parted.counts
 
     def _refuse_unheard(self, graph: Graph) -> None:

@@ -86,15 +86,22 @@ CALLS: tuple[tuple[Any, str], ...] = (
 
 
 @contextmanager
-def failing(number: int, fail: Callable[[], None]) -> Iterator[list[int]]:
-    """The call of that number does `fail` first; the list has how many there were."""
-    count = [0]
+def failing(number: int, fail: Callable[[], None], *, is_cut: bool = False) -> Iterator[list[int]]:
+    """The call of that number does `fail` first; the list has how many there were.
+
+    `is_cut`: so do all later ones, and files are closed; to be used with what raises.
+    """
+    count, os_close = [0], os.close
     originals = [(home, name, getattr(home, name)) for home, name in CALLS]
 
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
+            if (
+                is_cut and original is os_close
+            ):  # as the system closes what a killed process had open
+                return original(*args, **kwargs)
             count[0] += 1
-            if count[0] == number:
+            if count[0] == number or (is_cut and count[0] > number):
                 fail()
             return original(*args, **kwargs)
 

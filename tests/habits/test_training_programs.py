@@ -2,59 +2,79 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
 
-from tests.habits import training_program as program
-from tests.pool import Pool
+from tests.habits import training_faulty, training_run
+from tests.habits.training_machine import machine
+from tests.habits.training_model import Setting
+from tests.habits.training_run import Program
+from tests.pool import Pool, WorkerError
 
-EVERYDAY, LONG, AT_ONCE = 4, 2000, 5
-"""Examples of so many programs each; ten thousand programs in the long run."""
-SEED = st.integers(0, 5)
-PART = st.sampled_from(program.PARTS)
-ACTION = st.one_of(
-    st.tuples(st.just("step"), SEED),
-    st.tuples(st.just("step"), SEED),
-    st.tuples(st.just("smaller_step"), SEED),
-    st.tuples(st.just("accumulate"), SEED),
-    st.tuples(st.just("backward_only"), SEED),
-    st.tuples(st.just("update")),
-    st.tuples(st.just("clear"), st.booleans()),
-    st.tuples(st.just("freeze_and_thaw"), PART),
-    st.tuples(st.just("mode"), PART, st.booleans()),
-    st.tuples(st.just("mode_of_all"), st.booleans()),
-    st.tuples(st.just("evaluate"), SEED),
-    st.tuples(st.just("forward_only"), SEED),
-    st.tuples(st.just("failing_backward"), SEED),
-    st.tuples(st.just("failing_forward")),
-    st.tuples(st.just("clip"), st.sampled_from([0.01, 1.0])),
-    st.tuples(st.just("average")),
-    st.tuples(st.just("rate"), st.sampled_from([0.5, 2.0])),
-    st.tuples(st.just("full_state")),
-    st.tuples(st.just("save_and_load"), st.integers(0, 2)),
-    st.tuples(st.just("resume")),
-)
-PRESET = st.sampled_from([None, "ddp", "zero2", "fsdp", "megatron"])
-PROGRAM = st.tuples(st.lists(ACTION, min_size=2, max_size=8), PRESET, PRESET)
-BATCH_OF_PROGRAMS = st.lists(PROGRAM, min_size=AT_ONCE, max_size=AT_ONCE)
-UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
-"""A program that fails is short already, and each costs seconds."""
-QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "training_programs"
+
+EVERYDAY, LONG, ACTIONS = 200, 400, 8
+"""Programs, and how many actions each has; `benchmarks/training_programs` runs ten thousand."""
 
 
-@pytest.mark.timeout(600)
-@settings(max_examples=EVERYDAY, phases=UNSHRUNK, suppress_health_check=QUIET)
-@given(programs=BATCH_OF_PROGRAMS)
-def test_programs(pool: Pool, programs: list[Any]) -> None:
-    pool.run(2, program.run, programs)
+def _run(pool: Pool, programs: int) -> None:
+    """Each is drawn, run, and made shorter if it fails."""
+    run_state_machine_as_test(
+        machine(partial(training_run.run, pool)),
+        settings=settings(
+            max_examples=programs, stateful_step_count=ACTIONS, print_blob=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )  # fmt: skip
+
+
+def test_a_difference_is_seen(pool: Pool, tmp_path: Path) -> None:
+    job = (Setting("one"), [("evaluate", 0), ("step", 0)], str(tmp_path), None, False)
+    with pytest.raises(WorkerError, match=r"weight \w+[\s\S]*in one, action 1: step\(0,\)"):
+        pool.run(1, training_faulty.forgets_to_step, *job, limit_s=100)
+
+
+def test_a_failure_is_made_short_and_prints_as_code() -> None:
+    """Saving clipped gradients is wrong here."""
+
+    def run(program: Program) -> None:
+        names = [name for name, *_ in program.actions]
+        if "save" in names and "clip" in names[: names.index("save")]:
+            raise ValueError(str(program))
+
+    with pytest.raises(ValueError, match="clip") as error:
+        run_state_machine_as_test(machine(run), settings=settings(max_examples=500, database=None))
+    program = eval(str(error.value))
+    assert [name for name, *_ in program.actions] == ["clip", "save"]
+    assert program == Program(program.setting, program.actions)
+    assert "state.clip(" in "".join(error.value.__notes__)
+
+
+def test_the_table_of_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARK))
+    monkeypatch.delitem(sys.modules, "table", raising=False)
+    from table import table
+
+    row = {
+        "programs": 3, "seconds": 1.5, "commit": "abc", "date": "2026-11-28", "ranks": {"2": 3},
+        "layouts": {"fsdp": 3}, "settings": {"adamw": 3}, "actions": {"step": 7}, "failures": [],
+    }  # fmt: skip
+    lines = table([row, {**row, "failures": [{"program": "", "error": ""}]}]).splitlines()
+    assert lines[:2] == ["programs  6 in 2 blocks", "failures  1"]
+    assert lines[-1].split() == ["step", "14"]
+
+
+@pytest.mark.timeout(1200)
+def test_programs(pool: Pool) -> None:
+    _run(pool, EVERYDAY)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
-@settings(max_examples=LONG, phases=UNSHRUNK, suppress_health_check=QUIET)
-@given(programs=BATCH_OF_PROGRAMS)
-def test_many_programs(pool: Pool, programs: list[Any]) -> None:
-    pool.run(2, program.run, programs)
+@pytest.mark.timeout(3600)
+def test_many_programs(pool: Pool) -> None:
+    _run(pool, LONG)

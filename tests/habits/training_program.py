@@ -1,148 +1,158 @@
-"""A training program as a list of actions, carried out on the plain model and on the parallel one.
+"""Actions of a training program, carried out on the plain model and on the parallel one.
 
-Both sides run the same code. After every action the two are compared: results, gradients, weights,
-buffers, and the optimizer's state through the weights of the next steps.
+Both sides run the same code.  `tests.habits.training_run` compares them after every action: results,
+gradients, weights, buffers, and the optimizer's state through the weights of the next steps.
 """
 
 from __future__ import annotations
 
 import copy
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-import autopar
 from autopar.errors import AutoparError, InputError
+from tests.files.saving import failing
+from tests.habits import training_model
+from tests.habits.training_built import attributes, set_attributes
+from tests.habits.training_model import LAYOUTS, SAMPLES, Setting, optimizer
 
-SAMPLES, FEATURES, WIDTH, LAYERS = 8, 6, 8, 3
-OTHER_SAMPLES = 4
-TOLERANCE = 1e-9
 Action = tuple[Any, ...]
 """A name of `ACTIONS` and its arguments."""
-PARTS = ("first", "norm", "layers.0", "layers.2", "head")
-"""Submodules that are frozen or change their mode."""
-
-
-class Layer(nn.Module):
-    """A residual block; it stands three times."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.norm = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.linear(self.norm(x)).tanh()
-
-
-class Net(nn.Module):
-    """Batch norm, equal layers, and a parameter whose gradient is no number where `w` is zero."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor(1.5))
-        # Batch norm takes a bias away: its gradient would be rounding noise, which Adam makes large.
-        self.first, self.norm = nn.Linear(FEATURES, WIDTH, bias=False), nn.BatchNorm1d(WIDTH)
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
-        self.head = nn.Linear(WIDTH, 1)
-
-    def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        h = self.norm(self.first(x * (self.scale * w).sqrt()))
-        for layer in self.layers:
-            h = layer(h)
-        return self.head(h).square().mean()
-
-
-@cache
-def fresh() -> nn.Module:
-    """The model that every program begins with."""
-    torch.manual_seed(3)
-    return Net().double()
-
-
-def batch(seed: int, samples: int = SAMPLES) -> dict[str, torch.Tensor]:
-    """A global batch."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(samples, FEATURES, generator=generator, dtype=torch.float64)
-    return {"x": x, "w": torch.rand(samples, 1, generator=generator, dtype=torch.float64) + 0.5}
 
 
 @dataclass
 class Training:
     """One side: a module with its optimizer, and what a training loop keeps beside them."""
 
-    module: Any
-    optimizer: torch.optim.Optimizer
+    setting: Setting
     remade: Callable[[], Any]
-    """The module once more, from its first weights, perhaps laid out otherwise."""
+    """A module in its first state."""
     is_parallel: bool
     folder: Path
+    module: Any = None
+    optimizer: Any = None
+    scheduler: Any = None
+    scaler: Any = None
     average: list[torch.Tensor] | None = None
     kept: list[torch.Tensor] = field(default_factory=list)
+    saves: int = 0
+    saved: dict[int, Any] = field(default_factory=dict)
+    """Of the plain side: what each save kept."""
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Everything anew, as in a process that has just started."""
+        self.module = self.remade()
+        self.optimizer = optimizer(self.setting.optimizer, self.module)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, 0.5)
+        options: dict[str, Any] = {"init_scale": 16.0, "growth_interval": 2}
+        if self.is_parallel:
+            self.scaler = self.module.grad_scaler(**options)
+        else:
+            self.scaler = torch.amp.GradScaler("cpu", **options)
+        self.average, self.kept = None, []
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether this side is a pipeline."""
+        return self.is_parallel and LAYOUTS[self.setting.layout].is_staged
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
         """By name."""
         return dict(self.module.named_parameters())
 
+    def data(self, seed: int, samples: int = SAMPLES) -> dict[str, Any]:
+        """A global batch."""
+        return training_model.batch(self.setting.model, seed, samples)
 
-def made(module: Any, remade: Callable[[], Any], is_parallel: bool, folder: Path) -> Training:
-    """A side at the beginning of its program."""
-    return Training(module, _optimizer(module), remade, is_parallel, folder)
 
-
-def _optimizer(module: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1)
+def loss_of(training: Training, data: dict[str, Any], scaler: Any = None) -> torch.Tensor:
+    """Forward and backward; gradients add up."""
+    if training.is_staged:
+        return training.module.train_step(**data, scaler=scaler)  # type: ignore[no-any-return]
+    loss = training.module(**data)
+    if loss.requires_grad:
+        (loss if scaler is None else scaler.scale(loss)).backward()
+    return loss.detach()  # type: ignore[no-any-return]
 
 
 def step(training: Training, seed: int) -> Any:
     """Zero, forward, backward, update."""
     training.optimizer.zero_grad()
-    loss = training.module(**batch(seed))
-    if loss.requires_grad:
-        loss.backward()
-        training.optimizer.step()
-    return loss.detach()
+    loss = loss_of(training, training.data(seed))
+    training.optimizer.step()
+    return loss
 
 
-def smaller_step(training: Training, seed: int) -> Any:
+def step_of(training: Training, seed: int, samples: int) -> Any:
     """A batch of another shape, as the last of an epoch is."""
     training.optimizer.zero_grad()
-    loss = training.module(**batch(seed, OTHER_SAMPLES))
-    if loss.requires_grad:
-        loss.backward()
-        training.optimizer.step()
-    return loss.detach()
+    loss = loss_of(training, training.data(seed, samples))
+    training.optimizer.step()
+    return loss
 
 
 def accumulate(training: Training, seed: int) -> Any:
     """Two backwards, the first without synchronisation, then an update."""
     training.optimizer.zero_grad()
-    with training.module.no_sync() if training.is_parallel else nullcontext():
-        first = training.module(**batch(seed))
-        if first.requires_grad:
-            first.backward()
-    second = training.module(**batch(seed + 1))
-    if second.requires_grad:
-        second.backward()
-        training.optimizer.step()
-    return first.detach() + second.detach()
+    waits = training.is_parallel and not training.is_staged
+    with training.module.no_sync() if waits else nullcontext():
+        first = loss_of(training, training.data(seed))
+    second = loss_of(training, training.data(seed + 1))
+    training.optimizer.step()
+    return first + second
+
+
+def in_parts(training: Training, seed: int, parts: int) -> Any:
+    """A step in microbatches; parts of a batch norm's batch would be another model."""
+    training.optimizer.zero_grad()
+    if training.is_parallel and not training.is_staged:
+        count = 1 if training.setting.model == "batch_norm" else parts
+        loss = training.module.train_step(**training.data(seed), microbatches=count)
+    else:
+        loss = loss_of(training, training.data(seed))
+    training.optimizer.step()
+    return loss
+
+
+def scaled_step(training: Training, seed: int, overflows: bool) -> Any:
+    """With a loss scaler, which skips the update where a gradient is no number."""
+    training.optimizer.zero_grad()
+    scaler = training.scaler
+    if overflows:
+        loss = training.module(**training.data(seed))
+        scaler.scale(loss * 1e308).backward()
+    else:
+        loss = loss_of(training, training.data(seed), scaler)
+    scaler.step(training.optimizer)
+    scaler.update()
+    training.optimizer.zero_grad()
+    return torch.stack([loss.detach(), torch.tensor(scaler.get_scale(), dtype=loss.dtype)])
 
 
 def backward_only(training: Training, seed: int) -> Any:
     """Gradients that add up to those that are there."""
-    loss = training.module(**batch(seed))
-    if loss.requires_grad:
+    return loss_of(training, training.data(seed))
+
+
+def two_forwards(training: Training, seed: int, apart: bool) -> Any:
+    """Two losses before any backward: differentiated as a sum, or one after the other, last first."""
+    training.optimizer.zero_grad()
+    first, second = (training.module(**training.data(s)) for s in (seed, seed + 1))
+    for loss in (second, first) if apart else (first + second,):
         loss.backward()
-    return loss.detach()
+    training.optimizer.step()
+    return torch.stack([first.detach(), second.detach()])
 
 
 def update(training: Training) -> Any:
@@ -162,7 +172,7 @@ def freeze_and_thaw(training: Training, part: str) -> Any:
         parameter.requires_grad_(False)
     try:
         if training.is_parallel:
-            training.module(**batch(0))
+            loss_of(training, training.data(0))
             raise AssertionError("a step with other trained parameters was not refused")
     except InputError as error:
         assert "no longer requires gradients" in str(error)
@@ -181,12 +191,22 @@ def mode_of_all(training: Training, train: bool) -> Any:
     training.module.train(train)
 
 
+def dropout(training: Training, layer: int, p: float) -> Any:
+    """All or nothing, so that there is nothing to draw."""
+    training.module.layers[layer].dropout.p = p
+
+
+def gain(training: Training, layer: int, value: float) -> Any:
+    """A number that forward reads."""
+    training.module.layers[layer].gain = value
+
+
 def evaluate(training: Training, seed: int) -> Any:
     """As a validation loop does, and back."""
     was = [(m, m.training) for m in training.module.modules()]
     training.module.eval()
     with torch.no_grad():
-        loss = training.module(**batch(seed))
+        loss = training.module(**training.data(seed))
     for module, training_mode in was:
         module.training = training_mode
     return loss
@@ -194,35 +214,40 @@ def evaluate(training: Training, seed: int) -> Any:
 
 def forward_only(training: Training, seed: int) -> Any:
     """A loss that nobody differentiates; kept for a while."""
-    loss = training.module(**batch(seed))
+    loss = training.module(**training.data(seed))
     training.kept = [*training.kept[-1:], loss]
     return loss.detach()
 
 
 def failing_backward(training: Training, seed: int) -> Any:
     """One that raises on every rank behind some gradients; the loop catches it and clears them."""
-    data = batch(seed)
-    data["w"] = torch.zeros_like(data["w"])
+    data = training.data(seed)
+    if training.setting.model == "nested":
+        data["x"]["more"] = (torch.zeros_like(data["x"]["more"][0]),)
+    else:
+        data["w"] = torch.zeros_like(data["w"])
     loss = training.module(**data)
     raised = False
-    if loss.requires_grad:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                with torch.autograd.set_detect_anomaly(True, check_nan=True):
-                    loss.backward()
-            except RuntimeError:
-                raised = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with torch.autograd.set_detect_anomaly(True, check_nan=True):
+                loss.backward()
+        except RuntimeError:
+            raised = True
     training.module.zero_grad()
     return torch.tensor(float(raised))
 
 
 def failing_forward(training: Training) -> Any:
     """Samples with too few features."""
-    data = batch(0)
-    data["x"] = data["x"][:, :-1]
+    data = training.data(0)
+    if training.setting.model == "nested":
+        data["x"]["x"] = data["x"]["x"][:, :-1]
+    else:
+        data["x"] = data["x"][:, :-1]
     try:
-        training.module(**data)
+        loss_of(training, data)
     except (RuntimeError, AutoparError):
         return torch.tensor(1.0)
     return torch.tensor(0.0)
@@ -230,27 +255,33 @@ def failing_forward(training: Training) -> Any:
 
 def clip(training: Training, norm: float) -> Any:
     """Of the gradients that are there."""
-    if all(p.grad is None for p in training.module.parameters()):
-        return None
     if training.is_parallel:
         return training.module.clip_grad_norm_(norm)
     return nn.utils.clip_grad_norm_(training.module.parameters(), norm)
 
 
 def average(training: Training) -> Any:
-    """Of weights, as a loop over parameters makes it."""
-    parameters = [p.detach() for p in training.module.parameters()]
+    """Of weights, as a loop over parameters makes it; on each stage of a pipeline its own."""
+    parameters = [p.detach() for p in training.parameters.values()]
     if training.average is None:
         training.average = [p.clone() for p in parameters]
     for mean, parameter in zip(training.average, parameters, strict=True):
         mean.lerp_(parameter, 0.25)
-    return torch.stack([_whole(mean).sum() for mean in training.average])
+    return dict(zip(training.parameters, training.average, strict=True))
 
 
 def rate(training: Training, factor: float) -> Any:
-    """Of learning, as a scheduler sets it."""
+    """Of learning, set by hand."""
     for group in training.optimizer.param_groups:
         group["lr"] *= factor
+
+
+def schedule(training: Training) -> Any:
+    """One step of the scheduler, perhaps before any of the optimizer."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.scheduler.step()
+    return torch.tensor(training.scheduler.get_last_lr())
 
 
 def full_state(training: Training) -> Any:
@@ -260,120 +291,121 @@ def full_state(training: Training) -> Any:
             state = training.module.full_state_dict()
         else:
             state = training.module.state_dict()
-        return torch.stack([v.double().sum() for _, v in sorted(state.items())])
+        return {name: value.clone() for name, value in sorted(state.items())}
 
 
-def save_and_load(training: Training, updates: int) -> Any:
-    """A checkpoint, some steps that are lost, and back."""
+def save(training: Training) -> Any:
+    """A checkpoint, under the number of the save."""
+    training.saves += 1
+    if training.is_parallel:
+        training.module.save(
+            training.folder / "checkpoint", training.optimizer, training.saves,
+            scheduler=training.scheduler, scaler=training.scaler, extra={"save": training.saves},
+        )  # fmt: skip
+    else:
+        training.saved[training.saves] = state_of(training)
+
+
+def load(training: Training) -> Any:
+    """The last checkpoint, into what is there."""
+    return torch.tensor(float(_load(training, training.saves)))
+
+
+def killed_save(training: Training, operation: int) -> Any:
+    """All of rank 0's operations on files fail from this one on; new processes load what is there."""
+    if not training.saves:
+        save(training)
     if not training.is_parallel:
-        states = copy.deepcopy([training.module.state_dict(), training.optimizer.state_dict()])
-    else:
-        training.module.save(training.folder / "checkpoint", training.optimizer)
-    for seed in range(updates):
-        step(training, 100 + seed)
-    if training.is_parallel:
-        training.module.load(training.folder / "checkpoint", training.optimizer)
-    else:
-        training.module.load_state_dict(states[0])
-        training.optimizer.load_state_dict(states[1])
+        save(training)
+        keep_standing(training, training.begin)
+        return None  # which save is there, the parallel side finds out: `loaded`
+    with _killed(operation):
+        save(training)
+    keep_standing(training, training.begin)
+    return _load(training, 0)
+
+
+def loaded(training: Training, number: int) -> None:
+    """What a save of that number kept, on the plain side; it is the last on both."""
+    training.saves = number
+    if not training.is_parallel:
+        _load(training, number)
+
+
+def _load(training: Training, number: int) -> int:
     training.optimizer.zero_grad()
+    if not training.is_parallel:
+        put_on(training, training.saved[number])
+        return number
+    extra: dict[str, Any] = {"save": 0}
+    found: int = training.module.load(
+        training.folder / "checkpoint", training.optimizer,
+        scheduler=training.scheduler, scaler=training.scaler, extra=extra,
+    )  # fmt: skip
+    assert extra["save"] == found
+    return found
 
 
-def resume(training: Training) -> Any:
-    """A new process: save, make everything anew (in another layout), load."""
-    flags = {name: p.requires_grad for name, p in training.module.named_parameters()}
-    modes = {name: m.training for name, m in training.module.named_modules()}
-    old = training.module
-    if training.is_parallel:
-        old.save(training.folder / "resumed", training.optimizer)
-    states = training.optimizer.state_dict()
-    rates = [group["lr"] for group in training.optimizer.param_groups]
-    training.module = training.remade()
-    training.optimizer, training.kept, training.average = _optimizer(training.module), [], None
+@contextmanager
+def _killed(operation: int) -> Iterator[None]:
+    """A save that is cut off raises; of its files stays what was there at that moment."""
+
+    def fail() -> None:
+        raise OSError("killed here")
+
+    here = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+    with failing(operation, fail, is_cut=True) if here else nullcontext():
+        try:
+            yield
+        except (AutoparError, OSError) as error:
+            assert "killed here" in str(error), error
+
+
+def state_of(training: Training) -> Any:
+    """All that a checkpoint keeps, of the plain side."""
+    parts = (training.module, training.optimizer, training.scheduler, training.scaler)
+    return copy.deepcopy([part.state_dict() for part in parts])
+
+
+def put_on(training: Training, states: Any) -> None:
+    """What `state_of` gave."""
+    parts = (training.module, training.optimizer, training.scheduler, training.scaler)
+    for part, state in zip(parts, copy.deepcopy(states), strict=True):
+        part.load_state_dict(state)
+
+
+def standing(training: Training) -> Any:
+    """What no checkpoint keeps, and the user's code sets again: flags, modes, attributes."""
+    return (
+        {name: p.requires_grad for name, p in training.module.named_parameters()},
+        {name: m.training for name, m in training.module.named_modules()},
+        attributes(training.module),
+    )
+
+
+def stand(training: Training, how: Any) -> None:
+    """As `standing` said."""
+    flags, modes, values = how
     for name, parameter in training.module.named_parameters():
         parameter.requires_grad_(flags[name])
     for name, module in training.module.named_modules():
         module.training = modes[name]
-    if training.is_parallel:
-        training.module.load(training.folder / "resumed", training.optimizer)
-    else:
-        training.module.load_state_dict(old.state_dict())
-        training.optimizer.load_state_dict(states)
-    return torch.tensor(rates) - torch.tensor([g["lr"] for g in training.optimizer.param_groups])
+    set_attributes(training.module, values)
+
+
+def keep_standing(training: Training, action: Callable[[], None]) -> None:
+    """Something that makes the module anew."""
+    how = standing(training)
+    action()
+    stand(training, how)
 
 
 ACTIONS: dict[str, Callable[..., Any]] = {
     action.__name__: action
     for action in (
-        step, smaller_step, accumulate, backward_only, update, clear, freeze_and_thaw, mode, mode_of_all,
-        evaluate, forward_only, failing_backward, failing_forward, clip, average, rate, full_state,
-        save_and_load, resume,
+        step, step_of, accumulate, in_parts, scaled_step, backward_only, two_forwards, update, clear,
+        freeze_and_thaw, mode, mode_of_all, dropout, gain, evaluate, forward_only, failing_backward,
+        failing_forward, clip, average, rate, schedule, full_state, save, load, killed_save,
     )
 }  # fmt: skip
-
-
-def _whole(tensor: Any) -> torch.Tensor:
-    whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return whole
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """One folder for all ranks."""
-    with tempfile.TemporaryDirectory() as mine:
-        names: list[Any] = [mine]
-        dist.broadcast_object_list(names, src=0)
-        yield Path(names[0])
-        dist.barrier()
-
-
-def run(programs: list[tuple[list[Action], str | None, str | None]]) -> None:
-    """Programs, each under a preset, resumed under another; raises where the two sides differ."""
-    for actions, preset, other in programs:
-        try:
-            _run_one(actions, preset, other)
-        except Exception as error:
-            error.add_note(f"preset {preset}, resumed under {other}: {actions}")
-            raise
-
-
-def _parallelized(preset: str | None) -> Any:
-    ranks = dist.get_world_size()
-    return autopar.parallelize(copy.deepcopy(fresh()), ranks, batch(0), preset=preset)
-
-
-def _run_one(actions: list[Action], preset: str | None, other: str | None) -> None:
-    with _folder() as folder:
-        plain = made(copy.deepcopy(fresh()), lambda: copy.deepcopy(fresh()), False, folder)
-        parallel = made(_parallelized(preset), lambda: _parallelized(other), True, folder)
-        for place, (name, *arguments) in enumerate(actions):
-            try:
-                want = ACTIONS[name](plain, *arguments)
-                got = ACTIONS[name](parallel, *arguments)
-                _compare(got, want, "result")
-                _compare_sides(parallel, plain)
-            except Exception as error:
-                error.add_note(f"action {place}: {name}{tuple(arguments)}")
-                raise
-
-
-def _compare_sides(parallel: Training, plain: Training) -> None:
-    for name, want in plain.parameters.items():
-        got = parallel.parameters[name]
-        assert got.requires_grad == want.requires_grad, name
-        _compare(got, want, f"weight {name}")
-        _compare(got.grad, want.grad, f"gradient of {name}")
-    buffers = dict(parallel.module.named_buffers())
-    for name, want in plain.module.named_buffers():
-        _compare(buffers[name], want, f"buffer {name}")
-
-
-@torch.no_grad()
-def _compare(got: Any, want: Any, what: str) -> None:
-    assert (got is None) == (want is None), f"{what}: {got} beside {want} of one process"
-    if want is None:
-        return
-    whole = _whole(got).double()
-    scale = max(1.0, float(want.double().abs().max()))
-    difference = float((whole - want.double()).abs().max())
-    assert difference <= TOLERANCE * scale, f"{what}: {difference:.1e} beside {scale:.1e}"
+"""And `resume`, which ends the processes and goes on in another layout (`tests.habits.training_run`)."""

@@ -1,4 +1,8 @@
-"""Clean-up: each pass is one rewrite of a Graph, and `PASSES` is their order."""
+"""Clean-up: each pass is one rewrite of a Graph, and `FIRST` and `LAST` are their order.
+
+Up to the end of `FIRST` numbers stand in the same places for every size of the batch
+(`autopar.capture.numbers`): what a number makes nothing of goes in `LAST`.
+"""
 
 from autopar.capture.passes.composite import spell_out
 from autopar.capture.passes.dead import drop_dead
@@ -6,22 +10,24 @@ from autopar.capture.passes.fold import fold
 from autopar.capture.passes.kept import copy_changed_buffers
 from autopar.capture.passes.means import split_means
 from autopar.capture.passes.merge import merge_creation
-from autopar.capture.passes.noop import drop_noops
+from autopar.capture.passes.noop import drop_copies, drop_noops
 from autopar.capture.passes.normal import normalise
 from autopar.capture.passes.statistics import widen_norms
 
-PASSES = (
+FIRST = (
     spell_out,  # short names for joins and splits
     normalise,  # one spelling for casts, reshapes and creation operators
     widen_norms,  # batch norms as kernels take them in low precision
-    drop_noops,  # what changes nothing
+    drop_copies,  # what changes nothing, whatever the numbers are
     split_means,  # mean = sum / count, so that reductions are pure sums
     drop_dead,
     fold,  # mask arithmetic that no input reaches
-    drop_noops,
+)
+LAST = (
+    drop_noops,  # what changes nothing
     merge_creation,  # one constant instead of one per layer
     drop_dead,
     copy_changed_buffers,  # backward needs their values before the step
 )
 
-__all__ = ["PASSES"]
+__all__ = ["FIRST", "LAST"]

@@ -32,6 +32,14 @@ def drop_noops(graph: Graph) -> Graph:
     )
 
 
+def drop_copies(graph: Graph) -> Graph:
+    """`drop_noops`, but for what is none for another number, which may follow the batch's size."""
+    kept = {node.name for node in graph.nodes if node.op in NEUTRAL} | _must_be_laid_out(graph)
+    return rewrite(
+        graph, lambda node, tensors: None if node.name in kept else _without(node, tensors)
+    )
+
+
 def _must_be_laid_out(graph: Graph) -> set[str]:
     """The copies that `normalise` puts in front of group norms of data."""
     read = {node.operands[0] for node in graph.nodes if node.op == "aten.group_norm.default"}

@@ -1,0 +1,105 @@
+"""A part of a batch computes with the numbers of the whole batch.
+
+Forward may make numbers of the batch's size: ``loss / len(x)``, the count behind a mean.  They are
+literals of the graph, and those of a part's graph are of the part.  Sizes and positions stay its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from autopar.capture.passes.noop import ALWAYS, IF_UNCHANGED
+from autopar.errors import CaptureError
+from autopar.graph import Arg, Graph, Node, short
+
+SIZED = {
+    "arange", "chunk", "eye", "linspace", "narrow", "narrow_copy", "one_hot", "repeat_interleave",
+    "roll", "select", "select_scatter", "slice", "slice_scatter", "split", "split_with_sizes",
+    "tensor_split", "unfold", "rand", "randint", "randn", "randperm", "empty", "zeros", "ones",
+}  # fmt: skip
+"""Operators whose numbers are sizes of what they make, or places in what they take."""
+INDEXING = {"aten.index.Tensor", "aten._embedding_bag.default", "aten.embedding.default"}
+"""What folding may write otherwise for another size."""
+CUTTING = {"aten.slice.Tensor", "aten.narrow.default"}
+"""They cut off nothing for each size of the batch, or for none."""
+
+
+def with_numbers_of(whole: Graph, part: Graph) -> Graph:
+    """The graph of a part of a batch, with the whole batch's numbers; neither is cleaned up yet.
+
+    Raises `CaptureError` where the two do not compute with numbers in the same places.
+    """
+    _check_alike(whole, part)
+    known = {node.name: node for node in whole.nodes}
+    nodes = tuple(_with_numbers(node, known.get(node.name)) for node in part.nodes)
+    return replace(part, nodes=nodes)
+
+
+def _check_alike(whole: Graph, part: Graph) -> None:
+    ours, theirs = ({(n.name, n.op): n for n in graph.nodes} for graph in (whole, part))
+    odd = [n for key, n in ours.items() if _matters(n) and key not in theirs]
+    odd += [n for key, n in theirs.items() if _matters(n) and key not in ours]
+    sizes = _samples(whole), _samples(part)
+    odd += [n for key, n in ours.items() if key in theirs and not _grows(n, theirs[key], *sizes)]
+    if odd:
+        where = odd[0].origin
+        raise CaptureError(
+            f"{whole.name} computes otherwise for a part of the batch than for all of it "
+            f"({odd[0].path}, {where.file}:{where.line}), so microbatches would change what it "
+            "computes. Pass microbatches=1, or compute alike for every size of the batch."
+        )
+
+
+def _samples(graph: Graph) -> int:
+    """The first dim of the first input."""
+    shapes = (node.outputs[0].shape for node in graph.leaves("input"))
+    return next((shape[0] for shape in shapes if shape), 1)
+
+
+def _grows(whole: Node, part: Node, samples: int, fewer: int) -> bool:
+    """Whether a result has as many elements for a part, or as many for each sample."""
+    if whole.is_leaf or not any(tensor.differentiable for tensor in whole.outputs):
+        return True
+    pairs = [
+        (math.prod(one.shape), math.prod(other.shape))
+        for one, other in zip(whole.outputs, part.outputs, strict=True)
+    ]
+    return all(many == few or many * fewer == few * samples for many, few in pairs)
+
+
+def _matters(node: Node) -> bool:
+    """Whether it is more than regrouping, of what has a gradient.
+
+    Of one sample some regrouping is nothing, and what is known by value may have been made otherwise.
+    """
+    regroups = node.is_leaf or node.op in (IF_UNCHANGED | ALWAYS | INDEXING) - CUTTING
+    return not regroups and any(tensor.differentiable for tensor in node.outputs)
+
+
+def _with_numbers(node: Node, whole: Node | None) -> Node:
+    if whole is None or whole.op != node.op or short(node.op) in SIZED:
+        return node
+    if node.op == "constant":
+        same = [t.shape for t in whole.outputs] == [t.shape for t in node.outputs]
+        return replace(node, args=whole.args) if same else node
+    own, given = dict(node.kwargs), dict(whole.kwargs)
+    sizes = {key: value for key, value in own.items() if not _is_number(value)}
+    numbers = {key: value for key, value in given.items() if _is_number(value)}
+    kwargs = {**own, **numbers} if own.keys() == given.keys() else {**sizes, **numbers}
+    return replace(node, args=_args(node.args, whole.args), kwargs=tuple(kwargs.items()))
+
+
+def _args(own: tuple[Arg, ...], whole: tuple[Arg, ...]) -> tuple[Arg, ...]:
+    """Numbers of the whole, also where one of the two leaves out a default."""
+    found: list[Arg] = []
+    for place in range(max(len(own), len(whole))):
+        mine, theirs = (args[place] if place < len(args) else None for args in (own, whole))
+        is_number = _is_number(mine) or _is_number(theirs)
+        if place < len(whole) if is_number else place < len(own):
+            found.append(theirs if is_number else mine)
+    return tuple(found)
+
+
+def _is_number(arg: Arg) -> bool:
+    return isinstance(arg, int | float) and not isinstance(arg, bool)
