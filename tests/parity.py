@@ -53,6 +53,7 @@ from tests.derivatives import DERIVATIVES
 from tests.frozen import FROZEN
 from tests.kept_by_callers import between
 from tests.moved import MOVED
+from tests.nn_modules import MODULES
 from tests.random_plans import random_plan
 from tests.selections import SELECTIONS
 from tests.uneven import UNEVEN
@@ -75,6 +76,7 @@ CASES = {
     **MOVED,
     **DERIVATIVES,
     **SELECTIONS,
+    **MODULES,
     **{f"architectures.{name}": ARCHITECTURES[name] for name in ARCHITECTURES},
     **heavy.ALL,
     **composite.ALL,

@@ -44,7 +44,8 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 CONVENIENCE = {("plans", "explained")}
 """Methods that lead to a reader of the value that has them; it is imported when they are called."""
 NAMES_ONLY = {
-    "torch.utils.checkpoint._NoopSaveInputs", "torch.Tensor.__matmul__", "torch.utils._pytree",
+    "torch.utils.checkpoint._NoopSaveInputs", "torch.Tensor.__matmul__", "torch.Tensor.__getitem__",
+    "torch.utils._pytree",
 }  # fmt: skip
 """Private names that are compared with or said, never imported."""
 RUNTIME_MAY_IMPORT = {

@@ -6,6 +6,7 @@ entries a mask selects may enter a graph, if the step checks it (`autopar.select
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -195,6 +196,27 @@ def _value(leaf: Any) -> Any:
     return _torch.known_value(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
 
+def _gaussian_nll_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: torch.Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Any:
+    """As torch computes it, which looks whether a variance is negative before."""
+    if not isinstance(var, torch.Tensor) or input.shape != var.shape:
+        return NotImplemented
+    floor = var.detach().clamp(min=eps) - var.detach()
+    var = var + floor  # no gradient stops at the least variance
+    loss = 0.5 * (var.log() + (input - target).square() / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()
+
+
 COUNTED: Sequence[Any] = (
     torch.unique, torch.Tensor.unique, torch.unique_consecutive, torch.Tensor.unique_consecutive,
     torch.bincount, torch.Tensor.bincount, torch.combinations, torch.histc, torch.Tensor.histc,
@@ -208,6 +230,7 @@ ANSWERS: dict[Any, Answer] = {
     torch.Tensor.argwhere: _nonzero,
     torch.where: _where,
     torch.tensor: _tensor,
+    F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.repeat_interleave: _repeat_interleave,
     torch.Tensor.repeat_interleave: _repeat_interleave,
     **{function: _of_constants(function) for function in COUNTED},
