@@ -12,9 +12,9 @@ class Habit:
     """A program that people write, and how it ends.
 
     `code` runs in the names of `run.names`: `model` (in DDP `own` is its module), `optimizer`,
-    `batch(step)`, `train(model, batch)` (forward and backward), `prepare(net, **options)`, `first(value)` (rank
-    0's) and torch's modules.  What it leaves in `result` is compared as well as weights, buffers and
-    gradients.
+    `batch(step)`, `train(model, batch)` (forward and backward), `prepare(net, **options)`,
+    `first(value)` (rank 0's) and torch's modules.  What it leaves in `result` is compared as
+    well as weights, buffers and gradients.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Habit:
     """It takes so long that it is tried under one preset alone."""
     tolerance: float = 1e-9
     skip: tuple[str, ...] = ()
-    """Ways in which it cannot be tried: one rank raises, and the others wait for it."""
+    """Ways in which it is not tried: ranks hold other parameters, and end otherwise."""
 
     def check(self) -> None:
         """Raise `ValueError` where the record contradicts itself."""

@@ -116,7 +116,8 @@ if ranks > 1:
         dist.broadcast(p.data, 0)
 """
         + STEP,
-        says="",
+        says="does not have a sharding strategy",
+        instead="leave it out: `load_state_dict` gives all ranks the same weights",
     ),
     Habit(
         "`if rank == 0: print(loss.item())`",
@@ -165,7 +166,7 @@ with Join([model]) if ranks > 1 else nullcontext():
     train(model, batch(0))
 optimizer.step()
 """,
-        says="Joinable",
+        says="join_hook",
         instead="leave it out: every rank passes the global batch, so none has fewer",
         remedy=STEP,
     ),
@@ -178,7 +179,8 @@ if ranks > 1:
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.05, momentum=0.9)
 """
         + STEP,
-        says="",
+        says="does not have a sharding strategy",
+        instead="`preset='zero2'` or `'fsdp'` with any optimizer",
     ),
     Habit(
         "`DistributedDataParallel(model)` around the parallel model",
@@ -186,7 +188,8 @@ if ranks > 1:
 trained = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
 trained(**batch(0)).backward()
 """,
-        says="",
+        says="does not have a sharding strategy",
+        instead="leave it out",
         ddp=NOT_TRIED,
     ),
     Habit(
@@ -198,7 +201,8 @@ if ranks > 1:
     fully_shard(model)
 train(model, batch(0))
 """,
-        says="",
+        says="Invariant encountered",
+        instead="leave it out: `preset='fsdp'`",
         ddp=NOT_TRIED,
     ),
     Habit(
@@ -206,7 +210,8 @@ train(model, batch(0))
         """
 model = prepare(prepare(Net().double()))
 """,
-        says="",
+        says="has been parallelized already",
+        instead="pass the plain model",
         ddp=NOT_TRIED,
     ),
     Habit(
@@ -218,7 +223,7 @@ with model.join():
         plain=STEP,
         says="join",
         instead="leave it out",
-        remedy="train(model, batch(0))",
+        remedy=STEP,
         ddp=NOT_TRIED,
     ),
     Habit(
@@ -226,7 +231,7 @@ with model.join():
         """
 model.register_comm_hook(None, lambda state, bucket: None)
 """,
-        plain="",
+        plain="pass",
         says="register_comm_hook",
         instead="leave it out; `precision=` for smaller gradients",
         ddp=NOT_TRIED,
@@ -236,7 +241,7 @@ model.register_comm_hook(None, lambda state, bucket: None)
         """
 model.set_requires_gradient_sync(False)
 """,
-        plain="",
+        plain="pass",
         says="set_requires_gradient_sync",
         instead="`with model.no_sync():`",
         ddp=NOT_TRIED,
@@ -246,21 +251,9 @@ model.set_requires_gradient_sync(False)
         """
 model.unshard()
 """,
-        plain="",
+        plain="pass",
         says="unshard",
         instead="`model.full_state_dict()` for whole weights",
-        ddp=NOT_TRIED,
-    ),
-    Habit(
-        "`model.summon_full_params`, `FSDP.state_dict_type` of FSDP1",
-        """
-from torch.distributed.fsdp import FullyShardedDataParallel
-
-with FullyShardedDataParallel.summon_full_params(model):
-    pass
-""",
-        plain="",
-        says="",
         ddp=NOT_TRIED,
     ),
     Habit(

@@ -209,7 +209,8 @@ own.load_state_dict(saved)
 torch.manual_seed(5)
 model.load_state_dict(Net().double().state_dict())
 """,
-        says="",
+        says="does not fit the model",
+        instead="take the prefix off: `{name.removeprefix('module.'): value ...}`",
         ddp="raises",
     ),
     Habit(

@@ -291,18 +291,21 @@ nn.utils.vector_to_parameters(vector * 0.5, model.parameters())
         """
 result = sum(p.numel() for p in model.parameters())
 """,
+        skip=("stages",),
     ),
     Habit(
         "trained parameters counted, by `requires_grad`",
         """
 result = sum(p.numel() for p in model.parameters() if p.requires_grad)
 """,
+        skip=("stages",),
     ),
     Habit(
         "names and shapes listed: `(n, tuple(p.shape))`",
         """
 result = [(n, tuple(p.shape)) for n, p in own.named_parameters()]
 """,
+        skip=("stages",),
     ),
     Habit(
         "a ratio for the log: `(lr * p.grad).std() / p.std()`",
@@ -310,6 +313,7 @@ result = [(n, tuple(p.shape)) for n, p in own.named_parameters()]
 train(model, batch(0))
 result = [float(p.grad.std() / p.std()) for n, p in own.named_parameters() if n == "head.weight"]
 """,
+        skip=("stages",),
     ),
     Habit(
         "`float(p.norm())`, `p.mean().item()`, `p.max()` for the log",
@@ -320,6 +324,7 @@ if p is None:
 read = (p.norm(), p.mean(), p.abs().max(), p.min(), p.sum(), p.var(), (p != 0).sum())
 result = [float(number) for number in read] if len(p) > 1 else None
 """,
+        skip=("stages",),
     ),
     Habit(
         "`if torch.isnan(p).any()`, `if (p > 0).all()`",
@@ -333,6 +338,7 @@ for name, p in own.named_parameters():
 if not result:
     result = [False, True, False, True]
 """,
+        skip=("stages",),
     ),
     Habit(
         "`torch.equal(p, q)`",
@@ -343,6 +349,7 @@ with torch.no_grad():
     q.mul_((p != p.max()).to(p.dtype))
 result = [torch.equal(p, q), torch.equal(p, p)]
 """,
+        skip=("stages",),
     ),
     Habit(
         "`torch.allclose(p, q)`",
@@ -378,6 +385,7 @@ result = [p.detach().cpu().numpy() for n, p in own.named_parameters()][0].tolist
 result = [p.full_tensor().detach().numpy() for n, p in own.named_parameters()][0].tolist()
 """,
         remedy_in_stages=False,
+        skip=("stages",),
     ),
     Habit(
         "`p[0, 0].item()`, `p[3].norm().item()`",
@@ -385,6 +393,7 @@ result = [p.full_tensor().detach().numpy() for n, p in own.named_parameters()][0
 p = dict(own.named_parameters()).get("layers.0.up.weight")
 result = None if p is None else [p[0, 0].item(), p[13].norm().item(), p[:, 5].sum().item()]
 """,
+        skip=("stages",),
     ),
     Habit(
         "identity of parameters checked with `is`",
