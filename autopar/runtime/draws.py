@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
+from autopar.runtime.numbers import NUMBER, whole_number
 from autopar.runtime.parts import VIEWS, viewed
 
 aten = torch.ops.aten
@@ -42,6 +43,14 @@ def draw_whole(mesh: DeviceMesh, *, is_stage: bool) -> None:
         _Meshes.handled = True
         _torch.handle_operators(dict.fromkeys((*IN_PLACE, *LIKE), _draw))
         _torch.handle_operators(dict.fromkeys(VIEWS, _view))
+        _torch.handle_operators({NUMBER: _number})
+
+
+def _number(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    mesh = args[0].device_mesh
+    if mesh in _Meshes.whole or mesh in _Meshes.of_stages:
+        return whole_number(operator, args, kwargs, mesh in _Meshes.of_stages)
+    return _torch.unhandled(operator, args, kwargs)
 
 
 def _view(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -74,6 +74,16 @@ def _refuse_replaced(optimizer: optim.Optimizer) -> None:
         )
 
 
+def _refuse_coupled(optimizer: optim.Optimizer, owner: nn.Module) -> None:
+    """Raise `InputError` for an optimizer that sums over all parameters, which stages share out."""
+    if isinstance(optimizer, optim.LBFGS) and getattr(owner, "IN_STAGES", False):
+        raise InputError(
+            "LBFGS takes products over all parameters, and each rank of a pipeline holds those of its "
+            "stages alone: every stage would go another way. Take an optimizer that treats each "
+            "parameter by itself, such as AdamW, or parallelize without stages."
+        )
+
+
 class _Hooks:
     installed = False
 
@@ -101,8 +111,9 @@ def _before(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
     _put_back(optimizer)  # a step that raised left its tensors there
     _refuse_replaced(optimizer)
     stepped = set(map(id, _parameters(optimizer)))
-    for parameters, check in list(_CHECKS.values()):
+    for owner, (parameters, check) in list(_CHECKS.items()):
         if stepped & parameters and (found := check()) is not None:
+            _refuse_coupled(optimizer, owner)
             found()
     if _recomputes(args, kwargs) or not _is_elementwise(optimizer):
         return

@@ -1,0 +1,32 @@
+"""A tensor that ranks hold parts of, read as a Python number: torch gives each rank that of its part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate
+
+from autopar.errors import InputError
+from autopar.runtime import _torch, agreement
+
+NUMBER = torch.ops.aten._local_scalar_dense.default
+"""What ``.item()``, ``float()``, ``bool()`` and formatting call."""
+
+
+def whole_number(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], stage: bool) -> Any:
+    """The number that one process would read; all ranks have to ask for it, which they find out.
+
+    Of a pipeline, where ranks of other stages hold other parameters, it is refused.
+    """
+    tensor = args[0]
+    assert isinstance(tensor, DTensor)
+    if all(isinstance(kind, Replicate) for kind in tensor.placements):
+        return _torch.unhandled(operator, args, kwargs)
+    if stage:
+        raise InputError(
+            "A number (.item(), float(), bool()) is read from a tensor of which this rank holds a part. "
+            "Call .full_tensor() first, on every rank of the stage: p.full_tensor().norm().item()."
+        )
+    agreement.begin("a number of a tensor that is cut (.item(), float())", meet=True)
+    return tensor.full_tensor().item()
