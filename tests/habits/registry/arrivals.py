@@ -249,7 +249,7 @@ class Table(Net):
 
 model = prepare(Table().double())
 """,
-        says="table",
+        says="register_buffer",
         instead="`self.register_buffer('table', ..., persistent=False)`",
         remedy="""
 class Table(Net):
