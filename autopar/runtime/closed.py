@@ -101,6 +101,31 @@ def no_copy(path: str) -> Callable[..., NoReturn]:
     return refuse
 
 
+WHOLE = "Load parallel.full_state_dict() into the plain model (model.load_state_dict)"
+OF_WHOLE_MODELS = {
+    "save_pretrained": "Call parallel.full_state_dict() on every rank, and on one of them "
+    "model.save_pretrained(path, state_dict=...) of the plain model.",
+    "push_to_hub": f"{WHOLE} on one rank, and push that.",
+    "resize_token_embeddings": BEFORE,
+    "gradient_checkpointing_enable": 'Pass autopar.parallelize recompute="full" or "selective".',
+    "gradient_checkpointing_disable": "Leave out recompute= of autopar.parallelize.",
+    "generate": f"{WHOLE}, and generate there.",
+    "add_adapter": BEFORE,
+    "load_adapter": BEFORE,
+    "merge_adapter": BEFORE,
+}
+"""Methods of Hugging Face models that need the whole weights, or another forward; what to do instead."""
+
+
+def refuse_whole_model(name: str, root: nn.Module) -> None:
+    """Raise `InputError` where a method of the user's model cannot work on shards."""
+    if name in OF_WHOLE_MODELS and callable(getattr(type(root), name, None)):
+        raise InputError(
+            f"{name} of {type(root).__name__} does not work on a parallel model, which has its weights "
+            f"in shards and runs emitted code. {OF_WHOLE_MODELS[name]}"
+        )
+
+
 class Elsewhere:
     """Stands for a parameter that ranks of another stage hold: it is there, but not to be used here."""
 

@@ -24,6 +24,8 @@ IN_PLACE = (
     aten.cauchy_.default, aten.log_normal_.default, aten.geometric_.default, aten.random_.default,
     getattr(aten.random_, "from"), aten.random_.to,
 )  # fmt: skip
+WHOLE = (aten.eye.out, aten.eye.m_out, aten.t_.default, aten.linalg_qr.default)
+"""What `eye_` and `orthogonal_` of torch.nn.init do to a whole matrix."""
 LIKE = (aten.rand_like.default, aten.randn_like.default)
 
 
@@ -44,6 +46,7 @@ def draw_whole(mesh: DeviceMesh, *, is_stage: bool) -> None:
         _torch.handle_operators(dict.fromkeys((*IN_PLACE, *LIKE), _draw))
         _torch.handle_operators(dict.fromkeys(VIEWS, _view))
         _torch.handle_operators({NUMBER: _number})
+        _torch.handle_operators(dict.fromkeys(WHOLE, _need_whole))
 
 
 def _number(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -57,6 +60,18 @@ def _view(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     mesh = args[0].device_mesh
     is_ours = mesh in _Meshes.whole or mesh in _Meshes.of_stages
     return (viewed if is_ours else _torch.unhandled)(operator, args, kwargs)
+
+
+def _need_whole(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensors = (each for each in (*args, *kwargs.values()) if isinstance(each, DTensor))
+    mesh = next(tensors).device_mesh
+    if mesh not in _Meshes.whole and mesh not in _Meshes.of_stages:
+        return _torch.unhandled(operator, args, kwargs)
+    raise InputError(
+        f"{operator} (of torch.nn.init.eye_ or orthogonal_, perhaps) needs a whole tensor, and "
+        "ranks hold shards of a parallel model's parameters. Initialise the model before "
+        "autopar.parallelize, or give parallel.load_state_dict(values, strict=False) whole tensors."
+    )
 
 
 def _draw(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

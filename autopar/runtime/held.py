@@ -13,8 +13,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from autopar.errors import InputError
 from autopar.runtime import _torch, agreement, checkpoint
 from autopar.runtime.attributes import Attributes
-from autopar.runtime.closed import no_copy, no_empty
+from autopar.runtime.closed import no_copy, no_empty, refuse_whole_model
 from autopar.runtime.draws import draw_whole
+from autopar.runtime.extra import set_extra_states, without_extra_states
 from autopar.runtime.holders import holders, like_a_sequence
 from autopar.runtime.inference import outside_inference
 from autopar.runtime.random import Seeds
@@ -105,6 +106,7 @@ class Held(nn.Module):
                 ) from None
             if root is None:
                 raise
+            refuse_whole_model(name, root)
             return getattr(root, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -230,7 +232,9 @@ class Held(nn.Module):
                 "assign=True would replace the shards that the step computes with. Leave it out: "
                 "values are copied into them."
             )
-        match = self._load(opened(state_dict), FOR_LOAD_STATE_DICT if strict else None)
+        tensors = without_extra_states(self._root, state_dict)
+        match = self._load(opened(tensors), FOR_LOAD_STATE_DICT if strict else None)
+        set_extra_states(self._root, state_dict, strict=strict)
         return _torch.IncompatibleKeys(list(match.missing), list(match.unexpected))
 
     @outside_inference

@@ -24,6 +24,7 @@ from autopar.runtime.autocast import check_autocast, no_autocast
 from autopar.runtime.batch_agreement import BatchAgreement
 from autopar.runtime.beside import beside
 from autopar.runtime.clip import clip_grad_norm_
+from autopar.runtime.extra import extra_states
 from autopar.runtime.failures import agree_on_failure
 from autopar.runtime.held import Held, refuse_without_gradients
 from autopar.runtime.inference import normal_tensors, outside_inference
@@ -373,15 +374,18 @@ class Parallel(Held):
         save_weights(Path(path), once, file_size)
 
     @outside_inference
-    def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """Plain tensors under the user's names, whole on every rank: loads into the user's model."""
+    def full_state_dict(self) -> dict[str, Any]:
+        """Plain tensors under the user's names, whole on every rank: loads into the user's model.
+
+        What modules give for `get_extra_state` is this rank's.
+        """
         self._begin_call("full_state_dict", meet=True)
         # A replicated DTensor gives its own storage as the full tensor: training would change it.
         return {
             name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
             for name, value in self.state_dict().items()
-            if isinstance(value, torch.Tensor)  # get_extra_state may give anything
-        }
+            if isinstance(value, torch.Tensor)
+        } | extra_states(self._root)
 
     def __repr__(self) -> str:
         idle = f", {self.plan.idle}" if self.plan.idle else ""

@@ -60,8 +60,9 @@ class Kept(dict[Any, Any]):
 class Numbers:
     """Warns, once each, of numbers that vary from batch to batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, example: Batch) -> None:
         self._values: dict[str, set[str]] = {}
+        self.see(example)
 
     def see(self, batch: Batch) -> None:
         """A batch that no program serves yet."""
@@ -100,8 +101,7 @@ class Programs:
         self._replan, self._local_input = replan, local_input
         self._of_batch = Kept({(state, example.signature): first})
         self._of_parts = Kept()
-        self._numbers = Numbers()
-        self._numbers.see(example)
+        self._numbers = Numbers(example)
         self._finish: Callable[[Program], None] = lambda _: None
 
     @property

@@ -15,6 +15,7 @@ from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.pipeline.stream import Stream
 from autopar.runtime.pipeline.versions import Versions
+from autopar.runtime.programs import Kept
 
 
 class Asynchronous(Pipelined):
@@ -28,7 +29,7 @@ class Asynchronous(Pipelined):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._streams: dict[tuple[str, int], Built] = {}
+        self._streams = Kept()
 
     def train_steps(
         self, batches: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer
@@ -100,8 +101,9 @@ class Asynchronous(Pipelined):
     def _streaming(self, built: Built, batches: int) -> Built:
         key = (built.plan.digest, batches)
         if key not in self._streams:
-            self._streams[key] = built.streaming(batches)
-        return self._streams[key]
+            self._streams.keep(key, built.streaming(batches), None)
+        found: Built = self._streams.use(key)
+        return found
 
     def _refuse(self, optimizer: torch.optim.Optimizer) -> None:
         """Raise `InputError` for an optimizer of other parameters, and gradients from elsewhere."""

@@ -57,6 +57,17 @@ class Built:
         }
 
     @cached_property
+    def trained(self) -> frozenset[str]:
+        """The parameters that a gradient arrives at, in whatever stage."""
+        found: set[str] = set()
+        for stage, graph in enumerate(self.stages.graphs):
+            back = [c.tensor for c in self.stages.crossings if c.source == stage and c.returns]
+            reached = graph.reached_from(back if graph.loss is None else [graph.loss, *back])
+            leaves = graph.leaves("parameter")
+            found |= {leaf.target for leaf in leaves if leaf.outputs[0].name in reached}
+        return frozenset(found)
+
+    @cached_property
     def holders(self) -> Mapping[str, tuple[int, ...]]:
         """By parameter: the workers whose stages read it."""
         found: dict[str, set[int]] = {}

@@ -6,7 +6,7 @@ the order of the workers, so that the copies stay equal to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,8 +47,12 @@ class Copies:
         self.slot.parameter.grad = None
 
     @torch.no_grad()
-    def add_up(self) -> None:
-        """Every worker's gradient becomes the sum of all."""
+    def add_up(self, trained: Container[str]) -> None:
+        """Every worker's gradient becomes the sum of all; there is none where none is `trained`."""
+        if self.slot.name not in trained:
+            before = self._before
+            self.slot.parameter.grad = None if before is None else self.slot.as_gradient(before)
+            return
         found = self._gradient()
         own = torch.zeros_like(self.slot.local) if found is None else found
         work = [send for channel in self._out for send in channel.send(own, self.number)]

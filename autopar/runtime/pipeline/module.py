@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ from autopar.runtime.autocast import check_autocast, no_autocast
 from autopar.runtime.batch_agreement import BatchAgreement
 from autopar.runtime.clip import gradients, shrink, total_norm
 from autopar.runtime.expected import Expected
+from autopar.runtime.extra import extra_states
 from autopar.runtime.failures import refuse_broken, report_broken
 from autopar.runtime.held import Held, refuse_without_gradients
 from autopar.runtime.inference import normal_tensors, outside_inference
@@ -36,7 +38,7 @@ from autopar.runtime.pipeline.links import Links
 from autopar.runtime.pipeline.ownership import Ownership
 from autopar.runtime.pipeline.stage import Stage, Tensors
 from autopar.runtime.pipeline.step import Step
-from autopar.runtime.programs import in_parts
+from autopar.runtime.programs import Kept, Numbers, in_parts
 from autopar.runtime.random import Seeds
 from autopar.runtime.slots import refuse_other_data
 from autopar.runtime.updates import check_before_steps
@@ -82,7 +84,7 @@ class Pipelined(Held):
         self.axes = context.Axes.of(self.device_mesh)
         self._first, self._compiler = built, compiler
         self._expected = Expected(example)
-        self._links_of: dict[Built, Links] = {}
+        self._links_of: WeakKeyDictionary[Built, Links] = WeakKeyDictionary()
         self._agreement = BatchAgreement()
         seed = int(agreement.from_first_rank(lambda: (str(torch.initial_seed()),))[0])
         self.seeds = Seeds(seed)
@@ -94,7 +96,8 @@ class Pipelined(Held):
         self._aliases = aliases
         self._dialect = Dialect.of(model, aliases)
         self._register(model)
-        self._of_batch = {(self._attributes.state(gradients=True), example.signature): built}
+        self._of_batch = Kept({(self._attributes.state(gradients=True), example.signature): built})
+        self._numbers = Numbers(example)
         fill(
             model, self._targets, self._dialect, persistent=self._persistent,
             weights=weights, init=init, device_mesh=self.device_mesh, seed=seed,
@@ -188,7 +191,7 @@ class Pipelined(Held):
                 run(step)
             self._gradients.finish()
             for copy in self._copies:
-                copy.add_up()
+                copy.add_up(built.trained)
             self._leaves.step_ended()
             return self._everywhere(built, step.loss)
 
@@ -271,10 +274,13 @@ class Pipelined(Held):
         state = self._attributes.state(training)
         key = (state, Batch.of((), batch).signature)
         if key not in self._of_batch:
+            self._numbers.see(Batch.of((), batch))
             with normal_tensors(), self._expected.explained(Batch.of((), batch)):
-                self._of_batch[key] = self._compiler.pipeline_for(batch, state)
-        self._written.used_by(self._of_batch[key])
-        return self._of_batch[key]
+                made = self._compiler.pipeline_for(batch, state)
+            self._of_batch.keep(key, made, self._first)
+        built: Built = self._of_batch.use(key)
+        self._written.used_by(built)
+        return built
 
     def _agree(self, batch: Mapping[str, Any]) -> None:
         """Ranks must have the same batch."""
@@ -380,7 +386,7 @@ class Pipelined(Held):
         return frozenset(s.name for s in self._slots if not self._owned.is_owner(s.name))
 
     @outside_inference
-    def full_state_dict(self) -> dict[str, torch.Tensor]:
+    def full_state_dict(self) -> dict[str, Any]:
         """Plain tensors under the user's names, whole on every rank: loads into the user's model."""
         self._begin_call("full_state_dict", meet=True)
         self._written.share(self._first)
@@ -388,7 +394,7 @@ class Pipelined(Held):
         for other, name in self._aliases:
             if other in self._persistent:
                 wholes[other] = wholes[name]
-        return wholes
+        return wholes | extra_states(self._root)
 
     def __repr__(self) -> str:
         return f"Pipelined({self.plan.model} on mesh ({self.plan.mesh}), plan {self.plan.digest})"

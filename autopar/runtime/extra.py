@@ -1,0 +1,45 @@
+"""What modules keep in a state dict beside tensors: their `get_extra_state` and `set_extra_state`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from autopar.errors import InputError
+
+KEY = "_extra_state"
+"""Torch's name for it, below that of the module."""
+
+
+def extra_states(root: nn.Module) -> dict[str, Any]:
+    """By the names that a state dict has for them."""
+    return {name: module.get_extra_state() for name, module in _having(root, "get_extra_state")}
+
+
+def set_extra_states(root: nn.Module, state: Mapping[str, Any], *, strict: bool) -> None:
+    """Give modules what a state dict has for them; raises `InputError` for what a strict one lacks."""
+    found = list(_having(root, "set_extra_state"))
+    missing = [name for name, _ in found if name not in state]
+    if strict and missing:
+        raise InputError(
+            f"The state dict lacks {missing[0]!r}, which the module's set_extra_state is to get. "
+            "Add it, or pass strict=False."
+        )
+    for name, module in found:
+        if name in state:
+            module.set_extra_state(state[name])
+
+
+def without_extra_states(root: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters and buffers."""
+    extra = {name for name, _ in _having(root, "set_extra_state")}
+    return {name: value for name, value in state.items() if name not in extra}
+
+
+def _having(root: nn.Module, method: str) -> Iterator[tuple[str, nn.Module]]:
+    """The modules whose class has its own, by the name of the state."""
+    for path, module in root.named_modules(remove_duplicate=False):
+        if getattr(type(module), method) is not getattr(nn.Module, method):
+            yield f"{path}.{KEY}" if path else KEY, module

@@ -1,0 +1,19 @@
+"""What needs whole weights: equal to one process, or refused with what to do instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.habits import whole_jobs as jobs
+from tests.pool import Pool
+
+
+@pytest.mark.parametrize("options", [{"preset": "fsdp"}, {"stages": (1, 1), "microbatches": 2}])
+def test_extra_states_are_kept(pool: Pool, options: dict[str, Any]) -> None:
+    pool.run(2, jobs.extra, options)
+
+
+def test_whole_matrices_and_models_are_refused(pool: Pool) -> None:
+    pool.run(2, jobs.refused)
