@@ -51,10 +51,11 @@ def count_valid(
     target: torch.Tensor, ignore_index: int = -100, weight: torch.Tensor | None = None
 ) -> torch.Tensor:
     """How many targets count, or the sum of their class weights: what a mean loss divides by."""
-    valid = target != ignore_index
+    # In eight bits -100 would be 156, a class.
+    valid = target.long() != ignore_index
     if weight is None:
         return valid.sum()
-    return (weight[target.clamp(min=0)] * valid).sum()
+    return (weight[target.long().clamp(min=0)] * valid).sum()
 
 
 def batch_norm(

@@ -21,20 +21,20 @@ METHODS = {
     "mean", "split", "chunk", "unbind", "select", "t", "contiguous", "masked_fill", "detach",
     "clone", "to", "cumsum", "amax", "unflatten", "view_as", "expand_as", "type_as", "repeat",
     "new_zeros", "new_ones", "new_full", "narrow", "any", "all", "argmax", "index_select", "gather",
-    "neg", "abs", "float", "roll", "index_add", "scatter_add", "repeat_interleave", "logsumexp",
+    "neg", "abs", "roll", "index_add", "scatter_add", "repeat_interleave", "logsumexp",
 }  # fmt: skip
 TORCH = {
     "addmm", "bmm", "mm", "baddbmm", "tanh", "rsqrt", "sqrt", "cos", "sin", "exp", "log", "sigmoid",
     "erf", "reciprocal", "cat", "stack", "arange", "where", "logical_not", "bitwise_not", "clamp",
     "maximum", "minimum", "full", "ones", "zeros", "triu", "tril", "relu", "einsum", "square",
     "full_like", "zeros_like", "ones_like", "softmax", "log_softmax", "batch_norm", "var_mean", "pow",
-    "rsub", "outer", "isin", "empty", "scalar_tensor", "lift_fresh", "rand", "randn", "addbmm", "addmv",
+    "rsub", "outer", "isin", "empty", "scalar_tensor", "rand", "randn", "addbmm", "addmv",
     "mv", "dot", "addr", "logical_and", "logical_or", "logical_xor",
 }  # fmt: skip
 FUNCTIONAL = {
     "gelu", "linear", "layer_norm", "rms_norm", "group_norm", "conv1d", "conv2d", "conv3d", "silu",
     "leaky_relu", "elu", "softplus", "hardtanh", "relu6", "mish", "hardswish",
-    "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "pad", "logsigmoid", "one_hot", "glu", "prelu",
+    "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "pad", "one_hot", "glu", "prelu",
     "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "pixel_shuffle", "pixel_unshuffle",
 }  # fmt: skip
 DROPPED = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
@@ -55,6 +55,8 @@ def expression(
     writer = _Writer(bound)
     name, overload = short(op), op.rsplit(".", 1)[-1]
     kept = tuple((key, value) for key, value in kwargs if key not in DROPPED and value is not None)
+    # What its writer reads by place and was given by keyword is left to the operator's own name.
+    spelled_out = spelled_out or len(args) < _BY_PLACE.get(op, 0)
     special = None if spelled_out else _SPECIAL.get(op)
     if special is not None:
         return special(writer, args, kept)
@@ -130,7 +132,7 @@ def _embedding(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[
 def _slice(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
     defaults: tuple[Arg, ...] = (0, None, None, 1)
     tensor, dim, start, end, step = (*args, *defaults[len(args) - 1 :])
-    if not isinstance(dim, int) or dim < 0:
+    if kwargs or not isinstance(dim, int) or dim < 0:
         return writer.call("torch.ops.aten.slice.Tensor", args, kwargs)
     first = "" if start in (0, None) else repr(start)
     last = "" if end in (None, 9223372036854775807) else repr(end)
@@ -207,7 +209,9 @@ def _to(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, .
     dtype = next((a for a in given if isinstance(a, DType)), None)
     if dtype is None:
         return (*writer.arg(args[0]), ".clone()")
-    return (*writer.arg(args[0]), *writer.call(".to", (dtype,)))
+    copy = args[3] if len(args) > 3 else dict(kwargs).get("copy", False)
+    copied: Kwargs = (("copy", True),) if copy else ()
+    return (*writer.arg(args[0]), *writer.call(".to", (dtype,), copied))
 
 
 def _split(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
@@ -220,6 +224,11 @@ def _flatten(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Pa
     while written and written[-1] == defaults[len(written) - 1]:
         written = written[:-1]
     return (*writer.arg(args[0]), *writer.call(".flatten", written, kwargs))
+
+
+def _repeat_interleave(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+    """Of counts alone it is no method."""
+    return writer.call("torch.repeat_interleave", args, kwargs)
 
 
 def _constant_dtype(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
@@ -244,5 +253,12 @@ _SPECIAL: dict[str, Special] = {
     "aten.to.dtype_layout": _to,
     "aten.split_with_sizes.default": _split,
     "aten.flatten.using_ints": _flatten,
+    "aten.repeat_interleave.Tensor": _repeat_interleave,
     "constant": _constant_dtype,
 }
+_BY_PLACE = {
+    "aten.embedding.default": 2, "aten.index.Tensor": 2, "aten.softmax.int": 2,
+    "aten.log_softmax.int": 2, "aten.scaled_dot_product_attention.default": 3,
+    "aten.mse_loss.default": 2, "aten.l1_loss.default": 2,
+}  # fmt: skip
+"""How many arguments the writers of `_SPECIAL` read by place."""

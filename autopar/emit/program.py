@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from autopar.blocks import is_hub
 from autopar.conversion import collectives
@@ -73,6 +74,10 @@ class _Program:
             for tensor, form in zip(node.outputs, choice.outputs, strict=True)
         )
         args, kwargs = self._arguments(node, choice)
+        if node.op == "constant" and 0 in node.outputs[0].shape:
+            # Brackets with nothing in them tell no more than the first sizes.
+            node = replace(node, op="aten.zeros.default")
+            args = (node.outputs[0].shape,)
         op, args = said_plainly(node, args, choice, self.graph, self.plan.mesh)
         rows = _true_rows(node, self.graph)
         if choice.variant:

@@ -55,7 +55,7 @@ def expert_parallel(
 ) -> torch.Tensor:
     """What this rank's experts make, nothing for the others: the sum over ranks is the mixture."""
     first = axis_named(axis).rank * up.shape[0]
-    made: torch.Tensor = routed_experts(x, chosen - first, weights, up, down, activation)
+    made: torch.Tensor = routed_experts(x, chosen.long() - first, weights, up, down, activation)
     return made
 
 
@@ -128,7 +128,9 @@ def vocab_parallel_cross_entropy(
 
     Logits behind the first `classes` are padding.
     """
-    where = axis_named(axis)
+    _refuse_kinds(logits, target)
+    # In eight bits a class below this rank's first would come out as one of its own.
+    target, where = target.long(), axis_named(axis)
     local = logits.shape[1]
     every = local * where.size if classes is None else classes
     what = f"vocab_parallel_cross_entropy ({every} classes): target"
@@ -208,6 +210,20 @@ def _but_channels(x: torch.Tensor) -> list[int]:
 def _along(channels: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """One number per channel, in as many dims as x has."""
     return channels.view(1, -1, *(1,) * (x.dim() - 2))
+
+
+def _refuse_kinds(logits: torch.Tensor, target: torch.Tensor) -> None:
+    """Raise for the dtypes that `F.cross_entropy` does not take either."""
+    if not logits.is_floating_point():
+        raise TypeError(
+            f"The cross-entropy has logits of {logits.dtype}; in one process F.cross_entropy takes "
+            "floating-point numbers alone. Cast them before the loss: logits.float()."
+        )
+    if target.dtype not in (torch.int64, torch.uint8):
+        raise TypeError(
+            f"The cross-entropy has targets of {target.dtype}; in one process F.cross_entropy takes "
+            "torch.int64 and torch.uint8 alone. Cast them before the loss: target.long()."
+        )
 
 
 def sync_batch_norm(

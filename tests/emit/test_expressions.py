@@ -57,8 +57,63 @@ TRAPS = (
     _call("cumsum", t(6, 9), -1, note="last"),
     _call("softmax.int", t(6, 9), 0, DType("float64"), note="dtype"),
     _call("_to_copy", t(6, 9), note="as it is"),
+    _call("_to_copy", t(6, 9), dtype=DType("float64"), note="copied in its own dtype"),
+    _call("to.dtype", t(6, 9), DType("float64"), False, True, note="copied"),
+    _call("slice.Tensor", t(6, 9), 1, start=2, end=7, note="keywords"),
+    _call("softmax.int", t(6, 9), dim=1, note="keyword"),
+    _call("flatten.using_ints", t(6, 9, 12), start_dim=1, note="keyword"),
 )
-CALLS = (*EXAMPLES, *TRAPS)
+OVERLOADS = (
+    _call("isin.Tensor_Scalar", ids(6, 9), 3),
+    _call("isin.Scalar_Tensor", 3, ids(6, 9)),
+    _call("scalar_tensor", 2.5, dtype=DType("float32")),
+    _call("where.Scalar", mask(6, 9), 1.5, 2),
+    _call("where", mask(6, 9)),
+    _call("split.sizes", t(6, 9), [4, 5], 1),
+    _call("split", t(6, 9), [4, 5], 1),
+    _call("lift_fresh", n(6, 9)),
+    *(_call(f"bitwise_{name}.Scalar_Tensor", -6, ids(6, 9)) for name in ("and", "or", "xor")),
+    *(_call(f"{name}_like", t(6, 9)) for name in ("zeros", "ones")),
+    _call("zeros_like", t(6, 9), dtype=DType("int32"), note="dtype"),
+    _call("full_like", t(6, 9), 2.5),
+    _call("full_like", ids(6, 9), float("inf"), dtype=DType("float32"), note="dtype"),
+    *(_call(f"new_{name}", t(6, 9), [2, 3]) for name in ("zeros", "ones")),
+    _call("new_full", t(6, 9), [2, 3], 2.5),
+    _call("repeat_interleave.self_Tensor", t(6, 9), ids(9), 1),
+    _call("repeat_interleave.Tensor", ids(6)),
+    _call("to.other", t(6, 9), n(2, dtype="float32")),
+    _call("type_as", t(6, 9), n(2, dtype="float32")),
+    _call("conv1d.padding", t(6, 12, 14), t(18, 12, 3), t(18), [1], "same"),
+    _call("conv3d.padding", t(6, 12, 4, 8, 10), t(18, 12, 2, 3, 3), None, [1, 1, 1], "valid"),
+    _call("var_mean", t(6, 9), False),
+    _call("var_mean.dim", t(6, 9), [1], True, True),
+    _call("all.dims", mask(6, 9), [0, 1]),
+    _call("repeat", t(6, 9), [2, 1, 3]),
+    _call("arange", 7),
+    _call("arange.start", 2, 7.5),
+    _call("arange.start_step", 7, -2, -3, dtype=DType("float64")),
+    _call("to.dtype_layout", t(6, 9), dtype=DType("float32")),
+    _call("to.dtype_layout", t(6, 9), note="as it is"),
+)
+ELSEWHERE = {
+    "aten.empty.memory_format": "has no values to compare",
+    "aten.rand.default": "random numbers are compared on real processes",
+    "aten.randn.default": "random numbers are compared on real processes",
+    "aten.rand.generator": "a generator is no argument of a graph",
+    "aten.randn.generator": "a generator is no argument of a graph",
+    "aten.narrow.Tensor": "its start is a number of no graph",
+    "aten.einsum.sublist": "einsum writes the other one",
+    "aten.to.device": "a device is no argument of a graph",
+    "aten.to.prim_Device": "is of TorchScript alone",
+    "aten.to.prim_dtype": "is of TorchScript alone",
+    "aten.to.prim_other": "is of TorchScript alone",
+    "aten.mm.dtype": "runs on GPUs alone",
+    "aten.bmm.dtype": "runs on GPUs alone",
+    "aten.addmm.dtype": "runs on GPUs alone",
+    "aten.baddbmm.dtype": "runs on GPUs alone",
+}
+"""What emission can write and this file does not run, and why."""
+CALLS = (*EXAMPLES, *TRAPS, *OVERLOADS)
 DTYPES = (
     "bool", "uint8", "int8", "int16", "int32", "int64",
     "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
@@ -220,3 +275,32 @@ def test_constants(value: Arg) -> None:
     parts = expression("constant", ((value, value),), (), {})
     made = eval("".join(map(str, parts)), {"torch": torch})
     assert made.numpy().tobytes() == torch.tensor([value, value]).numpy().tobytes()
+
+
+def _written_by_name() -> set[str]:
+    """Every overload of ATen that a table's name stands for, as the installed torch has them."""
+    names = {*INFIX, *METHODS, *TORCH, *FUNCTIONAL}
+    found = {op for op in expressions._SPECIAL if op != "constant"}
+    for name in names:
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            schema = getattr(packet, overload)._schema
+            made = any("Tensor" in str(value.type) for value in schema.returns)
+            outside = "Dimname" in str(schema) or any(each.is_out for each in schema.arguments)
+            if made and not outside:
+                found.add(f"aten.{name}.{overload}")
+    return found
+
+
+def test_every_mapping_has_an_example() -> None:
+    """No name is in a table, and no overload of it in torch, that nothing runs."""
+    shown = {build(example)[1].op for example in EMITTED}
+    missing = _written_by_name() - shown - set(ELSEWHERE)
+    assert not missing, f"no example of {', '.join(sorted(missing))}"
+    assert not set(ELSEWHERE) & shown
+
+
+def test_every_name_is_an_operator() -> None:
+    """A name of no operator would never be written, or be another library's."""
+    names = {*INFIX, *METHODS, *TORCH, *FUNCTIONAL}
+    assert not {name for name in names if not hasattr(torch.ops.aten, name)}

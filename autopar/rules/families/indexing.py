@@ -19,6 +19,9 @@ def embedding(call: Call) -> Declared:
     if scaled:
         # How often an index occurs is counted over all of them.
         return Declared("v! h, b*! -> b*! h", FIRST)
+    if call.operands[0].dtype == "bool":
+        # Ranks' parts of booleans cannot be added.
+        return Declared("v! h, b* -> b* h")
     return Declared("v h, b* -> b* h", FIRST, variants={"v": "vocab_parallel_embedding"})
 
 
