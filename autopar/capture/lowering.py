@@ -158,6 +158,7 @@ class _Lowering:
             return self._strided(node)
         target = written(node, overload)
         args, kwargs = self._arguments(node, overload)
+        _refuse_sparse(node, op, (args, dict(kwargs)))
         if target is None:
             self._emit(node, op, args, kwargs)
         elif changes_only_geometry(op):
@@ -361,6 +362,30 @@ def _communicating(node: fx.Node) -> CaptureError:
         "autopar gives it the whole batch and adds the messages that its plan needs. Write what one "
         "process would compute: without collectives in forward and loss."
     )
+
+
+SPARSE_AT = {
+    "aten.embedding.default": 4,
+    "aten.embedding_bag.default": 5,
+    "aten.embedding_bag.padding_idx": 5,
+}
+"""Which argument asks for a sparse gradient of the table."""
+
+
+def _refuse_sparse(
+    node: fx.Node, op: str, given: tuple[tuple[Arg, ...], Mapping[str, Arg]]
+) -> None:
+    """Optimizers treat rows without a gradient otherwise where it is sparse: it is not made dense."""
+    place = SPARSE_AT.get(op)
+    if place is None:
+        return
+    args, kwargs = given
+    if args[place] if len(args) > place else kwargs.get("sparse", False):
+        raise CaptureError(
+            f"The embedding at {spoken(origin_of(node))}\nhas sparse=True. Gradients of a parallel "
+            "step are dense, and optimizers such as Adam treat a row without a gradient otherwise "
+            "there. Set sparse=False (module.sparse = False), and use Adam for SparseAdam."
+        )
 
 
 def _refused(node: fx.Node, what: str) -> CaptureError:
