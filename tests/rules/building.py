@@ -109,7 +109,7 @@ def _values(probe: Node, builder: Builder) -> dict[str, torch.Tensor]:
 
 def call(op: str, *args: Any, note: str = "", **kwargs: Any) -> Example:
     """An example of one of torch's operators, or of another library's by its full name."""
-    named = op.startswith(("autopar.", "transformers."))
+    named = op.startswith(("autopar.", "autopar_static.", "transformers."))
     return Example(op if named else f"aten.{op}", args, kwargs, note)
 
 

@@ -46,6 +46,8 @@ INDEXING = (
     _call("one_hot", ids(6, 9), note="as many as come"),
     _call("bucketize.Tensor", t(6, 9), n(12)),
     _call("isin.Tensor_Tensor", ids(6, 9), ids(12)),
+    _call("autopar_static.nonzero.default", ids(6, 9), 54),
+    _call("autopar_static.repeats.default", ids(6), 12),
 )
 
 SCATTERS = (

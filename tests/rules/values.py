@@ -62,6 +62,8 @@ def _integers(
     dtype = getattr(torch, tensor.dtype)
     if place == 2 and kind in ("embedding_bag", "transformers::grouped_mm_fallback"):
         return _bounds(operands, kind, generator)
+    if kind == "autopar_static::repeats":
+        return torch.full(tensor.shape, 2)  # their sum is the size of what is made
     value = torch.randint(low, high, tensor.shape, generator=generator, dtype=dtype)
     if kind in IGNORES and place == IGNORES[kind] and value.dim():
         value[torch.rand(tensor.shape, generator=generator) < 0.25] = _ignored(node)
