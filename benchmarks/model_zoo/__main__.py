@@ -50,9 +50,10 @@ def run(options: argparse.Namespace) -> None:
     """Each class in processes of its own; what was found is written after each."""
     import transformers
     from classes import model_classes
-    from trial import PLANS, tried
+    from trial import PLANS, tried, warm
 
     transformers.logging.set_verbosity_error()
+    warm()
     found: dict[str, Any] = {}
     if options.output.exists():
         found = {

@@ -45,6 +45,12 @@ def built(which: ModelClass, dtype: torch.dtype) -> tuple[nn.Module, dict[str, t
     return model, {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
 
 
+def warm() -> None:
+    """Imports here what every class needs: the processes are forked from this one."""
+    model, inputs = built(ModelClass("gpt2", "CAUSAL_LM", "GPT2LMHeadModel"), torch.float64)
+    autopar.plan(model, RANKS, inputs, hardware=_free_links())
+
+
 def within(dtype: torch.dtype) -> AbstractContextManager[Any]:
     """In float64, models compute in float64 where they cast to float32."""
     return Wide() if dtype is torch.float64 else nullcontext()
