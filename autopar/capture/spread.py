@@ -19,6 +19,8 @@ ALONG = frozenset(["cumsum", "cumprod", "cat", "flip", "diff", "logcumsumexp"])
 OVER_ALL = frozenset(["all", "any", "max", "min", "amax", "amin"])
 """Reductions that give the same of one row and of many equal ones."""
 FILLED = frozenset(["full", "ones", "zeros"])
+COPIED_VIEWS = frozenset(["_unsafe_view"])
+"""What a reshape calls behind a copy: the copy of equal rows may still lie in memory once."""
 BY_STRIDES = frozenset(["as_strided", "as_strided_copy"])
 
 
@@ -35,15 +37,18 @@ def computed(
     if name in FILLED and len(shapes) == 1:
         return _filled(func, args, kwargs, shapes[0])
     total = sum(map(math.prod, shapes))
+    is_view = _torch.is_view(func) or name in COPIED_VIEWS
     if any(operand.numel() > _stored(operand) for operand in operands):
         dims = _free(func, name, args, kwargs, operands, shapes)
-        if dims is None and _torch.is_view(func) and name not in BY_STRIDES:
+        if dims is None and is_view and name not in BY_STRIDES:
             return _viewed(func, args, kwargs, total <= largest)
         if name in BY_STRIDES:
             return None
         if dims:
             return _narrowed(func, args, kwargs, dims, shapes[0], largest)
-    return func(*args, **kwargs) if total <= largest or _torch.is_view(func) else None
+    if is_view and name not in BY_STRIDES:
+        return _viewed(func, args, kwargs, total <= largest)
+    return func(*args, **kwargs) if total <= largest or is_view else None
 
 
 def one_row(value: torch.Tensor) -> torch.Tensor:

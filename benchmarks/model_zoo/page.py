@@ -111,7 +111,7 @@ def _short(text: str) -> str:
 
 
 def _brief(text: str) -> str:
-    return re.sub(r"\S*/site-packages/", "", " ".join(text.split()))[:500]
+    return re.sub(r"/\S*/(site-packages/|(?=(tests|autopar)/))", "", " ".join(text.split()))[:500]
 
 
 def failures(row: Mapping[str, Any]) -> list[str]:

@@ -157,3 +157,15 @@ def _masks(graph: Graph) -> list[tuple[object, bool]]:
             found.append((mask, bool(arguments.get(5, arguments.get("is_causal", False)))))
     assert found
     return found
+
+
+def rows_copied_flat(m: Small, x: torch.Tensor) -> torch.Tensor:
+    flat = torch.arange(4).expand(8, 4).reshape(-1)
+    columns = torch.arange(4)[:, None].expand(4, 8).reshape(2, 16)
+    return m.linear(x).sum() * (flat[5].item() + columns[1, 15].item())
+
+
+def test_equal_rows_that_are_copied_may_be_made_flat() -> None:
+    graph = capture(*small(rows_copied_flat))
+    (factor,) = (node.args[1] for node in graph.nodes if short(node.op) == "mul")
+    assert factor == 1 + 3
