@@ -152,11 +152,13 @@ def arrived(model: Any) -> Any:
         return model
     model = unwrapped(model)
     for path, module in model.named_modules():
+        _refuse_surrogates(model, path)
         for kind in MODULES:
             if kind.found(module):
                 where = f"The module {path!r} of {type(model).__name__}" if path else "The model"
                 raise InputError(f"{where} {kind.what}. {kind.remedy}")
     for what, name, tensor in _tensors(model):
+        _refuse_surrogates(model, name)
         for unfit in TENSORS:
             if unfit.found(tensor):
                 raise InputError(
@@ -164,6 +166,18 @@ def arrived(model: Any) -> Any:
                 )
     _refuse_devices(model)
     return model
+
+
+def _refuse_surrogates(model: nn.Module, path: str) -> None:
+    """Half of a character, as a file name that is no UTF-8 leaves it, is in no file that we write."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"The name {path!r} in {type(model).__name__} holds half of a character, which cannot be "
+            "written as UTF-8. Give the module another name, "
+            "as name.encode(errors='replace').decode() does."
+        ) from None
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -90,6 +90,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         "'layers.1.odd' of Three is a nested tensor.*to_padded_tensor",
     ),
     "devices": (_mapped, "several devices.*'first' on 0, 'layers' on cpu.*device_map"),
+    "half a character": (
+        lambda: _with(lambda m: m.add_module("odd\udc80", nn.Linear(2, 2))),
+        "The name 'layers.1.odd.udc80' in Three holds half of a character.*replace",
+    ),
+    "half a character in a buffer": (
+        lambda: _with(lambda m: m.register_buffer("\ud800", torch.ones(2))),
+        "The name 'layers.1..ud800' in Three holds half of a character.*replace",
+    ),
     "data parallel inside": (
         lambda: _with(lambda m: setattr(m, "up", nn.DataParallel(m.up))),
         "The module 'layers.1.up' of Three is wrapped.*in its place",
@@ -121,7 +129,10 @@ def test_remedies() -> None:
     scripted = torch.jit.trace(copy.deepcopy(inside), jobs.batch_of()["x"])
     plain = jobs.Three("plain").double()
     plain.load_state_dict(scripted.state_dict())
-    for model in (lazy, inside, plain):
+    spelled = _with(
+        lambda m: m.add_module("odd\udc80".encode(errors="replace").decode(), nn.ReLU())
+    )
+    for model in (lazy, inside, plain, spelled):
         autopar.plan(model, 2, jobs.batch_of(), hardware="h100", preset="ddp")
     # Transforms have no rule, so `ddp` would split nothing of what follows.
     autopar.plan(ComplexAsReal().double(), 2, jobs.batch_of(), hardware="h100")
