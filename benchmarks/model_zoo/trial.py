@@ -73,7 +73,7 @@ def tried(which: ModelClass, plans: tuple[str, ...], limit_s: float) -> dict[str
 
 
 def _told(results: list[Any]) -> dict[str, Any]:
-    """The first rank that failed, or the worst error of all."""
+    """The first rank that failed, or the worst error of all, and how far one process is from itself."""
     for result in results:
         if not isinstance(result, dict):
             return {"failed": result}
@@ -129,13 +129,13 @@ class Steps:
     weights: dict[str, torch.Tensor]
 
 
-def stepped(model: Any, inputs: dict[str, torch.Tensor]) -> Steps:
-    """Some steps of SGD with momentum; each on another order of the samples."""
+def stepped(model: Any, inputs: dict[str, torch.Tensor], turn: int = 1) -> Steps:
+    """Some steps of SGD with momentum; in each the samples are turned by so many places more."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
     losses = []
     for step in range(STEPS):
         optimizer.zero_grad()
-        result = model(**{key: value.roll(step, 0) for key, value in inputs.items()})
+        result = model(**{key: value.roll(turn * step, 0) for key, value in inputs.items()})
         loss = result if isinstance(result, torch.Tensor) else result.loss
         loss.backward()
         optimizer.step()
@@ -173,6 +173,10 @@ def _parallel(
     model, inputs = built(which, dtype)
     with within(dtype):
         want = stepped(copy.deepcopy(model), inputs)
+        # The same sums in another order: what rounding alone does to this model.
+        turned = stepped(
+            copy.deepcopy(model), {key: value.flip(0) for key, value in inputs.items()}, -1
+        )
         started = time.perf_counter()
         settings: dict[str, Any] = {"preset": plan} if plan != "free" else {}
         parallel = autopar.parallelize(
@@ -184,6 +188,7 @@ def _parallel(
     dist.barrier()
     return {
         "error": _worst(got, want),
+        "itself": _worst(turned, want),
         "dtype": str(dtype).removeprefix("torch."),
         "seconds": round(took, 1),
         "flops": round(share.flops, 3),
