@@ -12,6 +12,7 @@ from dataclasses import replace
 from autopar.capture.passes.noop import ALWAYS, IF_UNCHANGED
 from autopar.errors import CaptureError
 from autopar.graph import Arg, Graph, Node, short
+from autopar.wording import argument
 
 SIZED = {
     "arange", "chunk", "eye", "linspace", "narrow", "narrow_copy", "one_hot", "repeat_interleave",
@@ -47,7 +48,8 @@ def _check_alike(whole: Graph, part: Graph) -> None:
         raise CaptureError(
             f"{whole.name} computes otherwise for a part of the batch than for all of it "
             f"({odd[0].path}, {where.file}:{where.line}), so microbatches would change what it "
-            "computes. Pass microbatches=1, or compute alike for every size of the batch."
+            f"computes. Pass {argument('microbatches', 1)}, or compute alike for every size of the "
+            "batch."
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from autopar.errors import InputError
 from autopar.graph import Graph, Node
 from autopar.split import computing, shared, split
+from autopar.wording import argument
 
 Holders = frozenset[int]
 """Stages that hold a parameter."""
@@ -119,5 +120,5 @@ def _misplaced(graph: Graph, stage: int, where: str) -> InputError:
         f"{graph.name} computes in another order in this state, or for this batch, than for the "
         f"example inputs: no cut near {where!r} leaves stage {stage} the weights that it holds. Call "
         "autopar.parallelize with example inputs and modes (train, eval) that read the same weights "
-        "in the same order, or with stages=1."
+        f"in the same order, or with {argument('stages', 1)}."
     )

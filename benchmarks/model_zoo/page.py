@@ -24,10 +24,11 @@ configuration with small sizes and three layers. Each is trained for three steps
 in float64 on two ranks and in one process. A row is in parity where losses, the last gradients and
 the weights differ by at most 1e-9 of the largest; in float32, where a kernel of the library's knows
 no float64, by 2e-5; or by less than four times what one process differs from itself where the samples
-come in the opposite order (*itself*), and at most 100 times that tolerance. In parentheses: the share of the forward's FLOPs
-and of the bytes of the weights at rest that the ranks divide; *divides nothing* stands where both are
-none, and proves nothing. *free* is the solver's plan where communication costs nothing, so that it
-splits all that it can. Each row has the commit at which it was measured.
+come in the opposite order (*itself*), and at most 100 times that tolerance. In parentheses: the share
+of the forward's FLOPs and of the bytes of the weights at rest that the ranks divide; *divides
+nothing* stands where both are none, and proves nothing. *free* is the solver's plan where
+communication costs nothing, so that it splits all that it can. Each row has the commit at which it
+was measured.
 
 """
 

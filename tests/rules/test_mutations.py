@@ -36,6 +36,9 @@ SOUND = (
 """(what a mutant prints as, why it is right): our rule offers less than it could."""
 
 
+pytestmark = pytest.mark.timeout(400)  # one fixture judges all mutants, in 80 s of CPU
+
+
 @pytest.fixture(scope="module")
 def judged() -> list[Judged]:
     """Every mutant of every example, the sound ones named so."""
