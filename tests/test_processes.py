@@ -15,11 +15,10 @@ import pytest
 import torch
 
 from autopar import processes
-from autopar.capture import ExampleInputs
+from autopar.capture import ExampleInputs, Traced
 from autopar.compiler.automatic import chosen, source_of
 from autopar.compiler.compiler import Compiler
 from autopar.errors import AutoparError, InputError, OverLimitError
-from autopar.graph import Graph
 from autopar.mesh import Mesh
 from autopar.placement import I, Letter, N, P, R
 from autopar.planning.posed import Settings
@@ -191,13 +190,13 @@ def test_what_a_model_warns_of_is_heard_once(
     monkeypatch.setenv(processes.SWITCH, count)
     heard = logging.FileHandler(tmp_path / "heard")
     logging.getLogger("model").addHandler(heard)
-    captured = Compiler.graph
+    captured = Compiler.traced
 
-    def loud(self: Compiler, inputs: ExampleInputs) -> Graph:
+    def loud(self: Compiler, inputs: ExampleInputs) -> Traced:
         logging.getLogger("model").warning("once is enough")
         return captured(self, inputs)
 
-    monkeypatch.setattr(Compiler, "graph", loud)
+    monkeypatch.setattr(Compiler, "traced", loud)
     compiler, batch = compiler_of("llama", Mesh.of(2), slow_hosts(3e5, per_host=1), layers=2)
     chosen(compiler, batch, Wishes(microbatches=2))
     heard.close()
