@@ -90,7 +90,7 @@ optimizer.step()
         spoils=True,
     ),
     Habit(
-        "`isinstance(model, ModelClass)`",
+        "`isinstance(model, nn.Module)`; of its own class a parallel model is not",
         """
 result = isinstance(getattr(own, "_root", own), nn.Module) and isinstance(own.layers[0], Block)
 """,
