@@ -255,7 +255,9 @@ LOSSES = (
     _call("cross_entropy_loss", t(18, 12, 9), ids(18, 9), n(12), 0, -100, 0.1, note="each"),
     _call("cross_entropy_loss", t(18, 12), t(18, 12), None, 2, note="probabilities"),
     _call("cross_entropy_loss", t(18, 12), n(18, 12), n(12), 0, -100, 0.1, note="smoothed"),
-    _call("autopar_static.ctc_loss.default", t(18, 6, 9), ids(6, 12), None, ids(6), ids(6), 0, True),
+    _call(
+        "autopar_static.ctc_loss.default", t(18, 6, 9), ids(6, 12), None, ids(6), ids(6), 0, True
+    ),
 )
 
 NORMS = (
