@@ -77,11 +77,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def commit() -> str:
-    """What the row was measured at."""
-    said = subprocess.run(
-        ["git", "-C", str(HERE), "describe", "--always", "--dirty"], capture_output=True, text=True
-    )
-    return said.stdout.strip()
+    """What the row was measured at, "-dirty" where code differs from it."""
+    code = [str(HERE.parent.parent / name) for name in ("autopar", "cost_models", "tests")]
+    git = ["git", "-C", str(HERE)]
+    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", str(HERE), *code])
+    return head.stdout.strip() + ("-dirty" if changed.returncode else "")
 
 
 if __name__ == "__main__":

@@ -130,4 +130,11 @@ def failures(row: Mapping[str, Any]) -> list[str]:
     for plan, found in row["plans"].items():
         if "failed" in found:
             said.setdefault(_brief(found["failed"]), []).append(plan)
+        elif verdict(found) == "wrong":
+            itself = f"{found['itself']:.0e}" if "itself" in found else "an unknown amount"
+            said.setdefault(
+                f"differs by {found['error']:.0e}; one process, its samples in the opposite order, "
+                f"differs from itself by {itself} (a forward that draws random numbers does).",
+                [],
+            ).append(plan)
     return [f"- {row['name']}, {', '.join(plans)}: {text}" for text, plans in said.items()]
