@@ -18,16 +18,19 @@ def extra_states(root: nn.Module) -> dict[str, Any]:
     return {name: module.get_extra_state() for name, module in _having(root, "get_extra_state")}
 
 
-def set_extra_states(root: nn.Module, state: Mapping[str, Any], *, strict: bool) -> None:
-    """Give modules what a state dict has for them; raises `InputError` for what a strict one lacks."""
-    found = list(_having(root, "set_extra_state"))
-    missing = [name for name, _ in found if name not in state]
-    if strict and missing:
+def check_extra_states(root: nn.Module, state: Mapping[str, Any]) -> None:
+    """Raise `InputError`, before anything is changed, for what a strict state dict lacks."""
+    missing = [name for name, _ in _having(root, "set_extra_state") if name not in state]
+    if missing:
         raise InputError(
             f"The state dict lacks {missing[0]!r}, which the module's set_extra_state is to get. "
             "Add it, or pass strict=False."
         )
-    for name, module in found:
+
+
+def set_extra_states(root: nn.Module, state: Mapping[str, Any]) -> None:
+    """Give modules what a state dict has for them."""
+    for name, module in _having(root, "set_extra_state"):
         if name in state:
             module.set_extra_state(state[name])
 

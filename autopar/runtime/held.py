@@ -15,7 +15,7 @@ from autopar.runtime import _torch, agreement, checkpoint
 from autopar.runtime.attributes import Attributes
 from autopar.runtime.closed import no_copy, no_empty, refuse_whole_model
 from autopar.runtime.draws import draw_whole
-from autopar.runtime.extra import set_extra_states, without_extra_states
+from autopar.runtime.extra import check_extra_states, set_extra_states, without_extra_states
 from autopar.runtime.holders import holders, like_a_sequence
 from autopar.runtime.inference import outside_inference
 from autopar.runtime.random import Seeds
@@ -232,9 +232,11 @@ class Held(nn.Module):
                 "assign=True would replace the shards that the step computes with. Leave it out: "
                 "values are copied into them."
             )
+        if strict:
+            check_extra_states(self._root, state_dict)
         tensors = without_extra_states(self._root, state_dict)
         match = self._load(opened(tensors), FOR_LOAD_STATE_DICT if strict else None)
-        set_extra_states(self._root, state_dict, strict=strict)
+        set_extra_states(self._root, state_dict)
         return _torch.IncompatibleKeys(list(match.missing), list(match.unexpected))
 
     @outside_inference

@@ -52,7 +52,11 @@ def extra(options: dict[str, Any]) -> None:
     assert parallel.first.value == 7
     lacking = {name: value for name, value in plain.state_dict().items() if "extra" not in name}
     parallel.load_state_dict(lacking, strict=False)
+    before = parallel.full_state_dict()
+    lacking = {name: value + 1 for name, value in lacking.items()}
     said(lambda: parallel.load_state_dict(lacking), "lacks 'first._extra_state'")
+    after = parallel.full_state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in lacking), "partly loaded"
 
 
 def said(call: Any, words: str) -> None:
