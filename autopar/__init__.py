@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from autopar.garbage import uncollected
+from autopar.utils.garbage import uncollected
 
 if TYPE_CHECKING:
     from autopar.api import compile_model, parallelize, plan
     from autopar.errors import AutoparError
-    from autopar.mesh import Mesh
-    from autopar.placement import I, N, P, R, S, Sharding
-    from autopar.planning.posed import Compilation
+    from autopar.ir.mesh import Mesh
+    from autopar.ir.placement import I, N, P, R, S, Sharding
     from autopar.plans.plan import Plan
     from autopar.rules import rule
     from autopar.runtime.parallel import Parallel
+    from autopar.sharding.posed import Compilation
 
 __all__ = [
     "AutoparError", "Compilation", "I", "Mesh", "N", "P", "Parallel", "Plan", "R", "S", "Sharding",
@@ -25,9 +25,9 @@ __all__ = [
 _HOMES = {
     "api": ("compile_model", "parallelize", "plan"),
     "errors": ("AutoparError",),
-    "mesh": ("Mesh",),
-    "placement": ("I", "N", "P", "R", "S", "Sharding"),
-    "planning.posed": ("Compilation",),
+    "ir.mesh": ("Mesh",),
+    "ir.placement": ("I", "N", "P", "R", "S", "Sharding"),
+    "sharding.posed": ("Compilation",),
     "plans.plan": ("Plan",),
     "rules": ("rule",),
     "runtime.parallel": ("Parallel",),

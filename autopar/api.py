@@ -13,15 +13,15 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.capture import ExampleInputs
-from autopar.compiler.automatic import (
+from autopar.compile.automatic import (
     StagesLike,
     agreed_stages,
     chosen,
     refuse_asynchronous,
     samples_of,
 )
-from autopar.compiler.compiler import Compiler, captured
-from autopar.compiler.given import (
+from autopar.compile.compiler import Compiler, captured
+from autopar.compile.given import (
     MeshLike,
     as_call,
     as_hardware,
@@ -29,12 +29,13 @@ from autopar.compiler.given import (
     meshes_of,
     offered_inputs,
 )
-from autopar.compiler.pipeline_compiler import PipelineCompiler
+from autopar.compile.pipeline_compiler import PipelineCompiler
 from autopar.errors import InfeasibleError, InputError, PaddingError
-from autopar.graph import Graph
-from autopar.mesh import Mesh
-from autopar.padding import padded
-from autopar.planning.posed import Compilation
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.choose import Wishes
+from autopar.pipeline.build.staged import Staged
+from autopar.pipeline.build.wanted import Wanted, asked_of_pipelines
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.plans.record import View
@@ -50,10 +51,9 @@ from autopar.runtime.pipeline.asynchronous import Asynchronous
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.source import Weights
-from autopar.staging.choose import Wishes
-from autopar.staging.staged import Staged
-from autopar.staging.wanted import Wanted, asked_of_pipelines
-from autopar.watch import Watch, alone, unwatched
+from autopar.sharding.padding import padded
+from autopar.sharding.posed import Compilation
+from autopar.utils.watch import Watch, alone, unwatched
 from cost_models.hardware import Hardware
 
 
@@ -110,7 +110,7 @@ def parallelize(
     - `database`: a file of operator times that `autopar profile` measured on this device.
     - `input`: with ``"local"`` every rank passes its own part of the batch.
     - `outputs`: names of outputs that the call returns beside the loss.
-    - `recompute`: ``"none"``, ``"selective"`` or ``"full"`` says what every block (`autopar.blocks`)
+    - `recompute`: ``"none"``, ``"selective"`` or ``"full"`` says what every block (`autopar.ir.blocks`)
       does in the backward, while what is no block keeps what it made; None leaves it to the solver,
       which lets blocks forget only where the memory limit asks for it.
     - `source`: an emitted file that was edited by hand.
@@ -121,7 +121,7 @@ def parallelize(
       without it the model's own ``_init_weights`` and ``reset_parameters``.
     - `stages`: a number, or the shapes of the meshes that hold them, such as ``[(2, 2), 4]``:
       consecutive ranks hold a stage each.  ``"auto"`` decides whether to cut at all, and what is not
-      given of these.  `schedule` (see `autopar.schedules`) says who does what when, with how many
+      given of these.  `schedule` (see `autopar.pipeline.schedules`) says who does what when, with how many
       `microbatches`; `cuts` may name the operators that the later stages begin with.
     - `asynchronous`: permits schedules that update weights while microbatches are in flight, so that
       gradients are those of older weights; it is an `Asynchronous` then, which trains by

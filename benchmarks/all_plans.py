@@ -29,7 +29,7 @@ from plan_space import MESH, MODEL, captured, case, chosen_of, free_digest, pose
 from plan_table import Row, summary, table
 from torch import nn
 
-from autopar.planning.posed import Compilation
+from autopar.sharding.posed import Compilation
 from cost_models.hardware import Hardware, load
 
 WARM = 2
@@ -154,7 +154,7 @@ def made_of(texts: Mapping[str, Any], folder: Path) -> dict[str, Callable[[], No
     """The training step of every plan; each has given the loss of the single process."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    from autopar.cache import write
+    from autopar.utils.cache import write
     from autopar.plans.plan import Plan
     from autopar.request.batch import Batch
     from autopar.runtime.parallel import Parallel

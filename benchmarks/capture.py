@@ -21,7 +21,7 @@ import transformers
 
 import autopar
 from autopar.capture import capture
-from autopar.mesh import Mesh
+from autopar.ir.mesh import Mesh
 
 WITHIN_S = 20.0
 """What 128 layers may take."""

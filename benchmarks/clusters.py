@@ -2,7 +2,7 @@
 
 Three layers stand for all: the first with the embeddings, one in the middle, the last with the head.
 Each is a stage graph of its own whose layout is forced (Megatron's tensor parallelism, ZeRO's storage)
-and priced by `autopar.pricing.spent`; a pipeline's stage is a sum of them, its step is simulated.
+and priced by `autopar.cost.spent`; a pipeline's stage is a sum of them, its step is simulated.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from typing import Any
 
 import torch
 
-from autopar import presets
-from autopar.blocks import blocks
+from autopar.request import presets
+from autopar.ir.blocks import blocks
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.conversion import Copy
-from autopar.conversion import Traffic as Collective
-from autopar.graph import Graph, Saved
-from autopar.mesh import Mesh
-from autopar.placement import S
-from autopar.planning.posed import Settings, pose, prices_of
+from autopar.ir.conversion import Copy
+from autopar.ir.conversion import Traffic as Collective
+from autopar.ir.graph import Graph, Saved
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S
+from autopar.sharding.posed import Settings, pose, prices_of
 from autopar.plans.plan import Plan
-from autopar.pricing.estimate import storage_bytes
-from autopar.pricing.narrow import speaks
-from autopar.pricing.prices import Prices
-from autopar.pricing.spent import Spent, spent_by
+from autopar.cost.estimate import storage_bytes
+from autopar.sharding.narrow import speaks
+from autopar.cost.prices import Prices
+from autopar.cost.spent import Spent, spent_by
 from autopar.request.constraints import Constraint, from_user
-from autopar.schedules import Schedule, build
-from autopar.simulate import Costs, Link, Network, StageCost, Traffic, own_links, simulate
-from autopar.split import split
-from autopar.staging.borders import Border, link_between, seconds
+from autopar.pipeline.schedules import Schedule, build
+from autopar.pipeline.simulate import Costs, Link, Network, StageCost, Traffic, own_links, simulate
+from autopar.pipeline.build.split import split
+from autopar.pipeline.build.borders import Border, link_between, seconds
 from cost_models.collectives import collective_seconds
 from cost_models.hardware import Hardware, load
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.stages.families import Family
-from autopar.stages.table import Array, StageProblem, StageTable, Way
+from autopar.pipeline.planner.families import Family
+from autopar.pipeline.planner.table import Array, StageProblem, StageTable, Way
 
 
 @dataclass(frozen=True)

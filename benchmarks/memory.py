@@ -28,7 +28,7 @@ from typing import get_args
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from autopar.blocks import Recompute, blocks
+from autopar.ir.blocks import Recompute, blocks
 from tests import composite, heavy, parity, peaks
 from tests.architectures import ARCHITECTURES, WORKAROUNDS
 from tests.pool import Pool

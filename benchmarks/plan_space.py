@@ -19,14 +19,14 @@ from torch import nn
 
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compiler.compiler import with_outputs
-from autopar.graph import Graph
-from autopar.mesh import Mesh
-from autopar.placement import S
-from autopar.planning.posed import Compilation, Posed, Settings, pose
+from autopar.compile.compiler import with_outputs
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S
+from autopar.sharding.posed import Compilation, Posed, Settings, pose
 from autopar.plans.plan import OpSharding
-from autopar.solve import solve
-from autopar.solve.problem import Problem
+from autopar.solver import solve
+from autopar.solver.problem import Problem
 from cost_models.hardware import Hardware
 
 MESH = Mesh.of(2, 2)

@@ -33,11 +33,11 @@ from predict_cases import MODELS, NETWORKS, PLANS, Network
 from predict_table import Row, summary, table
 from setting import environment
 
-from autopar.compiler.compiler import Compiler
-from autopar.mesh import Mesh
-from autopar.planning.posed import Compilation
-from autopar.pricing.operators import call_of
-from autopar.pricing.timed import setting_for
+from autopar.compile.compiler import Compiler
+from autopar.ir.mesh import Mesh
+from autopar.sharding.posed import Compilation
+from autopar.cost.operators import call_of
+from autopar.cost.timed import setting_for
 from autopar.request.options import Options
 from autopar.rules import LocalCall, local_call
 from cost_models.hardware import Hardware, load

@@ -21,8 +21,8 @@ from statistics import fmean, median
 import numpy as np
 from clusters import Predicted, Row, Simulator, machine, rows
 
-from autopar.show.table import row as add_row
-from autopar.show.table import table, to_text
+from autopar.render.text.table import row as add_row
+from autopar.render.text.table import table, to_text
 
 MEMORY_NBYTES = 79.2 * 2**30
 """What PyTorch finds on an A100 of 80 GB."""

@@ -104,12 +104,12 @@ def case(model: str, mesh_text: str, memory: float | None) -> dict[str, Any]:
 
     from autopar.capture import capture
     from autopar.capture.saved import saved
-    from autopar.mesh import Mesh
-    from autopar.planning.posed import Settings, pose
-    from autopar.solve import solve
-    from autopar.solve.dominance import reduced
-    from autopar.solve.network import Network
-    from autopar.solve.order import ordered
+    from autopar.ir.mesh import Mesh
+    from autopar.sharding.posed import Settings, pose
+    from autopar.solver import solve
+    from autopar.solver.dominance import reduced
+    from autopar.solver.network import Network
+    from autopar.solver.order import ordered
     from cost_models.hardware import load
 
     name, settings, sequence = MODELS[model]

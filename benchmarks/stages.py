@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpt_stages import GPT_39B, H100_80, LLAMA_405B, V100_16, gpt_problem, shapes_of
 
-from autopar.stages import (
+from autopar.pipeline.planner import (
     EAGER,
     GPIPE,
     ONE_F_ONE_B,
@@ -25,9 +25,9 @@ from autopar.stages import (
     StageProblem,
     plan_stages,
 )
-from autopar.stages.planning import equal_stages
-from autopar.stages.priced import price
-from autopar.stages.simulated import simulated_step
+from autopar.pipeline.planner.planning import equal_stages
+from autopar.pipeline.planner.priced import price
+from autopar.pipeline.planner.simulated import simulated_step
 
 EVERY = (ONE_F_ONE_B, GPIPE, EAGER, ZB_H1, ZB_H2)
 

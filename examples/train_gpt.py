@@ -26,8 +26,8 @@ from rich.table import Table
 
 import autopar
 from autopar.capture.saved import saved
-from autopar.pricing.work import step_flops
-from autopar.show import nbytes, seconds, show_plan
+from autopar.cost.work import step_flops
+from autopar.render.text import nbytes, seconds, show_plan
 from cost_models.hardware import detect
 from cost_models.hardware import load as load_hardware
 

@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from autopar.experts import _gradients, _mixture
+from autopar.ops.experts import _gradients, _mixture
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it tells of every profile that begins and ends
 

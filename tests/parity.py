@@ -23,26 +23,27 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from autopar import presets, rules
-from autopar.blocks import Recompute
-from autopar.cache import write
+from autopar import rules
 from autopar.capture import capture
 from autopar.capture.saved import Known, saved
-from autopar.compiler.compiler import with_outputs
+from autopar.compile.compiler import with_outputs
+from autopar.cost.issued import traffic
 from autopar.emit import emit
-from autopar.graph import Graph, Saved
-from autopar.mesh import Mesh
-from autopar.padding import padded, proposals
-from autopar.planning.compile import compile_graph
-from autopar.planning.posed import Settings, pose
+from autopar.ir.blocks import Recompute
+from autopar.ir.graph import Graph, Saved
+from autopar.ir.mesh import Mesh
 from autopar.plans.plan import ParameterPlan, Plan, total
 from autopar.plans.record import Padding
-from autopar.pricing.issued import traffic
+from autopar.request import presets
 from autopar.request.batch import Batch
 from autopar.request.constraints import from_user
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.program import load
+from autopar.sharding.compile import compile_graph
+from autopar.sharding.padding import padded, proposals
+from autopar.sharding.posed import Settings, pose
+from autopar.utils.cache import write
 from cost_models.hardware import load as load_hardware
 from tests import composite, fuzz, heavy, models
 from tests.adapted import ADAPTED

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from autopar import presets
-from autopar.blocks import Recompute
-from autopar.mesh import Mesh
-from autopar.planning.compile import compile_graph
-from autopar.planning.posed import Settings
+from autopar.ir.blocks import Recompute
+from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
+from autopar.request import presets
 from autopar.runtime.parallel import Parallel
+from autopar.sharding.compile import compile_graph
+from autopar.sharding.posed import Settings
 from cost_models.hardware import load as load_hardware
 from tests import parity
 from tests.live import Allocations, LiveBytes

@@ -14,14 +14,14 @@ from torch.distributed.tensor import DTensor
 
 import autopar
 from autopar import rules
-from autopar.blocks import Recompute
 from autopar.capture.saved import saved
+from autopar.cost.issued import traffic
 from autopar.emit import emit
+from autopar.ir.blocks import Recompute
+from autopar.pipeline.build.alike import Asked, StageCompiler
 from autopar.plans.plan import Plan, total
-from autopar.pricing.issued import traffic
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.pipeline.module import Pipelined
-from autopar.staging.alike import Asked, StageCompiler
 from cost_models.hardware import Hardware
 from tests.parity import CASES, Reference, check_weights, close, reference, sgd
 from tests.random_plans import random_plan

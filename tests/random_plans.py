@@ -9,18 +9,18 @@ from dataclasses import replace
 from typing import TypeVar
 
 from autopar import rules
-from autopar.blocks import MODES, blocks
-from autopar.graph import Graph, Saved
-from autopar.mesh import Mesh
-from autopar.placement import S, Sharding
-from autopar.planning.posed import Settings, candidates_of
+from autopar.cost.prices import Prices
+from autopar.ir.blocks import MODES, blocks
+from autopar.ir.graph import Graph, Saved
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S, Sharding
+from autopar.memory.keeps import Keeps
+from autopar.memory.recomputed import again
 from autopar.plans.plan import Plan
-from autopar.pricing.assemble import assemble
-from autopar.pricing.keeps import Keeps
-from autopar.pricing.prices import Prices
-from autopar.pricing.recomputed import again
-from autopar.pricing.routes import Routes
-from autopar.pricing.space import Decisions
+from autopar.sharding.assemble import assemble
+from autopar.sharding.posed import Settings, candidates_of
+from autopar.sharding.routes import Routes
+from autopar.sharding.space import Decisions
 from cost_models.hardware import load
 
 T = TypeVar("T")

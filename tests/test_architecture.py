@@ -69,7 +69,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
 
 
 def part_of(module: str) -> str:
-    """``pricing`` for ``autopar.pricing.build``."""
+    """``pricing`` for ``autopar.sharding.build``."""
     return module.split(".")[1]
 
 

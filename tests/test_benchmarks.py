@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autopar.plans.plan import Plan
-from autopar.solve import solve
+from autopar.solver import solve
 from cost_models.hardware import load
 from tests import parity
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autopar.buckets import FIRST_NBYTES, NBYTES, SHARES, buckets
+from autopar.plans.buckets import FIRST_NBYTES, NBYTES, SHARES, buckets
 
 
 @given(st.lists(st.integers(0, 2 * NBYTES)), st.sampled_from(SHARES))

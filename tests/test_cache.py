@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autopar.cache import write
+from autopar.utils.cache import write
 from tests.cli.commands import fails, ok, run
 
 OLD, NEW = "the old file\n", "the new file, which is longer than one line\n" * 3

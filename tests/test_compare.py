@@ -9,11 +9,11 @@ from typing import TypeVar
 import pytest
 
 import autopar
-from autopar.compare import SOLVER, Comparison, Contender, compare
 from autopar.errors import InputError, PlanError
+from autopar.explain.compare import SOLVER, Comparison, Contender, compare
 from autopar.plans.plan import Plan
-from autopar.show import contenders, to_text
-from autopar.show.table import WIDTH
+from autopar.render.text import contenders, to_text
+from autopar.render.text.table import WIDTH
 from cost_models.hardware import load
 from tests.models import CASES
 from tests.show import hand_made

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autopar.errors import MeshError, PlacementError
-from autopar.mesh import Mesh
-from autopar.placement import I, N, P, R, S, Sharding, Type, parse_type
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import I, N, P, R, S, Sharding, Type, parse_type
 
 TYPES: list[Type] = [R, I, P, N, S(0), S(1), S(0, 2), S(1, 3), S(0, 4)]
 

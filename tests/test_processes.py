@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from autopar import processes
 from autopar.capture import ExampleInputs, Traced
-from autopar.compiler.automatic import chosen, source_of
-from autopar.compiler.compiler import Compiler
+from autopar.compile.automatic import chosen, source_of
+from autopar.compile.compiler import Compiler
 from autopar.errors import AutoparError, InputError, OverLimitError
-from autopar.mesh import Mesh
-from autopar.placement import I, Letter, N, P, R
-from autopar.planning.posed import Settings
-from autopar.processes import Aside, side_by_side
-from autopar.staging.choose import Wishes, choose
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import I, Letter, N, P, R
+from autopar.pipeline.build.choose import Wishes, choose
+from autopar.sharding.posed import Settings
+from autopar.utils import processes
+from autopar.utils.processes import Aside, side_by_side
 from tests.staging.cases import compiler_of
 from tests.staging.hosts import slow_hosts
 
@@ -134,7 +134,7 @@ def test_nothing_is_forked_once_cuda_is_in_use(
 ORPHAN = """
 import os, sys, time
 from pathlib import Path
-from autopar.processes import side_by_side
+from autopar.utils.processes import side_by_side
 def work(item):
     (Path(sys.argv[1]) / f"{item} {os.getpid()}").touch()
     time.sleep(0.2)

@@ -16,7 +16,7 @@ from autopar.capture.numbers import with_numbers_of
 from autopar.capture.passes import FIRST, LAST
 from autopar.capture.repeats import Repeat, repeats
 from autopar.capture.tracing import Demands, aliases, trace
-from autopar.graph import Graph
+from autopar.ir.graph import Graph
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import torch
 from autopar.capture import _torch
 from autopar.capture.within import Made, checks_values, within
 from autopar.capture.workspace import workspace_nbytes
-from autopar.graph import Node, Saved, Tensor, short
-from autopar.operators import bind, callable_of, dear_kernels
+from autopar.ir.graph import Node, Saved, Tensor, short
+from autopar.ops.operators import bind, callable_of, dear_kernels
 
 ELSEWHERE = {("cuda", "aten.dropout.default"): "aten.native_dropout.default"}
 """By kind of device and operator."""

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 
-from autopar.graph import Arg, DType, Node, Origin, Ref, Tensor, short
+from autopar.ir.graph import Arg, DType, Node, Origin, Ref, Tensor, short
 
 WITHOUT_GRADIENT = ("_like", "new_zeros", "new_ones", "new_full", "new_empty", "detach")
 """Operators that read a tensor's shape only, or cut the gradient."""

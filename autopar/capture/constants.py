@@ -9,7 +9,7 @@ import torch
 from autopar.capture import _torch
 from autopar.capture.where import spoken
 from autopar.errors import CaptureError
-from autopar.graph import Arg, Origin
+from autopar.ir.graph import Arg, Origin
 
 LARGEST = 1024
 """Elements of a constant that the graph carries; larger ones belong in buffers."""

@@ -29,7 +29,7 @@ from autopar.capture.passes.dead import drop_dead
 from autopar.capture.tracing import Trace
 from autopar.capture.where import spoken
 from autopar.errors import CaptureError
-from autopar.graph import Graph, Origin
+from autopar.ir.graph import Graph, Origin
 
 Tracing = Callable[[], Trace]
 WORDS, EXTREME = 624, 312

@@ -19,9 +19,9 @@ from autopar.capture import _torch
 from autopar.capture.observed import Observed
 from autopar.capture.where import Whereabouts, origin_at, spoken, users_frame
 from autopar.errors import CaptureError
-from autopar.functions import Unfit, apply, cells, operator_of
+from autopar.ops.functions import Unfit, apply, cells, operator_of
 
-HARMLESS = {"torch.utils.checkpoint._NoopSaveInputs", "autopar.experts._Experts"}
+HARMLESS = {"torch.utils.checkpoint._NoopSaveInputs", "autopar.ops.experts._Experts"}
 """Functions whose backward is that of the operations they wrap, or of the operator they stand behind."""
 REENTRANT = "torch.utils.checkpoint.CheckpointFunction"
 NO_TENSORS = (

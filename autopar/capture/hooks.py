@@ -10,7 +10,7 @@ from torch import nn
 
 from autopar.capture.held import is_library
 from autopar.errors import CaptureError
-from autopar.wording import argument
+from autopar.utils.wording import argument
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 from autopar.capture import _torch
 from autopar.capture.where import origin_at, users_frame
-from autopar.graph import Origin
+from autopar.ir.graph import Origin
 
 STDLIB = tuple({sys.modules["contextlib"].__file__.rpartition("/")[0] + "/"})  # type: ignore[union-attr]
 INSTALLED = ("/site-packages/", "/dist-packages/")

@@ -22,8 +22,8 @@ from autopar.capture.tracing import Trace
 from autopar.capture.views import put_back
 from autopar.capture.where import origin_of, spoken, under_gradient
 from autopar.errors import CaptureError
-from autopar.functions import NAMESPACE, without_gradient
-from autopar.graph import Arg, DType, Graph, LeafKind, Node, Ref
+from autopar.ir.graph import Arg, DType, Graph, LeafKind, Node, Ref
+from autopar.ops.functions import NAMESPACE, without_gradient
 
 DROPPED = (torch.device, torch.layout, torch.memory_format)
 NEVER_ARGUMENTS = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autopar.capture.passes.rewriting import rename, renamed_ends
-from autopar.graph import Graph, Node, bare, short
-from autopar.identifiers import identifier
+from autopar.ir.graph import Graph, Node, bare, short
+from autopar.utils.identifiers import identifier
 
 EMITTED = frozenset({
     "Module", "all_gather", "all_reduce", "all_to_all", "batch_norm", "block", "count_valid",

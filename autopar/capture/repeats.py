@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autopar.graph import Arg, Graph, Node, Ref
+from autopar.ir.graph import Arg, Graph, Node, Ref
 
 Ids = npt.NDArray[np.int64]
 Place = tuple[int, int]

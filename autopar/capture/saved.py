@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from autopar.capture.asked import Asked, Strides, ask, flows
-from autopar.graph import Graph, Node, Saved, Tensor
-from autopar.operators import bind
+from autopar.ir.graph import Graph, Node, Saved, Tensor
+from autopar.ops.operators import bind
 
 Known = dict[object, Asked]
 """Each kind of operator, arguments, shapes and strides is asked once."""

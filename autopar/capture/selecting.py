@@ -1,7 +1,7 @@
 """Functions whose size depends on values that are known: they become operators of that size.
 
 Values are known of what follows from shapes and constants, and to some extent of buffers: how many
-entries a mask selects may enter a graph, if the step checks it (`autopar.selections`).
+entries a mask selects may enter a graph, if the step checks it (`autopar.ops.selections`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from torch import nn
 
 from autopar.capture import _torch
 from autopar.capture.spec_augment import spans_drawn_by_torch
-from autopar.experts import routed_experts
+from autopar.ops.experts import routed_experts
 
 
 @contextlib.contextmanager

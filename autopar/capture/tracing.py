@@ -30,7 +30,7 @@ from autopar.capture.remembered import Forgotten, Remembered
 from autopar.capture.state import AssignedBuffers, ByProduct, clean_attributes
 from autopar.capture.told import synchronised_norms, transformers_told
 from autopar.capture.where import Watcher, Whereabouts
-from autopar.graph import LeafKind
+from autopar.ir.graph import LeafKind
 
 Tensors = dict[str, torch.Tensor]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from autopar.graph import Arg
+from autopar.ir.graph import Arg
 
 REGROUPING = {
     "aten.view.default", "aten.reshape.default", "aten.unsqueeze.default", "aten.squeeze.default",

@@ -24,7 +24,7 @@ from autopar.capture.checks import passed
 from autopar.capture.known import likely
 from autopar.capture.selecting import Selections
 from autopar.errors import CaptureError
-from autopar.graph import Origin
+from autopar.ir.graph import Origin
 
 WHERE = "autopar_where"
 GRADIENT = "autopar_gradient"

@@ -14,7 +14,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from autopar.capture import _torch
-from autopar.experts import SHOWN
+from autopar.ops.experts import SHOWN
 
 
 def checks_values(target: object) -> bool:

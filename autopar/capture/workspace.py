@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import torch
 
-from autopar.graph import Node, Tensor
-from autopar.operators import bind, callable_of
+from autopar.ir.graph import Node, Tensor
+from autopar.ops.operators import bind, callable_of
 
 LSTM = "aten.lstm.input"
 BATCH_FIRST = 8

@@ -39,8 +39,8 @@ from autopar.cli.output import console
 from autopar.cli.streams import lenient
 from autopar.cli.wording import Flags
 from autopar.errors import AutoparError
-from autopar.garbage import uncollected
-from autopar.wording import worded
+from autopar.utils.garbage import uncollected
+from autopar.utils.wording import worded
 from cost_models.errors import CostModelError
 
 DEBUG = "--debug"

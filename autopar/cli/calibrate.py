@@ -14,7 +14,7 @@ from autopar.cli.inputs import inputs
 from autopar.cli.output import console, save, writable
 from autopar.cli.values import print_json
 from autopar.errors import InputError
-from autopar.show.calibrated import links
+from autopar.render.text.calibrated import links
 from cost_models.hardware import load, to_text
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from autopar import presets
 from autopar.cli.flags import (
     AS_JSON,
     BATCH,
@@ -24,12 +23,13 @@ from autopar.cli.models import load
 from autopar.cli.output import console, known, watched
 from autopar.cli.stages import load_plan
 from autopar.cli.values import print_json
-from autopar.compare import Contender, compare
-from autopar.compiler.given import as_hardware
+from autopar.compile.given import as_hardware
 from autopar.errors import InputError
-from autopar.mesh import Mesh
+from autopar.explain.compare import Contender, compare
+from autopar.ir.mesh import Mesh
+from autopar.render.text.html import drawn
+from autopar.request import presets
 from autopar.request.options import Options
-from autopar.show.html import drawn
 
 
 def command(

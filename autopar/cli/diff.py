@@ -11,7 +11,7 @@ from autopar.cli.flags import AS_JSON, PLAN
 from autopar.cli.output import console
 from autopar.cli.stages import load_plan
 from autopar.cli.values import print_json
-from autopar.show import show_difference
+from autopar.render.text import show_difference
 
 
 def command(

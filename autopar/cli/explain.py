@@ -16,13 +16,13 @@ from autopar.cli.stages import load_plan, microbatch_of
 from autopar.cli.values import print_json
 from autopar.errors import InputError
 from autopar.explain import ROWS, explain, explain_stage
-from autopar.explained import hardware_of
-from autopar.graph import Graph
-from autopar.planning.asked import posed_for
-from autopar.plans.explanation import Alternative, Explanation
+from autopar.explain.explained import hardware_of
+from autopar.explain.explanation import Alternative, Explanation
+from autopar.ir.graph import Graph
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.show import explanation
+from autopar.render.text import explanation
+from autopar.sharding.asked import posed_for
 
 
 def command(

@@ -18,11 +18,11 @@ from autopar.cli.flags import (
 from autopar.cli.models import load
 from autopar.cli.output import console, working
 from autopar.cli.values import outlined_point, print_json
-from autopar.compiler.given import as_hardware
-from autopar.compiler.sweep import largest_batch
-from autopar.mesh import Mesh
-from autopar.planning.landscape import Point
-from autopar.show import landscape_table
+from autopar.compile.given import as_hardware
+from autopar.compile.sweep import largest_batch
+from autopar.ir.mesh import Mesh
+from autopar.render.text import landscape_table
+from autopar.sharding.landscape import Point
 
 
 def command(

@@ -23,11 +23,11 @@ from autopar.cli.inputs import inputs
 from autopar.cli.models import load
 from autopar.cli.output import console, save, watched, writable
 from autopar.cli.values import outlined, print_json
-from autopar.compiler.given import as_hardware
+from autopar.compile.given import as_hardware
 from autopar.errors import InputError
-from autopar.mesh import Mesh
+from autopar.ir.mesh import Mesh
+from autopar.render.text import curve
 from autopar.request.options import Options
-from autopar.show import curve
 
 
 def command(

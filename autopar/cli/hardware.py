@@ -10,7 +10,7 @@ import typer
 
 from autopar.cli.flags import AS_JSON
 from autopar.cli.output import console
-from autopar.show.table import row, table
+from autopar.render.text.table import row, table
 from cost_models.hardware import Hardware, Link, load, names, text
 
 

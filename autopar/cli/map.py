@@ -21,13 +21,13 @@ from autopar.cli.inputs import inputs
 from autopar.cli.models import load
 from autopar.cli.output import console, save, watched, writable
 from autopar.cli.values import outlined_point, print_json
-from autopar.compiler.given import as_hardware
-from autopar.compiler.sweep import plan_landscape
+from autopar.compile.given import as_hardware
+from autopar.compile.sweep import plan_landscape
 from autopar.errors import InputError
-from autopar.mesh import Mesh
-from autopar.reading import text_of
+from autopar.ir.mesh import Mesh
+from autopar.render.text import landscape_grid, landscape_table
 from autopar.request.options import Options, nbytes
-from autopar.show import landscape_grid, landscape_table
+from autopar.utils.reading import text_of
 
 BEGIN, END = "<!-- written by autopar map, anew each time -->", "<!-- until here -->"
 """What stands between these lines of a page belongs to the command, the rest to its author."""

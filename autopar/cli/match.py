@@ -7,12 +7,12 @@ from pathlib import Path
 from autopar.api import captured_for
 from autopar.cli.models import load
 from autopar.cli.output import working
+from autopar.cost.timed import default_database, times_for
 from autopar.errors import InputError, PlanError
-from autopar.graph import Graph
+from autopar.ir.graph import Graph
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.pricing.timed import default_database, times_for
-from autopar.show import differences
+from autopar.render.text import differences
 from cost_models.hardware import Hardware
 from cost_models.measured import Database, Times
 

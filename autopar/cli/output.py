@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.file_proxy import FileProxy
 from rich.progress import track
 
-from autopar.cache import write
 from autopar.errors import InputError
-from autopar.show.table import WIDTH
+from autopar.render.text.table import WIDTH
+from autopar.utils.cache import write
 
 T = TypeVar("T")
 

@@ -10,7 +10,6 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from autopar import presets
 from autopar.api import compile_model, compile_staged
 from autopar.cli.flags import (
     AS_JSON,
@@ -34,20 +33,21 @@ from autopar.cli.models import Loaded, load
 from autopar.cli.output import console, known, save, working, writable
 from autopar.cli.stages import Forced, Shape, read_stages
 from autopar.cli.values import outlined, print_json
-from autopar.compiler.given import as_hardware
+from autopar.compile.given import as_hardware
 from autopar.errors import ConstraintError, InputError, MeshError
-from autopar.mesh import Mesh
-from autopar.planning.posed import Compilation, device_memory
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.staged import Staged
+from autopar.render.text import coverage_line, show_pipeline, show_plan
+from autopar.render.text.contenders import memory_of
+from autopar.render.text.units import nbytes
+from autopar.request import presets
 from autopar.request.constraint_file import from_file
 from autopar.request.constraints import from_user
 from autopar.request.options import Constraints, Options
 from autopar.request.views import views
 from autopar.rules import coverage, discovered
-from autopar.show import coverage_line, show_pipeline, show_plan
-from autopar.show.contenders import memory_of
-from autopar.show.units import nbytes
-from autopar.solve.problem_text import to_json
-from autopar.staging.staged import Staged
+from autopar.sharding.posed import Compilation, device_memory
+from autopar.solver.problem_text import to_json
 from cost_models.hardware import Hardware
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from autopar import presets
 from autopar.cli.flags import AS_JSON
 from autopar.cli.output import console
 from autopar.cli.values import print_json
-from autopar.show.table import row, table
+from autopar.render.text.table import row, table
+from autopar.request import presets
 
 
 def command(as_json: AS_JSON = False) -> None:

@@ -31,16 +31,16 @@ from autopar.cli.output import console, save, working, writable
 from autopar.cli.stages import Forced, read_stages
 from autopar.cli.traced import refuse_crowd, refuse_flags, run
 from autopar.cli.values import outlined, print_json
-from autopar.compiler.given import as_hardware
+from autopar.compile.given import as_hardware
+from autopar.cost.prices import Prices
+from autopar.cost.timed import default_database, refuse_fewer_threads, setting_here
 from autopar.errors import InputError
-from autopar.mesh import Mesh
-from autopar.planning.posed import Compilation, prices_of
-from autopar.pricing.prices import Prices
-from autopar.pricing.timed import default_database, refuse_fewer_threads, setting_here
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.staged import Staged
 from autopar.profile import Timing, Wanted, profile, profile_stages
+from autopar.render.text import show_pipeline, show_plan, timings
 from autopar.request.options import Options
-from autopar.show import show_pipeline, show_plan, timings
-from autopar.staging.staged import Staged
+from autopar.sharding.posed import Compilation, prices_of
 from cost_models.hardware import Hardware
 from cost_models.measured import Database, Setting
 

@@ -20,14 +20,14 @@ from autopar.cli.stages import load_plan, microbatch_of, staged
 from autopar.cli.values import print_json
 from autopar.emit import emit
 from autopar.errors import InputError
-from autopar.explained import hardware_of
-from autopar.graph import Graph
-from autopar.plans.beside import Beside
-from autopar.plans.explanation import Explanation
+from autopar.explain.explained import hardware_of
+from autopar.explain.explanation import Explanation
+from autopar.ir.graph import Graph
 from autopar.plans.identity import Identity
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.report import Extras, report, roofline, roofline_of_stages, written
+from autopar.profile.traced_step import Beside
+from autopar.render.html import Extras, report, roofline, roofline_of_stages, written
 
 
 def command(

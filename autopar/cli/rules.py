@@ -13,12 +13,12 @@ from autopar.cli.flags import AS_JSON, BATCH, MODEL_HELP, SEQUENCE
 from autopar.cli.models import load
 from autopar.cli.output import console, near, watched, working
 from autopar.errors import InputError
-from autopar.graph import Graph, Node, bare
+from autopar.ir.graph import Graph, Node, bare
+from autopar.render.text import rule_report, rules_table
+from autopar.render.text.rules import factor_words
 from autopar.rules import known_rules, rule_of
 from autopar.rules.example import example, overload_of
 from autopar.rules.report import Report, report
-from autopar.show import rule_report, rules_table
-from autopar.show.rules import factor_words
 
 MOST = 4
 """Calls of one operator that are shown."""

@@ -15,12 +15,11 @@ from autopar.cli.output import console
 from autopar.cli.stages import load_plan, stages_of
 from autopar.cli.values import outlined, plain, print_json
 from autopar.errors import InputError
-from autopar.graph import Graph
+from autopar.ir.graph import Graph
 from autopar.plans.focus import holding, refuse_elsewhere, stage_plan, tensor_facts, within_block
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.rules import coverage
-from autopar.show import (
+from autopar.render.text import (
     coverage_line,
     show_block,
     show_operators,
@@ -28,6 +27,7 @@ from autopar.show import (
     show_plan,
     show_tensor,
 )
+from autopar.rules import coverage
 
 
 @dataclass(frozen=True)

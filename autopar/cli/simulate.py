@@ -14,11 +14,11 @@ from autopar.cli.inputs import inputs
 from autopar.cli.output import console, save, writable
 from autopar.cli.stages import load_plan
 from autopar.cli.values import print_json
-from autopar.compiler.given import as_hardware
+from autopar.compile.given import as_hardware
+from autopar.explain.replay import MOST_MICROBATCHES, Conditions, play, refuse_other, trace_of
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.replay import MOST_MICROBATCHES, Conditions, play, refuse_other, trace_of
-from autopar.show import show_played
+from autopar.render.text import show_played
 from cost_models.hardware import Hardware, names
 
 

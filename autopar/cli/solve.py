@@ -13,12 +13,12 @@ import typer
 from autopar.cli.flags import AS_JSON
 from autopar.cli.output import console, working
 from autopar.cli.values import print_json
-from autopar.reading import text_of
+from autopar.render.text import solution
 from autopar.request.options import nbytes
-from autopar.show import solution
-from autopar.solve import solve
-from autopar.solve.problem import Assignment, Problem
-from autopar.solve.problem_text import from_json
+from autopar.solver import solve
+from autopar.solver.problem import Assignment, Problem
+from autopar.solver.problem_text import from_json
+from autopar.utils.reading import text_of
 
 
 def command(
@@ -53,6 +53,6 @@ def _content(problem: Problem, found: Assignment, took_s: float) -> dict[str, An
 
 def _program() -> Callable[[Problem, float | None], Assignment]:
     # OR-Tools' modelling layer takes a quarter of a second to load: not for every command.
-    from autopar.solve.ilp import solve_ilp
+    from autopar.solver.ilp import solve_ilp
 
     return solve_ilp

@@ -10,18 +10,18 @@ from autopar import rules
 from autopar.capture.saved import saved
 from autopar.cli.models import load
 from autopar.cli.output import working
-from autopar.compiler.automatic import StagesLike
+from autopar.compile.automatic import StagesLike
 from autopar.emit import emit
 from autopar.errors import InputError
-from autopar.explained import microbatch_for
-from autopar.graph import Graph
-from autopar.mesh import Mesh
+from autopar.explain.explained import microbatch_for
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.split import Stages, split
+from autopar.pipeline.build.staged import Staged
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
+from autopar.render.text.pipeline import schedule_page
 from autopar.request.options import Options
-from autopar.show.pipeline import schedule_page
-from autopar.split import Stages, split
-from autopar.staging.staged import Staged
 from cost_models.files import text
 from cost_models.hardware import Hardware
 

@@ -11,13 +11,13 @@ from autopar.api import captured_by
 from autopar.cli.models import built
 from autopar.cli.output import console, working
 from autopar.cli.values import print_json
-from autopar.compiler.given import as_hardware
+from autopar.compile.given import as_hardware
+from autopar.cost.timed import setting_here
 from autopar.errors import InputError
-from autopar.mesh import Mesh
-from autopar.pricing.timed import setting_here
+from autopar.ir.mesh import Mesh
 from autopar.profile import Run
+from autopar.render.text import step_beside
 from autopar.request.options import Options
-from autopar.show import step_beside
 from cost_models.calibrate import processes
 from cost_models.calibrate.cluster import is_launched
 from cost_models.measured import Setting

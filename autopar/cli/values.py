@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 
-from autopar.planning.landscape import Point
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
+from autopar.sharding.landscape import Point
 
 
 def print_json(value: Any) -> None:

@@ -8,23 +8,23 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from autopar.certificate import Check, certify
-from autopar.certificate.pipeline import certify_pipeline
-from autopar.certificate.witness import Verdict, witness
 from autopar.cli.flags import AS_JSON, BATCH, DATABASE, MODEL, PLAN, PRICED_WITH, SEQUENCE
 from autopar.cli.match import captured_like, times_of
 from autopar.cli.output import console, working
 from autopar.cli.stages import load_plan, microbatch_of
 from autopar.cli.values import print_json
 from autopar.errors import PlanError
-from autopar.explained import hardware_called
-from autopar.graph import Graph
-from autopar.planning.asked import posed_for
+from autopar.explain.explained import hardware_called
+from autopar.ir.graph import Graph
+from autopar.pipeline.build.split import split
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.pricing.assemble import versions
-from autopar.show import checks, verdicts
-from autopar.split import split
+from autopar.render.text import checks, verdicts
+from autopar.sharding.asked import posed_for
+from autopar.sharding.assemble import versions
+from autopar.verify import Check, certify
+from autopar.verify.pipeline import certify_pipeline
+from autopar.verify.witness import Verdict, witness
 
 
 def command(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from autopar.emit.statement import Part, Value, Weight
-from autopar.graph import Arg, DType, Ref, bare, short
+from autopar.ir.graph import Arg, DType, Ref, bare, short
 
 Bound = Mapping[str, Value | Weight]
 """What each argument name stands for at this place."""

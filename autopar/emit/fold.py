@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from autopar.blocks import FEWEST, Recompute, block_of
 from autopar.emit.statement import Part, Statement, Value, Weight
+from autopar.ir.blocks import FEWEST, Recompute, block_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 
 from autopar.emit.statement import Statement, Value
-from autopar.identifiers import WORDS, identifier
-from autopar.placement import P, R, S
+from autopar.ir.placement import P, R, S
+from autopar.utils.identifiers import WORDS, identifier
 
 RUNTIME_NAMES = (
     "I", "Module", "N", "P", "R", "S", "all_gather", "all_reduce", "all_to_all", "batch_norm",

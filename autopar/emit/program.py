@@ -6,18 +6,18 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from autopar.blocks import is_hub
-from autopar.conversion import collectives
 from autopar.emit.expressions import expression
 from autopar.emit.reshapes import said_plainly
 from autopar.emit.statement import Part, Statement, Value, Weight
-from autopar.graph import Arg, DType, Graph, Node, Origin, Saved, Tensor, is_random
-from autopar.leaving import leaving
-from autopar.mesh import Mesh
-from autopar.operators import makes_tensors
-from autopar.placement import I, P, R, S, Sharding
+from autopar.ir.blocks import is_hub
+from autopar.ir.conversion import collectives
+from autopar.ir.graph import Arg, DType, Graph, Node, Origin, Saved, Tensor, is_random
+from autopar.ir.leaving import leaving
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import I, P, R, S, Sharding
+from autopar.memory.lives import Lives
+from autopar.ops.operators import makes_tensors
 from autopar.plans.plan import Conversion, OpSharding, Plan, reduction_dtype
-from autopar.pricing.lives import Lives
 
 Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
 Localize = Callable[[Node, OpSharding, Graph, Mesh], Local]

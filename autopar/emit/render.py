@@ -13,9 +13,9 @@ from autopar.emit.names import RESERVED, RUNTIME_NAMES, Names
 from autopar.emit.program import Localize, program, result_forms
 from autopar.emit.statement import Statement, Value, Weight
 from autopar.emit.text import comment, docstring, literal
-from autopar.graph import Graph, Saved
-from autopar.identifiers import identifier, is_attribute
+from autopar.ir.graph import Graph, Saved
 from autopar.plans.plan import Plan
+from autopar.utils.identifiers import identifier, is_attribute
 
 WIDTH = 88
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from autopar.graph import Arg, Graph, Node, short
-from autopar.mesh import Mesh
+from autopar.ir.graph import Arg, Graph, Node, short
+from autopar.ir.mesh import Mesh
 from autopar.plans.plan import OpSharding
 
 Shape = tuple[int, ...]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.graph import Origin
-from autopar.placement import Sharding
+from autopar.ir.graph import Origin
+from autopar.ir.placement import Sharding
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autopar.blocks import MODES, blocks
 from autopar.errors import InternalError
 from autopar.explain.average import averaged
 from autopar.explain.ways import States
-from autopar.planning.compile import best_plan
-from autopar.planning.posed import Posed, pose
+from autopar.ir.blocks import MODES, blocks
 from autopar.plans.changes import Difference
 from autopar.plans.plan import Plan
-from autopar.pricing.parameters import Storage
-from autopar.pricing.space import Decisions
+from autopar.sharding.compile import best_plan
+from autopar.sharding.parameters import Storage
+from autopar.sharding.posed import Posed, pose
+from autopar.sharding.space import Decisions
 
 ROUNDING = 1e-6
 """Of the solver's ticks, relative."""

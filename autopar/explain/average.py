@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autopar.planning.posed import Posed
+from autopar.cost.spent import once
 from autopar.plans.plan import Plan
-from autopar.pricing.spent import once
+from autopar.sharding.posed import Posed
 
 
 def averaged(plan: Plan, posed: Posed) -> Plan:

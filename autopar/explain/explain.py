@@ -13,19 +13,19 @@ from dataclasses import dataclass, replace
 
 from autopar.errors import InfeasibleError, InputError
 from autopar.explain.again import Again
+from autopar.explain.explanation import Alternative, Explanation, Kind
 from autopar.explain.sentences import sentence
 from autopar.explain.target import Module, chosen, found
 from autopar.explain.ways import Way, presets_of, recomputations, ways_of
-from autopar.graph import Node
-from autopar.planning.posed import Posed
-from autopar.plans.explanation import Alternative, Explanation, Kind
+from autopar.ir.graph import Node
 from autopar.plans.plan import Plan
-from autopar.show.pins import pinned_names, pins
-from autopar.show.spoken import spoken
-from autopar.show.words import words
-from autopar.solve import best_with_each_state
-from autopar.solve.problem import Limit
-from autopar.wording import argument
+from autopar.render.text.pins import pinned_names, pins
+from autopar.render.text.spoken import spoken
+from autopar.render.text.words import words
+from autopar.sharding.posed import Posed
+from autopar.solver import best_with_each_state
+from autopar.solver.problem import Limit
+from autopar.utils.wording import argument
 
 ROWS = 4
 """Alternatives that are solved for unless more are asked for."""

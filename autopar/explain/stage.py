@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from autopar.errors import InputError
 from autopar.explain.explain import ROWS, Watch, explain
+from autopar.explain.explanation import Explanation
 from autopar.explain.target import AbsentError, found
-from autopar.graph import Graph
-from autopar.plans.explanation import Explanation
+from autopar.ir.graph import Graph
+from autopar.pipeline.build.split import split
+from autopar.pipeline.build.stage_problems import StageProblem, stage_problems
 from autopar.plans.focus import of_stages
 from autopar.plans.pipeline_plan import PipelinePlan
-from autopar.split import split
-from autopar.staging.stage_problems import StageProblem, stage_problems
-from autopar.wording import argument
+from autopar.utils.wording import argument
 from cost_models.hardware import Hardware
 from cost_models.measured import Times
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from autopar.errors import InputError
-from autopar.graph import LEAVES, Graph, Node
-from autopar.nearby import EXAMPLES, closest
+from autopar.ir.graph import LEAVES, Graph, Node
 from autopar.plans.plan import Plan
+from autopar.utils.nearby import EXAMPLES, closest
 
 
 class AbsentError(InputError):

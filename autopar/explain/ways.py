@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from autopar import presets
-from autopar.blocks import blocks
 from autopar.errors import ConstraintError
 from autopar.explain.target import Module, stored
-from autopar.graph import Graph, Node
-from autopar.mesh import Mesh
-from autopar.placement import I, N, R, S, Sharding
-from autopar.planning.posed import Posed, where_batch_is
+from autopar.ir.blocks import blocks
+from autopar.ir.graph import Graph, Node
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import I, N, R, S, Sharding
 from autopar.plans.plan import Plan
-from autopar.pricing.narrow import narrow
-from autopar.show.spoken import said_of
+from autopar.render.text.spoken import said_of
+from autopar.request import presets
+from autopar.sharding.narrow import narrow
+from autopar.sharding.posed import Posed, where_batch_is
 
 States = Mapping[str, frozenset[int]]
 """By the name of a variable: the states that are left."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from autopar.errors import InputError, PlanError
-from autopar.nearby import hint
-from autopar.plans.html import Shown
+from autopar.render.notebook import Shown
+from autopar.utils.nearby import hint
 
 if TYPE_CHECKING:
     from autopar.plans.estimate import Estimate

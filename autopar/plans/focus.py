@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from autopar.errors import InputError
-from autopar.graph import Graph
-from autopar.nearby import hint
+from autopar.ir.graph import Graph
+from autopar.pipeline.build.split import computing, shared
 from autopar.plans.changes import gathered_again
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import ParameterPlan, Plan
-from autopar.split import computing, shared
-from autopar.wording import argument
+from autopar.utils.nearby import hint
+from autopar.utils.wording import argument
 
 NEAR = 3
 

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from autopar.errors import PlanError
+from autopar.pipeline.build.split import Stages
+from autopar.pipeline.schedules import Edge, Schedule
 from autopar.plans.changes import Difference, Outline, Outlined, difference, outline_of
-from autopar.plans.html import Shown
 from autopar.plans.pipeline_changes import pipeline_outline
 from autopar.plans.pipeline_sound import check_layout, check_pipeline_sound
 from autopar.plans.plan import Plan
 from autopar.plans.texts import MeshText
 from autopar.plans.timing import Timing, summed_up
-from autopar.reading import first_fault, text_of
-from autopar.schedules import Edge, Schedule
-from autopar.split import Stages
+from autopar.render.notebook import Shown
+from autopar.utils.reading import first_fault, text_of
 
 if TYPE_CHECKING:
-    from autopar.plans.explanation import Explanation
+    from autopar.explain.explanation import Explanation
 
 PIPELINE_SCHEMA = 2
 
@@ -116,7 +116,7 @@ class Prediction:
     Where updates do not wait, `step_s` is a batch's share of a simulated stream of them.
 
     `bound_s` is below the step of every plan of the table that the planner was given, by the
-    relaxation of `autopar/stages/relaxation.py`; the stages themselves are then solved one by one, and
+    relaxation of `autopar/pipeline/planner/relaxation.py`; the stages themselves are then solved one by one, and
     may be better than in the table.  None where a person chose, and of V's, which the relaxation does
     not know.
     """
@@ -218,7 +218,9 @@ class PipelinePlan(Shown):
         differs.  It is explained
         within the plan of `stage`, or of the stage that has it.
         """
-        from autopar.explained import explain_plan  # reads plans: loaded when it is asked for
+        from autopar.explain.explained import (
+            explain_plan,  # reads plans: loaded when it is asked for
+        )
 
         more = {} if rows is None else {"rows": rows}
         return explain_plan(

@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from autopar.blocks import Recompute, blocks
-from autopar.conversion import Step, Traffic
 from autopar.errors import PlacementError, PlanError
-from autopar.graph import Graph
-from autopar.pads import Pad, rests
-from autopar.placement import P, R, S, Sharding
+from autopar.ir.blocks import Recompute, blocks
+from autopar.ir.conversion import Step, Traffic
+from autopar.ir.graph import Graph
+from autopar.ir.pads import Pad, rests
+from autopar.ir.placement import P, R, S, Sharding
 from autopar.plans.changes import Difference, Outline, Outlined, difference, outline, outline_of
 from autopar.plans.estimate import Estimate, Flow, Parts
-from autopar.plans.html import Shown
 from autopar.plans.record import Asked, Padded, Padding, Search, Share, View, idle
 from autopar.plans.schema import check_schema
 from autopar.plans.sound import check_sound
 from autopar.plans.texts import MeshText, ShardingText
 from autopar.plans.timing import OpTime, Timing, summed_up
-from autopar.reading import first_fault, text_of
-from autopar.solve.problem import Proof
+from autopar.render.notebook import Shown
+from autopar.solver.problem import Proof
+from autopar.utils.reading import first_fault, text_of
 
 if TYPE_CHECKING:
-    from autopar.plans.explanation import Explanation
+    from autopar.explain.explanation import Explanation
 
 SCHEMA = 3
 
@@ -94,7 +94,7 @@ class ParameterPlan:
     `stored` (S or I per axis) is what the optimizer and checkpoints see; `leaf` (S, R or I) is what
     forward and backward see.  `steps` lead from stored to leaf, once per training step; their
     backward is the gradient's reduction.  `shape` is the global one, in the model; where `pads` say
-    so the step's is larger, and `stored` is meant of that one: see `autopar.pads.rests`.  `regather`
+    so the step's is larger, and `stored` is meant of that one: see `autopar.ir.pads.rests`.  `regather`
     says what was decided of gathers at its uses; the conversions say where one is needed again.
     """
 
@@ -134,7 +134,7 @@ class Plan(Shown):
     bound_s: float = 0.0
     """A proven lower bound on the objective of every plan that was allowed."""
     proof: Proof = "none"
-    """How the bound was got; see `autopar.solve.problem.Proof`."""
+    """How the bound was got; see `autopar.solver.problem.Proof`."""
     bound_nbytes: float | None = None
     """The bound is of plans within so many bytes, as the solver counts them; None: of all."""
     asked: Asked = field(default_factory=Asked)
@@ -357,7 +357,9 @@ class Plan(Shown):
         is solved for (`rows`) has the best plan with it, everything else decided anew, and how that
         differs.
         """
-        from autopar.explained import explain_plan  # reads plans: loaded when it is asked for
+        from autopar.explain.explained import (
+            explain_plan,  # reads plans: loaded when it is asked for
+        )
 
         more = {} if rows is None else {"rows": rows}
         return explain_plan(

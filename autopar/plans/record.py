@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.blocks import Recompute
-from autopar.mesh import Mesh
-from autopar.pads import Pad
+from autopar.ir.blocks import Recompute
+from autopar.ir.mesh import Mesh
+from autopar.ir.pads import Pad
 from autopar.plans.texts import ShardingText
 from autopar.request.constraints import Constraint
 

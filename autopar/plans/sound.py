@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from autopar.errors import PlanError
-from autopar.placement import S, Sharding
+from autopar.ir.placement import S, Sharding
 from autopar.plans.figures import ROUNDING, figure_faults
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from autopar.mesh import Mesh
-from autopar.placement import Sharding
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import Sharding
 
 ShardingText = Annotated[
     Sharding,

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from autopar.graph import Tensor
-from autopar.operators import bind, callable_of
+from autopar.ir.graph import Tensor
+from autopar.ops.operators import bind, callable_of
 from autopar.rules import LocalCall
 from cost_models.measured.cold import COLD_NBYTES, copies_of
 

@@ -6,12 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from autopar.blocks import block_of
-from autopar.graph import Graph, Node
-from autopar.plans.beside import Beside, FlowLine, Line
+from autopar.ir.blocks import block_of
+from autopar.ir.graph import Graph, Node
 from autopar.plans.identity import Identity
 from autopar.plans.plan import Flow, Plan
 from autopar.profile.trace import BACKWARD, FORWARD, UPDATE, Trace, by_group
+from autopar.profile.traced_step import Beside, FlowLine, Line
 
 
 def compared(plan: Plan, graph: Graph, trace: Trace) -> Beside:

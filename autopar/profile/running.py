@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import nn
 
 from autopar.api import parallelize
-from autopar.mesh import Mesh
-from autopar.plans.beside import Beside
+from autopar.ir.mesh import Mesh
 from autopar.profile.compare import compared
 from autopar.profile.trace import BACKWARD, FORWARD, UPDATE, part, traced
+from autopar.profile.traced_step import Beside
 from autopar.runtime.parallel import Parallel
 
 

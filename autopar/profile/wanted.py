@@ -11,18 +11,18 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autopar import presets
-from autopar.compiler.compiler import Compiler
+from autopar.compile.compiler import Compiler
+from autopar.cost.operators import call_of
 from autopar.errors import AutoparError
-from autopar.graph import Graph
-from autopar.mesh import Mesh
-from autopar.planning.posed import Compilation
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.staged import Staged
 from autopar.plans.plan import OpSharding, Plan
-from autopar.pricing.operators import call_of
 from autopar.profile.measure import Refused, measure
+from autopar.request import presets
 from autopar.request.options import Options
 from autopar.rules import LocalCall, local_call
-from autopar.staging.staged import Staged
+from autopar.sharding.posed import Compilation
 from cost_models.measured import Call, Database, Setting, Timed
 from cost_models.measured.timer import Effort
 

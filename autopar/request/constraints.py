@@ -27,8 +27,8 @@ from functools import cache
 from typing import Literal, cast, get_args
 
 from autopar.errors import ConstraintError, PlacementError
-from autopar.mesh import Mesh
-from autopar.placement import N, S, Sharding, Type, parse_type
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import N, S, Sharding, Type, parse_type
 
 Subject = Literal["stored", "leaf", "used", "tensor"]
 Kind = Literal["pin", "forbid", "prefer"]

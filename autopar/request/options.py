@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import torch
 
-from autopar.blocks import MODES, Recompute
 from autopar.errors import InputError
+from autopar.ir.blocks import MODES, Recompute
 from autopar.request.constraints import Constraint, Given
 from autopar.request.optimizers import OptimizerLike, name_of, states_of
-from autopar.wording import argument, of_python, quoted
+from autopar.utils.wording import argument, of_python, quoted
 
 Constraints = Given | tuple[Constraint, ...] | str | Path
 Loss = Callable[..., Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autopar.errors import MeshError
-from autopar.mesh import Mesh
+from autopar.ir.mesh import Mesh
 
 MOST_AXES = 2
 """More axes make many more candidates: with three, large models take half a minute a mesh."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._library.custom_ops import OPDEFS
 
-from autopar.functions import NAMESPACE, applied, files_of
+from autopar.ops.functions import NAMESPACE, applied, files_of
 
 VERSION = torch.__version__
 

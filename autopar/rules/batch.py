@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from autopar.graph import Graph, Node
-from autopar.placement import S
+from autopar.ir.graph import Graph, Node
+from autopar.ir.placement import S
 from autopar.rules.declare import rule_of
 from autopar.rules.instance import Instance
 

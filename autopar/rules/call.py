@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
-from autopar.graph import Arg, Graph, Node, Ref, Tensor
-from autopar.mesh import Mesh
+from autopar.ir.graph import Arg, Graph, Node, Ref, Tensor
+from autopar.ir.mesh import Mesh
 from autopar.plans.plan import OpSharding
 from autopar.rules import _torch
 from autopar.rules.local import localize

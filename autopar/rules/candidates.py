@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from autopar.graph import Graph, Node, Tensor
-from autopar.mesh import Mesh
-from autopar.placement import I, N, P, R, S, Sharding, Type
+from autopar.ir.graph import Graph, Node, Tensor
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import I, N, P, R, S, Sharding, Type
 from autopar.plans.plan import OpSharding
 from autopar.rules.declare import rule_of
 from autopar.rules.instance import Instance

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from autopar.errors import RuleError
-from autopar.graph import Arg, Graph, Node, Ref, Tensor, short
+from autopar.ir.graph import Arg, Graph, Node, Ref, Tensor, short
 from autopar.rules.instance import Instance, Source, bind
 from autopar.rules.text import Rule, Term, expand, parse_rule
 

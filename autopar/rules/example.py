@@ -8,8 +8,8 @@ from itertools import islice, product
 import torch
 
 from autopar.errors import RuleError
-from autopar.graph import Arg, Graph, Node, Ref, Tensor
-from autopar.operators import bind, callable_of
+from autopar.ir.graph import Arg, Graph, Node, Ref, Tensor
+from autopar.ops.operators import bind, callable_of
 from autopar.rules import _torch
 
 SHAPES = ((6, 12), (18, 12), (12, 18), (6, 12, 18), (6, 12, 18, 24), (18, 12, 3, 3), (12,))

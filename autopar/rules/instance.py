@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from autopar.errors import RuleError
-from autopar.graph import Node, Tensor
-from autopar.placement import S
+from autopar.ir.graph import Node, Tensor
+from autopar.ir.placement import S
 from autopar.rules.text import Dim, Rule, Term
 
 Source = Literal["declared", "user", "discovered", "none"]

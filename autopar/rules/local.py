@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from autopar.graph import Arg, Graph, Node, short
-from autopar.mesh import Mesh
+from autopar.ir.graph import Arg, Graph, Node, short
+from autopar.ir.mesh import Mesh
 from autopar.plans.plan import OpSharding
 
 Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]

@@ -10,7 +10,7 @@
 
 "Free" and "zeros" are read off the rule: a factor that may be split into single entries and stands in
 the result is independent, one that is summed adds up.  Backwards every operand that lacks the factor
-sums over it, so gradients have to be zero in the padding: `autopar.padding` sees to that.  The
+sums over it, so gradients have to be zero in the padding: `autopar.sharding.padding` sees to that.  The
 statements are proved by running operators with garbage in the padding.
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from autopar.graph import Node, short
+from autopar.ir.graph import Node, short
 from autopar.rules.instance import Instance
 
 Way = Literal["free", "regular", "zeros", "alike", "ignored", "counted", "unread"]

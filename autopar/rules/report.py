@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autopar.errors import RuleError
-from autopar.graph import Graph, Node, Tensor
+from autopar.ir.graph import Graph, Node, Tensor
 from autopar.rules.declare import rule_of
 from autopar.rules.discover.find import benches, discovery
 from autopar.rules.discover.laboratory import Bench, Declined, refuse, sheltered

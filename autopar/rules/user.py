@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from autopar.errors import RuleError
-from autopar.functions import name_of
-from autopar.graph import Node, Ref, Tensor
+from autopar.ir.graph import Node, Ref, Tensor
+from autopar.ops.functions import name_of
 from autopar.rules import _torch
 from autopar.rules.declare import Call, Declared, declaration, forget, instance, otherwise
 from autopar.rules.discover.find import benches

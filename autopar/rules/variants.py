@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from autopar.conversion import Traffic
 from autopar.errors import RuleError
-from autopar.graph import Graph, Node, Tensor
-from autopar.mesh import Mesh
-from autopar.placement import I, N, P, Type
+from autopar.ir.conversion import Traffic
+from autopar.ir.graph import Graph, Node, Tensor
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import I, N, P, Type
 from autopar.plans.plan import OpSharding
 
 CONTIGUOUS = frozenset(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from autopar.graph import Graph, Node, Tensor, short
+from autopar.ir.graph import Graph, Node, Tensor, short
 from autopar.rules.equation import equation
 
 Formula = Callable[[Node, tuple[Tensor, ...]], int]

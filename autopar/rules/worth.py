@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from autopar.graph import Graph, Node
+from autopar.ir.graph import Graph, Node
 from autopar.rules.work import flops
 
 PRODUCT = 4

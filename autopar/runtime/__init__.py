@@ -1,6 +1,6 @@
 """What emitted modules import."""
 
-from autopar.placement import I, N, P, R, S
+from autopar.ir.placement import I, N, P, R, S
 from autopar.runtime.context import device, on
 from autopar.runtime.convert import (
     all_gather,

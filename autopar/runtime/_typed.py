@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from autopar.placement import I, N, P, R, S, Type
+from autopar.ir.placement import I, N, P, R, S, Type
 from autopar.runtime import _torch
 from autopar.runtime.exchange import exchange
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate
 
-from autopar.mesh import Mesh
+from autopar.ir.mesh import Mesh
 from autopar.runtime import _torch
 from autopar.runtime.context import Axes
 from autopar.runtime.slots import Slot

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from autopar.errors import PlacementError
-from autopar.placement import I, P, S, Type
+from autopar.ir.placement import I, P, S, Type
 from autopar.runtime import _typed
 from autopar.runtime.context import Axis
 from autopar.runtime.context import axis as axis_named

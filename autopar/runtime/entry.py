@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from autopar.mesh import Mesh
-from autopar.pads import Pad, cuts_evenly, cutting_axis, padded_shape
-from autopar.placement import Sharding
+from autopar.ir.mesh import Mesh
+from autopar.ir.pads import Pad, cuts_evenly, cutting_axis, padded_shape
+from autopar.ir.placement import Sharding
 from autopar.runtime.context import Axes
 
 

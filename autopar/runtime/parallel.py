@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from autopar.errors import InputError
-from autopar.graph import Graph
+from autopar.ir.graph import Graph
 from autopar.plans.plan import Plan
 from autopar.request.batch import Batch
 from autopar.request.model_state import ModelState

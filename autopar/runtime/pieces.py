@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from autopar.mesh import Mesh
-from autopar.placement import S
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S
 from autopar.plans.plan import ParameterPlan
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from autopar.errors import InputError, RuleError, SourceError
-from autopar.graph import Graph, Tensor, is_random
-from autopar.grouping import Group, groups
-from autopar.leaving import leaving
-from autopar.operators import callable_of
-from autopar.placement import P, Sharding
+from autopar.ir.graph import Graph, Tensor, is_random
+from autopar.ir.leaving import leaving
+from autopar.ir.placement import P, Sharding
+from autopar.ops.operators import callable_of
+from autopar.plans.grouping import Group, groups
 from autopar.plans.plan import Plan
 from autopar.runtime import _torch
 from autopar.runtime.context import device

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from autopar.operators import dear_kernels
+from autopar.ops.operators import dear_kernels
 from autopar.runtime import deferred, together
 
 Forward = Callable[..., Any]

@@ -11,8 +11,8 @@ from weakref import ref
 
 import torch
 
-from autopar.buckets import buckets
 from autopar.errors import InputError
+from autopar.plans.buckets import buckets
 from autopar.runtime import _torch
 from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes

@@ -7,8 +7,8 @@ import math
 import torch
 from torch.distributed.tensor import Placement, Replicate, Shard
 
-from autopar.mesh import Mesh
-from autopar.placement import S, Sharding
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S, Sharding
 from autopar.runtime import _torch
 
 

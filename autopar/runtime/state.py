@@ -10,10 +10,10 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from autopar.graph import Graph
-from autopar.mesh import Mesh
-from autopar.pads import padded_shape
-from autopar.placement import I, Sharding
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.ir.pads import padded_shape
+from autopar.ir.placement import I, Sharding
 from autopar.plans.plan import ParameterPlan, Plan
 from autopar.runtime import _torch
 from autopar.runtime.entry import Entry

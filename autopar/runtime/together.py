@@ -1,4 +1,4 @@
-"""Carries out what `autopar.grouping` decides: one collective for all weights of a block.
+"""Carries out what `autopar.plans.grouping` decides: one collective for all weights of a block.
 
 Emitted code converts each weight where it is used.  The first such conversion of a block does the
 block's other weights as well (same axis, same hop), and the later ones find theirs made; their
@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autopar.buckets import NBYTES
-from autopar.grouping import Group
-from autopar.placement import R, S, Type
+from autopar.ir.placement import R, S, Type
+from autopar.plans.buckets import NBYTES
+from autopar.plans.grouping import Group
 from autopar.runtime import _torch, regather
 from autopar.runtime.context import Axis
 from autopar.runtime.named import label, named

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from autopar.experts import routed_experts
-from autopar.operators import batch_norm, count_valid, cross_entropy_sum, strided
+from autopar.ops.experts import routed_experts
+from autopar.ops.operators import batch_norm, count_valid, cross_entropy_sum, strided
 from autopar.runtime.context import axis as axis_named
 from autopar.runtime.ranges import check_range, padded_embedding
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from autopar.errors import MeshError, RankFailedError
-from autopar.mesh import DEFAULT_NAMES, Mesh
+from autopar.ir.mesh import DEFAULT_NAMES, Mesh
 from autopar.runtime import _torch, launch, limits
 
 

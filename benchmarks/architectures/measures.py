@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from autopar.graph import Graph, short
-from autopar.placement import S, Sharding
+from autopar.ir.graph import Graph, short
+from autopar.ir.placement import S, Sharding
 from autopar.plans.plan import Plan
 from autopar.rules import flops, rule_of
 from cost_models.hardware import Hardware, Link

@@ -16,14 +16,14 @@ from measures import operators, split, without_latency
 from refusals import refusal
 
 import autopar
-from autopar import presets
+from autopar.request import presets
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compiler.compiler import with_outputs
-from autopar.graph import Graph
-from autopar.mesh import Mesh
-from autopar.planning.compile import compile_graph
-from autopar.planning.posed import Compilation, Settings
+from autopar.compile.compiler import with_outputs
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.sharding.compile import compile_graph
+from autopar.sharding.posed import Compilation, Settings
 from cost_models.hardware import Hardware, load
 from tests import parity
 from tests.architectures import ARCHITECTURES

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from ops import classes, measure, table
 from steps import Case, line, run
 
-from autopar.cache import write as to_file
+from autopar.utils.cache import write as to_file
 from cost_models.hardware import Hardware, detect, load, save
 from cost_models.measured.curves import curves
 

@@ -15,7 +15,7 @@ import torch
 from models import batch_of, built
 
 from autopar.api import captured_by
-from autopar.pricing.timed import setting_here
+from autopar.cost.timed import setting_here
 from autopar.profile import Timing, profile
 from autopar.request.options import Options
 from cost_models.curves import operator

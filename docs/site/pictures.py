@@ -15,11 +15,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from svg import BLUE, GREEN, ORANGE, PINK, YELLOW, Drawing
 
-from autopar.mesh import Mesh
-from autopar.placement import Sharding
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import Sharding
 from autopar.runtime.shards import part
-from autopar.schedules import build
-from autopar.show.schedules import equal_parts
+from autopar.pipeline.schedules import build
+from autopar.render.text.schedules import equal_parts
 
 RANKS = (BLUE, ORANGE)
 

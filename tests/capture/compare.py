@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from autopar.capture import capture
-from autopar.graph import Graph
+from autopar.ir.graph import Graph
 from tests.capture.interpret import interpret
 
 

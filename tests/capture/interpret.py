@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from autopar.graph import Arg, DType, Graph, Node, Ref
+from autopar.ir.graph import Arg, DType, Graph, Node, Ref
 
 Values = Mapping[str, torch.Tensor]
 

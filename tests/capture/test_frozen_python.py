@@ -23,7 +23,7 @@ from torch import nn
 
 from autopar.capture import capture
 from autopar.errors import CaptureError
-from autopar.graph import Graph
+from autopar.ir.graph import Graph
 
 COUNT = 0
 BOX = {"n": 0}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from autopar.capture import capture
-from autopar.graph import Graph
+from autopar.ir.graph import Graph
 from tests.capture.compare import captured_equals_eager
 from tests.capture.small import small
 from tests.models import CASES, bert, cnn, gpt2, llama, mlp

@@ -10,7 +10,7 @@ import transformers
 
 from autopar.capture import capture
 from autopar.errors import CaptureError
-from autopar.graph import Graph, short
+from autopar.ir.graph import Graph, short
 from tests.capture.small import Small, small
 from tests.models import CASES, SEQUENCE, gpt2
 

@@ -16,7 +16,7 @@ from autopar.capture import _torch, capture, tracing
 from autopar.capture.inputs import bind
 from autopar.capture.remembered import Forgotten, Remembered
 from autopar.errors import CaptureError
-from autopar.graph import Graph
+from autopar.ir.graph import Graph
 from tests.architectures import (
     ARCHITECTURES,
     decoders,

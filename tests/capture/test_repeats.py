@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from autopar.capture import Repeat, capture, repeats
-from autopar.graph import Origin
+from autopar.ir.graph import Origin
 from tests.models import HIDDEN, bert, gpt2, llama
 
 

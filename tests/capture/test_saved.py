@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.graph import Saved, short
+from autopar.ir.graph import Saved, short
 from tests.capture.small import small
 
 

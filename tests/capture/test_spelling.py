@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from autopar.graph import is_random, short
+from autopar.ir.graph import is_random, short
 from tests.capture.compare import captured_equals_eager
 from tests.capture.small import Small, small
 

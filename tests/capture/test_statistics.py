@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from autopar.capture import capture
-from autopar.graph import short
+from autopar.ir.graph import short
 from autopar.request.meta import without_weights
 from tests.capture.interpret import interpret
 

@@ -11,7 +11,7 @@ from torch import nn
 from autopar.capture import capture
 from autopar.capture.strided import window
 from autopar.errors import CaptureError
-from autopar.operators import strided
+from autopar.ops.operators import strided
 from tests.capture.compare import captured_equals_eager
 
 

@@ -12,17 +12,17 @@ import pytest
 
 import autopar
 from autopar.api import captured_for, plan_frontier
-from autopar.blocks import MODES
-from autopar.certificate import Check, certify
 from autopar.errors import AutoparError, ConstraintError, PlanError
-from autopar.graph import Graph
-from autopar.mesh import Mesh
-from autopar.placement import S
-from autopar.planning.asked import posed_for
-from autopar.planning.compile import compile_graph
-from autopar.planning.posed import Compilation, Posed, Settings
+from autopar.ir.blocks import MODES
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S
 from autopar.plans.plan import Plan
-from autopar.pricing.parameters import Storage
+from autopar.sharding.asked import posed_for
+from autopar.sharding.compile import compile_graph
+from autopar.sharding.parameters import Storage
+from autopar.sharding.posed import Compilation, Posed, Settings
+from autopar.verify import Check, certify
 from cost_models.hardware import load
 from tests import models, parity
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.certificate.witness import Verdict, weigh, witness
 from autopar.emit.program import program
 from autopar.emit.statement import Statement
-from autopar.mesh import Mesh
-from autopar.placement import I, P, R, S, Type
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import I, P, R, S, Type
 from autopar.plans.plan import Plan
-from autopar.presets import names
+from autopar.request.presets import names
 from autopar.rules import localize
+from autopar.verify.witness import Verdict, weigh, witness
 from tests import parity
 from tests.models import CASES
 from tests.random_plans import random_plan

@@ -309,7 +309,7 @@ def test_hardware_of_a_file_that_is_wrong(tmp_path: Path) -> None:
 
 def test_presets() -> None:
     text = ok("presets")
-    assert all(name in text for name in autopar.presets.names())
+    assert all(name in text for name in autopar.request.presets.names())
 
 
 def test_rules_are_listed() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import autopar.completion
+import autopar.cli.completion
 from autopar.cli import app
-from autopar.completion.listed import LISTED, listed
-from autopar.completion.words import written
+from autopar.cli.completion.listed import LISTED, listed
+from autopar.cli.completion.words import written
 from tests.show import hand_made
 
 
@@ -85,13 +85,15 @@ def test_the_script_for_a_shell(shell: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_listed_is_what_there_is(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--update-golden"):
         LISTED.write_text(written(), encoding="utf-8")
-    assert LISTED.read_text(encoding="utf-8") == written(), "run python -m autopar.completion.words"
+    assert LISTED.read_text(encoding="utf-8") == written(), (
+        "run python -m autopar.cli.completion.words"
+    )
 
 
 def test_completing_imports_no_torch() -> None:
     script = (
-        "import sys, autopar.completion\n"
-        "try: autopar.completion.main()\n"
+        "import sys, autopar.cli.completion\n"
+        "try: autopar.cli.completion.main()\n"
         "finally: print('torch' in sys.modules)\n"
     )
     command = [sys.executable, "-c", script]
@@ -104,9 +106,9 @@ def test_all_else_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
     monkeypatch.setattr("autopar.cli.main", lambda: called.append(True))
     monkeypatch.delenv("_AUTOPAR_COMPLETE", raising=False)
-    autopar.completion.main()
+    autopar.cli.completion.main()
     monkeypatch.setenv("_AUTOPAR_COMPLETE", "source_zsh")
-    autopar.completion.main()
+    autopar.cli.completion.main()
     assert called == [True, True]
 
 
@@ -126,5 +128,5 @@ def test_an_interrupt_while_everything_is_imported_prints_nothing(
     monkeypatch.delenv("_AUTOPAR_COMPLETE", raising=False)
     monkeypatch.setitem(sys.modules, "autopar.cli", Interrupted())
     with pytest.raises(SystemExit) as ended:
-        autopar.completion.main()
+        autopar.cli.completion.main()
     assert ended.value.code == 130

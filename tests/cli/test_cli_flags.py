@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from autopar.errors import InputError
-from autopar.mesh import Mesh
+from autopar.ir.mesh import Mesh
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from cost_models.hardware import load, to_text

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from autopar.plans.beside import Beside, FlowLine, Line
 from autopar.plans.identity import Identity
-from autopar.show import step_beside, to_text
+from autopar.profile.traced_step import Beside, FlowLine, Line
+from autopar.render.text import step_beside, to_text
 from cost_models.hardware import load
 from tests.cli.commands import run
 from tests.show import hand_made

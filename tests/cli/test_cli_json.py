@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from autopar import presets
 from autopar.plans.plan import Plan
+from autopar.request import presets
 from tests.cli.commands import ok, run
 
 MODEL = "tests/cli/factories.py:good"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from autopar.plans.beside import Beside
 from autopar.plans.identity import Identity
 from autopar.plans.plan import Plan
+from autopar.profile.traced_step import Beside
 from tests.cli.commands import fails, ok
 from tests.show import hand_made
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from autopar.staging.borders import Border, seconds
+from autopar.pipeline.build.borders import Border, seconds
 from cost_models.calibrate import cluster
 from cost_models.calibrate.cluster import (
     Cluster,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from autopar.conversion import Step
-from autopar.mesh import Mesh
-from autopar.placement import S, Sharding, Type
+from autopar.ir.conversion import Step
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S, Sharding, Type
 from autopar.runtime import _typed
 
 ROWS, COLUMNS = 8, 6

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from autopar.placement import S
+from autopar.ir.placement import S
 from autopar.runtime import _torch, _typed
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.conversion import _TABLE
-from autopar.placement import I, P, R, S, Type
+from autopar.ir.conversion import _TABLE
+from autopar.ir.placement import I, P, R, S, Type
 from tests.distributed import copy_jobs
 from tests.pool import Pool
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autopar.blocks import blocks
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compiler.compiler import with_outputs
-from autopar.graph import short
-from autopar.mesh import Mesh
-from autopar.placement import S
-from autopar.planning.compile import compile_graph
-from autopar.planning.posed import Settings
+from autopar.compile.compiler import with_outputs
+from autopar.ir.blocks import blocks
+from autopar.ir.graph import short
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S
 from autopar.plans.plan import Plan
+from autopar.sharding.compile import compile_graph
+from autopar.sharding.posed import Settings
 from cost_models.hardware import load
 from tests import parity
 from tests.daily import daily

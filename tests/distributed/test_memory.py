@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from autopar import presets
-from autopar.blocks import Recompute, blocks
-from autopar.mesh import Mesh
-from autopar.planning.compile import compile_graph
-from autopar.planning.posed import Settings
+from autopar.ir.blocks import Recompute, blocks
+from autopar.ir.mesh import Mesh
+from autopar.request import presets
+from autopar.sharding.compile import compile_graph
+from autopar.sharding.posed import Settings
 from cost_models.hardware import load as load_hardware
 from tests import composite, heavy, parity, peaks
 from tests.architectures import ARCHITECTURES, WORKAROUNDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.conversion import collectives
+from autopar.ir.conversion import collectives
 from autopar.plans.plan import Plan
 from tests import parity
 from tests.moved import MOVED

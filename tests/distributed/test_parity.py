@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from autopar.conversion import _TABLE
-from autopar.placement import S, Type
+from autopar.ir.conversion import _TABLE
+from autopar.ir.placement import S, Type
 from autopar.plans.plan import Plan
 from tests import composite, models, parity
 from tests.daily import daily

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from autopar.schedules import SCHEDULES
+from autopar.pipeline.schedules import SCHEDULES
 from tests.daily import daily
 from tests.pipelines import Line, check_lines
 from tests.pool import Pool

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from autopar.blocks import Recompute
+from autopar.ir.blocks import Recompute
 from tests import parity
 from tests.distributed import jobs
 from tests.distributed.test_parity import MESHES, run

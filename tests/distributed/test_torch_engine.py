@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
-from autopar.schedules import SCHEDULES, build
+from autopar.pipeline.schedules import SCHEDULES, build
 from tests.daily import daily
 from tests.pipelines import Line
 from tests.pool import Pool, WorkerError

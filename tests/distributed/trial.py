@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 import autopar
-from autopar.compiler.compiler import Compiler
+from autopar.compile.compiler import Compiler
 from tests import models
 
 preset, how, failing = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 import autopar
-from autopar.pads import exchanging_axis
+from autopar.ir.pads import exchanging_axis
 from autopar.runtime import checkpoint as runtime_checkpoint
 from tests import models, parity
 from tests.capture.compare import eager_loss

@@ -33,7 +33,7 @@ def test_all_of_it_by_the_real_commands(
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_it_names_exist(page: str) -> None:
-    """`autopar/solve/rows.py`, `solve/rows.py`, `tests/fuzz`: paths are real."""
+    """`autopar/solver/rows.py`, `solver/rows.py`, `tests/fuzz`: paths are real."""
     text = (ROOT / page).read_text()
     top = "autopar|benchmarks|cost_models|docs|examples|solve|tests"
     for name in re.findall(rf"`((?:{top})/[\w/.-]+)`", text):

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from autopar.schedules import Schedule, build, lower
-from autopar.schedules.torch_csv import torch_csv
-from autopar.show.schedules import BEGIN, END, page
-from autopar.simulate import StageCost, fit, simulate, step_seconds
-from autopar.simulate.values import Costs
+from autopar.pipeline.schedules import Schedule, build, lower
+from autopar.pipeline.schedules.torch_csv import torch_csv
+from autopar.pipeline.simulate import StageCost, fit, simulate, step_seconds
+from autopar.pipeline.simulate.values import Costs
+from autopar.render.text.schedules import BEGIN, END, page
 
 ROOT = Path(__file__).parent.parent.parent
 PATH = ROOT / "docs" / "schedules.md"

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from autopar.emit import expressions
 from autopar.emit.expressions import FUNCTIONAL, INFIX, METHODS, TORCH, expression
 from autopar.emit.statement import Value, Weight
-from autopar.graph import Arg, DType, Graph, Node, is_random, short
-from autopar.operators import bind, callable_of
-from autopar.placement import Sharding
+from autopar.ir.graph import Arg, DType, Graph, Node, is_random, short
+from autopar.ir.placement import Sharding
+from autopar.ops.operators import bind, callable_of
 from tests.rules.building import Example, build, ids, mask, n, t
 from tests.rules.building import call as _call
 from tests.rules.examples import EXAMPLES

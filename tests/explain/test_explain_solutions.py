@@ -12,18 +12,18 @@ from torch import nn
 
 import autopar
 from autopar.api import captured_for
-from autopar.certificate import certify
 from autopar.errors import InternalError
 from autopar.explain import explain
 from autopar.explain.again import Again
+from autopar.explain.explained import hardware_of
+from autopar.explain.explanation import Explanation
 from autopar.explain.target import stored
-from autopar.explained import hardware_of
-from autopar.planning.asked import posed_for
-from autopar.plans.explanation import Explanation
 from autopar.plans.plan import ParameterPlan, Plan
-from autopar.pricing.space import Candidates, Priced
-from autopar.solve import best_with_each_state, solve
-from autopar.solve.problem import Problem, brute_force
+from autopar.sharding.asked import posed_for
+from autopar.sharding.space import Candidates, Priced
+from autopar.solver import best_with_each_state, solve
+from autopar.solver.problem import Problem, brute_force
+from autopar.verify import certify
 from tests.models import gpt2, llama, mlp
 from tests.solve.test_solve import anything, hides
 

@@ -14,13 +14,13 @@ from torch import nn
 import autopar
 from autopar.api import compile_model
 from autopar.errors import InputError, PlanError
+from autopar.explain.explained import explain_plan
+from autopar.explain.explanation import Alternative, Explanation
 from autopar.explain.sentences import sentence
 from autopar.explain.target import called, found
-from autopar.explained import explain_plan
-from autopar.plans.explanation import Alternative, Explanation
-from autopar.show import explanation, to_text
-from autopar.show.spoken import spoken
-from autopar.show.table import WIDTH
+from autopar.render.text import explanation, to_text
+from autopar.render.text.spoken import spoken
+from autopar.render.text.table import WIDTH
 from tests.models import gpt2, llama, mlp
 from tests.show import hand_made
 

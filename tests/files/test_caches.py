@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import autopar
-from autopar.cache import cache_directory, keep
 from autopar.errors import InputError
 from autopar.runtime.program import load
+from autopar.utils.cache import cache_directory, keep
 from tests.cli.commands import fails
 from tests.files.test_hostile import BATCH, Small
 
@@ -70,7 +70,7 @@ def test_no_home_at_all() -> None:
     code = (
         "import os; from pathlib import Path\n"
         "Path.home = classmethod(lambda cls: (_ for _ in ()).throw(RuntimeError('no home')))\n"
-        "from autopar.cache import cache_directory\n"
+        "from autopar.utils.cache import cache_directory\n"
         "cache_directory()"
     )
     env = {k: v for k, v in os.environ.items() if k not in ("AUTOPAR_CACHE", "XDG_CACHE_HOME")}

@@ -24,7 +24,7 @@ from autopar.cli.models import load as load_model
 from autopar.cli.stages import load_plan
 from autopar.emit import emit
 from autopar.errors import AutoparError
-from autopar.mesh import Mesh
+from autopar.ir.mesh import Mesh
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.request.constraint_file import from_file

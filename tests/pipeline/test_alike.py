@@ -11,16 +11,16 @@ import pytest
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.errors import InfeasibleError
-from autopar.graph import Graph
-from autopar.mesh import Mesh
-from autopar.planning.compile import compile_graph
-from autopar.planning.flights import Flights
-from autopar.planning.limited import within
-from autopar.planning.posed import Settings
-from autopar.solve.care import FAIR
-from autopar.split import Stages, split
-from autopar.staging.alike import Asked, StageCompiler
-from autopar.staging.nameless import nameless, renamed
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.alike import Asked, StageCompiler
+from autopar.pipeline.build.nameless import nameless, renamed
+from autopar.pipeline.build.split import Stages, split
+from autopar.sharding.compile import compile_graph
+from autopar.sharding.flights import Flights
+from autopar.sharding.limited import within
+from autopar.sharding.posed import Settings
+from autopar.solver.care import FAIR
 from cost_models.hardware import load
 from tests import models
 
@@ -113,7 +113,7 @@ def test_what_lies_between_few_and_many_in_flight_is_not_searched_for() -> None:
     limit = 0.97 * (free.memory_nbytes + 3 * free.activation_nbytes)
     limited = replace(SETTINGS, memory_limit=limit)
     flights = Flights(part, MESH, HARDWARE, limited, kept)
-    with mock.patch("autopar.planning.flights.within", wraps=within) as searches:
+    with mock.patch("autopar.sharding.flights.within", wraps=within) as searches:
         plans = {many: flights.plan(many)[1] for many in range(6, 0, -1)}
     assert 0 < searches.call_count < 6
     for many, plan in plans.items():

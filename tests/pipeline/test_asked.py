@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autopar.compiler.automatic import samples_of
+from autopar.compile.automatic import samples_of
 from autopar.errors import InputError, ScheduleError
-from autopar.mesh import Mesh
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.wanted import Wanted, asked_of_pipelines, worker_meshes
+from autopar.pipeline.schedules import SCHEDULES, build
 from autopar.runtime.programs import in_parts
-from autopar.schedules import SCHEDULES, build
-from autopar.staging.wanted import Wanted, asked_of_pipelines, worker_meshes
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from torch import nn
 
 from autopar.capture import capture
 from autopar.errors import InputError
-from autopar.graph import Graph
+from autopar.ir.graph import Graph
+from autopar.pipeline.build.cuts import balanced, narrow_cuts
+from autopar.pipeline.build.split import computing, crossing_nbytes, shared, split
+from autopar.pipeline.build.transfer import transferred
+from autopar.pipeline.schedules import Edge
 from autopar.plans.pipeline_plan import edges
 from autopar.rules.work import flops
-from autopar.schedules import Edge
-from autopar.split import computing, crossing_nbytes, shared, split
-from autopar.staging.cuts import balanced, narrow_cuts
-from autopar.staging.transfer import transferred
 from tests import models
 from tests.architectures import ARCHITECTURES
 

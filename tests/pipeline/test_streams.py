@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autopar.api import compile_staged
-from autopar.staging.staged import Staged
+from autopar.pipeline.build.staged import Staged
 from tests import models
 
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.mesh import Mesh
-from autopar.placement import S, Sharding
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S, Sharding
 from autopar.rules.candidates import batch_forms
 from autopar.runtime.pipeline.tiles import Layout, cut, messages, paste
 from autopar.runtime.shards import part

@@ -10,12 +10,12 @@ import pytest
 
 from autopar.capture import capture
 from autopar.errors import InputError
-from autopar.mesh import Mesh
-from autopar.planning.posed import Settings
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.staged import Staged, compile_pipeline
+from autopar.pipeline.build.wanted import Wanted
 from autopar.runtime.pipeline.limits import check_limits
 from autopar.runtime.pipeline.relays import Relays
-from autopar.staging.staged import Staged, compile_pipeline
-from autopar.staging.wanted import Wanted
+from autopar.sharding.posed import Settings
 from cost_models.hardware import load
 from tests import models
 from tests.architectures import ARCHITECTURES

@@ -8,9 +8,9 @@ from torch import nn
 
 from autopar.capture import capture
 from autopar.errors import InputError
-from autopar.graph import Graph
-from autopar.split import Stages, computing, crossing_nbytes, split
-from autopar.staging.transfer import transferred
+from autopar.ir.graph import Graph
+from autopar.pipeline.build.split import Stages, computing, crossing_nbytes, split
+from autopar.pipeline.build.transfer import transferred
 from tests import models
 
 

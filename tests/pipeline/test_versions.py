@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from autopar.pipeline.schedules.action import Action
 from autopar.runtime.pipeline.versions import Versions
-from autopar.schedules.action import Action
 
 LIST = "0F0 0F1 0B0 0U0 0F2@1 0B1 0B2@1 0U1 0F3@2 0B3@2 0U2"
 """The second update is on gradients of two versions, which no schedule with a name does."""

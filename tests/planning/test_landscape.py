@@ -13,11 +13,11 @@ import torch
 
 import autopar
 from autopar.cli.models import load
-from autopar.compiler.sweep import plan_landscape, resized
+from autopar.compile.sweep import plan_landscape, resized
 from autopar.errors import InfeasibleError, InputError
-from autopar.planning.landscape import Point
-from autopar.show import landscape_grid, landscape_table, to_text
-from autopar.show.table import WIDTH
+from autopar.render.text import landscape_grid, landscape_table, to_text
+from autopar.render.text.table import WIDTH
+from autopar.sharding.landscape import Point
 from tests.models import CASES
 
 ROOT = Path(__file__).parents[2]

@@ -7,11 +7,11 @@ from typing import cast
 import pytest
 
 import autopar
-from autopar.compiler.sweep import largest_batch
+from autopar.compile.sweep import largest_batch
 from autopar.errors import InputError
-from autopar.planning.landscape import Point
-from autopar.planning.largest import MOST, NEAR, largest
-from autopar.planning.posed import Compilation
+from autopar.sharding.landscape import Point
+from autopar.sharding.largest import MOST, NEAR, largest
+from autopar.sharding.posed import Compilation
 from tests.cli.factories import good
 
 

@@ -11,12 +11,12 @@ from rich.console import Console
 from torch import nn
 
 import autopar
-from autopar.blocks import MODES, no_blocks
 from autopar.errors import InputError, OverLimitError
-from autopar.mesh import Mesh
-from autopar.planning.posed import Settings, pose
+from autopar.ir.blocks import MODES, no_blocks
+from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
-from autopar.show import show_plan
+from autopar.render.text import show_plan
+from autopar.sharding.posed import Settings, pose
 from cost_models.hardware import load
 from tests import models, parity
 

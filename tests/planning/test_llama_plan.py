@@ -7,7 +7,7 @@ import torch
 import transformers
 
 import autopar
-from autopar.placement import P, R, S, Sharding
+from autopar.ir.placement import P, R, S, Sharding
 from autopar.plans.plan import Plan
 from cost_models.hardware import parse
 

@@ -12,15 +12,15 @@ import transformers
 
 import autopar
 from autopar.capture import capture
-from autopar.compiler.compiler import with_outputs
+from autopar.compile.compiler import with_outputs
 from autopar.errors import AutoparError, ClashError, PaddingError
-from autopar.graph import Graph
-from autopar.mesh import Mesh
-from autopar.padding import Proposal, padded, padding_of, proposals, rewrite
-from autopar.pads import Pad, cuts_evenly, padded_shape, rests, shifts, true_shape
-from autopar.placement import Sharding
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.ir.pads import Pad, cuts_evenly, padded_shape, rests, shifts, true_shape
+from autopar.ir.placement import Sharding
 from autopar.plans.record import Padding
 from autopar.request.batch import Batch
+from autopar.sharding.padding import Proposal, padded, padding_of, proposals, rewrite
 from tests import models, parity
 from tests.architectures import ARCHITECTURES, WORKAROUNDS
 from tests.capture.interpret import interpret
@@ -222,7 +222,7 @@ def test_gradients_in_the_padding_are_followed() -> None:
     graph = graph_of(model, {"x": torch.randn(4, 5)}, lambda out: out)
     padding = (Padding("down.weight", Pad(1, 5, 8)),)
     assert any(node.op == "aten.mul.Tensor" for node in padded(graph, padding).nodes)
-    unprotected = mock.patch("autopar.padding.states._protected", lambda *_: False)
+    unprotected = mock.patch("autopar.sharding.padding.states._protected", lambda *_: False)
     with unprotected, pytest.raises(PaddingError, match="add up gradients"):
         padded(graph, padding)
 

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 import autopar
-from autopar.mesh import Mesh
-from autopar.planning.flights import COARSE, MANY, Flights, Searched
-from autopar.planning.limited import BISECTIONS, Known, _Search
-from autopar.planning.posed import Settings, pose
+from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
-from autopar.solve.care import FAIR, THOROUGH, Care
-from autopar.solve.ready import Ready, solve
+from autopar.sharding.flights import COARSE, MANY, Flights, Searched
+from autopar.sharding.limited import BISECTIONS, Known, _Search
+from autopar.sharding.posed import Settings, pose
+from autopar.solver.care import FAIR, THOROUGH, Care
+from autopar.solver.ready import Ready, solve
 from cost_models.hardware import load
 from tests import parity
 

@@ -10,10 +10,10 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import autopar
-from autopar.mesh import Mesh
-from autopar.placement import R
-from autopar.planning import uniform
-from autopar.planning.posed import Settings, pose
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import R
+from autopar.sharding import uniform
+from autopar.sharding.posed import Settings, pose
 from cost_models.hardware import load
 from tests import parity
 

@@ -7,13 +7,13 @@ import math
 
 import pytest
 
-from autopar.conversion import Copy, Step, collectives
-from autopar.graph import Tensor
-from autopar.mesh import Mesh
-from autopar.placement import I, N, P, R, S, Sharding
-from autopar.pricing.prices import Prices
-from autopar.pricing.routes import Routes
-from autopar.pricing.webs import web_of
+from autopar.cost.prices import Prices
+from autopar.ir.conversion import Copy, Step, collectives
+from autopar.ir.graph import Tensor
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import I, N, P, R, S, Sharding
+from autopar.sharding.routes import Routes
+from autopar.sharding.webs import web_of
 from cost_models.hardware import load
 
 MESH = Mesh.of(2, 2)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from autopar.pricing.lives import Lives
+from autopar.memory.lives import Lives
 from tests import parity, peaks
 from tests.daily import daily
 

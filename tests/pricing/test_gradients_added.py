@@ -10,16 +10,16 @@ from torch import nn
 
 import autopar
 from autopar.capture import capture
-from autopar.conversion import Step, Traffic
-from autopar.graph import Node, Tensor
-from autopar.mesh import Mesh
-from autopar.placement import I, P, R, S, Sharding, Type
+from autopar.cost.issued import Sent
+from autopar.cost.laid import Laid, laid_at_use, laid_once
+from autopar.cost.operators import operator_seconds
+from autopar.cost.prices import Prices
+from autopar.ir.conversion import Step, Traffic
+from autopar.ir.graph import Node, Tensor
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import I, P, R, S, Sharding, Type
+from autopar.pipeline.build.split import split
 from autopar.plans.plan import Plan
-from autopar.pricing.issued import Sent
-from autopar.pricing.laid import Laid, laid_at_use, laid_once
-from autopar.pricing.operators import operator_seconds
-from autopar.pricing.prices import Prices
-from autopar.split import split
 from cost_models.hardware import load
 from cost_models.ops import SCATTER_CALLS, gradient_seconds, op_seconds
 

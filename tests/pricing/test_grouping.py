@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.grouping import groups
-from autopar.mesh import Mesh
+from autopar.ir.mesh import Mesh
+from autopar.plans.grouping import groups
 from tests import parity
 from tests.random_plans import random_plan
 

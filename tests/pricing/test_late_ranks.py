@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import autopar
-from autopar.certificate import certify
-from autopar.mesh import Mesh
-from autopar.planning.asked import posed_for
+from autopar.cost.operators import operator_seconds
+from autopar.cost.prices import Prices
+from autopar.ir.mesh import Mesh
 from autopar.plans.estimate import Estimate
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.pricing.operators import operator_seconds
-from autopar.pricing.prices import Prices
+from autopar.sharding.asked import posed_for
+from autopar.verify import certify
 from cost_models.collectives import lateness
 from cost_models.hardware import Hardware, load
 from cost_models.measured.times import Answer, Times

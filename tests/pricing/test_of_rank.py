@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autopar.graph import Saved, short
-from autopar.pricing.of_rank import divided, of_rank
+from autopar.ir.graph import Saved, short
+from autopar.memory.of_rank import divided, of_rank
 from tests import parity, peaks
 
 

@@ -12,14 +12,14 @@ from torch.nn import functional as F
 
 import autopar
 from autopar.capture import capture
-from autopar.experts import routed_experts
-from autopar.graph import Tensor
-from autopar.mesh import Mesh
-from autopar.placement import R, Sharding
+from autopar.cost.operators import MIXTURE_CALLS, moved_nbytes, unread_nbytes
+from autopar.cost.prices import Prices
+from autopar.ir.graph import Tensor
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import R, Sharding
+from autopar.ops.experts import routed_experts
 from autopar.plans.plan import OpSharding, Plan
-from autopar.pricing.operators import MIXTURE_CALLS, moved_nbytes, unread_nbytes
-from autopar.pricing.parameters import summed_seconds
-from autopar.pricing.prices import Prices
+from autopar.sharding.parameters import summed_seconds
 from cost_models.curves import Curve
 from cost_models.hardware import load
 from cost_models.measured import Work

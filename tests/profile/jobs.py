@@ -7,8 +7,8 @@ import copy
 import torch
 
 import autopar
-from autopar.plans.beside import Beside
 from autopar.profile import run_beside
+from autopar.profile.traced_step import Beside
 from autopar.runtime.named import PREFIX
 from autopar.runtime.pipeline.module import Pipelined
 from tests import models

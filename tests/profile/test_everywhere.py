@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from autopar.api import compile_model, compile_staged
 from autopar.cli import app
-from autopar.planning.posed import Compilation
+from autopar.cost.operators import call_of
+from autopar.cost.timed import setting_here
+from autopar.pipeline.build.staged import Staged
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.pricing.operators import call_of
-from autopar.pricing.timed import setting_here
-from autopar.staging.staged import Staged
+from autopar.sharding.posed import Compilation
 from cost_models.hardware import load
 from cost_models.measured import Database, Pass, Timed
 from tests.models import mlp
@@ -159,11 +159,11 @@ def test_plans_by_other_times_are_priced_again(files: dict[str, Path], database:
 
 def test_ranks_that_do_not_plan_need_no_database(database: Path) -> None:
     """What ranks agree upon speaks of no times, so a database may lie on the first host alone."""
-    from autopar.compiler.compiler import Compiler
-    from autopar.compiler.pipeline_compiler import PipelineCompiler
+    from autopar.compile.compiler import Compiler
+    from autopar.compile.pipeline_compiler import PipelineCompiler
+    from autopar.pipeline.build.wanted import Wanted
     from autopar.request.meta import without_weights
     from autopar.request.options import Options
-    from autopar.staging.wanted import Wanted
 
     model, _, loss = mlp()
     options = replace(Options(loss=loss), database=database.parent / "not there.sqlite")

@@ -14,21 +14,21 @@ from typer.testing import CliRunner
 
 import autopar
 from autopar.api import captured_by
-from autopar.certificate import certify
 from autopar.cli import app
+from autopar.cost.operators import call_of
+from autopar.cost.timed import refuse_fewer_threads, setting_here, times_for
 from autopar.errors import InputError
-from autopar.graph import Ref, Tensor
-from autopar.mesh import Mesh
-from autopar.planning.asked import posed_for
-from autopar.planning.posed import Compilation
+from autopar.ir.graph import Ref, Tensor
+from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
-from autopar.pricing.operators import call_of
-from autopar.pricing.timed import refuse_fewer_threads, setting_here, times_for
 from autopar.profile import Timing, Wanted, measure, profile, wanted
 from autopar.profile.bench import Pool, bench
+from autopar.render.text import header, to_text
 from autopar.request.options import Options
 from autopar.rules import LocalCall, local_call
-from autopar.show import header, to_text
+from autopar.sharding.asked import posed_for
+from autopar.sharding.posed import Compilation
+from autopar.verify import certify
 from cost_models.hardware import load
 from cost_models.measured import Call, Database, Pass, Setting, Timed, Times, Work
 from cost_models.measured.cold import COLD_NBYTES

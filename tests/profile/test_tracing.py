@@ -11,14 +11,14 @@ from types import SimpleNamespace
 import pytest
 
 import autopar
-from autopar.plans.beside import Beside, Line
 from autopar.plans.identity import Identity
 from autopar.profile.compare import compared, group_of
 from autopar.profile.trace import BACKWARD, FORWARD, UPDATE, read
+from autopar.profile.traced_step import Beside, Line
+from autopar.render.text import step_beside, to_text
 from autopar.runtime import _torch
 from autopar.runtime.marks import marked
 from autopar.runtime.named import PREFIX, label, named
-from autopar.show import step_beside, to_text
 from tests.cli.commands import ok
 from tests.models import gpt2, mlp
 from tests.pool import Pool

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.planning.posed import Compilation
-from autopar.pricing.keeps import Keeps
-from autopar.pricing.of_rank import of_rank
+from autopar.memory.keeps import Keeps
+from autopar.memory.of_rank import of_rank
+from autopar.sharding.posed import Compilation
 from tests.daily import daily
 from tests.published.models import kept, small
 

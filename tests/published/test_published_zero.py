@@ -20,9 +20,9 @@ from functools import cache
 import pytest
 import torch
 
-from autopar.planning.posed import Compilation
-from autopar.pricing.keeps import Keeps
-from autopar.pricing.of_rank import of_rank
+from autopar.memory.keeps import Keeps
+from autopar.memory.of_rank import of_rank
+from autopar.sharding.posed import Compilation
 from tests.published.models import compiled, gpt, kept, parameters
 
 TABLE = {

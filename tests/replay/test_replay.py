@@ -11,11 +11,11 @@ import pytest
 
 import autopar
 from autopar.errors import InputError, PlanError
+from autopar.explain.replay import Conditions, Played, play, trace_of
+from autopar.explain.replay.whole import blocks_of
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.replay import Conditions, Played, play, trace_of
-from autopar.replay.whole import blocks_of
-from autopar.show import show_played, to_text
+from autopar.render.text import show_played, to_text
 from cost_models.hardware import load
 from tests.models import CASES
 from tests.show import hand_made

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from autopar.explain.replay import Conditions, Played, play
 from autopar.plans.estimate import Flow, Parts
 from autopar.plans.plan import Plan
-from autopar.replay import Conditions, Played, play
 from tests.show import hand_made
 
 EACH_S = 0.1

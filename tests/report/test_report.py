@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 import autopar
 from autopar.errors import InputError
-from autopar.mesh import Mesh
-from autopar.placement import R, S, Sharding
-from autopar.plans.beside import Beside, FlowLine, Line
-from autopar.plans.explanation import Alternative, Explanation
+from autopar.explain.explanation import Alternative, Explanation
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import R, S, Sharding
 from autopar.plans.identity import Identity
 from autopar.plans.pipeline_plan import Compared, PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.plans.record import View
-from autopar.report import Extras, report, roofline
-from autopar.report.boxes import HIGH, LEAST, LOW, WIDE, box
-from autopar.show.units import seconds
+from autopar.profile.traced_step import Beside, FlowLine, Line
+from autopar.render.html import Extras, report, roofline
+from autopar.render.html.boxes import HIGH, LEAST, LOW, WIDE, box
+from autopar.render.text.units import seconds
 from cost_models.hardware import load
 from tests.models import CASES
 from tests.show import hand_made

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import autopar
-from autopar.plans.beside import Beside, FlowLine, Line
-from autopar.plans.explanation import Alternative, Explanation
+from autopar.explain.explanation import Alternative, Explanation
 from autopar.plans.identity import Identity
 from autopar.plans.pipeline_plan import Compared
 from autopar.plans.record import View
-from autopar.report import Extras, report, roofline
+from autopar.profile.traced_step import Beside, FlowLine, Line
+from autopar.render.html import Extras, report, roofline
 from cost_models.hardware import load
 from tests.models import CASES
 from tests.report.browser import Browser, Scheme, program

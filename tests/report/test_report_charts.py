@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from autopar.explain.replay import play
 from autopar.plans.estimate import Flow
-from autopar.replay import play
-from autopar.report import charts, report
+from autopar.render.html import charts, report
 from tests.show import hand_made
 
 PEAK = hand_made.plan().estimate.memory_nbytes

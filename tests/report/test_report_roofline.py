@@ -8,8 +8,8 @@ import pytest
 
 import autopar
 from autopar.api import compile_staged
-from autopar.report import Extras, report, roofline, roofline_of_stages
-from autopar.report.charts import roofline as drawn
+from autopar.render.html import Extras, report, roofline, roofline_of_stages
+from autopar.render.html.charts import roofline as drawn
 from cost_models.hardware import load
 from tests.models import CASES
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from autopar.explain.explanation import Alternative, Explanation
 from autopar.plans.estimate import Flow
-from autopar.plans.explanation import Alternative, Explanation
-from autopar.report.why import why
-from autopar.show import explanation, to_text
-from autopar.show.explanation import PARTS
-from autopar.show.unsolved import LISTED, unsolved
+from autopar.render.html.why import why
+from autopar.render.text import explanation, to_text
+from autopar.render.text.explanation import PARTS
+from autopar.render.text.unsolved import LISTED, unsolved
 from tests.show import hand_made
 
 KINDS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")

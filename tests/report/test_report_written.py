@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 import autopar
-from autopar.graph import Graph, Origin
-from autopar.report import written
+from autopar.ir.graph import Graph, Origin
+from autopar.render.html import written
 from tests.models import CASES
 
 

@@ -8,12 +8,12 @@ import pytest
 
 import autopar
 from autopar.errors import ConstraintError
-from autopar.mesh import Mesh
-from autopar.placement import S
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S
 from autopar.plans.plan import Plan
+from autopar.render.text.pins import pins
 from autopar.request.constraint_file import from_file
 from autopar.request.constraints import Given, from_user
-from autopar.show.pins import pins
 from tests.models import CASES
 
 MESH = Mesh.of(2, 2)

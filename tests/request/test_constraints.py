@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autopar import presets
 from autopar.errors import ConstraintError, InputError, MeshError
-from autopar.mesh import Mesh
-from autopar.placement import I, P, R, S, Sharding
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import I, P, R, S, Sharding
+from autopar.request import presets
 from autopar.request.constraints import Constraint, from_user
 
 MESH = Mesh.of(2, 2)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from autopar.capture.builder import Builder, looks_like
-from autopar.graph import DType, Graph, Node, Origin, Ref
-from autopar.operators import bind, callable_of
+from autopar.ir.graph import DType, Graph, Node, Origin, Ref
+from autopar.ops.operators import bind, callable_of
 from tests.rules.values import draw
 
 

@@ -16,7 +16,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from autopar.mesh import Mesh
+from autopar.ir.mesh import Mesh
 from autopar.runtime import on
 from autopar.runtime.context import Axes, Axis
 

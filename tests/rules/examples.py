@@ -5,7 +5,7 @@ What is indexed has at least six entries, as indices are drawn below six.
 
 from __future__ import annotations
 
-from autopar.graph import DType
+from autopar.ir.graph import DType
 from tests.rules.building import F64, INT, ids, mask, n, t
 from tests.rules.building import call as _call
 from tests.rules.examples_of_places import (

@@ -15,8 +15,8 @@ from itertools import combinations
 from typing import Literal
 
 from autopar.errors import RuleError
-from autopar.graph import Graph, Node
-from autopar.mesh import Mesh
+from autopar.ir.graph import Graph, Node
+from autopar.ir.mesh import Mesh
 from autopar.plans.plan import OpSharding
 from autopar.rules.declare import rule_of
 from autopar.rules.instance import Instance, bind

@@ -11,9 +11,9 @@ from unittest import mock
 import torch
 
 from autopar import rules
-from autopar.graph import Graph, Node
-from autopar.mesh import Mesh
-from autopar.placement import I, N, P, R, S, Sharding
+from autopar.ir.graph import Graph, Node
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import I, N, P, R, S, Sharding
 from autopar.plans.plan import OpSharding
 from autopar.rules import prove as package
 from autopar.rules.instance import Instance

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from autopar.capture import capture
-from autopar.compiler.compiler import with_outputs
+from autopar.compile.compiler import with_outputs
 from autopar.errors import ConstraintError
-from autopar.graph import Graph, short
-from autopar.mesh import Mesh
-from autopar.placement import S
-from autopar.planning.posed import Settings, candidates_of, where_batch_is
+from autopar.ir.graph import Graph, short
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S
 from autopar.request.constraints import from_user
+from autopar.sharding.posed import Settings, candidates_of, where_batch_is
 
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from autopar import presets
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compiler.compiler import with_outputs
-from autopar.mesh import Mesh
-from autopar.planning.compile import Settings, compile_graph
+from autopar.compile.compiler import with_outputs
+from autopar.ir.mesh import Mesh
+from autopar.request import presets
 from autopar.rules import batch_forms
+from autopar.sharding.compile import Settings, compile_graph
 from cost_models.hardware import load
 
 

@@ -12,7 +12,7 @@ import torch
 
 import autopar
 from autopar.errors import InputError
-from autopar.graph import Graph, Node, Ref, Tensor
+from autopar.ir.graph import Graph, Node, Ref, Tensor
 from autopar.rules import discovered, rule_of
 from autopar.rules.declare import Declared, forget, instance
 from autopar.rules.discover import find, store

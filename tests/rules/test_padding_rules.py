@@ -9,11 +9,9 @@ from unittest import mock
 import pytest
 import torch
 
-from autopar.graph import Graph, Node, short
-from autopar.operators import callable_of
-from autopar.padding.spread import Touch
-from autopar.padding.states import made_state, to_be_zeroed
-from autopar.pads import Pad, padded_shape
+from autopar.ir.graph import Graph, Node, short
+from autopar.ir.pads import Pad, padded_shape
+from autopar.ops.operators import callable_of
 from autopar.rules import padding as statements
 from autopar.rules.declare import rule_of
 from autopar.rules.instance import Instance
@@ -28,6 +26,8 @@ from autopar.rules.padding import (
 from autopar.rules.prove.check import run
 from autopar.rules.prove.simulate import error
 from autopar.rules.text import Term
+from autopar.sharding.padding.spread import Touch
+from autopar.sharding.padding.states import made_state, to_be_zeroed
 from tests.rules.building import Example, build
 from tests.rules.examples import EXAMPLES
 from tests.rules.prove import reference

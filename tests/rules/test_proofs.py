@@ -11,9 +11,9 @@ from torch.torch_version import TorchVersion
 
 from autopar import rules
 from autopar.capture import capture
-from autopar.graph import Graph, Node, short
-from autopar.mesh import Mesh
-from autopar.placement import S
+from autopar.ir.graph import Graph, Node, short
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S
 from autopar.plans.plan import OpSharding
 from autopar.rules.declare import rule_of
 from tests import models

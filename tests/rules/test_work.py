@@ -9,8 +9,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from autopar.capture import capture
-from autopar.graph import short
-from autopar.operators import bind, callable_of
+from autopar.ir.graph import short
+from autopar.ops.operators import bind, callable_of
 from autopar.rules import backward_flops, flops
 from tests.rules.building import Example, build
 from tests.rules.examples import ATTENTION, CONTRACTIONS, CONVOLUTIONS

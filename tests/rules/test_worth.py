@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from autopar.capture import capture
-from autopar.compiler.compiler import with_outputs
-from autopar.graph import Graph, short
-from autopar.mesh import Mesh
-from autopar.planning.posed import Settings, candidates_of
+from autopar.compile.compiler import with_outputs
+from autopar.ir.graph import Graph, short
+from autopar.ir.mesh import Mesh
 from autopar.rules.worth import worth_splitting
+from autopar.sharding.posed import Settings, candidates_of
 from tests import parity
 
 

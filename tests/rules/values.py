@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from autopar.graph import Node, Tensor, short
+from autopar.ir.graph import Node, Tensor, short
 
 POSITIVE = {
     "log", "log1p", "log2", "sqrt", "rsqrt", "pow", "reciprocal", "kl_div", "fmod", "remainder",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autopar.mesh import Mesh
-from autopar.operators import batch_norm
+from autopar.ir.mesh import Mesh
+from autopar.ops.operators import batch_norm
 from autopar.runtime.variants import sync_batch_norm
 from tests.rules.collectives import run_on_all
 

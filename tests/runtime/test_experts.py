@@ -13,11 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compiler.compiler import with_outputs
-from autopar.experts import _gradients, _mixture, routed_experts
-from autopar.mesh import Mesh
-from autopar.planning.compile import Compilation, Settings, compile_graph
+from autopar.compile.compiler import with_outputs
+from autopar.ir.mesh import Mesh
+from autopar.ops.experts import _gradients, _mixture, routed_experts
 from autopar.rules import backward_flops, flops
+from autopar.sharding.compile import Compilation, Settings, compile_graph
 from cost_models.hardware import load
 from tests.architectures.experts import example_decoder, mixtral, mixtral_batched, mixtral_looped
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from autopar.experts import routed_experts
-from autopar.mesh import Mesh
-from autopar.operators import batch_norm, count_valid, cross_entropy_sum
+from autopar.ir.mesh import Mesh
+from autopar.ops.experts import routed_experts
+from autopar.ops.operators import batch_norm, count_valid, cross_entropy_sum
 from autopar.rules import candidates
 from autopar.rules.variants import _TRAFFIC
 from autopar.runtime import variants

@@ -6,7 +6,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from autopar.schedules import Action, Edge, Schedule
+from autopar.pipeline.schedules import Action, Edge, Schedule
 
 
 @st.composite

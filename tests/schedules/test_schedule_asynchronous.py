@@ -11,14 +11,14 @@ import math
 
 import pytest
 
-from autopar.schedules import Schedule, build
-from autopar.schedules.dependencies import dependencies
-from autopar.schedules.kept import most_versions
-from autopar.schedules.pipedream_2bw import pipedream_2bw
-from autopar.schedules.schedule import chain
-from autopar.schedules.stream import typical
-from autopar.simulate import StageCost
-from autopar.simulate.memory import peaks
+from autopar.pipeline.schedules import Schedule, build
+from autopar.pipeline.schedules.dependencies import dependencies
+from autopar.pipeline.schedules.kept import most_versions
+from autopar.pipeline.schedules.pipedream_2bw import pipedream_2bw
+from autopar.pipeline.schedules.schedule import chain
+from autopar.pipeline.schedules.stream import typical
+from autopar.pipeline.simulate import StageCost
+from autopar.pipeline.simulate.memory import peaks
 
 RATE = 0.1
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 
 from autopar.errors import ScheduleError
-from autopar.schedules import Action, Edge, Schedule, build, chain, lower
-from autopar.schedules.collectives import completing
+from autopar.pipeline.schedules import Action, Edge, Schedule, build, chain, lower
+from autopar.pipeline.schedules.collectives import completing
 from tests.schedules.drawing import schedules
 
 Edges = tuple[Edge, ...]

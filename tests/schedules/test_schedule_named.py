@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from autopar.errors import ScheduleError
-from autopar.schedules import SCHEDULES, Edge, Schedule, build, lower
-from autopar.schedules.interleaved import interleaved
-from autopar.schedules.kept import most_kept
-from autopar.schedules.pipedream_2bw import pipedream_2bw
+from autopar.pipeline.schedules import SCHEDULES, Edge, Schedule, build, lower
+from autopar.pipeline.schedules.interleaved import interleaved
+from autopar.pipeline.schedules.kept import most_kept
+from autopar.pipeline.schedules.pipedream_2bw import pipedream_2bw
 
 WORKERS = (1, 2, 3, 4, 6)
 MICROBATCHES = (1, 2, 3, 5, 8, 12)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autopar.errors import ScheduleError
-from autopar.schedules import Action, Kind, Schedule
+from autopar.pipeline.schedules import Action, Kind, Schedule
 
 NUMBERS = st.integers(0, 1000)
 ACTIONS = st.builds(

@@ -9,8 +9,8 @@ import pytest
 from torch.distributed.pipelining import schedules as torchs
 
 from autopar.errors import ScheduleError
-from autopar.schedules import SCHEDULES, Schedule, build
-from autopar.schedules.torch_csv import torch_csv
+from autopar.pipeline.schedules import SCHEDULES, Schedule, build
+from autopar.pipeline.schedules.torch_csv import torch_csv
 
 
 def theirs(kind: type, workers: int, microbatches: int, rank: int) -> list[str]:

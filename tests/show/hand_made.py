@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autopar.mesh import Mesh
-from autopar.placement import Sharding
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import Sharding
+from autopar.pipeline.schedules import build, chain, lower
 from autopar.plans.pipeline_plan import (
     Joined,
     Passed,
@@ -29,7 +30,6 @@ from autopar.plans.plan import (
 )
 from autopar.plans.record import Asked, Search, Share
 from autopar.request.constraints import Constraint
-from autopar.schedules import build, chain, lower
 
 LAYERS = 6
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autopar.show import to_text
-from autopar.show.calibrated import links
+from autopar.render.text import to_text
+from autopar.render.text.calibrated import links
 from cost_models.hardware import Fit, Link, load
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from autopar.errors import InputError, PlanError
-from autopar.placement import I
+from autopar.ir.placement import I
 from autopar.plans.focus import tensor_facts
-from autopar.report.tables import parameters
-from autopar.show import changed, show_difference, to_text
-from autopar.show.table import WIDTH
+from autopar.render.html.tables import parameters
+from autopar.render.text import changed, show_difference, to_text
+from autopar.render.text.table import WIDTH
 from tests.show import hand_made
 
 

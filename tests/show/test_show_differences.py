@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from autopar import compile_model
-from autopar.planning.posed import Compilation
-from autopar.show import differences
+from autopar.render.text import differences
+from autopar.sharding.posed import Compilation
 from tests.models import CASES
 
 

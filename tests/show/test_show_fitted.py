@@ -8,9 +8,9 @@ import pytest
 from rich.text import Text
 
 from autopar.cli.output import Uncropped
-from autopar.replay import Conditions, play
-from autopar.show import show_pipeline, show_plan, show_played, to_text
-from autopar.show.table import line, row, table
+from autopar.explain.replay import Conditions, play
+from autopar.render.text import show_pipeline, show_plan, show_played, to_text
+from autopar.render.text.table import line, row, table
 from tests.show import hand_made
 
 NAMES = ("post_attention_layernorm", "recompute selective", "model.layers.0.mlp.gate.weight")

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autopar.show.fold import Block, Item, Row, fold, lines, ranges
+from autopar.render.text.fold import Block, Item, Row, fold, lines, ranges
 
 Rows = list[tuple[str, int]]
 

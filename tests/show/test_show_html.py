@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.compare import Comparison, Contender
-from autopar.plans.explanation import Alternative, Explanation
-from autopar.replay import play
-from autopar.show import (
+from autopar.explain.compare import Comparison, Contender
+from autopar.explain.explanation import Alternative, Explanation
+from autopar.explain.replay import play
+from autopar.render.text import (
     contenders,
     explanation,
     show_difference,

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 import autopar
-from autopar.mesh import Mesh
-from autopar.pads import Pad
+from autopar.ir.mesh import Mesh
+from autopar.ir.pads import Pad
 from autopar.plans.plan import Plan
 from autopar.plans.record import Padded, Padding
-from autopar.show import show_plan, to_text
+from autopar.render.text import show_plan, to_text
 from tests import parity
 from tests.show import hand_made
 

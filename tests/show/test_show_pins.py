@@ -9,17 +9,10 @@ import pytest
 
 from autopar import compile_model
 from autopar.api import compile_staged
-from autopar.planning.posed import Compilation
+from autopar.pipeline.build.staged import Staged
 from autopar.plans.focus import tensor_facts, within_block
-from autopar.show import (
-    header,
-    operators,
-    show_block,
-    show_pipeline,
-    show_tensor,
-    to_text,
-)
-from autopar.staging.staged import Staged
+from autopar.render.text import header, operators, show_block, show_pipeline, show_tensor, to_text
+from autopar.sharding.posed import Compilation
 from tests.models import CASES
 from tests.show import hand_made
 

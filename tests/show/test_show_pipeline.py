@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autopar.mesh import Mesh
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.wanted import worker_meshes
+from autopar.pipeline.schedules import build, lower
 from autopar.plans.pipeline_plan import PipelinePlan
-from autopar.schedules import build, lower
-from autopar.show.pipeline import schedule_page
-from autopar.staging.wanted import worker_meshes
+from autopar.render.text.pipeline import schedule_page
 
 
 def plan(name: str, mesh: Mesh, microbatches: int) -> PipelinePlan:

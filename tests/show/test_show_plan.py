@@ -9,10 +9,9 @@ from dataclasses import replace
 import pytest
 
 from autopar import compile_model
-from autopar.mesh import Mesh
-from autopar.placement import Sharding
-from autopar.planning.posed import Compilation
-from autopar.show import (
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import Sharding
+from autopar.render.text import (  # fmt: skip
     communication,
     conversions,
     costs,
@@ -21,11 +20,12 @@ from autopar.show import (
     show_operators,
     show_plan,
     to_text,
-)  # fmt: skip
-from autopar.show.fold import Item, Row
-from autopar.show.operators import Cells, folded
-from autopar.show.parameters import used
-from autopar.show.table import WIDTH
+)
+from autopar.render.text.fold import Item, Row
+from autopar.render.text.operators import Cells, folded
+from autopar.render.text.parameters import used
+from autopar.render.text.table import WIDTH
+from autopar.sharding.posed import Compilation
 from tests.models import CASES
 from tests.show import hand_made
 

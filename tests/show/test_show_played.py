@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autopar.replay import Conditions, play
-from autopar.show import show_played, to_text
+from autopar.explain.replay import Conditions, play
+from autopar.render.text import show_played, to_text
 from tests.show import hand_made
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.schedules import SCHEDULES, build
-from autopar.show.timeline import WIDEST, timeline
-from autopar.simulate import Costs, StageCost, simulate, uniform
+from autopar.pipeline.schedules import SCHEDULES, build
+from autopar.pipeline.simulate import Costs, StageCost, simulate, uniform
+from autopar.render.text.timeline import WIDEST, timeline
 
 
 def test_by_hand() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.placement import Sharding
-from autopar.show.units import form, joined, nbytes, seconds, shape, wrapped
+from autopar.ir.placement import Sharding
+from autopar.render.text.units import form, joined, nbytes, seconds, shape, wrapped
 
 
 @pytest.mark.parametrize(

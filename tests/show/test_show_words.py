@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from autopar import compile_model, presets
-from autopar.mesh import Mesh
-from autopar.planning.posed import Compilation
+from autopar import compile_model
+from autopar.ir.mesh import Mesh
+from autopar.render.text import words
+from autopar.request import presets
 from autopar.request.constraints import Constraint
-from autopar.show import words
+from autopar.sharding.posed import Compilation
 from tests import models
 
 FSDP = "data parallel (FSDP, regathered)"

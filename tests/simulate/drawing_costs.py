@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from autopar.schedules import Edge
-from autopar.simulate import Costs, Link, Network, StageCost, Traffic, own_links
+from autopar.pipeline.schedules import Edge
+from autopar.pipeline.simulate import Costs, Link, Network, StageCost, Traffic, own_links
 
 
 def random_costs(

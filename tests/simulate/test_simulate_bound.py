@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.schedules import Edge, Schedule, build
-from autopar.simulate import (
+from autopar.pipeline.schedules import Edge, Schedule, build
+from autopar.pipeline.simulate import (
     Costs,
     Link,
     Network,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autopar.errors import ScheduleError
-from autopar.schedules import SCHEDULES, Edge, Schedule, build, chain, lower
-from autopar.simulate import (
+from autopar.pipeline.schedules import SCHEDULES, Edge, Schedule, build, chain, lower
+from autopar.pipeline.simulate import (
     Costs,
     Link,
     Network,
@@ -23,8 +23,8 @@ from autopar.simulate import (
     step_seconds,
     uniform,
 )
-from autopar.simulate.engines import by_events, in_order, one_sender_each
-from autopar.simulate.program import durations, program, ways
+from autopar.pipeline.simulate.engines import by_events, in_order, one_sender_each
+from autopar.pipeline.simulate.program import durations, program, ways
 from tests.schedules.drawing import schedules
 from tests.simulate.drawing_costs import random_costs
 

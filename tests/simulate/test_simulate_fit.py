@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.errors import ScheduleError
-from autopar.schedules import Edge, build, lower
-from autopar.simulate import (
+from autopar.pipeline.schedules import Edge, build, lower
+from autopar.pipeline.simulate import (
     Costs,
     Link,
     StageCost,
@@ -22,7 +22,7 @@ from autopar.simulate import (
     simulate,
     uniform,
 )
-from autopar.simulate.fit import named
+from autopar.pipeline.simulate.fit import named
 from tests.simulate.drawing_costs import random_costs
 
 

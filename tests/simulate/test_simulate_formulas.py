@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.schedules import Schedule, build
-from autopar.schedules.interleaved import interleaved
-from autopar.simulate import Costs, Simulated, StageCost, simulate
+from autopar.pipeline.schedules import Schedule, build
+from autopar.pipeline.schedules.interleaved import interleaved
+from autopar.pipeline.simulate import Costs, Simulated, StageCost, simulate
 
 F, I, W = 1.0, 1.25, 0.75
 B = I + W

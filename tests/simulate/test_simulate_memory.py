@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autopar.schedules import Edge, Schedule, build
-from autopar.simulate import Costs, StageCost, simulate
+from autopar.pipeline.schedules import Edge, Schedule, build
+from autopar.pipeline.simulate import Costs, StageCost, simulate
 from tests.schedules.drawing import schedules
 from tests.simulate.drawing_costs import random_costs
 

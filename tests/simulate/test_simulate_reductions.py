@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.schedules import build
-from autopar.simulate import Costs, StageCost, simulate
+from autopar.pipeline.schedules import build
+from autopar.pipeline.simulate import Costs, StageCost, simulate
 
 
 def test_hidden_where_a_worker_still_has_work() -> None:

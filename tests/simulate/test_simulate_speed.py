@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from autopar.schedules import build
-from autopar.simulate import Costs, Link, StageCost, Traffic, own_links, step_seconds
+from autopar.pipeline.schedules import build
+from autopar.pipeline.simulate import Costs, Link, StageCost, Traffic, own_links, step_seconds
 
 STAGES, MICROBATCHES = 16, 128
 

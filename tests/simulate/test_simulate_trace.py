@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.schedules import Edge, Schedule, build
-from autopar.simulate import Costs, Link, StageCost, Traffic, own_links, simulate, trace
+from autopar.pipeline.schedules import Edge, Schedule, build
+from autopar.pipeline.simulate import Costs, Link, StageCost, Traffic, own_links, simulate, trace
 from tests.schedules.drawing import schedules
 from tests.simulate.drawing_costs import random_costs
 

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from autopar.schedules import Schedule, build, chain
-from autopar.schedules.dependencies import dependencies
-from autopar.schedules.interleaved import interleaved
-from autopar.simulate import Costs, Link, StageCost, own_links, simulate
+from autopar.pipeline.schedules import Schedule, build, chain
+from autopar.pipeline.schedules.dependencies import dependencies
+from autopar.pipeline.schedules.interleaved import interleaved
+from autopar.pipeline.simulate import Costs, Link, StageCost, own_links, simulate
 
 
 @dataclass(frozen=True)

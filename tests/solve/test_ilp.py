@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.errors import InfeasibleError
-from autopar.solve import solve
-from autopar.solve.ilp import solve_ilp
-from autopar.solve.problem import Problem, Variable, brute_force
+from autopar.solver import solve
+from autopar.solver.ilp import solve_ilp
+from autopar.solver.problem import Problem, Variable, brute_force
 from tests.solve.test_solve import anything
 
 

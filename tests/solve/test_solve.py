@@ -12,24 +12,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.blocks import MODES, Recompute
 from autopar.errors import InfeasibleError, PlanError
-from autopar.mesh import Mesh
-from autopar.planning.posed import Settings, pose
-from autopar.solve import best_with_each_state, completed, hull, solve
-from autopar.solve.branch import branched
-from autopar.solve.care import THOROUGH, Care
-from autopar.solve.dominance import reduced
-from autopar.solve.dual import best_within
-from autopar.solve.elimination import eliminate
-from autopar.solve.ilp import solve_ilp
-from autopar.solve.marginals import marginals
-from autopar.solve.network import Network
-from autopar.solve.order import ordered
-from autopar.solve.problem import Array, Assignment, Factor, Limit, Problem, Variable, brute_force
-from autopar.solve.problem_text import from_json, to_json
-from autopar.solve.ready import Ready
-from autopar.solve.rows import Goal
+from autopar.ir.blocks import MODES, Recompute
+from autopar.ir.mesh import Mesh
+from autopar.sharding.posed import Settings, pose
+from autopar.solver import best_with_each_state, completed, hull, solve
+from autopar.solver.branch import branched
+from autopar.solver.care import THOROUGH, Care
+from autopar.solver.dominance import reduced
+from autopar.solver.dual import best_within
+from autopar.solver.elimination import eliminate
+from autopar.solver.ilp import solve_ilp
+from autopar.solver.marginals import marginals
+from autopar.solver.network import Network
+from autopar.solver.order import ordered
+from autopar.solver.problem import Array, Assignment, Factor, Limit, Problem, Variable, brute_force
+from autopar.solver.problem_text import from_json, to_json
+from autopar.solver.ready import Ready
+from autopar.solver.rows import Goal
 from cost_models.hardware import load as load_hardware
 from tests import parity
 
@@ -253,8 +253,8 @@ def test_relaxed_answers_are_called_so(problem: Problem, share: float | None, mo
     if expected is None:
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autopar.solve.order.MAX_TABLE", most)
-        patch.setattr("autopar.solve.ready.MOST_ENTRIES", 0)
+        patch.setattr("autopar.solver.order.MAX_TABLE", most)
+        patch.setattr("autopar.solver.ready.MOST_ENTRIES", 0)
         try:
             found = solve(problem, limit)
         except InfeasibleError:
@@ -314,7 +314,7 @@ def test_a_bound_with_each_state_where_tables_may_not_grow(problem: Problem, mos
     if brute_force(problem) is None:
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autopar.solve.order.MAX_TABLE", most)
+        patch.setattr("autopar.solver.order.MAX_TABLE", most)
         _check_each_state(problem, is_bound=True)
 
 
@@ -335,7 +335,7 @@ def _check_each_state(problem: Problem, is_bound: bool) -> None:
 
 def test_equal_layers_are_eliminated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand layers cost as many sums as thirty do, and a few more doublings."""
-    from autopar.solve import elimination
+    from autopar.solver import elimination
 
     sums: list[Any] = []
     real = elimination._least
@@ -452,10 +452,10 @@ def test_an_integer_program_is_asked_where_mini_buckets_leave_a_wide_gap(
     case = parity.reference("mlp")
     posed = pose(case.graph, Mesh.of(2, 2), load_hardware("h100"), Settings(), case.saved)
     best = solve(posed.priced.problem)
-    monkeypatch.setattr("autopar.solve.order.MAX_TABLE", 16)
+    monkeypatch.setattr("autopar.solver.order.MAX_TABLE", 16)
     calls = []
     monkeypatch.setattr(
-        "autopar.solve.ilp.solve_ilp", lambda *given: calls.append(given) or solve_ilp(*given)
+        "autopar.solver.ilp.solve_ilp", lambda *given: calls.append(given) or solve_ilp(*given)
     )
     ready = Ready.of(posed.priced.problem)
     assert not ready.order.is_exact

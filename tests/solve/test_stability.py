@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compiler.compiler import with_outputs
+from autopar.compile.compiler import with_outputs
 from autopar.errors import InfeasibleError
-from autopar.graph import Graph
-from autopar.mesh import Mesh
-from autopar.planning.posed import Posed, Settings, pose
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
-from autopar.solve import solve
-from autopar.solve.problem import Array, Assignment, Problem
+from autopar.sharding.posed import Posed, Settings, pose
+from autopar.solver import solve
+from autopar.solver.problem import Array, Assignment, Problem
 from cost_models.hardware import load
 from tests import models
 from tests.solve.test_solve import anything

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from autopar.stages.families import Family
-from autopar.stages.priced import Picked, Priced
-from autopar.stages.table import StageProblem, StageTable, Way
+from autopar.pipeline.planner.families import Family
+from autopar.pipeline.planner.priced import Picked, Priced
+from autopar.pipeline.planner.table import StageProblem, StageTable, Way
 
 
 def random_problem(seed: int, families: tuple[Family, ...]) -> StageProblem:

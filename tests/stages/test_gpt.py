@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autopar.stages import GPIPE, ONE_F_ONE_B, plan_stages
+from autopar.pipeline.planner import GPIPE, ONE_F_ONE_B, plan_stages
 
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.errors import InfeasibleError, PlanError
-from autopar.simulate.simulate import simulate
-from autopar.stages import (
+from autopar.pipeline.planner import (
     EAGER,
     FAMILIES,
     GPIPE,
@@ -25,14 +24,15 @@ from autopar.stages import (
     is_hopeless,
     plan_stages,
 )
-from autopar.stages.families import family
-from autopar.stages.period import bracketed, possible
-from autopar.stages.play import most_held, numbered
-from autopar.stages.priced import Fitting, Priced, price
-from autopar.stages.relaxation import flush_bound_of, makespan_bound_of, quick_bound_of
-from autopar.stages.search import least_aim
-from autopar.stages.simulated import costs_of, simulated_step
-from autopar.stages.table import no_transfers, ranges
+from autopar.pipeline.planner.families import family
+from autopar.pipeline.planner.period import bracketed, possible
+from autopar.pipeline.planner.play import most_held, numbered
+from autopar.pipeline.planner.priced import Fitting, Priced, price
+from autopar.pipeline.planner.relaxation import flush_bound_of, makespan_bound_of, quick_bound_of
+from autopar.pipeline.planner.search import least_aim
+from autopar.pipeline.planner.simulated import costs_of, simulated_step
+from autopar.pipeline.planner.table import no_transfers, ranges
+from autopar.pipeline.simulate.simulate import simulate
 from tests.stages.random_tables import every_plan, least_of, random_problem
 
 ALL = tuple(FAMILIES.values())

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from autopar.errors import InfeasibleError
-from autopar.stages.equal import least_equal_load
-from autopar.stages.read_dnn_partitioning import read_dnn_partitioning
-from autopar.stages.read_piper import read_piper
-from autopar.stages.throughput import least_load
-from autopar.stages.workload import Workload
+from autopar.pipeline.planner.equal import least_equal_load
+from autopar.pipeline.planner.read_dnn_partitioning import read_dnn_partitioning
+from autopar.pipeline.planner.read_piper import read_piper
+from autopar.pipeline.planner.throughput import least_load
+from autopar.pipeline.planner.workload import Workload
 
 FOLDER = os.environ.get("AUTOPAR_STAGE_INPUTS", "")
 needs_inputs = pytest.mark.skipif(not FOLDER, reason="AUTOPAR_STAGE_INPUTS is not set")

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.errors import InfeasibleError, PlanError
-from autopar.stages.downsets import groups_of
-from autopar.stages.equal import least_equal_load
-from autopar.stages.evaluate import Split, max_load
-from autopar.stages.read_dnn_partitioning import read_dnn_partitioning
-from autopar.stages.read_piper import read_piper
-from autopar.stages.throughput import least_load
-from autopar.stages.workload import Layer, Option, Pool, Tensor, Workload
-from autopar.stages.workload_text import from_json, to_json, to_text
+from autopar.pipeline.planner.downsets import groups_of
+from autopar.pipeline.planner.equal import least_equal_load
+from autopar.pipeline.planner.evaluate import Split, max_load
+from autopar.pipeline.planner.read_dnn_partitioning import read_dnn_partitioning
+from autopar.pipeline.planner.read_piper import read_piper
+from autopar.pipeline.planner.throughput import least_load
+from autopar.pipeline.planner.workload import Layer, Option, Pool, Tensor, Workload
+from autopar.pipeline.planner.workload_text import from_json, to_json, to_text
 
 
 def random_workload(seed: int) -> Workload:

@@ -10,10 +10,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from autopar.schedules.zb_v import zb_v
-from autopar.simulate import Costs, Link, Network, StageCost, Traffic, simulate
-from autopar.stages import ONE_F_ONE_B, StageProblem, StageTable, Vee, Way, vees
-from autopar.stages.table import Array, ranges
+from autopar.pipeline.planner import ONE_F_ONE_B, StageProblem, StageTable, Vee, Way, vees
+from autopar.pipeline.planner.table import Array, ranges
+from autopar.pipeline.schedules.zb_v import zb_v
+from autopar.pipeline.simulate import Costs, Link, Network, StageCost, Traffic, simulate
 
 LAYERS = 8
 LATENCY_S = 0.05

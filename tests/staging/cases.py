@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autopar.compiler.automatic import source_of
-from autopar.compiler.compiler import Compiler
-from autopar.mesh import Mesh
+from autopar.compile.automatic import source_of
+from autopar.compile.compiler import Compiler
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.choose import Source
 from autopar.request.meta import without_weights
 from autopar.request.options import Options
-from autopar.staging.choose import Source
 from cost_models.hardware import Hardware, load
 from tests import models
 

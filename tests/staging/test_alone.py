@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.compiler.automatic import source_of
-from autopar.mesh import Mesh
-from autopar.planning.posed import Compilation
-from autopar.staging.alone import Alone
-from autopar.staging.choose import Wishes, choose
-from autopar.staging.rivals import Chosen
+from autopar.compile.automatic import source_of
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.alone import Alone
+from autopar.pipeline.build.choose import Wishes, choose
+from autopar.pipeline.build.rivals import Chosen
+from autopar.sharding.posed import Compilation
 from cost_models.hardware import load
 from tests.staging.cases import compiler_of
 from tests.staging.hosts import slow_hosts

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.graph import Tensor
-from autopar.mesh import Mesh
+from autopar.ir.graph import Tensor
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.borders import Border, link_between, link_of, name_of, passing, seconds
 from autopar.plans.pipeline_plan import WorkerPlan
-from autopar.staging.borders import Border, link_between, link_of, name_of, passing, seconds
 from cost_models.hardware import Fit, Hardware, Link, Tier, load
 
 HOST = load("h100")

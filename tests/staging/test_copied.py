@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from autopar.compiler.automatic import source_of
-from autopar.mesh import Mesh
-from autopar.planning.posed import Settings
-from autopar.staging.copied import copied
-from autopar.staging.predict import predict
-from autopar.staging.staged import Staged, compile_pipeline
-from autopar.staging.wanted import Wanted
+from autopar.compile.automatic import source_of
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.copied import copied
+from autopar.pipeline.build.predict import predict
+from autopar.pipeline.build.staged import Staged, compile_pipeline
+from autopar.pipeline.build.wanted import Wanted
+from autopar.sharding.posed import Settings
 from tests.staging.cases import compiler_of
 from tests.staging.hosts import slow_hosts
 
@@ -69,6 +69,6 @@ def test_the_prediction_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     made = piped("gpt2", "1f1b")
     copying = seconds_of(made)
     found = predict(made.plan, made.stages, HOSTS, Settings())
-    monkeypatch.setattr("autopar.staging.predict.copied", lambda *_: ())
+    monkeypatch.setattr("autopar.pipeline.build.predict.copied", lambda *_: ())
     without = predict(made.plan, made.stages, HOSTS, Settings())
     assert found.step_s - without.step_s == pytest.approx(copying[0, 0])

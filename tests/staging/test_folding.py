@@ -8,13 +8,13 @@ import pytest
 
 from autopar.capture import repeats
 from autopar.capture.saved import saved
-from autopar.mesh import Mesh
-from autopar.split import computing, split
-from autopar.staging import positions
-from autopar.staging.cuts import narrow_cuts
-from autopar.staging.folded import KEPT, fold
-from autopar.staging.positions import places
-from autopar.staging.sizes import NotLinear, Sized, between
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build import positions
+from autopar.pipeline.build.cuts import narrow_cuts
+from autopar.pipeline.build.folded import KEPT, fold
+from autopar.pipeline.build.positions import places
+from autopar.pipeline.build.sizes import NotLinear, Sized, between
+from autopar.pipeline.build.split import computing, split
 from tests.daily import daily
 from tests.staging.cases import source
 

@@ -7,18 +7,18 @@ from unittest import mock
 
 import pytest
 
-from autopar.compiler.automatic import source_of
+from autopar.compile.automatic import source_of
 from autopar.errors import InfeasibleError, OverLimitError
-from autopar.graph import Graph
-from autopar.mesh import Mesh
-from autopar.planning.posed import Settings
-from autopar.solve import readable
-from autopar.staging import forced
-from autopar.staging.cuts import balanced
-from autopar.staging.forced import compile_forced
-from autopar.staging.predict import predict, predict_with_peaks
-from autopar.staging.staged import Staged, compile_pipeline
-from autopar.staging.wanted import Wanted
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build import forced
+from autopar.pipeline.build.cuts import balanced
+from autopar.pipeline.build.forced import compile_forced
+from autopar.pipeline.build.predict import predict, predict_with_peaks
+from autopar.pipeline.build.staged import Staged, compile_pipeline
+from autopar.pipeline.build.wanted import Wanted
+from autopar.sharding.posed import Settings
+from autopar.solver import readable
 from cost_models.hardware import load
 from tests.staging.cases import compiler_of
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.compiler.automatic import source_of
-from autopar.mesh import Mesh
-from autopar.planning.posed import Settings
-from autopar.pricing.spent import Spent
-from autopar.staging.predict import costs
-from autopar.staging.staged import compile_pipeline
-from autopar.staging.wanted import Wanted
+from autopar.compile.automatic import source_of
+from autopar.cost.spent import Spent
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.predict import costs
+from autopar.pipeline.build.staged import compile_pipeline
+from autopar.pipeline.build.wanted import Wanted
+from autopar.sharding.posed import Settings
 from tests.staging.cases import compiler_of
 from tests.staging.hosts import slow_hosts
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from autopar.compiler.automatic import source_of
-from autopar.mesh import Mesh
-from autopar.planning.posed import Settings
+from autopar.compile.automatic import source_of
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.forced import compile_forced
+from autopar.pipeline.build.staged import Staged
+from autopar.pipeline.build.wanted import Wanted
 from autopar.plans.changes import Figures
-from autopar.staging.forced import compile_forced
-from autopar.staging.staged import Staged
-from autopar.staging.wanted import Wanted
+from autopar.sharding.posed import Settings
 from cost_models.hardware import load
 from tests.staging.cases import compiler_of
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.graph import Graph
-from autopar.mesh import Mesh
-from autopar.staging.sizes import NotLinear, Sizes, graph_between
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.sizes import NotLinear, Sizes, graph_between
 from tests.staging.cases import source
 
 

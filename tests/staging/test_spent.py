@@ -7,24 +7,24 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.blocks import MODES, Recompute, block_of, blocks
 from autopar.capture.saved import saved
-from autopar.graph import Graph
-from autopar.mesh import Mesh
-from autopar.planning.asked import preset_constraints
-from autopar.planning.compile import compile_graph
-from autopar.planning.posed import Settings, pose, prices_of
-from autopar.pricing.operators import local_nbytes, operator_seconds
-from autopar.pricing.spent import spent_by
-from autopar.split import split
-from autopar.stages import ONE_F_ONE_B
-from autopar.stages.table import Array
-from autopar.staging.choose import Source
-from autopar.staging.decided import decide, of_pieces
-from autopar.staging.figures import Cut, Piece, Pieces
-from autopar.staging.positions import places
-from autopar.staging.sizes import Sizes
-from autopar.staging.tabled import Sweep, Tabled
+from autopar.cost.operators import local_nbytes, operator_seconds
+from autopar.cost.spent import spent_by
+from autopar.ir.blocks import MODES, Recompute, block_of, blocks
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.choose import Source
+from autopar.pipeline.build.decided import decide, of_pieces
+from autopar.pipeline.build.figures import Cut, Piece, Pieces
+from autopar.pipeline.build.positions import places
+from autopar.pipeline.build.sizes import Sizes
+from autopar.pipeline.build.split import split
+from autopar.pipeline.build.tabled import Sweep, Tabled
+from autopar.pipeline.planner import ONE_F_ONE_B
+from autopar.pipeline.planner.table import Array
+from autopar.sharding.asked import preset_constraints
+from autopar.sharding.compile import compile_graph
+from autopar.sharding.posed import Settings, pose, prices_of
 from cost_models.hardware import load
 from cost_models.ops import op_seconds
 from tests.daily import daily

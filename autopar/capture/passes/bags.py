@@ -12,7 +12,7 @@ import torch
 
 from autopar.capture.passes.known import Known
 from autopar.capture.passes.rewriting import Tensors, argument
-from autopar.graph import Arg, Graph, Node, Ref
+from autopar.ir.graph import Arg, Graph, Node, Ref
 
 SUM, MEAN = 0, 1
 """torch's codes for `mode`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from autopar.capture.passes.rewriting import Tensors, argument, rewrite
-from autopar.graph import Arg, Graph, Node, Ref, Tensor, short
+from autopar.ir.graph import Arg, Graph, Node, Ref, Tensor, short
 
 Step = Callable[[Node, Tensors], "tuple[Node, ...]"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autopar.graph import Graph, Node
+from autopar.ir.graph import Graph, Node
 
 
 def drop_dead(graph: Graph) -> Graph:

@@ -19,7 +19,7 @@ from autopar.capture.passes.known import Known, value_of
 from autopar.capture.passes.normal import CREATION
 from autopar.capture.passes.rewriting import Tensors, rewrite
 from autopar.capture.spread import one_row
-from autopar.graph import Arg, DType, Graph, Node, Ref, short
+from autopar.ir.graph import Arg, DType, Graph, Node, Ref, short
 
 LARGEST_KEPT = 4
 """Elements of a constant that replaces the operators which make it."""

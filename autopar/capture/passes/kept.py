@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from autopar.capture import _torch
 from autopar.capture.passes.rewriting import rename, renamed_ends
-from autopar.graph import Arg, Graph, Node, Ref
-from autopar.operators import callable_of
+from autopar.ir.graph import Arg, Graph, Node, Ref
+from autopar.ops.operators import callable_of
 
 READS_NO_VALUE = frozenset(["autopar.batch_norm"])
 """Keeps statistics of the batch, not those that run."""

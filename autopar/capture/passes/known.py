@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from autopar.capture.spread import computed
-from autopar.graph import Arg, DType, Node, Ref, short
+from autopar.ir.graph import Arg, DType, Node, Ref, short
 
 LARGEST = 1 << 22
 """Elements, as they lie in memory, up to which a tensor is computed at all."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from autopar.capture.passes.rewriting import Tensors, argument, rename, rewrite, tensor_of
-from autopar.graph import Arg, DType, Graph, Node, Ref, Tensor
+from autopar.ir.graph import Arg, DType, Graph, Node, Ref, Tensor
 
 MEAN, SUM = 1, 2
 """torch's codes for `reduction`."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from autopar.capture.passes.normal import CREATION
 from autopar.capture.passes.rewriting import Tensors, rewrite
-from autopar.graph import Graph, Node, short
+from autopar.ir.graph import Graph, Node, short
 
 RANDOM = {"rand", "randn", "randint", "randperm", "empty"}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from autopar.capture.passes.normal import LAID_OUT
 from autopar.capture.passes.rewriting import Tensors, argument, rewrite, tensor_of
-from autopar.graph import Graph, Node, Ref, Tensor
+from autopar.ir.graph import Graph, Node, Ref, Tensor
 
 ALWAYS = {
     "aten.alias.default", "aten.contiguous.default", "aten.clone.default",

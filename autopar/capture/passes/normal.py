@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autopar.capture.passes.rewriting import Tensors, argument, rewrite, tensor_of
-from autopar.graph import Arg, DType, Graph, Node, Ref, short
+from autopar.ir.graph import Arg, DType, Graph, Node, Ref, short
 
 CASTS = {
     "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other",

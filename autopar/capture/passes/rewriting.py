@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import cast
 
-from autopar.graph import Arg, Graph, Node, Ref, Tensor
+from autopar.ir.graph import Arg, Graph, Node, Ref, Tensor
 
 Tensors = Mapping[str, Tensor]
 Same = str

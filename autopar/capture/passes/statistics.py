@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autopar.capture.passes.rewriting import Tensors, rewrite, tensor_of
-from autopar.graph import Arg, DType, Graph, Node, Ref
+from autopar.ir.graph import Arg, DType, Graph, Node, Ref
 
 NORMS = ("autopar.batch_norm", "aten.batch_norm.default")
 FACTORS, MEAN = (1, 2), 3

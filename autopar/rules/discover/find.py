@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 
 from autopar.errors import RuleError
-from autopar.graph import Arg, Node, Ref, Tensor
-from autopar.operators import callable_of
+from autopar.ir.graph import Arg, Node, Ref, Tensor
+from autopar.ops.operators import callable_of
 from autopar.rules import _torch
 from autopar.rules.declare import Call, Declared, otherwise
 from autopar.rules.discover import store

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from autopar.errors import RuleError
-from autopar.graph import Graph, Node, Tensor, is_random
-from autopar.operators import bind, callable_of
+from autopar.ir.graph import Graph, Node, Tensor, is_random
+from autopar.ops.operators import bind, callable_of
 from autopar.rules import _torch
 from autopar.rules.discover.sizes import Shapes
 from autopar.rules.local import Local

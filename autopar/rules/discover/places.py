@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from autopar.graph import Node
+from autopar.ir.graph import Node
 from autopar.rules.text import Dim, Rule, Term
 
 LETTERS = "abcdefghijklmnopqrstuv"

@@ -11,9 +11,9 @@ from itertools import chain, combinations, islice, product
 
 import torch
 
-from autopar.mesh import Mesh
-from autopar.operators import callable_of
-from autopar.placement import N, P, R, S, Sharding
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import N, P, R, S, Sharding
+from autopar.ops.operators import callable_of
 from autopar.rules.discover.laboratory import Bench, accepts
 from autopar.rules.discover.places import Factor, Place
 from autopar.rules.discover.sizes import numbers

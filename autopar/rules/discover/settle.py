@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 
 from autopar.errors import RuleError
-from autopar.graph import Node, Tensor
+from autopar.ir.graph import Node, Tensor
 from autopar.rules.declare import Declared, instance
 from autopar.rules.discover.laboratory import Bench
 from autopar.rules.discover.places import Composed, Factor, compose, in_order

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from autopar.graph import Arg, Node
+from autopar.ir.graph import Arg, Node
 
 Shapes = tuple[tuple[int, ...], ...]
 UNIT = 6

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from autopar.cache import cache_directory, write
 from autopar.errors import InputError
 from autopar.rules.discover.settle import Finding
+from autopar.utils.cache import cache_directory, write
 
 SWITCH = "AUTOPAR_DISCOVERY"
 MODES = ("on", "off", "fresh")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autopar.mesh import Mesh
+from autopar.ir.mesh import Mesh
 from autopar.plans.plan import OpSharding
 from autopar.rules.candidates import Option, combine
 from autopar.rules.discover.laboratory import Bench, accepts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from autopar.graph import Arg
+from autopar.ir.graph import Arg
 from autopar.rules.declare import Call, Declared, rule
 
 FIRST = (frozenset({0}),)

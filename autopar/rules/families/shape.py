@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autopar.graph import Arg
+from autopar.ir.graph import Arg
 from autopar.rules.declare import Call, Declared, rule
 from autopar.rules.families.letters import keep_whole, names, term
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from autopar.graph import Arg, DType, Graph, Node
-from autopar.mesh import Mesh
-from autopar.operators import bind, callable_of
-from autopar.placement import Sharding
+from autopar.ir.graph import Arg, DType, Graph, Node
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import Sharding
+from autopar.ops.operators import bind, callable_of
 from autopar.plans.plan import OpSharding
 from autopar.rules.local import Local, localize
 from autopar.rules.prove.simulate import TOLERANCE, WrongError, dual, error, gather, scatter

@@ -9,8 +9,8 @@ import math
 
 import torch
 
-from autopar.mesh import Mesh
-from autopar.placement import P, R, S, Sharding, Type
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import P, R, S, Sharding, Type
 
 TOLERANCE = 1e-9
 

@@ -8,11 +8,11 @@ from functools import cached_property
 
 import torch.distributed as dist
 
+from autopar.pipeline.build.split import Stages
+from autopar.pipeline.schedules import lower, stream
+from autopar.pipeline.schedules.collectives import completing
 from autopar.plans.pipeline_plan import PipelinePlan, edges
 from autopar.runtime.program import Program
-from autopar.schedules import lower, stream
-from autopar.schedules.collectives import completing
-from autopar.split import Stages
 
 
 @dataclass(frozen=True, eq=False)

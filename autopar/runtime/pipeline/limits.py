@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from autopar.errors import InputError
-from autopar.graph import Graph
-from autopar.grouping import groups
-from autopar.leaving import leaving
+from autopar.ir.graph import Graph
+from autopar.ir.leaving import leaving
+from autopar.pipeline.build.split import Stages
+from autopar.plans.grouping import groups
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.runtime.pipeline.relays import Relays
 from autopar.runtime.pipeline.tiles import Layout
-from autopar.split import Stages
 
 _WHOLE = "Choose a schedule with whole backwards, such as 1f1b, or other cuts."
 

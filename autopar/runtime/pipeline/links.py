@@ -9,12 +9,12 @@ from functools import cached_property
 
 import torch
 
-from autopar.leaving import leaving
-from autopar.placement import Sharding
+from autopar.ir.leaving import leaving
+from autopar.ir.placement import Sharding
+from autopar.pipeline.build.split import Crossing, Stages
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.runtime.pipeline.channel import Channel
 from autopar.runtime.pipeline.tiles import Layout
-from autopar.split import Crossing, Stages
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from autopar.placement import I, Sharding
+from autopar.ir.placement import I, Sharding
 from autopar.plans.plan import ParameterPlan
 from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.stage_gradient import StageGradient

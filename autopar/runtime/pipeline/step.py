@@ -15,14 +15,14 @@ from typing import Literal
 import torch
 
 from autopar.errors import InternalError
+from autopar.pipeline.schedules.action import COMPUTE, RECEIVES, Action
+from autopar.pipeline.schedules.collectives import completing
 from autopar.runtime.named import named
 from autopar.runtime.pipeline.channel import Arriving, Channel, Work
 from autopar.runtime.pipeline.filling import Filling
 from autopar.runtime.pipeline.links import Links
 from autopar.runtime.pipeline.stage import Stage, Tensors
 from autopar.runtime.random import LARGEST_SEED, STRIDE, seeded
-from autopar.schedules.action import COMPUTE, RECEIVES, Action
-from autopar.schedules.collectives import completing
 
 AHEAD = 2
 """Receives are posted so many computations before they are needed."""

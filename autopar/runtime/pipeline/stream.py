@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from autopar.pipeline.schedules.action import COMPUTE, Action
 from autopar.runtime.pipeline.step import Step
 from autopar.runtime.pipeline.versions import Versions
-from autopar.schedules.action import COMPUTE, Action
 
 
 class Stream(Step):

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from autopar.mesh import Mesh
-from autopar.placement import Sharding
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import Sharding
 from autopar.runtime.shards import held
 
 Index = slice | torch.Tensor

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
 
+from autopar.pipeline.schedules.torch_csv import torch_csv
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.runtime import _torch
 from autopar.runtime.pipeline.built import Built
@@ -27,7 +28,6 @@ from autopar.runtime.pipeline.limits import check_limits, layout_of
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.pipeline.relays import Relays
 from autopar.runtime.pipeline.step import Step
-from autopar.schedules.torch_csv import torch_csv
 
 
 def torch_step(parallel: Pipelined, **batch: Any) -> torch.Tensor:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.distributed.tensor import DTensor
 
+from autopar.pipeline.schedules.action import COMPUTE, Action
 from autopar.runtime import _torch
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.slots import Slot
-from autopar.schedules.action import COMPUTE, Action
 
 
 class Versions:

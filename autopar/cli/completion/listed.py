@@ -1,0 +1,78 @@
+"""The commands as `commands.json` lists them: names, flags, and what may stand behind them.
+
+`words.py` writes that file; a test says when it is not what the commands are.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from autopar.cli.completion.names import KINDS, names_in
+
+LISTED = Path(__file__).with_name("commands.json")
+Lists = Mapping[str, Sequence[str]]
+Outline = Sequence[Mapping[str, Any]]
+
+
+def listed() -> typer.Typer:
+    """All commands, which can be completed and do nothing."""
+    content = json.loads(LISTED.read_text(encoding="utf-8"))
+    app = typer.Typer(add_completion=True)
+    app.callback()(_function(content["options"], content["lists"]))
+    for name, each in content["commands"].items():
+        made = _function(each["parameters"], content["lists"])
+        app.command(name, help=each["help"])(made)
+    return app
+
+
+def _function(every: Outline, lists: Lists) -> Callable[..., None]:
+    """A function whose parameters are these."""
+
+    def nothing(**_: Any) -> None:
+        return None
+
+    taken = [_parameter(each, lists) for each in every]
+    nothing.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+    nothing.__annotations__ = {each.name: each.annotation for each in taken}
+    return nothing
+
+
+def _parameter(each: Mapping[str, Any], lists: Lists) -> inspect.Parameter:
+    names, offering = each["names"], _offering(each["offers"], lists)
+    if names[0].startswith("-"):
+        kind: Any = bool if each["flag"] else list[str] if each["multiple"] else str
+        start = False if each["flag"] else None
+        info = typer.Option(start, *_declared(names), help=each["help"], autocompletion=offering)
+    else:
+        kind, info = str, typer.Argument(None, help=each["help"], autocompletion=offering)
+    name = names[0].lstrip("-").replace("-", "_")
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=kind)
+
+
+def _declared(names: Sequence[str]) -> list[str]:
+    """As typer writes a flag and its opposite: ``--bound/--no-bound``."""
+    against = [name for name in names if name.startswith("--no-")]
+    return ["/".join(names)] if against else list(names)
+
+
+def _offering(what: str | None, lists: Lists) -> Callable[..., list[str]] | None:
+    """What a shell gets for the beginning of a word; None: files, as shells complete them."""
+    if what is None:
+        return None
+
+    def offered(ctx: typer.Context, incomplete: str) -> list[str]:
+        known = names_in(_plan(ctx), what) if what in KINDS else lists[what]
+        return [each for each in known if each.startswith(incomplete)]
+
+    return offered
+
+
+def _plan(ctx: typer.Context) -> str | None:
+    """The plan file on the line; behind an option whose value is missing, no argument is read yet."""
+    return ctx.params.get("plan") or next(iter(ctx.args), None)

@@ -1,0 +1,200 @@
+"""From a model to its stages, forced or chosen: what `plan`, `parallelize` and commands share."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Literal
+
+import torch
+
+from autopar.capture import Traced
+from autopar.compile.compiler import Compiler
+from autopar.compile.microbatch import as_one, part
+from autopar.errors import CaptureError, ConstraintError, InputError
+from autopar.ir.graph import Graph
+from autopar.pipeline.build.choose import Source, Wishes, choose
+from autopar.pipeline.build.rivals import Chosen
+from autopar.pipeline.build.sizes import NotLinear, graph_between
+from autopar.pipeline.build.staged import Staged
+from autopar.pipeline.build.wanted import Shape, Wanted
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.request.batch import Batch, leaves_of, mapped
+from autopar.runtime import agreement
+from autopar.utils.processes import Aside
+from autopar.utils.wording import argument
+
+StagesLike = int | Sequence[Shape] | Literal["auto"]
+
+
+def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chosen:
+    """Whether to pipeline, and how."""
+    settings = compiler.settings(None)
+    if settings.constraints or settings.preset:
+        raise ConstraintError(
+            f"Constraints and presets speak of mesh axes, which {argument('stages', 'auto')} has yet to "
+            f"choose. Say how many stages there are ({argument('stages', 2)}), or leave the constraints "
+            "out."
+        )
+    with Aside(lambda: _one_sample(compiler, batch)) as one:
+        traced = compiler.traced(batch)
+        whole = compiler.graph_of(traced)
+        if wishes == Wishes() and not _is_trained(whole):
+            return Chosen(None, compiler.compile(whole), ())
+        source = _source(compiler, batch, traced, one.result)
+        return choose(source, compiler.mesh, compiler.hardware, settings, wishes)
+
+
+def _one_sample(compiler: Compiler, batch: Mapping[str, Any]) -> Traced:
+    """The graph of one sample: sizes between are on the line through it and the whole batch's."""
+    with _unsaid():
+        return compiler.traced(of_samples(batch, 1))
+
+
+@contextmanager
+def _unsaid() -> Iterator[None]:
+    """Warnings that a model has for every batch are heard once, of the whole one."""
+    disabled = logging.root.manager.disable
+    logging.disable(max(disabled, logging.WARNING))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def refuse_asynchronous(asynchronous: bool) -> None:
+    """Raise `InputError` where stages are to be chosen among asynchronous schedules."""
+    if asynchronous:
+        raise InputError(
+            f"{argument('stages', 'auto')} chooses among schedules whose steps are those of one "
+            f"process. Say how many stages there are ({argument('stages', 2)}) with "
+            f"{argument('asynchronous', True)}, or leave it out."
+        )
+
+
+def agreed_stages(
+    compiler: Compiler,
+    batch: Mapping[str, Any],
+    stages: StagesLike,
+    schedule: str | None,
+    microbatches: int | None,
+    cuts: Sequence[str],
+    asynchronous: bool,
+) -> tuple[Wanted, Staged | None] | None:
+    """What was asked for, or what rank 0 finds best and has compiled; None: no pipeline."""
+    if stages != "auto":
+        samples = samples_of(batch)
+        wanted = Wanted.of(
+            compiler.mesh, stages, schedule, microbatches, cuts, asynchronous, samples
+        )
+        return wanted, None
+    refuse_asynchronous(asynchronous)
+    agreement.same("the example inputs", Batch.of((), batch).digest)
+    made: list[Staged] = []
+
+    def decide() -> tuple[str, ...]:
+        found = chosen(compiler, batch, Wishes(schedule, microbatches, tuple(cuts)))
+        if found.staged is None:
+            return ()
+        made.append(found.staged)
+        return (found.staged.plan.to_json(),)
+
+    texts = agreement.from_first_rank(decide)
+    if not texts:
+        return None
+    plan = PipelinePlan.from_json(texts[0], "the plan of rank 0")
+    return Wanted.like(plan), made[0] if made else None
+
+
+def source_of(compiler: Compiler, batch: Mapping[str, Any]) -> Source:
+    """A model with its batch, captured in any size."""
+    return _source(
+        compiler, batch, compiler.traced(batch), lambda: compiler.traced(of_samples(batch, 1))
+    )
+
+
+def _source(
+    compiler: Compiler, batch: Mapping[str, Any], traced: Traced, one: Callable[[], Traced]
+) -> Source:
+    """`one`: the graph of one sample."""
+    whole = compiler.graph_of(traced)
+    if whole.loss is None:
+        raise InputError(
+            f"{argument('stages', 'auto')} needs a loss from {whole.name}: pass the targets with the "
+            f"batch, or {argument('loss')}."
+        )
+    if whole.outputs:
+        raise InputError(
+            f"{argument('stages', 'auto')} needs nothing but the loss from {whole.name}: leave "
+            f"{argument('outputs')} out."
+        )
+    size = samples_of(batch)
+    captured = {size: whole}
+    failed: dict[int, CaptureError] = {}
+
+    def capture(samples: int) -> Graph:
+        if samples in failed:
+            raise failed[samples]
+        if samples not in captured:
+            try:
+                found = one() if samples == 1 else compiler.traced(of_samples(batch, samples))
+                captured[samples] = compiler.graph_of(found, whole=traced)
+            except CaptureError as error:
+                failed[samples] = error
+                raise
+        return captured[samples]
+
+    def of_size(samples: int) -> Graph:
+        """On the line through what is captured already, where there is one."""
+        for other, graph in captured.items():
+            if samples not in captured and other != size:
+                with suppress(NotLinear):
+                    return graph_between((size, whole), (other, graph), samples)
+        return capture(samples)
+
+    def parted(pieces: int) -> Graph:
+        if pieces == 1:
+            return whole
+        return part(whole, of_size(size // pieces), pieces).microbatch
+
+    return Source(size, whole, capture, parted, _whole_because(whole))
+
+
+def _is_trained(whole: Graph) -> bool:
+    """A loss and nothing else comes out: a step that stages can divide."""
+    return whole.loss is not None and not whole.outputs
+
+
+def _whole_because(whole: Graph) -> str | None:
+    """Why microbatches would change the meaning of the step, None where they keep it."""
+    try:
+        part(whole, whole, 2)
+    except InputError as error:
+        return str(error).removesuffix(f" {as_one()}")
+    return None
+
+
+def samples_of(batch: Mapping[str, Any]) -> int:
+    """The first dim of the first tensor."""
+    sizes = [v.shape[0] for _, v in leaves_of(batch, "") if isinstance(v, torch.Tensor) and v.dim()]
+    if not sizes:
+        raise InputError("The batch has no tensor whose first dim could be its size.")
+    if not sizes[0]:
+        raise InputError("The example batch is empty: its first dim is 0. Pass one with samples.")
+    return int(sizes[0])
+
+
+def of_samples(batch: Mapping[str, Any], samples: int) -> Mapping[str, Any]:
+    """The first samples of a batch."""
+    size = samples_of(batch)
+
+    def cut(value: Any, _: str) -> Any:
+        is_part = isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size
+        return value[:samples] if is_part else value
+
+    made: Mapping[str, Any] = mapped(batch, "", cut)
+    return made

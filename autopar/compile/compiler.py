@@ -1,0 +1,326 @@
+"""A model on its way to plans and programs: what stays the same while batches of other shapes come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar.capture import ExampleInputs, Traced, finished, traced
+from autopar.capture.passes.dead import drop_dead
+from autopar.capture.saved import saved
+from autopar.compile.microbatch import part
+from autopar.cost.timed import times_for
+from autopar.errors import (
+    ConstraintError,
+    InfeasibleError,
+    InputError,
+    PlacementError,
+    SourceError,
+)
+from autopar.ir.graph import Graph, Saved
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import Sharding
+from autopar.plans.plan import Plan
+from autopar.plans.record import Padding
+from autopar.request import presets
+from autopar.request.batch import mapped
+from autopar.request.constraint_file import from_file
+from autopar.request.constraints import Constraint, from_user
+from autopar.request.model_state import ModelState
+from autopar.request.options import Options
+from autopar.rules import batch_forms
+from autopar.runtime import agreement
+from autopar.runtime.program import Program, load
+from autopar.sharding.asked import preset_constraints, storage_of
+from autopar.sharding.compile import arriving, batch_form, compile_graph, frontier
+from autopar.sharding.divided import check_divided, check_local
+from autopar.sharding.flights import Flights
+from autopar.sharding.padding import padded
+from autopar.sharding.posed import Compilation, Settings, batch_inputs, device_memory
+from autopar.utils.cache import keep
+from autopar.utils.reading import text_of
+from autopar.utils.watch import Watch, unwatched
+from cost_models.hardware import Hardware
+from cost_models.measured import Times
+
+
+def captured(
+    model: nn.Module,
+    inputs: ExampleInputs,
+    options: Options,
+    training: bool = True,
+    *,
+    keeps_modes: bool = False,
+    needs_loss: bool | None = None,
+) -> Graph:
+    """The captured forward pass, with the outputs that were asked for."""
+    found = _traced(model, inputs, options, training, keeps_modes, needs_loss)
+    return _finished(found, model, options, training)
+
+
+def _traced(
+    model: nn.Module,
+    inputs: ExampleInputs,
+    options: Options,
+    training: bool,
+    keeps_modes: bool,
+    needs_loss: bool | None,
+) -> Traced:
+    return traced(
+        model,
+        _cast(inputs, options.precision.compute),
+        loss=options.loss,
+        train=training,
+        autocast=options.precision.autocast,
+        keeps_modes=keeps_modes,
+        needs_loss=needs_loss,
+    )
+
+
+def _finished(
+    found: Traced, model: nn.Module, options: Options, training: bool, whole: Traced | None = None
+) -> Graph:
+    graph = finished(found, whole)
+    if not training:
+        # Evaluation moves the same tensors; only their letters (I, R) tell shards from copies.
+        frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+        graph = graph.with_gradients(frozen)
+    return with_outputs(graph, options.outputs)
+
+
+class Compiler:
+    """Everything that stays the same while batches of different shapes are compiled."""
+
+    def __init__(self, model: nn.Module, mesh: Mesh, hardware: Hardware, options: Options) -> None:
+        self._model, self.mesh, self.hardware, self.options = model, mesh, hardware, options
+        self._first: Plan | None = None
+        self._batch: Sharding | None = None
+        self._state: ModelState | None = None
+        self._programs: dict[tuple[str, str], Program] = {}
+
+    def on(self, mesh: Mesh) -> Compiler:
+        """The same on another mesh."""
+        return Compiler(self._model, mesh, self.hardware, self.options)
+
+    def with_options(self, options: Options) -> Compiler:
+        """The same asked for something else."""
+        return Compiler(self._model, self.mesh, self.hardware, options)
+
+    def graph(self, inputs: ExampleInputs, training: bool = True) -> Graph:
+        """The captured forward pass."""
+        return self.graph_of(self.traced(inputs, training), training)
+
+    def traced(self, inputs: ExampleInputs, training: bool = True) -> Traced:
+        """What `graph_of` makes a graph of."""
+        state = self._state
+        if state is None:
+            return _traced(self._model, inputs, self.options, training, False, None)
+        needs_loss = training and state.training
+        with state.put_on(self._model):
+            return _traced(self._model, inputs, self.options, training, True, needs_loss)
+
+    def graph_of(
+        self, found: Traced, training: bool = True, *, whole: Traced | None = None
+    ) -> Graph:
+        """The captured forward pass; of a part of a `whole` batch, with the numbers of that."""
+        return _finished(found, self._model, self.options, training, whole)
+
+    @contextmanager
+    def standing(self, state: ModelState) -> Iterator[None]:
+        """Graphs that are captured inside are of the model in this state."""
+        before, self._state = self._state, state
+        try:
+            yield
+        finally:
+            self._state = before
+
+    def compile(self, graph: Graph) -> Compilation:
+        """Candidates, prices, solution, plan and source of a captured graph.
+
+        Where every rank brings its own part, the batch arrives divided the way the best plan for a
+        whole batch divides it.
+        """
+        if self.options.input == "global":
+            return self._compile(graph, None)
+        form = self._batch or batch_form(self._compile(graph, None).plan, graph)
+        if form.is_split or self._first is not None:
+            return self._compile(graph, form)
+        return self._dividing(graph, form)
+
+    def _dividing(self, graph: Graph, whole: Sharding) -> Compilation:
+        """Every rank brings its own part, so the batch is divided, even where that is not fastest."""
+        made = []
+        if self.options.preset is None:
+            for form in sorted(batch_forms(self.mesh), key=lambda form: -len(form.cuts(0))):
+                with suppress(InfeasibleError, ConstraintError, PlacementError):
+                    if form.is_split and _fits(form, graph, self.mesh):
+                        made.append(self._compile(graph, form))
+        if made:
+            return min(made, key=lambda each: each.plan.objective_s)
+        if not self.options.allow_undivided:
+            check_local(whole, graph, self.mesh)
+        return self._compile(graph, whole)
+
+    def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
+        """Within what was asked for; where nothing was, within the device, if the best would not be."""
+        settings, kept = self.settings(batch), self._saved(graph)
+        flights = Flights(graph, self.mesh, self.hardware, settings, kept)
+        made = compile_graph(graph, self.mesh, self.hardware, settings, kept, known=flights)
+        if self._first is None and not self.options.allow_undivided:
+            check_divided(made.plan, made.graph, settings.constraints)
+        own = device_memory(self.mesh, self.hardware)
+        is_free = self.options.memory_limit is None and self.options.preset is None
+        if is_free and self._first is None and made.plan.estimate.memory_nbytes > own:
+            settings = replace(settings, memory_limit=own)
+            known = flights.limited(own)
+            return compile_graph(graph, self.mesh, self.hardware, settings, kept, known=known)
+        return made
+
+    def _saved(self, graph: Graph) -> Mapping[str, Saved]:
+        return saved(graph, self.hardware.device.kind)
+
+    def settings(self, batch: Sharding | None) -> Settings:
+        """What was asked for, with the measured times that this process has, where any were named."""
+        return replace(self.asked(batch), times=self.times)
+
+    def asked(self, batch: Sharding | None) -> Settings:
+        """What was asked for: equal on all ranks."""
+        options = self.options
+        chosen = (
+            *preset_constraints(options.preset, self.mesh),
+            *_constraints(options, self.mesh),
+        )
+        return Settings(
+            optimizer=options.optimizer,
+            states=options.states,
+            memory_limit=None if options.memory_limit == math.inf else options.memory_limit,
+            preset=options.preset or "",
+            constraints=chosen,
+            regather=presets.regathers(options.preset) if options.preset else None,
+            precision=str(options.precision),
+            batch=batch,
+            storage=storage_of(self._first),
+            pads_batch=options.input == "global",
+            padding=None if self._first is None else _of_parameters(self._first),
+            recompute=options.recompute,
+            first=self._first is None,
+        )
+
+    @cached_property
+    def times(self) -> Times | None:
+        """What was measured of operators here, where a database was named."""
+        database = self.options.database
+        return None if database is None else times_for(database, self.hardware, self.mesh)
+
+    def frontier(self, graph: Graph, watch: Watch = unwatched) -> tuple[Compilation, ...]:
+        """The plans of the time-memory curve, from the fastest to the smallest."""
+        saved = self._saved(graph)
+        return frontier(graph, self.mesh, self.hardware, self.settings(None), saved, watch)
+
+    def program(
+        self, inputs: ExampleInputs, training: bool = True, edited: Path | None = None
+    ) -> Program:
+        """Rank 0's plan and source, loaded on every rank."""
+        return self.program_of(self.graph(inputs, training), edited)
+
+    def program_of(self, graph: Graph, edited: Path | None = None) -> Program:
+        """The program of a captured graph."""
+        options = self.options
+        agreement.same(
+            "the model, the mesh or the options", f"{graph.digest} {self.mesh} {options}"
+        )
+        known = graph.digest, graph.returns
+        if edited is None and known in self._programs:
+            return self._programs[known]
+        plan_text, source = agreement.from_first_rank(lambda: self._decide(graph, edited))
+        plan = Plan.from_json(plan_text, "the plan of rank 0")
+        graph = padded(graph, plan.padding)
+        plan.check(graph)
+        if self._first is None:
+            self._first = plan
+            self._batch = arriving(plan, graph)
+        path = edited or keep(source, f"{graph.name}_{plan.digest}.py")
+        self._programs[known] = load(plan, graph, source, path)
+        return self._programs[known]
+
+    def _decide(self, graph: Graph, edited: Path | None) -> tuple[str, str]:
+        made = self.compile(graph)
+        return made.plan.to_json(), made.source if edited is None else text_of(
+            edited, "the source", SourceError
+        )
+
+    def for_batch(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
+    ) -> Program:
+        """The program of a batch that no earlier one serves."""
+        if args and kwargs:
+            raise InputError(
+                "Pass the batch as keyword arguments, or as positional ones, not both."
+            )
+        with self.standing(state):
+            return self.program(kwargs or args, state.gradients)
+
+    def for_microbatches(
+        self,
+        whole: Mapping[str, Any],
+        microbatch: Mapping[str, Any],
+        pieces: int,
+        state: ModelState,
+    ) -> tuple[Program | None, Program]:
+        """Programs that count the whole batch's denominators, and that run one microbatch."""
+        with self.standing(state):
+            all_of_it = self.traced(whole)
+            piece = self.graph_of(self.traced(microbatch), whole=all_of_it)
+            parted = part(self.graph_of(all_of_it), piece, pieces)
+        counts = None if parted.counts is None else self.program_of(parted.counts)
+        return counts, self.program_of(parted.microbatch)
+
+
+def _fits(form: Sharding, graph: Graph, mesh: Mesh) -> bool:
+    """Whether the batch can arrive so."""
+    return not any(form.fault(n.outputs[0].shape, mesh) for n in batch_inputs(graph))
+
+
+def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:
+    """The graph with only the outputs that were asked for (all of them where there is no loss)."""
+    available = dict(graph.outputs)
+    for name in wanted:
+        if name not in available:
+            raise InputError(f"{graph.name} has no output {name!r}; it has {', '.join(available)}.")
+    if graph.loss is None and not wanted:
+        return graph
+    kept = tuple((path, tensor) for path, tensor in graph.outputs if path in wanted)
+    return drop_dead(replace(graph, outputs=kept))
+
+
+def _cast(inputs: ExampleInputs, dtype: torch.dtype | None) -> ExampleInputs:
+    """Floating tensors of the batch in the compute dtype."""
+    if dtype is None:
+        return inputs
+
+    def cast(value: Any, _: str) -> Any:
+        floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(dtype) if floating else value
+
+    changed: ExampleInputs = mapped(inputs, "", cast)
+    return changed
+
+
+def _of_parameters(first: Plan) -> tuple[Padding, ...]:
+    """Later programs pad the parameters as the first plan did; their batch is their own."""
+    return tuple(padding for padding in first.padding if padding.leaf in first.parameter)
+
+
+def _constraints(options: Options, mesh: Mesh) -> tuple[Constraint, ...]:
+    given = options.constraints
+    if isinstance(given, (str, Path)):
+        return from_file(given, mesh)
+    return given if isinstance(given, tuple) else from_user(given, mesh)

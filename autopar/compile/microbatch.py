@@ -1,0 +1,201 @@
+"""Microbatches keep the meaning of the step: a loss that is a sum over samples, over a count of all.
+
+The mean loss of a batch is sum / count, and count belongs to the whole batch: with ignored targets it
+differs from part to part.  So the denominators are taken out of the loss.  One small graph computes
+them for the whole batch before the first backward; the graph of a microbatch gets them as inputs.
+
+That a loss is a sum over samples is shown by its types: on an axis that splits the batch, every
+operator must work on its samples alone, and the loss must come out partial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from autopar.errors import InputError
+from autopar.ir.graph import Arg, Graph, Node, Ref, Tensor, short
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import N, P, R, S, Type
+from autopar.plans.plan import OpSharding
+from autopar.rules import candidates
+from autopar.sharding.posed import batch_inputs
+from autopar.utils.wording import argument
+
+PREFIX = "denominator_"
+_PLACED = {"arange", "linspace", "eye"}
+"""Operators whose result knows its place in the batch: a part's is not a slice of the whole's."""
+_LINEAR = {"add", "sub", "neg", "to", "_to_copy", "alias", "clone", "mul", "div", "reshape", "view"}
+
+
+@dataclass(frozen=True)
+class Parted:
+    """`counts` gives the whole batch's denominators; `microbatch` takes them as inputs.
+
+    `counts` is None where every denominator is a number.
+    """
+
+    counts: Graph | None
+    microbatch: Graph
+
+
+def as_one() -> str:
+    """What is left where a batch cannot be divided."""
+    return f"Use {argument('microbatches', 1)}."
+
+
+def part(whole: Graph, microbatch: Graph, pieces: int) -> Parted:
+    """Graphs of a batch and of one of its `pieces` equal parts -> what a step of parts needs.
+
+    The part's numbers are those of the whole already (`autopar.capture.numbers`).  Raises `InputError`
+    naming the operator that mixes samples, where the step would change meaning.
+    """
+    divisions = tuple(_divisions(whole))
+    check_separable(_with_denominators(whole, whole, divisions), pieces)
+    counts = _counts(whole, divisions)
+    return Parted(counts, _with_denominators(microbatch, whole, divisions))
+
+
+def _by_tensors(divisions: Iterable[Node]) -> list[Node]:
+    return [node for node in divisions if isinstance(node.args[1], Ref)]
+
+
+def _divisions(graph: Graph) -> Iterator[Node]:
+    """Divisions on the way back from the loss through linear operators."""
+    assert graph.loss is not None
+    waiting, seen = [graph.loss], set()
+    while waiting:
+        node = graph.producer[waiting.pop()]
+        if node.name in seen or node.is_leaf:
+            continue
+        seen.add(node.name)
+        if short(node.op) == "div" and not _is_differentiable(node.args[1], graph):
+            yield node
+        if short(node.op) in _LINEAR:
+            waiting += [name for name in node.operands if graph.tensors[name].differentiable]
+
+
+def _is_differentiable(argument: Arg, graph: Graph) -> bool:
+    return isinstance(argument, Ref) and graph.tensors[argument.name].differentiable
+
+
+def _denominator(node: Node, graph: Graph) -> Tensor | None:
+    """The tensor that a division divides by, None for a number."""
+    divisor = node.args[1]
+    return graph.tensors[divisor.name] if isinstance(divisor, Ref) else None
+
+
+def _counts(whole: Graph, divisions: tuple[Node, ...]) -> Graph | None:
+    found = [_denominator(node, whole) for node in divisions]
+    names = tuple(dict.fromkeys(t.name for t in found if t is not None))
+    if not names:
+        return None
+    outputs = tuple((f"{PREFIX}{i}", name) for i, name in enumerate(names))
+    graph = _only(replace(whole, loss=None, outputs=outputs, mutations=(), aliases=()))
+    for node in graph.leaves("parameter"):
+        raise InputError(
+            f"The loss is divided by something that depends on parameter {node.target!r}; such a loss "
+            f"cannot be trained in microbatches. {as_one()}"
+        )
+    return graph
+
+
+def _only(graph: Graph) -> Graph:
+    """The nodes that results need."""
+    needed = set(graph.results)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if any(tensor.name in needed for tensor in node.outputs):
+            kept.append(node)
+            needed.update(node.operands)
+    return replace(graph, nodes=tuple(reversed(kept)))
+
+
+def _with_denominators(graph: Graph, whole: Graph, divisions: tuple[Node, ...]) -> Graph:
+    """The microbatch's graph, divided by what the whole batch is divided by."""
+    inputs: dict[str, Node] = {}
+    divisors: dict[str, Arg] = {}
+    ours, theirs = _by_tensors(_divisions(graph)), _by_tensors(divisions)
+    if len(ours) != len(theirs):
+        raise InputError(
+            f"The loss is divided by {len(theirs)} tensors for the whole batch, and by {len(ours)} "
+            f"for a part of it, so microbatches would change it. {as_one()}"
+        )
+    for own, node in zip(ours, theirs, strict=True):
+        denominator = _denominator(node, whole)
+        assert denominator is not None
+        if denominator.name not in inputs:
+            key = f"{PREFIX}{len(inputs)}"
+            inputs[denominator.name] = Node(
+                key, "input", outputs=(replace(denominator, name=key),), target=key
+            )
+        divisors[own.name] = Ref(inputs[denominator.name].name)
+    nodes = [
+        replace(node, args=(node.args[0], divisors[node.name], *node.args[2:]))
+        if node.name in divisors
+        else node
+        for node in graph.nodes
+    ]
+    leaves = [node for node in nodes if node.is_leaf]
+    rest = [node for node in nodes if not node.is_leaf]
+    changed = replace(graph, nodes=(*leaves, *inputs.values(), *rest))
+    changed.check()
+    needed = _only(changed)
+    interface = {n.name for n in changed.nodes if n.op in ("parameter", "buffer", "input")}
+    kept = {n.name for n in needed.nodes} | interface
+    return replace(changed, nodes=tuple(n for n in changed.nodes if n.name in kept))
+
+
+def check_separable(graph: Graph, pieces: int) -> None:
+    """Raise `InputError` unless the loss is a sum over samples, the batch being dim 0 of the inputs.
+
+    Every tensor gets the types it can have on an axis that splits the batch: inputs are shards,
+    parameters are whole, and what is uniform along the batch (an expanded constant) may be either.
+    """
+    options = candidates(graph, Mesh.of(pieces, names=("microbatch",)), local_inputs=True)
+    split = {node.name for node in batch_inputs(graph)}
+    types: dict[str, frozenset[Type]] = {}
+    for node in graph.nodes:
+        whole = [R if tensor.differentiable else N for tensor in node.outputs]
+        found = [frozenset[Type]([S(0) if node.name in split else kind]) for kind in whole]
+        if not (node.is_leaf or short(node.op) in _PLACED):
+            found = _types(node, options[node.name], types)
+        if not all(found):
+            raise InputError(_mixes(node, graph))
+        types |= {tensor.name: kinds for tensor, kinds in zip(node.outputs, found, strict=True)}
+    for name, value in graph.mutations:
+        if not types[value] <= {N, R}:
+            raise InputError(
+                f"The buffer {name!r} is updated from the whole batch; microbatches would update it "
+                f"from parts. {as_one()}"
+            )
+    if graph.loss is not None and types[graph.loss] != {P}:
+        raise InputError(
+            f"The loss is not a sum of its samples' losses, so microbatches would change it. {as_one()}"
+        )
+
+
+def _types(
+    node: Node, options: tuple[OpSharding, ...], types: dict[str, frozenset[Type]]
+) -> list[frozenset[Type]]:
+    """What each output can be, given what the operands can be."""
+    given = [types[name] for name in node.operands]
+    suitable = [
+        option
+        for option in options
+        if not option.variant
+        and all(form[0] in kinds for form, kinds in zip(option.inputs, given, strict=True))
+    ]
+    return [
+        frozenset(option.outputs[place][0] for option in suitable)
+        for place in range(len(node.outputs))
+    ]
+
+
+def _mixes(node: Node, graph: Graph) -> str:
+    shapes = ", ".join(str(list(graph.tensors[name].shape)) for name in node.operands)
+    where = f" ({node.origin.file}:{node.origin.line})" if node.origin.file else ""
+    return (
+        f"{node.path}{where} mixes the samples of a batch (operands {shapes}), so microbatches would "
+        f"change what the model computes. {as_one()}"
+    )

@@ -1,0 +1,205 @@
+"""A model on its way to a pipeline: what stays the same while batches of other shapes come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+
+from autopar.capture.saved import saved
+from autopar.compile.compiler import Compiler
+from autopar.compile.microbatch import part
+from autopar.errors import ConstraintError, InputError
+from autopar.ir.graph import Graph
+from autopar.pipeline.build.forced import compile_forced
+from autopar.pipeline.build.split import Stages, split
+from autopar.pipeline.build.staged import Staged, compile_stages
+from autopar.pipeline.build.transfer import transferred
+from autopar.pipeline.build.wanted import Wanted
+from autopar.pipeline.schedules import Schedule
+from autopar.pipeline.schedules.action import forward
+from autopar.pipeline.schedules.lower import without_transfers
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
+from autopar.request.model_state import ModelState
+from autopar.runtime import agreement
+from autopar.runtime.pipeline.built import Built
+from autopar.runtime.program import Program, load
+from autopar.runtime.programs import in_parts, samples_in
+from autopar.sharding.compile import compile_graph
+from autopar.sharding.narrow import speaks
+from autopar.sharding.parameters import Storage
+from autopar.sharding.posed import Settings
+from autopar.utils.cache import keep
+from autopar.utils.wording import argument
+
+COUNTING = Settings(padding=(), pads_batch=False)
+
+
+class PipelineCompiler:
+    """`compiler` captures; the first pipeline decides where parameters rest ever after."""
+
+    def __init__(self, compiler: Compiler, wanted: Wanted, given: Staged | None = None) -> None:
+        """`given`: the pipeline, where it is compiled already."""
+        self._compiler, self._wanted, self._given = compiler, wanted, given
+        self._mesh, self._hardware = compiler.mesh, compiler.hardware
+        self._most: int | None = None
+        self._first: Staged | None = None
+        self._graph: Graph | None = None
+
+    @property
+    def _settings(self) -> Settings:
+        """With measured times, which only the rank that decides needs."""
+        return self._compiler.settings(None)
+
+    def decide(self, batch: Mapping[str, Any]) -> tuple[Staged, Graph | None]:
+        """The plan of a pipeline, and the graph that counts denominators."""
+        graph, counts = self._graphs(batch, self._wanted_for(batch))
+        self._refuse_unheard(graph)
+        made = self._given or self._compiled(graph)
+        made.plan.check(made.stages)
+        self._first, self._graph = made, graph
+        return made, counts
+
+    def _compiled(self, graph: Graph) -> Staged:
+        """As was asked for, with the predicted step."""
+        settings, allowed = self._settings, self._compiler.options.allow_undivided
+        made = compile_forced(graph, self._mesh, self._hardware, settings, self._wanted)
+        idle = [each for each in made.plan.stages if each.plan.idle]
+        if settings.preset and idle and not allowed:
+            raise ConstraintError(
+                f"The preset {settings.preset!r} is not what stage {idle[0].stage} does: "
+                f"{idle[0].plan.idle}. Pass a batch whose microbatches divide, another shape of the "
+                f"stages' meshes, or {argument('allow_undivided', True)}."
+            )
+        return made
+
+    def pipeline_for(self, batch: Mapping[str, Any], state: ModelState) -> Built:
+        """The pipeline of a batch, on every rank: rank 0 decides."""
+        with self._compiler.standing(state):
+            return self._pipeline_for(batch, state.gradients)
+
+    def first(self, batch: Mapping[str, Any]) -> Built:
+        """The pipeline of the example inputs, for the model as it came."""
+        return self._pipeline_for(batch, training=True)
+
+    def _pipeline_for(self, batch: Mapping[str, Any], training: bool) -> Built:
+        wanted = self._wanted_for(batch) if training else None
+        graph, counts = self._graphs(batch, wanted)
+        agreement.same(
+            "the model, the mesh or the options",
+            f"{graph.digest} {self._mesh} {self._wanted} {self._compiler.asked(None)}",
+        )
+        texts = agreement.from_first_rank(lambda: self._texts(batch, graph, counts, wanted))
+        plan = PipelinePlan.from_json(texts[0], "the plan of rank 0")
+        stages = split(graph, plan.cuts)
+        if training:
+            plan.check(stages)
+        if self._first is None:
+            self._first, self._graph = Staged(plan, stages, {}), graph
+        return self._built(plan, stages, counts, texts[1:])
+
+    def _wanted_for(self, batch: Mapping[str, Any]) -> Wanted:
+        """Other batches are cut as the first was, or into microbatches that are no larger than its."""
+        samples = samples_in(batch) if self._wanted.microbatches > 1 else 1
+        if self._most is None:
+            self._most = max(1, samples // self._wanted.microbatches)
+            return self._wanted
+        return self._wanted.of_batch(samples, self._most)
+
+    def _graphs(
+        self, batch: Mapping[str, Any], wanted: Wanted | None
+    ) -> tuple[Graph, Graph | None]:
+        """The graph of a microbatch, and of the whole batch's denominators; None wanted: evaluation."""
+        training = wanted is not None
+        traced = self._compiler.traced(batch, training)
+        whole = self._compiler.graph_of(traced, training)
+        if whole.loss is None:
+            raise InputError(
+                f"A pipeline trains on a loss, and {whole.name} returns none for this batch. Pass the "
+                f"targets with the batch, or {argument('loss')}."
+            )
+        if whole.outputs:
+            raise InputError(
+                f"{argument('outputs')} is not there for pipelines yet: they return the loss."
+            )
+        pieces = 1 if wanted is None else wanted.microbatches
+        if pieces == 1:
+            return whole, None
+        piece = in_parts(batch, pieces)[0]
+        found = self._compiler.traced(piece, training)
+        small = self._compiler.graph_of(found, training, whole=traced)
+        parted = part(whole, small, pieces)
+        return parted.microbatch, parted.counts
+
+    def _refuse_unheard(self, graph: Graph) -> None:
+        for constraint in self._settings.constraints:
+            if not constraint.optional and not speaks(constraint, graph):
+                kept = saved(graph, self._hardware.device.kind)
+                compile_graph(graph, self._mesh, self._hardware, self._settings, kept)
+
+    def _texts(
+        self, batch: Mapping[str, Any], graph: Graph, counts: Graph | None, wanted: Wanted | None
+    ) -> tuple[str, ...]:
+        made = self._again(graph, wanted) if self._first else self.decide(batch)[0]
+        texts = [made.plan.to_json()]
+        texts += [made.sources[each.stage, each.worker] for each in made.plan.stages]
+        if counts is not None:
+            for worker in made.plan.workers:
+                kept = saved(counts, self._hardware.device.kind)
+                found = compile_graph(counts, worker.mesh, self._hardware, COUNTING, kept)
+                texts += [found.plan.to_json(), found.source]
+        return tuple(texts)
+
+    def _again(self, graph: Graph, wanted: Wanted | None) -> Staged:
+        """The pipeline of other shapes, or of evaluation: same workers, parameters where they are."""
+        assert self._first is not None and self._graph is not None
+        plan = self._first.plan
+        rests = {
+            (each.worker, p.name): Storage(p.stored, p.leaf, False)
+            for each in plan.stages
+            for p in each.plan.parameters
+        }
+        cuts = transferred(plan.cuts, self._graph, graph)
+        if wanted is None:
+            schedule = evaluation(plan.schedule)
+        else:
+            schedule = plan.schedule if wanted == self._wanted else wanted.build()
+        return compile_stages(
+            graph, split(graph, cuts), cuts, self._mesh, self._hardware,
+            replace(self._settings, first=False), plan.workers, without_transfers(schedule), rests,
+        )  # fmt: skip
+
+    def _built(
+        self, plan: PipelinePlan, stages: Stages, counts: Graph | None, texts: Sequence[str]
+    ) -> Built:
+        worker = plan.worker_of(dist.get_rank())
+        programs = {
+            each.stage: _loaded(each.plan, stages.graphs[each.stage], source, f"_stage{each.stage}")
+            for each, source in zip(plan.stages, texts, strict=False)
+            if each.worker == worker
+        }
+        counting = None
+        if counts is not None:
+            text, source = texts[len(plan.stages) + 2 * worker :][:2]
+            counting = _loaded(
+                Plan.from_json(text, "the plan of rank 0"), counts, source, "_counts"
+            )
+        return Built(plan, stages, programs, counting)
+
+
+def evaluation(schedule: Schedule) -> Schedule:
+    """One forward through all stages, on the workers that hold them."""
+    home = [holders[0] for holders in schedule.holders]
+    lists = (
+        tuple(forward(stage, 0) for stage, worker in enumerate(home) if worker == number)
+        for number in range(len(schedule.workers))
+    )
+    return Schedule("evaluation", schedule.stages, 1, tuple(lists))
+
+
+def _loaded(plan: Plan, graph: Graph, source: str, suffix: str) -> Program:
+    path = keep(source, f"{graph.name}_{plan.digest}{suffix}.py")
+    return load(plan, graph, source, path)

@@ -1,0 +1,1 @@
+"""Seconds: operators, collectives, gradients, and what of them hides behind what."""

@@ -1,0 +1,57 @@
+"""Collectives as they travel: alike ones of single parameters in buckets, all others by themselves."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Literal
+
+from autopar.cost.prices import Prices
+from autopar.ir.conversion import Traffic
+from autopar.plans.buckets import buckets
+from autopar.plans.plan import Flow
+
+Scope = Literal["step", "microbatch"]
+
+
+def flows_of(
+    issued: tuple[Traffic, ...], scope: Scope, prices: Prices, shares: int
+) -> Iterator[Flow]:
+    """Collectives by axis, kind and direction; gradients make `shares` buckets at least."""
+    once = scope == "step"
+    for parts in alike(issued):
+        calls = in_buckets(parts, shares) if once else parts
+        yield Flow(
+            axis=prices.mesh.names[parts[0].axis],
+            collective=parts[0].collective,
+            direction=parts[0].direction,
+            scope=scope,
+            calls=len(calls),
+            nbytes=sum(part.nbytes for part in parts),
+            seconds=sum(map(prices.collective if once else prices.awaited, calls)),
+        )
+
+
+def calls_of(issued: Iterable[Traffic], shares: int) -> list[Traffic]:
+    """Collectives of single parameters as they travel."""
+    return [call for parts in alike(issued) for call in in_buckets(parts, shares)]
+
+
+def alike(issued: Iterable[Traffic]) -> Iterator[list[Traffic]]:
+    """By axis, kind and direction."""
+    groups: defaultdict[tuple[int, str, str], list[Traffic]] = defaultdict(list)
+    for part in issued:
+        groups[part.axis, part.collective, part.direction].append(part)
+    for _, parts in sorted(groups.items()):
+        yield parts
+
+
+def in_buckets(parts: list[Traffic], shares: int) -> list[Traffic]:
+    """Alike ones as they travel: backwards from the last parameter's."""
+    gradients = parts[0].direction == "backward"
+    in_order = parts[::-1] if gradients else parts
+    return [
+        replace(parts[0], nbytes=sum(in_order[place].nbytes for place in places))
+        for places in buckets([part.nbytes for part in in_order], shares=shares if gradients else 1)
+    ]

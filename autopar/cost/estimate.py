@@ -1,0 +1,188 @@
+"""What one training step of a plan should cost: seconds by kind, bytes by kind, traffic exactly."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Set
+from dataclasses import replace
+
+from autopar.cost.calls import flows_of
+from autopar.cost.covering import covering, late
+from autopar.cost.issued import Running, TrafficOf, by_parameter, first_reduction
+from autopar.cost.laid import Laid, laid_alone, laid_at_use, laid_once
+from autopar.cost.operators import OperatorSeconds, local_nbytes, operator_seconds
+from autopar.cost.prices import Prices
+from autopar.ir.blocks import Recompute
+from autopar.ir.conversion import Traffic
+from autopar.ir.graph import Graph, Saved, Tensor
+from autopar.memory.keeps import Keeps
+from autopar.memory.moments import Moments
+from autopar.memory.recomputed import again
+from autopar.plans.buckets import buckets
+from autopar.plans.plan import Choice, Conversion, Estimate, OpTime, ParameterPlan, Parts
+from autopar.sharding.parameters import (
+    Storage,
+    StorageBytes,
+    gradient_shares,
+    storage_nbytes,
+    travels,
+)
+
+
+def estimate(
+    graph: Graph,
+    choices: tuple[Choice, ...],
+    parameters: tuple[ParameterPlan, ...],
+    conversions: tuple[Conversion, ...],
+    prices: Prices,
+    saved: Mapping[str, Saved],
+    precision: str,
+    recompute: Mapping[str, Recompute],
+    in_flight: int = 1,
+) -> Estimate:
+    """The predicted step of one microbatch on one rank; activations of so many are kept at once."""
+    mesh = prices.mesh
+    shardings = {c.node: c.sharding for c in choices}
+    run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
+    running = Running(graph, choices, conversions, mesh, precision, run_again)
+    of_parameters = tuple(by_parameter(graph, parameters, mesh, precision))
+    of_microbatch = running.per_microbatch()
+    issued = TrafficOf(
+        tuple(part for sent in of_parameters for part in sent),
+        tuple(sent.traffic for sent in of_microbatch),
+    )
+    shares = gradient_shares(graph, prices)
+    flows = (*flows_of(issued.step, "step", prices, shares),
+             *flows_of(issued.microbatch, "microbatch", prices, shares))  # fmt: skip
+    spent = {
+        c.node: operator_seconds(graph.node[c.node], c.sharding, graph, prices) for c in choices
+    }
+    update_s = update_seconds(graph, parameters, prices)
+    hideable = hideable_by_axis(graph, parameters, prices, precision, shares)
+    laid = (
+        laid_once(of_parameters, prices, shares)
+        + laid_at_use(of_microbatch, prices)
+        + laid_alone(running.copies(), prices)
+    )
+    beside = covering(graph, shares)
+    parts = parts_of(spent, run_again.computed, beside, prices, laid, update_s, hideable)
+    hidden_s = min(sum(hideable.values()), parts.covers_s)
+    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
+    bytes_of = [storage_bytes(leaf[p.name], p, prices, graph) for p in parameters]
+    fresh = {
+        (leaf[p.name].name, p.leaf): nbytes.gradient
+        for p, nbytes in zip(parameters, bytes_of, strict=True)
+        if prices.microbatches == 1 and not travels(p.stored, p.leaf, leaf[p.name].pads, mesh)
+    }
+    keeps = Keeps(graph, shardings, conversions, mesh, saved, run_again, precision)
+    moments = Moments(keeps, fresh)
+    return Estimate(
+        compute_s=parts.forward_s + parts.backward_s + parts.update_s,
+        exposed_s=sum(flow.seconds for flow in flows) - hidden_s,
+        hidden_s=hidden_s,
+        flows=flows,
+        parameter_nbytes=sum(b.parameter for b in bytes_of),
+        gradient_nbytes=sum(b.gradient for b in bytes_of),
+        optimizer_nbytes=sum(b.optimizer for b in bytes_of),
+        activation_nbytes=moments.keeps.nbytes(),
+        working_nbytes=working(moments),
+        in_flight=in_flight,
+        operators=op_times(spent, moments),
+        parts=parts,
+        absent_nbytes=moments.absent_nbytes,
+    )
+
+
+def parts_of(
+    spent: Mapping[str, OperatorSeconds],
+    computed_again: Set[str],
+    beside: Mapping[str, float],
+    prices: Prices,
+    laid: Laid,
+    update_s: float,
+    hideable: Mapping[str, float],
+) -> Parts:
+    """Where a rank's seconds of compute go, what conversions copy among them.
+
+    `beside` is the share of each operator's way back that may hide reductions of gradients.
+    """
+    forward_s = sum(each.forward_s for each in spent.values())
+    back = {
+        name: each.backward_s + (each.forward_s if name in computed_again else 0.0)
+        for name, each in spent.items()
+    }
+    backward_s = sum(back.values())
+    covers_s = prices.covering_share * sum(beside[name] * back[name] for name in back)
+    return Parts(
+        forward_s + laid.forward_s,
+        backward_s + laid.backward_s,
+        update_s,
+        tuple(hideable.items()),
+        covers_s,
+    )
+
+
+def op_times(spent: Mapping[str, OperatorSeconds], moments: Moments) -> tuple[OpTime, ...]:
+    """Seconds of every operator, and the bytes in use meanwhile."""
+    return tuple(
+        OpTime(
+            name,
+            spent[name].forward_s,
+            spent[name].backward_s,
+            spent[name].source,
+            moment.forward_nbytes,
+            moment.backward_nbytes,
+        )
+        for name, moment in moments.by_node().items()
+    )
+
+
+def hideable_by_axis(
+    graph: Graph,
+    parameters: tuple[ParameterPlan, ...],
+    prices: Prices,
+    precision: str,
+    shares: int,
+) -> dict[str, float]:
+    """Of what is sent once a step, seconds of gradients' first collectives that can hide, by axis.
+
+    They make `shares` buckets at least; one with a `late` gradient is full when the backward ends.
+    """
+    ends = late(graph)
+    planned = {parameter.name: parameter for parameter in parameters}
+    issued: defaultdict[tuple[int, str], list[tuple[Traffic, bool]]] = defaultdict(list)
+    for leaf in reversed(graph.parameters_as_read):
+        for part in first_reduction(planned[leaf.target], graph, prices.mesh, precision):
+            issued[part.axis, part.collective].append((part, leaf.outputs[0].name in ends))
+    found: defaultdict[str, float] = defaultdict(float)
+    for (axis, _), parts in issued.items():
+        places = buckets([part.nbytes for part, _ in parts], shares=shares)
+        early = [each for each in places if not any(parts[place][1] for place in each)]
+        for each in early:
+            together = replace(parts[0][0], nbytes=sum(parts[place][0].nbytes for place in each))
+            hidden_s = prices.hidden_share(axis) * prices.collective(together)
+            found[prices.mesh.names[axis]] += hidden_s
+    return dict(found)
+
+
+def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices) -> float:
+    """Seconds of the optimizer's step on the parameters at rest on one rank."""
+    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
+    return sum(
+        prices.update(prices.at_rest(local_nbytes(tensor, p.stored, prices.mesh), tensor))
+        for p in parameters
+        if (tensor := leaf[p.name]).differentiable
+    )
+
+
+def storage_bytes(
+    tensor: Tensor, parameter: ParameterPlan, prices: Prices, graph: Graph
+) -> StorageBytes:
+    """What a planned parameter occupies."""
+    storage = Storage(parameter.stored, parameter.leaf, False)
+    return storage_nbytes(tensor, storage, prices, tensor.name in graph.reached)
+
+
+def working(moments: Moments) -> int:
+    """What is in use at the highest point of a step beside what the forward has kept at its end."""
+    return max(0, moments.most_nbytes - moments.keeps.nbytes())

@@ -1,0 +1,236 @@
+"""Which collectives a plan issues, once a step and in every microbatch: what is counted at run time.
+
+And what conversions copy where they issue none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from autopar.cost.prices import is_sum, regathered, widened
+from autopar.ir.conversion import Copy, Traffic
+from autopar.ir.graph import ITEMSIZE, Graph, Saved
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import Sharding
+from autopar.memory.recomputed import Again, again
+from autopar.plans.grouping import groups
+from autopar.plans.plan import Choice, Conversion, ParameterPlan, Plan, reduction_dtype
+from autopar.rules import variant_traffic
+from autopar.sharding.parameters import exchanges
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A collective of a microbatch, and for how many weights it is issued; for anything else: none."""
+
+    traffic: Traffic
+    weights: int = 0
+
+    @property
+    def gradients(self) -> int:
+        """How many weights' gradients it sums."""
+        return self.weights if is_sum(self.traffic) else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of the message, on one rank."""
+        return self.traffic.nbytes
+
+    def sized(self, nbytes: int) -> Sent:
+        """The same of so many bytes."""
+        return replace(self, traffic=replace(self.traffic, nbytes=nbytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a conversion of a microbatch copies on its rank, and whether it converts a weight."""
+
+    copy: Copy
+    of_weight: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is made, on one rank."""
+        return self.copy.nbytes
+
+    def sized(self, nbytes: int) -> Copied:
+        """The same of so many bytes."""
+        return replace(self, copy=replace(self.copy, nbytes=nbytes))
+
+
+@dataclass(frozen=True)
+class TrafficOf:
+    """All collectives of a training step: once per step, and once per microbatch."""
+
+    step: tuple[Traffic, ...]
+    microbatch: tuple[Traffic, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Running:
+    """A graph on a mesh: how operators are split, what is converted for them, what is computed again."""
+
+    graph: Graph
+    choices: tuple[Choice, ...]
+    conversions: tuple[Conversion, ...]
+    mesh: Mesh
+    precision: str
+    again: Again
+
+    def per_microbatch(self) -> list[Sent]:
+        """Every collective."""
+        graph, sent = self.graph, self._of_conversions()
+        reached = graph.reached
+        for choice in self.choices:
+            node = graph.node[choice.node]
+            issued = variant_traffic(
+                choice.sharding.variant, node, choice.sharding, graph, self.mesh
+            )
+            goes_back = any(tensor.name in reached for tensor in node.outputs)
+            needed = [part for part in issued if goes_back or part.direction == "forward"]
+            if choice.node in self.again.computed:
+                needed += _once_more(issued)
+            sent += map(Sent, needed)
+        return sent
+
+    def copies(self) -> list[Copied]:
+        """What conversions copy where they send nothing."""
+        return [
+            Copied(copy, self._is_weight(conversion.tensor))
+            for place, conversion in enumerate(self.conversions)
+            for copy in self._copies_of(place, conversion)
+        ]
+
+    def _copies_of(self, place: int, conversion: Conversion) -> Iterator[Copy]:
+        tensor = self.graph.tensors[conversion.tensor]
+        made = conversion.step.copies(
+            tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable
+        )
+        for copy in made:
+            if copy.direction == "forward" or self._goes_back(conversion):
+                yield copy
+            if copy.direction == "forward" and place in self.again.conversions:
+                yield replace(copy, direction="backward")
+
+    def _of_conversions(self) -> list[Sent]:
+        """By tensor; weights of one block share theirs."""
+        found = groups(self.graph, self.conversions, self.mesh, self.precision)
+        group_of = {(m.tensor, g.hop): i for i, g in enumerate(found) for m in g.members}
+        hops: Counter[str] = Counter()
+        calls: defaultdict[object, list[tuple[str, Traffic]]] = defaultdict(list)
+        for place, conversion in enumerate(self.conversions):
+            name = conversion.tensor
+            alone = ("alone", place)
+            traveller = group_of.get((name, hops[name]), alone)
+            hops[name] += 1
+            for part in collectives(conversion, self.graph, self.mesh, self.precision):
+                if part.direction == "forward" or self._goes_back(conversion):
+                    calls[traveller, part.direction, part.collective].append((name, part))
+                if place in self.again.conversions:
+                    for more in _once_more([part]):
+                        calls[traveller, "again", part.collective].append((name, more))
+        return [self._together(*zip(*parts, strict=True)) for parts in calls.values()]
+
+    def _together(self, names: Sequence[str], parts: Sequence[Traffic]) -> Sent:
+        """One collective for several tensors, all of them weights, or for a single one."""
+        together = replace(parts[0], nbytes=sum(part.nbytes for part in parts))
+        return Sent(together, len(parts) if self._is_weight(names[0]) else 0)
+
+    def _is_weight(self, name: str) -> bool:
+        return self.graph.producer[name].op == "parameter"
+
+    def _goes_back(self, conversion: Conversion) -> bool:
+        return (conversion.tensor, conversion.target) in self._in_backward
+
+    @cached_property
+    def _in_backward(self) -> set[tuple[str, Sharding]]:
+        """The forms that get a gradient: read by an operator that gets one, or a result."""
+        graph = self.graph
+        reached = graph.reached
+        forms = {
+            (name, form)
+            for choice in self.choices
+            for node in [graph.node[choice.node]]
+            if any(tensor.name in reached for tensor in node.outputs)
+            for name, form in zip(node.operands, choice.sharding.inputs, strict=True)
+        }
+        results = {name for name in graph.results if graph.tensors[name].differentiable}
+        for conversion in reversed(self.conversions):
+            is_read = (conversion.tensor, conversion.target) in forms
+            if is_read or conversion.tensor in results:
+                forms |= {
+                    (conversion.tensor, conversion.target),
+                    (conversion.tensor, conversion.source),
+                }
+        return forms
+
+
+def traffic(plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> TrafficOf:
+    """Every collective that the plan will issue."""
+    shardings = {choice.node: choice.sharding for choice in plan.choices}
+    run_again = again(
+        graph, shardings, plan.conversions, plan.recompute_of, saved, plan.mesh, plan.precision
+    )
+    running = Running(graph, plan.choices, plan.conversions, plan.mesh, plan.precision, run_again)
+    return traffic_of(running, plan.parameters)
+
+
+def traffic_of(running: Running, parameters: tuple[ParameterPlan, ...]) -> TrafficOf:
+    """Of a microbatch, and of its parameters once a step."""
+    step = per_step(running.graph, parameters, running.mesh, running.precision)
+    return TrafficOf(step, tuple(sent.traffic for sent in running.per_microbatch()))
+
+
+def per_step(
+    graph: Graph, parameters: tuple[ParameterPlan, ...], mesh: Mesh, precision: str
+) -> tuple[Traffic, ...]:
+    """Every collective of parameters that are gathered, and gradients that are reduced, once a step."""
+    return tuple(part for of in by_parameter(graph, parameters, mesh, precision) for part in of)
+
+
+def by_parameter(
+    graph: Graph, parameters: tuple[ParameterPlan, ...], mesh: Mesh, precision: str
+) -> Iterator[tuple[Traffic, ...]]:
+    """The same, one parameter after the other."""
+    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
+    for parameter in parameters:
+        tensor = leaf[parameter.name]
+        wide = reduction_dtype(tensor.name, graph, precision)
+        itemsize = 0 if wide is None else ITEMSIZE[wide]
+        yield (
+            *(part for c in parameter.steps for part in collectives(c, graph, mesh, precision)),
+            *exchanges(tensor, parameter.stored, mesh, itemsize),
+        )
+
+
+def first_reduction(
+    parameter: ParameterPlan, graph: Graph, mesh: Mesh, precision: str
+) -> list[Traffic]:
+    """The first collectives that a gradient takes on its way to what rests."""
+    for conversion in reversed(parameter.steps):
+        issued = collectives(conversion, graph, mesh, precision)
+        if backward := [part for part in issued if part.direction == "backward"]:
+            return backward
+    return []
+
+
+def collectives(
+    conversion: Conversion, graph: Graph, mesh: Mesh, precision: str
+) -> Iterator[Traffic]:
+    """What one conversion sends, forward and backward."""
+    tensor = graph.tensors[conversion.tensor]
+    step = conversion.step
+    wide = reduction_dtype(conversion.tensor, graph, precision)
+    factor = 1 if wide is None else ITEMSIZE[wide] // tensor.itemsize
+    traffic = step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
+    yield from widened(traffic, factor)
+    if conversion.regather:
+        yield from regathered(step, tensor, mesh)
+
+
+def _once_more(issued: Iterable[Traffic]) -> list[Traffic]:
+    """What a recomputation sends: the forward's collectives, in the backward."""
+    return [replace(p, direction="backward") for p in issued if p.direction == "forward"]

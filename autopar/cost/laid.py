@@ -1,0 +1,59 @@
+"""What it takes to lay messages out for their collectives, and conversions that only copy.  Seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autopar.cost.calls import calls_of
+from autopar.cost.issued import Copied, Sent
+from autopar.cost.prices import Prices, is_sum
+from autopar.ir.conversion import Direction, Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """Seconds in which tensors are copied for collectives, after them, or instead of them."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """In both directions."""
+        return self.forward_s + self.backward_s
+
+    def __add__(self, other: Laid) -> Laid:
+        return Laid(self.forward_s + other.forward_s, self.backward_s + other.backward_s)
+
+
+def laid_once(of_parameters: Sequence[Sequence[Traffic]], prices: Prices, shares: int) -> Laid:
+    """What parameters take once a step: whole buckets forward, backward every gradient by itself."""
+    others = [part for sent in of_parameters for part in sent if not is_sum(part)]
+    copied = _copied(calls_of(others, shares), prices)
+    sums = ([part for part in sent if is_sum(part)] for sent in of_parameters)
+    return copied + Laid(backward_s=sum(map(prices.gradient, sums)))
+
+
+def laid_at_use(of_microbatch: Iterable[Sent], prices: Prices) -> Laid:
+    """The same of all that a microbatch converts."""
+    others = [sent.traffic for sent in of_microbatch if not sent.gradients]
+    sums = [sent for sent in of_microbatch if sent.gradients]
+    gradients_s = sum(prices.gradients(sent.traffic, sent.gradients) for sent in sums)
+    return _copied(others, prices) + Laid(backward_s=gradients_s)
+
+
+def laid_alone(copies: Iterable[Copied], prices: Prices) -> Laid:
+    """Slices and zeros, where a microbatch converts without sending."""
+    return _by_direction((each.copy.direction, prices.local(each.copy)) for each in copies)
+
+
+def _copied(calls: Iterable[Traffic], prices: Prices) -> Laid:
+    return _by_direction((call.direction, prices.copied(call)) for call in calls)
+
+
+def _by_direction(parts: Iterable[tuple[Direction, float]]) -> Laid:
+    spent = {"forward": 0.0, "backward": 0.0}
+    for direction, seconds in parts:
+        spent[direction] += seconds
+    return Laid(spent["forward"], spent["backward"])

@@ -1,0 +1,197 @@
+"""The solver's plan beside every preset, and beside plans of the user's: what else was possible.
+
+The model is captured once; each way is planned by itself, so each is the best of its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from rich.console import RenderableType
+from torch import nn
+
+from autopar.api import captured_for
+from autopar.compile.automatic import source_of
+from autopar.compile.compiler import Compiler
+from autopar.compile.given import MeshLike, as_hardware, as_mesh, offered_inputs
+from autopar.cost.timed import timing_of
+from autopar.errors import AutoparError, InfeasibleError, InputError, PlanError
+from autopar.ir.graph import Graph
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
+from autopar.render.notebook import Shown
+from autopar.render.text import contenders, differences
+from autopar.render.text.html import drawn
+from autopar.request import presets
+from autopar.request.meta import without_weights
+from autopar.request.options import Options, Precision
+from autopar.sharding.asked import posed_for
+from autopar.sharding.posed import device_memory
+from autopar.utils.watch import Watch, alone, unwatched
+from autopar.utils.wording import argument
+from autopar.verify.again import Again
+from cost_models.hardware import Hardware, digest
+from cost_models.measured import Times
+
+SOLVER = "autopar"
+"""What the solver's own plan is called."""
+
+
+@dataclass(frozen=True)
+class Contender(Shown):
+    """One way to train the model on these devices, or why it is none (`plan` is None then)."""
+
+    name: str
+    plan: Plan | PipelinePlan | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison(Shown):
+    """All ways, in their order; a device may hold `limit_nbytes`."""
+
+    ways: tuple[Contender, ...]
+    limit_nbytes: float
+
+    def __iter__(self) -> Iterator[Contender]:
+        return iter(self.ways)
+
+    def __len__(self) -> int:
+        return len(self.ways)
+
+
+@drawn.register
+def _of_one(way: Contender) -> RenderableType:
+    return contenders([(way.name, way.plan, way.why)])
+
+
+@drawn.register
+def _of_all(found: Comparison) -> RenderableType:
+    return contenders([(way.name, way.plan, way.why) for way in found], found.limit_nbytes)
+
+
+@dataclass(frozen=True)
+class _Physics:
+    """What all are priced by."""
+
+    hardware: Hardware
+    times: Times | None
+
+    def priced(self, plan: Plan | PipelinePlan) -> bool:
+        """Whether a plan was."""
+        same = plan.hardware_digest == digest(self.hardware)
+        return same and plan.times == timing_of(self.times)
+
+
+def _priced_by(plan: Plan | PipelinePlan) -> str:
+    return f"{plan.hardware}, operators {plan.times or 'modelled'}"
+
+
+def compare(
+    model: nn.Module,
+    mesh: MeshLike,
+    example_inputs: Any = None,
+    *,
+    hardware: str | Hardware | None = None,
+    plans: Mapping[str, Plan | PipelinePlan] | None = None,
+    names: Sequence[str] | None = None,
+    watch: Watch = unwatched,
+    **options: Any,
+) -> Comparison:
+    """The solver's plan, each preset's (`names`: only these), and `plans` by the names given.
+
+    A plan that was priced for other hardware, or by other times, is priced again for this
+    one; a pipeline's cannot be.  `watch` sees them come.
+    Raises `PlanError` for a plan of another model or batch.
+    """
+    if options.get("preset"):
+        raise InputError(f"compare plans every preset: leave {argument('preset')} out.")
+    asked, devices = Options.of(**options), as_mesh(mesh)
+    profile, inputs = as_hardware(hardware), example_inputs
+    if inputs is None:
+        inputs = offered_inputs(model)
+    limit = asked.memory_limit
+    if limit is None:
+        limit = device_memory(devices, profile)
+    first = Compiler(without_weights(model, asked.precision.compute), devices, profile, asked)
+    graph = alone(partial(first.graph, inputs), watch, "capturing the model")
+    physics = _Physics(profile, first.times)
+    chosen = (None, *(presets.names() if names is None else names))
+    given = plans or {}
+
+    def ways() -> Iterator[Contender]:
+        for name in chosen:
+            compiler = first.with_options(replace(asked, preset=name))
+            yield _planned(compiler, graph, name or SOLVER)
+        for name, plan in given.items():
+            if isinstance(plan, PipelinePlan):
+                yield _pipeline(name, plan, model, inputs, asked.loss, physics)
+            else:
+                yield _given(name, plan, model, inputs, asked.loss, physics)
+
+    return Comparison(tuple(watch(ways(), len(chosen) + len(given), "planning")), limit)
+
+
+def _planned(compiler: Compiler, graph: Graph, name: str) -> Contender:
+    try:
+        return Contender(name, compiler.compile(graph).plan)
+    except (InfeasibleError, InputError) as error:
+        return Contender(name, None, str(error))
+
+
+def _given(
+    name: str,
+    plan: Plan,
+    model: nn.Module,
+    inputs: Any,
+    loss: Callable[..., Any] | None,
+    physics: _Physics,
+) -> Contender:
+    """A plan of the user's at these prices."""
+    graph = captured_for(plan, model, inputs, loss)
+    _refuse_stranger(name, differences(plan, graph))
+    plan.check(graph)
+    if physics.priced(plan):
+        return Contender(name, plan)
+    profile = physics.hardware
+    try:
+        priced = Again(plan, posed_for(plan, graph, profile, physics.times)).plan
+    except (AutoparError, ValueError, KeyError) as error:
+        return Contender(name, None, f"cannot be priced for {profile.device.name}: {error}")
+    return Contender(name, priced, f"priced again: it was made for {_priced_by(plan)}")
+
+
+def _pipeline(
+    name: str,
+    plan: PipelinePlan,
+    model: nn.Module,
+    inputs: Any,
+    loss: Callable[..., Any] | None,
+    physics: _Physics,
+) -> Contender:
+    precision = Precision.parse(plan.stages[0].plan.precision)
+    bare = without_weights(model, precision.compute)
+    options = Options(loss=loss, precision=precision)
+    if not isinstance(inputs, Mapping):
+        raise InputError(f"{name} is a pipeline's plan: pass example inputs as a dict.")
+    source = source_of(Compiler(bare, plan.mesh, physics.hardware, options), inputs)
+    if source.parted(plan.microbatches).digest != plan.graph_digest:
+        _refuse_stranger(name, ("other sizes, batch, version or code",))
+    if plan.prediction is None or not physics.priced(plan):
+        return Contender(
+            name, None,
+            f"it is a pipeline's and was priced for {_priced_by(plan)}: plan it again with the same "
+            "--hardware and --database",
+        )  # fmt: skip
+    return Contender(name, plan)
+
+
+def _refuse_stranger(name: str, differs: Sequence[str]) -> None:
+    if differs:
+        raise PlanError(
+            f"{name} is not a plan of this model and batch:\n- " + "\n- ".join(differs)
+            + "\nMake a new one with `autopar plan`."
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The values that everything speaks: graphs, meshes, types and their conversions, padding, blocks."""

@@ -1,0 +1,119 @@
+"""Numbered modules as blocks: what is written as one class, and recomputed as one in the backward."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Origin, Saved, short
+
+Recompute = Literal["none", "selective", "full"]
+"""What a block does in the backward: use what it kept, make all but products and attention again, or
+all of it (Chen et al. 2016; Korthikanti et al. 2022, section 5)."""
+MODES: tuple[Recompute, ...] = get_args(Recompute)
+FEWEST = 8
+"""Statements of a block that is worth a class of its own."""
+
+_CONTAINER = re.compile(r"(?P<prefix>.*?)\.(?P<index>0|[1-9][0-9]*)(?:\.|$)")
+_DEAR = frozenset(
+    [
+        "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d",
+        "convolution", "scaled_dot_product_attention",
+    ]
+)  # fmt: skip
+
+
+def block_of(origin: Origin) -> tuple[str, int] | None:
+    """The outermost numbered module that a node belongs to: ``("transformer.h", 3)``."""
+    return _numbered_in(origin.module)
+
+
+@lru_cache(maxsize=1 << 16)
+def _numbered_in(module: str) -> tuple[str, int] | None:
+    """Modules are few, and their operators are asked about often."""
+    match = _CONTAINER.match(module)
+    return (match["prefix"], int(match["index"])) if match else None
+
+
+def is_dear(node: Node) -> bool:
+    """Whether selective recomputation keeps the result: matrix products, convolutions, attention."""
+    return short(node.op) in _DEAR
+
+
+def is_hub(node: Node, graph: Graph) -> bool:
+    """Made outside all blocks and read inside: converted outside, so that blocks look alike."""
+    if node.op == "parameter" or block_of(node.origin) is not None:
+        return False
+    return any(
+        block_of(reader.origin) is not None
+        for tensor in node.outputs
+        for reader in graph.consumers[tensor.name]
+    )
+
+
+@dataclass(frozen=True)
+class Block:
+    """The operators of one numbered module that runs in one piece."""
+
+    path: str
+    nodes: tuple[Node, ...]
+
+    def run_again(self, saved: Mapping[str, Saved]) -> tuple[Node, ...]:
+        """The operators that a recomputation runs: it ends with the last one that keeps anything."""
+        keeping = [
+            i
+            for i, node in enumerate(self.nodes)
+            if not saved.get(node.name, SAVES_NOTHING).is_nothing
+        ]
+        return self.nodes[: keeping[-1] + 1] if keeping else ()
+
+
+_Numbered = Mapping[tuple[str, int], Sequence[tuple[Node, ...]]]
+
+
+def blocks(graph: Graph) -> tuple[Block, ...]:
+    """The blocks that may be recomputed: numbered children, each in one piece, of a common parent.
+
+    In a stage of a pipeline one is enough: its siblings are in other stages.
+    """
+    numbered = _numbered(graph)
+    return tuple(
+        Block(f"{prefix}.{index}", runs[0])
+        for (prefix, index), runs in numbered.items()
+        if not _unfit(prefix, runs, numbered, graph) and len(runs[0]) >= FEWEST
+    )
+
+
+def no_blocks(graph: Graph) -> tuple[tuple[str, str], ...]:
+    """Numbered modules as large as blocks that are none, which no recomputation reaches: path, why."""
+    numbered = _numbered(graph)
+    return tuple(
+        (f"{prefix}.{index}", why)
+        for (prefix, index), runs in numbered.items()
+        if (why := _unfit(prefix, runs, numbered, graph)) and sum(map(len, runs)) >= FEWEST
+    )
+
+
+def _numbered(graph: Graph) -> _Numbered:
+    """Every numbered module, with the operators of each piece in which it runs."""
+    nodes = [
+        node for node in graph.nodes if node.op not in ("parameter", "buffer", "input", "received")
+    ]
+    found: defaultdict[tuple[str, int], list[tuple[Node, ...]]] = defaultdict(list)
+    for where, run in itertools.groupby(nodes, key=lambda node: block_of(node.origin)):
+        if where is not None:
+            found[where].append(tuple(run))
+    return found
+
+
+def _unfit(prefix: str, runs: Sequence[tuple[Node, ...]], numbered: _Numbered, graph: Graph) -> str:
+    """Why a numbered module is no block, apart from its size; nothing where it is one."""
+    if len(runs) > 1:
+        return f"runs in {len(runs)} pieces"
+    siblings = sum(other == prefix for other, _ in numbered)
+    return "has no numbered sibling" if siblings < (1 if graph.is_stage else 2) else ""

@@ -1,0 +1,122 @@
+"""Padding: part of a dim is longer in the step than it is in the model, so that a mesh axis divides it.
+
+A `Pad` sees a dim of a tensor as ``[before, size, after]`` and makes it ``[before, to, after]``: 25
+heads of 64 entries in a fused q|k|v dim are ``before=3, size=25, after=64``.  Graphs that are priced
+and emitted hold padded shapes, all of them even; parameters rest without any padding, and
+`cuts_evenly` and `shifts` say how a rank's part at rest lies in its part of the padded tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from autopar.errors import PaddingError
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import Sharding
+
+
+@dataclass(frozen=True, slots=True)
+class Pad:
+    """`size` entries of dim `dim` become `to`, in each of `before` blocks, each entry `after` long."""
+
+    dim: int
+    size: int
+    to: int
+    before: int = 1
+    after: int = 1
+
+    def __post_init__(self) -> None:
+        if not (0 < self.size < self.to and self.before > 0 and self.after > 0 <= self.dim):
+            raise PaddingError(f"{self} pads nothing: sizes are positive, and grow.")
+
+    @property
+    def whole(self) -> int:
+        """The dim's true length."""
+        return self.before * self.size * self.after
+
+    @property
+    def padded(self) -> int:
+        """The dim's length in the step."""
+        return self.before * self.to * self.after
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the dim itself is padded, at its end."""
+        return self.before == self.after == 1
+
+    def at(self, dim: int) -> Pad:
+        """The same padding of another dim."""
+        return replace(self, dim=dim)
+
+    def __str__(self) -> str:
+        of = [f"of {self.before} blocks"] * (self.before > 1)
+        each = [f"entries of {self.after}"] * (self.after > 1)
+        where = f" ({', '.join((*of, *each))})" if of or each else ""
+        return f"dim {self.dim}{where}: {self.size} -> {self.to}"
+
+
+def padded_shape(shape: tuple[int, ...], pads: Iterable[Pad]) -> tuple[int, ...]:
+    """The shape in the step of a tensor of this shape in the model."""
+    sizes = list(shape)
+    for pad in pads:
+        sizes[pad.dim] = pad.padded
+    return tuple(sizes)
+
+
+def true_shape(shape: tuple[int, ...], pads: Iterable[Pad]) -> tuple[int, ...]:
+    """The shape in the model of a tensor of this shape in the step."""
+    sizes = list(shape)
+    for pad in pads:
+        sizes[pad.dim] = pad.whole
+    return tuple(sizes)
+
+
+def cutting_axis(pad: Pad, form: Sharding, mesh: Mesh) -> int | None:
+    """The only mesh axis that splits the padded dim; None where it is whole."""
+    axes = [axis for _, axis in form.cuts(pad.dim) if mesh.sizes[axis] > 1]
+    return axes[0] if axes else None
+
+
+def cuts_evenly(pad: Pad, ranks: int) -> bool:
+    """Whether a rank's share of the padded dim begins with what `DTensor` gives it of the true one.
+
+    `DTensor` cuts as `torch.chunk` does: equal parts, rounded up, and what is left for the last ranks.
+    """
+    return pad.is_plain and pad.to // ranks == math.ceil(pad.size / ranks)
+
+
+def shifts(pad: Pad, ranks: int) -> bool:
+    """Whether equal shares of the true dim, not of whole entries, can be exchanged."""
+    return not cuts_evenly(pad, ranks) and (pad.size * pad.after) % ranks == 0
+
+
+def rests(form: Sharding, pads: tuple[Pad, ...], mesh: Mesh) -> bool:
+    """Whether a parameter with these pads may be stored so; see `Sharding.rests`.
+
+    A padded dim is cut by one axis at most, where its entries are, and one dim at most is exchanged.
+    """
+    exchanged = 0
+    for pad in pads:
+        cuts = [(of, axis) for of, axis in form.cuts(pad.dim) if mesh.sizes[axis] > 1]
+        if not cuts:
+            continue
+        of, axis = cuts[0]
+        ranks = mesh.sizes[axis]
+        if len(cuts) > 1 or of != pad.before or pad.to % ranks:
+            return False
+        if not cuts_evenly(pad, ranks):
+            exchanged += 1
+            if not shifts(pad, ranks):
+                return False
+    return exchanged <= 1 and form.rests(mesh)
+
+
+def exchanging_axis(form: Sharding, pads: tuple[Pad, ...], mesh: Mesh) -> int | None:
+    """The axis over which a parameter's parts are exchanged on their way into the step, if any."""
+    for pad in pads:
+        axis = cutting_axis(pad, form, mesh)
+        if axis is not None and not cuts_evenly(pad, mesh.sizes[axis]):
+            return axis
+    return None

@@ -1,0 +1,277 @@
+"""Bytes in use while each operator goes back: the backward walked through as autograd does it.
+
+Autograd goes back in the reverse of the order in which operators ran.  An operator takes the gradients
+of its outputs, makes those of its operands or hands the same memory on (`Saved.passes`), and lets go
+of what it had saved.  Gradients from several readers are added up in place where nobody else holds
+the first of them; a view's base holds it (`Saved.views`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from autopar.cost.operators import local_nbytes
+from autopar.ir.graph import SAVES_NOTHING, Node
+from autopar.ir.leaving import leaving
+from autopar.memory.gathered import Gathered
+from autopar.memory.lives import Lives
+from autopar.memory.messages import Carried, made_by
+from autopar.memory.recomputed import Form
+from autopar.memory.rerun import Rerun, reruns
+
+
+@dataclass(frozen=True)
+class Back:
+    """By place: the most bytes in use while its backward runs, besides what rests."""
+
+    levels: list[int]
+    settled: list[int]
+    """Bytes of parameters' gradients that were there before: of those that were asked about."""
+
+
+def back(lives: Lives, awaited: Mapping[Form, int]) -> Back:
+    """The whole backward; `awaited`: bytes of the gradients that are asked about, by leaf."""
+    return _Walk(lives, awaited).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Gradient:
+    """In which memory it lies, and whether as a view of it."""
+
+    memory: int
+    is_view: bool = False
+
+
+@dataclass
+class _Gradients:
+    """Gradients that wait for the operator that made their tensor; several may share memory."""
+
+    nbytes: int = 0
+    _at: dict[Form, _Gradient] = field(default_factory=dict)
+    _nbytes: list[int] = field(default_factory=list)
+    _users: Counter[int] = field(default_factory=Counter)
+
+    def new(self, nbytes: int, is_view: bool = False) -> _Gradient:
+        """In memory of its own, with one user."""
+        self._nbytes.append(nbytes)
+        self.nbytes += nbytes
+        return self.shared(_Gradient(len(self._nbytes) - 1), is_view)
+
+    def shared(self, one: _Gradient, is_view: bool) -> _Gradient:
+        """Another in the same memory, which has one more user."""
+        self._users[one.memory] += 1
+        return _Gradient(one.memory, is_view or one.is_view)
+
+    def drop(self, gradient: _Gradient) -> None:
+        """One user less."""
+        self._users[gradient.memory] -= 1
+        if not self._users[gradient.memory]:
+            self.nbytes -= self._nbytes[gradient.memory]
+
+    def is_alone(self, gradient: _Gradient) -> bool:
+        """Whether nobody else uses its memory."""
+        return self._users[gradient.memory] == 1
+
+    def take(self, form: Form) -> _Gradient | None:
+        """What has arrived for a tensor."""
+        return self._at.pop(form, None)
+
+    def give(self, form: Form, gradient: _Gradient, nbytes: int) -> int:
+        """Add to what has arrived; the bytes in use meanwhile."""
+        if form not in self._at:
+            self._at[form] = gradient
+            return self.nbytes
+        there = self._at[form]
+        if self.is_alone(there) and not there.is_view:
+            most = self.nbytes
+        else:
+            self._at[form] = self.new(nbytes)
+            most = self.nbytes
+            self.drop(there)
+        self.drop(gradient)
+        return most
+
+
+class _Walk:
+    """From the last operator to the first."""
+
+    def __init__(self, lives: Lives, awaited: Mapping[Form, int]) -> None:
+        self._lives, self._keeps, self._graph = lives, lives.keeps, lives.graph
+        self._awaited, self._settled = awaited, 0
+        self._gradients = _Gradients()
+        self._reruns = reruns(lives)
+        self._held = 0
+        self._goes = Counter[int]()
+        """What is held, by the place after whose backward it goes."""
+        for place, nbytes in self._kept():
+            self._goes[place] += nbytes
+            self._held += nbytes
+        self._held += sum(again.cached_nbytes for again in self._reruns.values())
+
+    def run(self) -> Back:
+        """Place by place."""
+        for form in self._results():
+            self._gradients.give(form, self._gradients.new(self._gradient_nbytes(form)), 0)
+        for conversion in reversed(self._lives.leaving):
+            self._convert(Carried((conversion,), 0, 0))
+        found = [0] * len(self._graph.nodes)
+        settled = [0] * len(self._graph.nodes)
+        for place in reversed(range(len(self._graph.nodes))):
+            settled[place] = self._settled
+            if place in self._reruns:
+                found[place] = self._run_again(self._reruns[place]) + self._gathered.before(place)
+            node = self._graph.nodes[place]
+            if not node.is_leaf:
+                found[place] = max(found[place], self._back(node, place))
+        return Back(found, settled)
+
+    def _kept(self) -> Iterator[tuple[int, int]]:
+        """What the forward leaves, with the place in whose backward it goes."""
+        there = (self._lives.given | self._lives.staying) & self._lives.used.keys()
+        # Whoever called holds the batch, the module its buffers.
+        yield -1, sum(map(self._nbytes, there))
+        for storage, place in self._lives.saver.items():
+            if storage not in self._lives.regathered | there:
+                yield place, self._nbytes(storage)
+        for place, node in enumerate(self._graph.nodes):
+            if not node.is_leaf and node.name not in self._keeps.again.node_names:
+                yield place, self._keeps.extra_nbytes(node)
+
+    def _run_again(self, again: Rerun) -> int:
+        """A block's second forward."""
+        self._held -= again.cached_nbytes
+        most = self._held + self._gradients.nbytes + again.most_nbytes
+        self._held += sum(again.kept.values())
+        self._goes.update(again.kept)
+        return most
+
+    def _back(self, node: Node, place: int) -> int:
+        """An operator, and the conversions of what it reads."""
+        gradients, forms = self._gradients, self._keeps.shardings[node.name]
+        outputs = zip((t.name for t in node.outputs), forms.outputs, strict=True)
+        arrived = [gradients.take(form) for form in outputs]
+        made: dict[Form, _Gradient] = {}
+        before = self._gathered.arriving(place) + gradients.nbytes
+        if any(gradient is not None for gradient in arrived):
+            made = self._made(node, arrived)
+        while_it_runs = self._gathered.nbytes(place) + gradients.nbytes
+        within = self._lives.within(place)
+        while_it_runs += within.backward_nbytes
+        if all(gradient is None or gradients.is_alone(gradient) for gradient in arrived):
+            while_it_runs -= within.early_nbytes
+        level = self._held + max(before, while_it_runs)
+        for gradient in arrived:
+            if gradient is not None:
+                gradients.drop(gradient)
+        self._held -= self._goes.pop(place, 0)
+        return max(level, self._gathered.still(place) + self._hand_on(made, place))
+
+    def _hand_on(self, made: Mapping[Form, _Gradient], place: int) -> int:
+        """The gradients of what an operator reads, through conversions, to parameters."""
+        level = 0
+        for form, gradient in made.items():
+            level = max(level, self._give(form, gradient))
+        converted = {
+            (c.tensor, c.source) for each in self._converted[place] for c in each.conversions
+        }
+        self._settle(form for form in self._read_first[place] if form not in converted)
+        for collective in self._converted[place]:
+            level = max(level, self._convert(collective))
+        self._settle(self._read_first[place])
+        return level
+
+    def _settle(self, forms: Iterable[Form]) -> None:
+        """Gradients that are there for parameters are added to theirs, before anything else is done."""
+        for form in forms:
+            arrived = self._gradients.take(form)
+            if arrived is not None:
+                self._gradients.drop(arrived)
+                self._settled += self._awaited.get(form, 0)
+
+    def _made(self, node: Node, arrived: list[_Gradient | None]) -> dict[Form, _Gradient]:
+        """The gradients of an operator's operands."""
+        saved = self._keeps.saved.get(node.name, SAVES_NOTHING)
+        passes = saved.passes or (None,) * len(node.operands)
+        forms = zip(node.operands, self._keeps.shardings[node.name].inputs, strict=True)
+        made: dict[Form, _Gradient] = {}
+        for place, (form, source) in enumerate(zip(forms, passes, strict=True)):
+            if form in made or not self._graph.tensors[form[0]].differentiable:
+                continue
+            one = None if source is None else arrived[source]
+            is_view = place in saved.views
+            made[form] = (
+                self._gradients.new(self._gradient_nbytes(form), is_view)
+                if one is None
+                else self._gradients.shared(one, is_view)
+            )
+        return made
+
+    def _give(self, form: Form, gradient: _Gradient) -> int:
+        return self._held + self._gradients.give(form, gradient, self._gradient_nbytes(form))
+
+    def _convert(self, collective: Carried) -> int:
+        """From the gradients of what conversions made to those of what it was made of."""
+        taken = [(c, self._gradients.take(made_by(c))) for c in collective.conversions]
+        arrived = [(c, gradient) for c, gradient in taken if gradient is not None]
+        if not arrived:
+            return 0
+        if len(taken) == 1 and arrived[0][0].step.hands_on_gradient:
+            conversion, gradient = arrived[0]
+            return self._give(
+                (conversion.tensor, conversion.source), replace(gradient, is_view=True)
+            )
+        sources = [(c.tensor, c.source) for c, _ in arrived]
+        made = [(source, self._gradients.new(self._gradient_nbytes(source))) for source in sources]
+        level = self._held + self._gradients.nbytes + collective.backward_nbytes
+        for _, gradient in arrived:
+            self._gradients.drop(gradient)
+        return max(level, *(self._give(source, gradient) for source, gradient in made))
+
+    @cached_property
+    def _converted(self) -> Mapping[int, list[Carried]]:
+        """By the place at which they stand, in the order of the backward."""
+        of = {made_by(c): each for each in self._lives.collectives for c in each.conversions}
+        found: defaultdict[int, dict[int, Carried]] = defaultdict(dict)
+        for place, conversion in reversed(self._lives.converted):
+            collective = of[made_by(conversion)]
+            found[place][id(collective)] = collective
+        return defaultdict(list, {place: list(each.values()) for place, each in found.items()})
+
+    @cached_property
+    def _read_first(self) -> Mapping[int, list[Form]]:
+        """By the place of their first reader, parameters at rest: all of their gradient is there."""
+        found: dict[Form, int] = {}
+        for place, node in enumerate(self._graph.nodes):
+            forms = zip(node.operands, self._keeps.shardings[node.name].inputs, strict=True)
+            each = (c for collective in self._converted[place] for c in collective.conversions)
+            sources = [(c.tensor, c.source) for c in each]
+            for form in (*forms, *sources):
+                if form in self._lives.resting:
+                    found.setdefault(form, place)
+        by_place: defaultdict[int, list[Form]] = defaultdict(list)
+        for form, place in found.items():
+            by_place[place].append(form)
+        return by_place
+
+    @cached_property
+    def _gathered(self) -> Gathered:
+        return Gathered.of(self._lives)
+
+    def _results(self) -> Iterator[Form]:
+        """The forms in which results leave that have a gradient."""
+        for name in dict.fromkeys(self._graph.results):
+            tensor, maker = self._graph.tensors[name], self._graph.producer[name]
+            if tensor.differentiable:
+                place = [t.name for t in maker.outputs].index(name)
+                made = self._keeps.shardings[maker.name].outputs[place]
+                yield name, leaving(tensor, self._graph, made)
+
+    def _gradient_nbytes(self, form: Form) -> int:
+        """Elements alone: what a tensor's storage has besides, its gradient's has not."""
+        return local_nbytes(self._graph.tensors[form[0]], form[1], self._keeps.mesh)
+
+    def _nbytes(self, storage: Form) -> int:
+        return self._lives.nbytes(storage)

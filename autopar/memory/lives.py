@@ -1,0 +1,312 @@
+"""How long storages are in use in the forward of an emitted module, in places of the graph's nodes.
+
+A variable lives until its function returns: a block's, or the whole forward.  What nobody saves, reads
+or returns any more would be held until then, so emitted code deletes it: `Lives.freed` says what, and
+behind which operator.  One line at most stands below a line of the user's; small tensors are let be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from autopar.ir.graph import SAVES_NOTHING, Graph, LeafKind, Saved
+from autopar.ir.placement import Sharding
+from autopar.memory.functions import Functions
+from autopar.memory.keeps import Keeps
+from autopar.memory.messages import Carried, collectives, made_by
+from autopar.memory.of_rank import of_rank
+from autopar.memory.recomputed import Form, again
+from autopar.plans.plan import Conversion, Plan
+
+HELD: tuple[LeafKind, ...] = ("buffer", "constant")
+"""Leaves that the module keeps, besides parameters."""
+WORTH = 16
+"""The largest storage of a function over the least that is worth a `del`."""
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Where storages are made, read, saved and let go."""
+
+    keeps: Keeps
+
+    @classmethod
+    def of(cls, plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> Lives:
+        """Under a finished plan."""
+        shardings = {choice.node: choice.sharding for choice in plan.choices}
+        saved = of_rank(saved, graph, shardings, plan.conversions, plan.mesh)
+        run_again = again(
+            graph, shardings, plan.conversions, plan.recompute_of, saved, plan.mesh, plan.precision
+        )
+        return cls(
+            Keeps(graph, shardings, plan.conversions, plan.mesh, saved, run_again, plan.precision)
+        )
+
+    def freed_behind(self) -> Mapping[str, tuple[Form, ...]]:
+        """The forms that are deleted, by the operator behind whose statement that is."""
+        found: defaultdict[str, list[Form]] = defaultdict(list)
+        for form in self._first:
+            storage = self.keeps.storage[form]
+            if storage in self.freed:
+                found[self.graph.nodes[self.freed[storage]].name].append(form)
+        return {name: tuple(forms) for name, forms in found.items()}
+
+    def until(self, storage: Form) -> int:
+        """The last place at which a variable holds a storage that nobody saves."""
+        if storage in self.staying:
+            return self.end
+        if storage in self.freed:
+            return self.freed[storage]
+        made, (_, last) = self._home(storage), self.used[storage]
+        functions = self.functions
+        read = functions.of[last]
+        if made == read:
+            return functions.ends[made]
+        # A block's result is its caller's variable; in a loop the next block overwrites it.
+        return functions.ends[read] if functions.loop(made, read) else self.end
+
+    @cached_property
+    def freed(self) -> Mapping[Form, int]:
+        """The storages that are deleted, and the last place at which they are there."""
+        largest: Counter[int] = Counter()
+        dead: dict[Form, int] = {}
+        for storage in self.used:
+            home = self._home(storage)
+            largest[home] = max(largest[home], self.nbytes(storage))
+            behind = self._dead_behind(storage)
+            if behind is not None and behind < self.functions.ends[home]:
+                dead[storage] = behind
+        return {
+            storage: place
+            for storage, place in dead.items()
+            if WORTH * self.nbytes(storage) >= largest[self._home(storage)]
+        }
+
+    def _dead_behind(self, storage: Form) -> int | None:
+        """The end of the user's line that reads it last, if nobody else holds it."""
+        if self.graph.producer[storage[0]].is_leaf or storage in self.saver:
+            return None
+        homes = {self._home(form) for form in self._forms[storage]}
+        last = self.used[storage][1]
+        if homes != {self.functions.of[last]} or self.graph.nodes[last].is_leaf:
+            return None
+        return self.functions.line_ends[last]
+
+    @cached_property
+    def saver(self) -> Mapping[Form, int]:
+        """The place in whose backward what is saved is let go: where it is saved first.
+
+        A recomputed block lets go of what it reads with the first operator that saves anything.
+        """
+        found: dict[Form, int] = {}
+        again = self.keeps.again
+        for place, node in enumerate(self.graph.nodes):
+            if node.name not in again.node_names:
+                for storage in self.keeps.saved_by([node]):
+                    found.setdefault(storage, place)
+        for path, forms in again.inputs.items():
+            first = self.saving[path][0]
+            for storage in {self.keeps.storage[form] for form in forms}:
+                found[storage] = min(found.get(storage, first), first)
+        for c in reversed(self.keeps.conversions):
+            target = self.keeps.storage[c.tensor, c.target]
+            if c.regather and target in found:
+                source, place = self.keeps.storage[c.tensor, c.source], found[target]
+                found[source] = min(found.get(source, place), place)
+        return {storage: place for storage, place in found.items() if storage in self.used}
+
+    @cached_property
+    def running(self) -> Mapping[str, list[int]]:
+        """Of every recomputed block, the places that run again."""
+        place_of = {node.name: place for place, node in enumerate(self.graph.nodes)}
+        every = self.keeps.again.nodes.items()
+        return {path: sorted(place_of[node.name] for node in nodes) for path, nodes in every}
+
+    @cached_property
+    def saving(self) -> Mapping[str, list[int]]:
+        """Of those the places of what saves anything; the last one that runs is one."""
+        nodes, saved = self.graph.nodes, self.keeps.saved
+        return {
+            path: [place for place in places if not saved[nodes[place].name].is_nothing]
+            for path, places in self.running.items()
+        }
+
+    @cached_property
+    def cached(self) -> Mapping[str, frozenset[Form]]:
+        """By selective block: the storages that nothing but its next run needs."""
+        return {
+            path: frozenset(self.keeps.storage[form] for form in forms) - self.saver.keys()
+            for path, forms in self.keeps.again.results.items()
+        }
+
+    @cached_property
+    def begun(self) -> Mapping[int, list[Form]]:
+        """The storages that are first there at each place."""
+        found: defaultdict[int, list[Form]] = defaultdict(list)
+        for storage, (first, _) in self.used.items():
+            found[first].append(storage)
+        return found
+
+    @cached_property
+    def used(self) -> Mapping[Form, tuple[int, int]]:
+        """First and last place at which a storage is made or read; parameters at rest are left out."""
+        found: dict[Form, tuple[int, int]] = {}
+        for form, place in self._first.items():
+            storage = self.keeps.storage[form]
+            begin, end = found.get(storage, (place, place))
+            found[storage] = min(begin, place), max(end, self._last[form])
+        return {storage: life for storage, life in found.items() if storage not in self.resting}
+
+    @cached_property
+    def resting(self) -> frozenset[Form]:
+        """Parameters as they enter the step."""
+        return self._entering("parameter")
+
+    @cached_property
+    def staying(self) -> frozenset[Form]:
+        """What the module holds besides parameters, before the step and after it."""
+        return self._entering(*HELD)
+
+    @cached_property
+    def given(self) -> frozenset[Form]:
+        """The batch as its caller has it; parts of it are the step's own."""
+        return self._entering("input")
+
+    def _entering(self, *kinds: LeafKind) -> frozenset[Form]:
+        """Leaves as they are made."""
+        return frozenset(
+            (node.outputs[0].name, self.keeps.shardings[node.name].outputs[0])
+            for kind in kinds
+            for node in self.graph.leaves(kind)
+        )
+
+    @cached_property
+    def regathered(self) -> frozenset[Form]:
+        """What is gathered again for the backward."""
+        return frozenset((c.tensor, c.target) for c in self.keeps.conversions if c.regather)
+
+    @property
+    def converted(self) -> list[tuple[int, Conversion]]:
+        """The conversions as they are carried out, each at the place of its first reader."""
+        to = {made_by(c): c for c in self.keeps.conversions}
+        return [(place, to[form]) for form, place in self._first.items() if form in to]
+
+    @property
+    def leaving(self) -> list[Conversion]:
+        """The conversions of results that nobody in the graph reads."""
+        return [c for c in self.keeps.conversions if (c.tensor, c.target) not in self._first]
+
+    @cached_property
+    def _uses(self) -> tuple[dict[Form, int], dict[Form, int]]:
+        """Where each form is made, and where it is last read; conversions stand at the first reader."""
+        source = {(c.tensor, c.target): c.source for c in self.keeps.conversions}
+        first: dict[Form, int] = {}
+        last: dict[Form, int] = {}
+
+        def reach(name: str, form: Sharding, place: int) -> None:
+            if (name, form) not in first:
+                reach(name, source[name, form], place)
+                first[name, form] = place
+            last[name, form] = place
+
+        for place, node in enumerate(self.graph.nodes):
+            sharding = self.keeps.shardings[node.name]
+            for name, read in zip(node.operands, sharding.inputs, strict=True):
+                reach(name, read, place)
+            for tensor, made in zip(node.outputs, sharding.outputs, strict=True):
+                first[tensor.name, made] = last[tensor.name, made] = place
+        results = set(self.graph.results)
+        last |= {form: self.end for form in last if form[0] in results}
+        return first, last
+
+    @cached_property
+    def collectives(self) -> tuple[Carried, ...]:
+        """Conversions as they are carried out."""
+        return tuple(collectives(self.keeps))
+
+    @cached_property
+    def gathering(self) -> Counter[int]:
+        """By place, bytes of the messages in which its operands are gathered."""
+        found = Counter[int]()
+        for collective in self.collectives:
+            form = made_by(collective.conversions[0])
+            if form in self._first:
+                place = self._first[form]
+                found[place] = max(found[place], collective.forward_nbytes)
+        return found
+
+    def forward_nbytes(self, place: int) -> int:
+        """What is in use besides storages, while an operator runs or what it reads is gathered."""
+        within = self.within(place).forward_nbytes
+        if not self.gathering[place]:
+            return within
+        node = self.graph.nodes[place]
+        made = {tensor.name for tensor in node.outputs}
+        own = sum(self.nbytes(form) for form in self.begun.get(place, ()) if form[0] in made)
+        own += self.keeps.extra_nbytes(node)
+        return max(within, self.gathering[place] - own)
+
+    @property
+    def _made(self) -> Mapping[Form, int]:
+        """Where the statement stands that makes each form."""
+        return self._uses[0]
+
+    @cached_property
+    def _first(self) -> Mapping[Form, int]:
+        """Where each form is first there: what travels with another is there as early."""
+        first = dict(self._made)
+        for collective in self.collectives:
+            forms = [form for form in map(made_by, collective.conversions) if form in first]
+            first |= dict.fromkeys(forms, min((first[form] for form in forms), default=0))
+        return first
+
+    @property
+    def _last(self) -> Mapping[Form, int]:
+        return self._uses[1]
+
+    @cached_property
+    def _forms(self) -> Mapping[Form, list[Form]]:
+        """All forms that live in a storage."""
+        found: defaultdict[Form, list[Form]] = defaultdict(list)
+        for form in self._first:
+            found[self.keeps.storage[form]].append(form)
+        return found
+
+    def _home(self, form: Form) -> int:
+        """The function in which a form is made."""
+        functions = self.functions
+        return 0 if form[0] in functions.hubs else functions.of[self._made[form]]
+
+    @cached_property
+    def functions(self) -> Functions:
+        """Those of the module, in which variables live."""
+        to = {made_by(c): c for c in self.keeps.conversions}
+        written = tuple((place, to[form]) for form, place in self._made.items() if form in to)
+        return Functions(self.graph, self.keeps.shardings, written)
+
+    def within(self, place: int) -> Saved:
+        """What an operator makes and lets go while it runs, among what is known of it."""
+        return self.keeps.saved.get(self.graph.nodes[place].name, SAVES_NOTHING)
+
+    def nbytes(self, storage: Form) -> int:
+        """Of one rank's part."""
+        if storage not in self._sizes:
+            self._sizes[storage] = self.keeps.storage_nbytes(storage)
+        return self._sizes[storage]
+
+    @cached_property
+    def _sizes(self) -> dict[Form, int]:
+        return {}
+
+    @property
+    def end(self) -> int:
+        """The last place."""
+        return len(self.graph.nodes) - 1
+
+    @property
+    def graph(self) -> Graph:
+        """What runs."""
+        return self.keeps.graph

@@ -1,0 +1,93 @@
+"""Bytes in use while each operator runs, forward and backward, besides what rests: memory over the step.
+
+In the forward a storage is in use from the operator that makes it until its variable is deleted or gone
+(`Lives`); where something saves it, to the end.  The backward is walked through (`backward`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+
+from autopar.memory.backward import Back, back
+from autopar.memory.keeps import Keeps
+from autopar.memory.lives import Lives
+from autopar.memory.recomputed import Form
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Bytes in use while an operator's forward and its backward run."""
+
+    forward_nbytes: int
+    backward_nbytes: int
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The lives of all storages, counted in places of operators."""
+
+    keeps: Keeps
+    fresh: Mapping[Form, int] = field(default_factory=dict)
+    """Bytes of the parameters' gradients that a backward gives memory of their own, by leaf."""
+
+    @cached_property
+    def lives(self) -> Lives:
+        """Of the storages in the forward."""
+        return Lives(self.keeps)
+
+    @property
+    def most_nbytes(self) -> int:
+        """The highest point of both passes."""
+        return max((0, *self._forward, *self._back.levels))
+
+    @property
+    def absent_nbytes(self) -> int:
+        """By so much the highest point is lower where those gradients are dropped between steps."""
+        awaited = sum(self.fresh.values())
+        forward = (level - awaited for level in self._forward)
+        each = zip(self._back.levels, self._back.settled, strict=True)
+        return self.most_nbytes - max((0, *forward, *(b + s - awaited for b, s in each)))
+
+    def by_node(self) -> dict[str, Moment]:
+        """Of every operator, in order."""
+        return {
+            node.name: Moment(self._forward[place], self._back.levels[place])
+            for place, node in enumerate(self.keeps.graph.nodes)
+            if not node.is_leaf
+        }
+
+    @cached_property
+    def _forward(self) -> list[int]:
+        """Of all places."""
+        changes = [0] * (self.lives.end + 2)
+        for first, last, nbytes in self._in_forward():
+            changes[first] += nbytes
+            changes[last + 1] -= nbytes
+        return [
+            level + self.lives.forward_nbytes(place)
+            for place, level in enumerate(accumulate(changes[:-1]))
+        ]
+
+    @cached_property
+    def _back(self) -> Back:
+        return back(self.lives, self.fresh)
+
+    def _in_forward(self) -> Iterator[tuple[int, int, int]]:
+        """First and last place of everything, and bytes."""
+        lives, again, end = self.lives, self.keeps.again, self.lives.end
+        held = lives.saver.keys() - lives.regathered
+        held |= {storage for storages in lives.cached.values() for storage in storages}
+        for storage, (first, _) in lives.used.items():
+            since = 0 if storage in lives.staying else first
+            until = end if storage in held else lives.until(storage)
+            yield since, until, lives.nbytes(storage)
+        caching = {node.name for node in again.caching}
+        for place, node in enumerate(self.keeps.graph.nodes):
+            made = kept = self.keeps.extra_nbytes(node)
+            if node.name in again.node_names:
+                kept = self.keeps.cached_nbytes(node) if node.name in caching else 0
+            yield place, end, kept
+            yield place, place, max(0, made - kept)

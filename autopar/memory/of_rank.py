@@ -1,0 +1,87 @@
+"""What the operators of one rank keep under a plan: each is asked on its shards, as they lie there.
+
+Of a dim that is one on every rank an expansion is a view, where the whole one is copied; the most that
+an operator holds is no fixed share of what the whole one holds; and what conversions send or copy lies
+in row-major order, whatever strides it has in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from autopar.capture.saved import Call, Kept
+from autopar.cost.operators import extra_nbytes, split
+from autopar.ir.graph import Graph, Saved
+from autopar.ir.mesh import Mesh
+from autopar.memory.keeps import moves_nothing
+from autopar.memory.recomputed import Form
+from autopar.plans.plan import Conversion, OpSharding
+from autopar.rules import on_shards
+
+
+def of_rank(
+    saved: Mapping[str, Saved],
+    graph: Graph,
+    shardings: Mapping[str, OpSharding],
+    conversions: tuple[Conversion, ...],
+    mesh: Mesh,
+) -> Mapping[str, Saved]:
+    """By node name.
+
+    Divided is what cannot be asked: operators that need others on their shards (`OpSharding.variant`),
+    and batches between two that were captured.
+    """
+    asked: Mapping[str, Saved] = {}
+    if isinstance(saved, Kept):
+        asked = saved.of(_calls(graph, shardings, _anew(conversions), mesh))
+    left = {name: whole for name, whole in saved.items() if name not in asked}
+    return {**divided(left, shardings, mesh), **asked}
+
+
+def divided(
+    saved: Mapping[str, Saved], shardings: Mapping[str, OpSharding], mesh: Mesh
+) -> dict[str, Saved]:
+    """One rank's share of what the whole operators keep."""
+    return {
+        name: _share(whole, shardings[name], mesh)
+        for name, whole in saved.items()
+        if name in shardings
+    }
+
+
+def _share(whole: Saved, sharding: OpSharding, mesh: Mesh) -> Saved:
+    ways = split(sharding, mesh)
+    if ways == 1:
+        return whole
+    return replace(
+        whole,
+        extra_nbytes=extra_nbytes(whole, sharding, mesh),
+        like=(),
+        forward_nbytes=whole.forward_nbytes // ways,
+        backward_nbytes=whole.backward_nbytes // ways,
+        early_nbytes=whole.early_nbytes // ways,
+        cached_nbytes=whole.cached_nbytes // ways,
+        spare=tuple(nbytes // ways for nbytes in whole.spare),
+    )
+
+
+def _calls(
+    graph: Graph, shardings: Mapping[str, OpSharding], anew: set[Form], mesh: Mesh
+) -> Iterator[Call]:
+    """Of the operators that do on shards what they do on whole tensors."""
+    for node in graph.nodes:
+        sharding = shardings[node.name]
+        found = on_shards(node, sharding, graph, mesh)
+        if found is not None:
+            forms = zip(node.operands, sharding.inputs, strict=True)
+            yield Call(*found, graph.reached, frozenset(form[0] for form in forms if form in anew))
+
+
+def _anew(conversions: tuple[Conversion, ...]) -> set[Form]:
+    """What conversions have made."""
+    found: set[Form] = set()
+    for c in conversions:
+        if not moves_nothing(c) or (c.tensor, c.source) in found:
+            found.add((c.tensor, c.target))
+    return found

@@ -1,0 +1,166 @@
+"""What a plan's recomputed blocks run again in the backward, and what they hold until then."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from autopar.ir.blocks import Block, Recompute, block_of, blocks, is_dear, is_hub
+from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import Sharding
+from autopar.plans.grouping import groups
+from autopar.plans.plan import Conversion, OpSharding
+
+Form = tuple[str, Sharding]
+"""A tensor in one of its shardings."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """Per recomputed block what runs again; what is held until then, of all of them."""
+
+    nodes: Mapping[str, tuple[Node, ...]] = field(default_factory=dict)
+    """By block: the operators that run in the backward once more."""
+    computed: frozenset[str] = frozenset()
+    """Of those the ones whose result is computed again, not found."""
+    conversions: frozenset[int] = frozenset()
+    """Places of the conversions that are carried out once more."""
+    inputs: Mapping[str, frozenset[Form]] = field(default_factory=dict)
+    """By block: what it reads from outside."""
+    results: Mapping[str, frozenset[Form]] = field(default_factory=dict)
+    """By selective block: the results that it keeps until it runs again."""
+
+    @cached_property
+    def node_names(self) -> frozenset[str]:
+        """All operators of recomputed blocks that keep nothing for the backward."""
+        return frozenset(node.name for nodes in self.nodes.values() for node in nodes)
+
+    @cached_property
+    def held(self) -> frozenset[Form]:
+        """What is held until blocks run again."""
+        return frozenset().union(*self.inputs.values(), *self.results.values())
+
+    @property
+    def caching(self) -> Iterator[Node]:
+        """The operators of selective blocks, some of which keep results inside."""
+        return (node for path in self.results for node in self.nodes[path])
+
+
+NOTHING = Again()
+"""No block is recomputed."""
+
+
+def again(
+    graph: Graph,
+    shardings: Mapping[str, OpSharding],
+    conversions: tuple[Conversion, ...],
+    recompute: Mapping[str, Recompute],
+    saved: Mapping[str, Saved],
+    mesh: Mesh,
+    precision: str,
+) -> Again:
+    """Follows emission: a conversion stands in the block that first needs its result."""
+    chosen = [block for block in blocks(graph) if recompute.get(block.path, "none") != "none"]
+    if not chosen:
+        return NOTHING
+    found = {block.path: block.run_again(saved) for block in chosen}
+    nodes = {path: group for path, group in found.items() if group}
+    chosen = [block for block in chosen if block.path in nodes]
+    walk = _Walk(graph, shardings, conversions)
+    run = {node.name for group in nodes.values() for node in group}
+    selective = [b.path for b in chosen if recompute[b.path] == "selective"]
+    kept = {n.name for path in selective for n in nodes[path] if is_dear(n)}
+    places = {place for place, reader in walk.reader.items() if reader in run}
+    return Again(
+        nodes,
+        frozenset(run - kept),
+        frozenset(_together(places, graph, conversions, mesh, precision)),
+        {block.path: frozenset(walk.inputs(block, run)) for block in chosen},
+        {path: frozenset(_cached(nodes[path], shardings, saved)) for path in selective},
+    )
+
+
+def _cached(
+    nodes: Iterable[Node], shardings: Mapping[str, OpSharding], saved: Mapping[str, Saved]
+) -> Iterator[Form]:
+    """The results that selective recomputation keeps."""
+    for node in nodes:
+        for place in saved.get(node.name, SAVES_NOTHING).cached:
+            yield node.outputs[place].name, shardings[node.name].outputs[place]
+
+
+class _Walk:
+    """Where each form comes to be, and which operator needs each conversion first."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        shardings: Mapping[str, OpSharding],
+        conversions: tuple[Conversion, ...],
+    ) -> None:
+        self._graph, self._shardings = graph, shardings
+        self._to: dict[Form, tuple[int, Conversion]] = {
+            (c.tensor, c.target): (place, c) for place, c in enumerate(conversions)
+        }
+        self._of: defaultdict[str, list[Conversion]] = defaultdict(list)
+        for c in conversions:
+            self._of[c.tensor].append(c)
+        self._home: dict[Form, tuple[str, int] | None] = {}
+        self.reader: dict[int, str] = {}
+        self._reads: defaultdict[str, list[Form]] = defaultdict(list)
+        for node in graph.nodes:
+            self._visit(node)
+
+    def inputs(self, block: Block, run: set[str]) -> set[Form]:
+        """The forms from outside that a block's recomputation starts from."""
+        inside = block_of(block.nodes[0].origin)
+        return {
+            form
+            for node in block.nodes
+            if node.name in run
+            for form in self._reads[node.name]
+            if self._home[form] != inside and not self._rests(form)
+        }
+
+    def _rests(self, form: Form) -> bool:
+        """Whether it is a parameter as it enters the step, and not one that another block gathered."""
+        maker = self._graph.producer[form[0]]
+        return maker.op == "parameter" and form[1] == self._shardings[maker.name].outputs[0]
+
+    def _visit(self, node: Node) -> None:
+        sharding = self._shardings[node.name]
+        for form in zip(node.operands, sharding.inputs, strict=True):
+            self._reach(form, node)
+        for tensor, made in zip(node.outputs, sharding.outputs, strict=True):
+            self._home[tensor.name, made] = block_of(node.origin)
+            if is_hub(node, self._graph):
+                for c in self._of[tensor.name]:
+                    self._home[c.tensor, c.target] = None
+
+    def _reach(self, form: Form, node: Node) -> None:
+        """Note what the operator reads: the form, or the one that its conversions start from."""
+        while form not in self._home:
+            place, conversion = self._to[form]
+            self._home[form] = block_of(node.origin)
+            self.reader[place] = node.name
+            form = (form[0], conversion.source)
+        self._reads[node.name].append(form)
+
+
+def _together(
+    places: set[int],
+    graph: Graph,
+    conversions: tuple[Conversion, ...],
+    mesh: Mesh,
+    precision: str,
+) -> set[int]:
+    """Weights of a block that travel with a weight that travels again do so too."""
+    tensors = {conversions[place].tensor for place in places}
+    for group in groups(graph, conversions, mesh, precision):
+        members = {member.tensor for member in group.members}
+        if members & tensors:
+            places |= {place for place, c in enumerate(conversions) if c.tensor in members}
+    return places

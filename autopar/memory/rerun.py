@@ -1,0 +1,139 @@
+"""A recomputed block in the backward: what its second forward has in use, and what it leaves behind.
+
+It begins where the backward first asks for something that the block saved, and ends before the last
+operator that saves anything is carried out, if that one saves operands only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from autopar.ir.blocks import is_hub
+from autopar.ir.graph import Node
+from autopar.memory.lives import Lives
+from autopar.memory.recomputed import Form
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """Bytes of one rank."""
+
+    cached_nbytes: int
+    """What is held until it begins, and let go of while it runs."""
+    most_nbytes: int
+    """The most in use while it runs, `cached_nbytes` included."""
+    kept: Mapping[int, int]
+    """What it leaves, by the place in whose backward that is let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """Places between which something is in use, and that in whose backward it goes, if it is kept."""
+
+    first: int
+    last: int
+    nbytes: int
+    goes: int | None = None
+
+
+def reruns(lives: Lives) -> dict[int, Rerun]:
+    """Of all recomputed blocks, by the place before whose backward they run again."""
+    return {places[-1]: _Second(lives, path).run() for path, places in lives.running.items()}
+
+
+@dataclass(frozen=True)
+class _Second:
+    """The second forward of a block."""
+
+    lives: Lives
+    path: str
+
+    def run(self) -> Rerun:
+        """Follow its storages."""
+        every = [life for place in self._places for life in self._lives_at(place)]
+        kept = Counter[int]()
+        for life in every:
+            if life.goes is not None:
+                kept[life.goes] += life.nbytes
+        cached = sum(self.lives.nbytes(storage) for storage in self._cached)
+        cached += sum(map(self._inside, self._places))
+        return Rerun(cached, max(self._levels(every)), kept)
+
+    def _levels(self, lives: list[_Life]) -> Iterator[int]:
+        """Bytes in use at each place."""
+        changes = Counter[int]()
+        for life in lives:
+            if life.first <= life.last:
+                changes[life.first] += life.nbytes
+                changes[life.last + 1] -= life.nbytes
+        span = range(self._first, self._last + 1)
+        for place, level in zip(span, accumulate(changes[at] for at in span), strict=True):
+            yield level + self.lives.forward_nbytes(place)
+
+    def _lives_at(self, place: int) -> Iterator[_Life]:
+        """Of what begins at a place, inside of an operator and beside it."""
+        node = self.lives.graph.nodes[place]
+        yield _Life(self._first, place - 1, self._inside(place))
+        yield _Life(place, self._last, self.lives.keeps.extra_nbytes(node), place)
+        for storage in self.lives.begun.get(place, ()):
+            maker = self.lives.graph.producer[storage[0]]
+            if not is_hub(maker, self.lives.graph) and storage not in self._shared:
+                yield from self._life_of(storage, place, maker)
+
+    def _life_of(self, storage: Form, place: int, maker: Node) -> Iterator[_Life]:
+        nbytes = self.lives.nbytes(storage)
+        is_cached = storage in self._cached
+        if maker is self.lives.graph.nodes[self._last] and not self._finishes:
+            if is_cached:  # never asked for: it goes with the block
+                yield _Life(self._first, self._last, nbytes, self.lives.saving[self.path][0])
+            return
+        first, goes = self._first if is_cached else place, self._saver.get(storage)
+        last = self._last if goes is not None else min(self.lives.until(storage), self._last)
+        yield _Life(first, last, nbytes, goes)
+
+    @cached_property
+    def _saver(self) -> Mapping[Form, int]:
+        """The first operator of the block that saves a storage."""
+        found: dict[Form, int] = {}
+        for place in self.lives.saving[self.path]:
+            for storage in self.lives.keeps.saved_by([self.lives.graph.nodes[place]]):
+                found.setdefault(storage, place)
+        return found
+
+    @cached_property
+    def _shared(self) -> frozenset[Form]:
+        """Cached results that others hold as well: the block finds them, and takes no memory."""
+        forms = self.lives.keeps.again.results.get(self.path, frozenset())
+        return frozenset(self.lives.keeps.storage[form] for form in forms) - self._cached
+
+    @property
+    def _cached(self) -> frozenset[Form]:
+        return self.lives.cached.get(self.path, frozenset())
+
+    def _inside(self, place: int) -> int:
+        """Bytes that an operator of a selective block keeps besides results."""
+        if self.path not in self.lives.cached:
+            return 0
+        return self.lives.keeps.cached_nbytes(self.lives.graph.nodes[place])
+
+    @property
+    def _finishes(self) -> bool:
+        """Whether the last operator is carried out: it saves more than operands."""
+        saved = self.lives.keeps.saved[self.lives.graph.nodes[self._last].name]
+        return bool(saved.outputs or saved.extra_nbytes)
+
+    @property
+    def _places(self) -> list[int]:
+        return self.lives.running[self.path]
+
+    @property
+    def _first(self) -> int:
+        return self._places[0]
+
+    @property
+    def _last(self) -> int:
+        return self._places[-1]

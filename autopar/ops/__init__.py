@@ -1,0 +1,1 @@
+"""Operators of our own, and how any operator is called by its name."""

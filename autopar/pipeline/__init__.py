@@ -1,0 +1,1 @@
+"""Stages: planners on plain data, schedules, their simulation, and what builds a pipeline plan."""

@@ -1,0 +1,90 @@
+"""Stages of a pipeline compiled: what differs in names and in microbatches in flight is posed once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+
+from autopar import rules
+from autopar.emit import emit
+from autopar.ir.graph import Graph, Saved
+from autopar.ir.mesh import Mesh
+from autopar.sharding.flights import Flights
+from autopar.sharding.posed import Settings
+from autopar.plans.plan import Plan
+from autopar.utils.processes import side_by_side
+from autopar.pipeline.build.nameless import nameless, renamed
+from cost_models.hardware import Hardware
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A stage on a worker's mesh, and what is asked of it."""
+
+    part: Graph
+    mesh: Mesh
+    settings: Settings
+
+    @cached_property
+    def kind(self) -> object:
+        """What stages have in common that are planned together; constraints and storage speak of
+        names."""
+        settings, storage = self.settings, sorted(self.settings.storage.items(), key=itemgetter(0))
+        named = settings.constraints or storage
+        return (
+            self.part.digest if named else nameless(self.part),
+            str(self.mesh),
+            settings.microbatches,
+            settings.versions,
+            settings.memory_limit,
+            tuple(storage),
+        )
+
+    @property
+    def key(self) -> object:
+        """Of what has the same plan and source."""
+        return self.kind, self.part.digest, self.settings.in_flight
+
+
+Made = tuple[Plan, str]
+"""A stage's plan and source."""
+
+
+class StageCompiler:
+    """Stages' plans and sources."""
+
+    def __init__(self, hardware: Hardware, kept: Mapping[str, Saved]) -> None:
+        """`kept`: by node of the graph that was cut."""
+        self._hardware, self.kept = hardware, kept
+        self._known: dict[object, Flights] = {}
+        self._made: dict[object, Made] = {}
+
+    def prepare(self, every: Sequence[Asked]) -> None:
+        """Compile stages that do not wait for others: kind by kind, side by side."""
+        kinds: defaultdict[object, list[Asked]] = defaultdict(list)
+        for asked in every:
+            kinds[asked.kind].append(asked)
+        groups = sorted(kinds.values(), key=len, reverse=True)
+        made = side_by_side(lambda group: [self.compiled(asked) for asked in group], groups)
+        for group, found in zip(groups, made, strict=True):
+            self._made.update(zip((asked.key for asked in group), found, strict=True))
+
+    def compiled(self, asked: Asked) -> Made:
+        """A stage's plan and source, once found."""
+        if asked.key not in self._made:
+            self._made[asked.key] = self.compile(asked)
+        return self._made[asked.key]
+
+    def compile(self, asked: Asked) -> Made:
+        """Find them."""
+        part, settings = asked.part, asked.settings
+        if asked.kind not in self._known:
+            made = Flights(part, asked.mesh, self._hardware, settings, self.kept)
+            self._known[asked.kind] = made
+        flights = self._known[asked.kind]
+        _, found = flights.plan(settings.in_flight)
+        plan = found if part is flights.graph else renamed(found, flights.graph, part)
+        return plan, emit(plan, part, rules.localize, self.kept)

@@ -1,0 +1,262 @@
+"""Whether to pipeline, and how: the planner's choice compiled stage by stage, against no stages.
+
+1. The sweep makes a table of all ranges (`tabled.py`), the planner chooses stages, submeshes, number of
+   microbatches and schedule together (`autopar/stages`).
+2. The plan without stages and microbatches is compiled, where it is found soon.  Where no plan of the
+   table comes near it, by the bound of all of them, it has won.
+3. The chosen stages are compiled exactly, each within the memory that its schedule leaves.  Where the
+   table promised too much, the planner is asked again with a little less memory.
+4. So are the V's of the table that come near them (`autopar/pipeline/planner/vee.py`).
+5. Against it stands one stage that accumulates gradients over microbatches, as well.  A plan without
+   stages whose memory has to be searched for comes last, unless its bound is worse.  The least
+   predicted step wins (`rivals.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from autopar.errors import InfeasibleError, InputError, OverLimitError
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.sharding.posed import Settings, device_memory
+from autopar.plans.pipeline_plan import Prediction, WorkerPlan
+from autopar.solver import readable
+from autopar.pipeline.build.split import split
+from autopar.pipeline.planner import FAMILIES, Family, StagePlan, StageProblem, Vee, plan_stages, vee
+from autopar.pipeline.build.alone import Alone
+from autopar.pipeline.build.forced import compile_forced
+from autopar.pipeline.build.positions import forced, places
+from autopar.pipeline.build.predict import predict
+from autopar.pipeline.build.rivals import Candidate, Chosen, NoVeeError, Rivals, worth_of
+from autopar.pipeline.build.sizes import Sizes
+from autopar.pipeline.build.staged import Staged, compile_stages, on_full_hosts
+from autopar.pipeline.build.tabled import Sweep, Tabled, counts
+from autopar.pipeline.build.wanted import Wanted
+from autopar.utils.wording import argument
+from cost_models.hardware import Hardware
+
+TIGHTER = (0.93, 0.85, 0.75)
+"""Shares of the memory that the planner is offered, one after the other, where stages do not fit."""
+HOPELESS = 1.5
+"""Times the limit: where the sweep's smallest plan is larger, none without stages is sought."""
+DEFAULT = ("1f1b", "gpipe", "zb-h1")
+"""Families that are looked at where no schedule is asked for, beside V's."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model that can be captured.
+
+    capture   samples -> the graph of so many
+    parted    microbatches -> the graph of one of them, as the step runs it; raises `InputError` where
+              the loss does not allow several
+    whole_because    why a step cannot be made of microbatches, None where it can
+    """
+
+    batch: int
+    whole: Graph
+    capture: Callable[[int], Graph]
+    parted: Callable[[int], Graph]
+    whole_because: str | None = None
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a person forces of an automatic choice; None and () leave it open."""
+
+    schedule: str | None = None
+    microbatches: int | None = None
+    cuts: tuple[str, ...] = ()
+
+    @property
+    def has_vees(self) -> bool:
+        """Whether V's may be chosen; cuts are of stages with a worker each."""
+        return self.schedule in (None, vee.NAME) and not self.cuts
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The schedules of one stage per worker to choose from."""
+        if self.schedule is None or (self.schedule == vee.NAME and self.has_vees):
+            return tuple(FAMILIES[name] for name in DEFAULT)
+        if self.schedule not in FAMILIES:
+            names = ", ".join([*FAMILIES, *([] if self.cuts else [vee.NAME])])
+            raise InputError(
+                f"{argument('stages', 'auto')} chooses among the schedules {names}, not "
+                f"{self.schedule!r}. Pass one of them, or say how many stages there are: "
+                f"{argument('stages', 2)}."
+            )
+        return (FAMILIES[self.schedule],)
+
+    def counts(self, batch: int) -> tuple[int, ...]:
+        """The numbers of microbatches to choose from, where there may be several."""
+        if self.microbatches is None:
+            return counts(batch)
+        if self.microbatches < 1 or batch % self.microbatches:
+            raise InputError(
+                f"A batch of {batch} cannot be cut into {self.microbatches} equal microbatches."
+            )
+        return (self.microbatches,)
+
+
+def choose(
+    source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, wishes: Wishes
+) -> Chosen:
+    """The best of all; raise `InfeasibleError` where nothing fits."""
+    limit = settings.memory_limit
+    if limit is None:
+        limit = device_memory(mesh, hardware)
+    limited = replace(settings, memory_limit=limit)
+    sweep = _sweep(source, mesh, hardware, limited, wishes)
+    tabled = sweep.tabled(wishes.families, _counts(source, sweep.sizes, wishes))
+    alone = None
+    if _may_be_plain(wishes) and sweep.least_alone_nbytes() <= HOPELESS * limit:
+        alone = Alone(source.whole, mesh, hardware, limited)
+    rivals = Rivals(alone, worth_of(sweep.hardware))
+
+    def planned(problem: StageProblem) -> list[Candidate]:
+        fitting = partial(_fitting, source, mesh, hardware, limited, tabled, problem)
+        return rivals.planned(tabled, problem, fitting)
+
+    found: list[Candidate] = []
+    if wishes.schedule != vee.NAME:
+        found += planned(tabled.problem)
+    if wishes.has_vees:
+        found += rivals.vees(tabled, partial(_vee, source, tabled, mesh, hardware, limited))
+    rivals.enter(found)
+    if wishes.schedule != vee.NAME and not wishes.cuts:
+        rivals.enter(planned(tabled.problem.of_one_stage()))
+    if _may_be_plain(wishes):
+        rivals.enter_alone(mesh)
+    try:
+        return rivals.winner()
+    except OverLimitError:
+        raise
+    except NoVeeError:
+        raise InfeasibleError(_no_vee(mesh, tabled.problem, limit)) from None
+    except InfeasibleError as error:
+        raise InfeasibleError(
+            f"Neither stages nor a plan without them fit {readable(limit)} per device. Use more "
+            f"devices, a smaller batch, or a higher limit. The planner says: {error}."
+            f"{_no_microbatches(source, wishes)}"
+        ) from None
+
+
+def _no_vee(mesh: Mesh, problem: StageProblem, limit: float) -> str:
+    return (
+        f"{argument('schedule', vee.NAME)} makes two stages on each of several equal workers, and no "
+        f"such pipeline was found: the mesh has {mesh.world_size} devices of {readable(limit)}, and the "
+        f"model can be cut into {problem.positions - 1} pieces. Leave {argument('schedule')} out, so "
+        f"that others are looked at, or say how many workers there are: {argument('stages', 2)}."
+    )
+
+
+def _no_microbatches(source: Source, wishes: Wishes) -> str:
+    """Why microbatches could not help, if they could not."""
+    if source.whole_because is None or wishes.microbatches is not None:
+        return ""
+    return f" The batch stayed whole, which takes most memory: {source.whole_because}"
+
+
+def _may_be_plain(wishes: Wishes) -> bool:
+    return wishes == Wishes()
+
+
+def _sweep(
+    source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, wishes: Wishes
+) -> Sweep:
+    """Of the places that may be cut."""
+    found = forced(wishes.cuts) if wishes.cuts else places(source.whole)
+    assert settings.memory_limit is not None
+    return Sweep(
+        source.whole, found,
+        Sizes(source.batch, source.whole, source.capture, hardware.device.kind), mesh,
+        on_full_hosts(hardware, mesh), settings, settings.memory_limit,
+    )  # fmt: skip
+
+
+def _counts(source: Source, sizes: Sizes, wishes: Wishes) -> tuple[int, ...]:
+    """Numbers of microbatches that run the operators of the batch; cuts and decisions name these."""
+    many = wishes.counts(source.batch)
+    if source.whole_because is not None and wishes.microbatches is None:
+        return (1,)
+    found = tuple(count for count in many if sizes.is_like_batch(source.batch // count))
+    if not found and wishes.microbatches is not None:
+        raise InputError(
+            f"Of {source.batch} samples in {many[0]} microbatches, a microbatch runs other operators "
+            "than the batch (an expand to one sample is none). Ask for fewer microbatches, or say "
+            f"how many stages there are: {argument('stages', 2)}."
+        )
+    return found or (1,)
+
+
+def _fitting(
+    source: Source,
+    mesh: Mesh,
+    hardware: Hardware,
+    settings: Settings,
+    tabled: Tabled,
+    problem: StageProblem,
+    plan: StagePlan,
+) -> Staged:
+    """The planner's choice, compiled; with less memory where a stage turns out too large."""
+    for share in TIGHTER:
+        try:
+            return compiled(source, tabled, plan, mesh, hardware, settings)
+        except InfeasibleError as error:
+            tighter = replace(problem, memory_nbytes=share * problem.memory_nbytes)
+            try:
+                plan = plan_stages(tighter)
+            except InfeasibleError:
+                raise error from None
+    return compiled(source, tabled, plan, mesh, hardware, settings)
+
+
+def compiled(
+    source: Source,
+    tabled: Tabled,
+    plan: StagePlan,
+    mesh: Mesh,
+    hardware: Hardware,
+    settings: Settings,
+) -> Staged:
+    """The planner's stages, each solved by itself, with the predicted step."""
+    graph = source.parted(plan.microbatches)
+    cuts = cuts_of(tabled, plan)
+    stages = split(graph, cuts)
+    schedule = FAMILIES[plan.schedule].make(len(plan.stages), plan.microbatches)
+    meshes = [tabled.decided[stage.way].mesh for stage in plan.stages]
+    made = compile_stages(graph, stages, cuts, mesh, hardware, settings, _workers(meshes), schedule)
+    prediction: Prediction = predict(made.plan, stages, hardware, settings)
+    prediction = replace(prediction, bound_s=plan.bound_s, table_step_s=plan.step_s)
+    return replace(made, plan=replace(made.plan, prediction=prediction))
+
+
+def _vee(
+    source: Source, tabled: Tabled, mesh: Mesh, hardware: Hardware, settings: Settings, found: Vee
+) -> Staged:
+    """A V of the table, compiled: its stages are solved by themselves, its cuts stay."""
+    workers = _workers([tabled.decided[found.way].mesh] * found.workers)
+    cuts = tuple(tabled.places.cut(border) for border in found.borders[1:-1])
+    wanted = Wanted(workers, 2 * found.workers, vee.NAME, found.microbatches, cuts)
+    graph = source.parted(found.microbatches)
+    made = compile_forced(graph, mesh, hardware, settings, wanted)
+    assert made.plan.prediction is not None
+    prediction = replace(made.plan.prediction, table_step_s=found.step_s)
+    return replace(made, plan=replace(made.plan, prediction=prediction))
+
+
+def cuts_of(tabled: Tabled, plan: StagePlan) -> tuple[str, ...]:
+    """The operators that stages after the first begin with."""
+    return tuple(tabled.places.cut(stage.start) for stage in plan.stages[1:])
+
+
+def _workers(meshes: Sequence[Mesh]) -> tuple[WorkerPlan, ...]:
+    """Consecutive ranks."""
+    found, first = [], 0
+    for mesh in meshes:
+        found.append(WorkerPlan(tuple(range(first, first + mesh.world_size)), mesh))
+        first += mesh.world_size
+    return tuple(found)

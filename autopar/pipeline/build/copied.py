@@ -1,0 +1,55 @@
+"""What copies of a parameter cost: workers that hold one each add up their gradients, once a step."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+
+from autopar.ir.graph import ITEMSIZE, Graph
+from autopar.plans.pipeline_plan import Copied, PipelinePlan
+from autopar.plans.plan import Plan, reduction_dtype
+from autopar.pipeline.build.split import Stages
+from autopar.pipeline.build.borders import link_of, name_of, tiles
+from cost_models.hardware import Hardware
+
+
+def copied(plan: PipelinePlan, stages: Stages, hardware: Hardware) -> tuple[Copied, ...]:
+    """Tied weights, and stages that several workers hold.
+
+    Every worker sends its gradient to each of the others and gets theirs, both ways at the same time,
+    one parameter after the other.  A worker that reads a parameter in several stages pays at the first.
+    """
+    found: defaultdict[tuple[int, int, int], float] = defaultdict(float)
+    for name, holders in _holders(plan, stages).items():
+        for worker, stage in holders.items():
+            nbytes = _gradient_nbytes(plan.of[stage, worker], stages.graphs[stage], name)
+            for other in holders:
+                if other != worker:
+                    link = link_of(hardware, plan.workers[worker], plan.workers[other])
+                    sent_s = link.sending(nbytes, len(plan.workers[worker].ranks))
+                    found[stage, worker, other] += link.latency_s + sent_s
+    workers = plan.workers
+    return tuple(
+        Copied(stage, one, two, name_of(hardware, workers[one], workers[two]), seconds)
+        for (stage, one, two), seconds in found.items()
+    )
+
+
+def _holders(plan: PipelinePlan, stages: Stages) -> Mapping[str, Mapping[int, int]]:
+    """By trained parameter: the workers that hold it, each with the first stage that reads it."""
+    found: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    for each in plan.stages:
+        for node in stages.graphs[each.stage].leaves("parameter"):
+            if node.outputs[0].differentiable:
+                found[node.target].setdefault(each.worker, each.stage)
+    return found
+
+
+def _gradient_nbytes(plan: Plan, graph: Graph, name: str) -> float:
+    """Of one rank's part, in the precision in which it rests."""
+    entry = plan.parameter[name]
+    tensor = next(n.outputs[0] for n in graph.leaves("parameter") if n.target == name)
+    wide = reduction_dtype(tensor.name, graph, plan.precision)
+    itemsize = tensor.itemsize if wide is None else ITEMSIZE[wide]
+    return math.prod(tensor.shape) * itemsize / tiles(entry.stored, plan.mesh)

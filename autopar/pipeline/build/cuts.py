@@ -1,0 +1,125 @@
+"""Where a graph may be cut, and where to cut it into stages of equal work."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from autopar.errors import InputError
+from autopar.ir.graph import Graph
+from autopar.rules.work import flops
+from autopar.pipeline.build.split import computing, crossing_nbytes, shared
+
+Places = list[tuple[str, int]]
+
+
+def narrow_cuts(graph: Graph) -> tuple[str, ...]:
+    """The operators before which least crosses, of their neighbourhood: between blocks, mostly.
+
+    They are valleys among valleys: inside attention, where a residual passes by, less crosses than
+    before and after, but more than between the layers.
+    """
+    valleys = _valleys(list(crossing_nbytes(graph)), strict=True)
+    return tuple(name for name, _ in _valleys(valleys, strict=False))
+
+
+def _valleys(places: Places, strict: bool) -> Places:
+    """Where no more crosses than on either side; `strict`: less than behind."""
+    sizes = [float("inf"), *(nbytes for _, nbytes in places), float("inf")]
+    return [
+        place
+        for place, before, here, after in zip(places, sizes, sizes[1:], sizes[2:], strict=False)
+        if here <= before and (here < after or (not strict and here == after))
+    ]
+
+
+def places_for(graph: Graph, stages: int) -> tuple[str, ...]:
+    """Where a graph may be cut into so many stages: the narrowest sort of place that is enough.
+
+    Every stage has parameters of its own to read, where the graph has enough.  Raises `InputError`
+    where it has too few places for so many stages.
+    """
+    every = tuple(name for name, _ in crossing_nbytes(graph))
+    sorts = (_reading(graph, narrow_cuts(graph)), _reading(graph, every), every)
+    found = next((cuts for cuts in sorts if len(cuts) >= stages - 1), None)
+    if found is None:
+        raise InputError(
+            f"{graph.name} can be cut at {len(every)} places, into {len(every) + 1} stages at most, "
+            f"not {stages}."
+        )
+    return found
+
+
+def balanced(graph: Graph, shares: Sequence[float]) -> tuple[str, ...]:
+    """Cuts into stages whose FLOPs are as the shares are, as nearly as narrow places allow.
+
+    Raises `InputError` where there are too few places.
+    """
+    places = places_for(graph, len(shares))
+    return divided(graph, places, shares, {n.name: flops(n, graph) for n in computing(graph)})
+
+
+def divided(
+    graph: Graph, places: Sequence[str], shares: Sequence[float], work: Mapping[str, float]
+) -> tuple[str, ...]:
+    """Of these places, the cuts into stages whose `work`, by operator, is as the shares are."""
+    before = _work_before(graph, places, work)
+    return tuple(places[place] for place in _fair(before, shares))
+
+
+def _reading(graph: Graph, cuts: Sequence[str]) -> tuple[str, ...]:
+    """The cuts that have parameters read before, between and behind them."""
+    parameters = {node.outputs[0].name for node in graph.leaves("parameter")}
+    last_count, found, wanted = 0, [], set(cuts)
+    reads = [parameters & set(node.operands) for node in graph.nodes]
+    left = sum(map(bool, reads))
+    seen = 0
+    for node, read in zip(graph.nodes, reads, strict=True):
+        if node.name in wanted and last_count < seen < left:
+            found.append(node.name)
+            last_count = seen
+        seen += bool(read)
+    return tuple(found)
+
+
+def _work_before(graph: Graph, places: Sequence[str], work: Mapping[str, float]) -> list[float]:
+    """Work of what comes before each place, as a share of all; operators without any count a little."""
+    everywhere = shared(graph)
+    operators = [node.name for node in computing(graph) if node.name not in everywhere]
+    index = {name: place for place, name in enumerate(operators)}
+    each = [work[name] for name in operators]
+    least = sum(each) * 1e-6 / len(each) or 1.0
+    before = [0.0, *accumulate(value + least for value in each)]
+    return [before[index[place]] / before[-1] for place in places]
+
+
+def _fair(work: Sequence[float], shares: Sequence[float]) -> list[int]:
+    """Of increasing `work`, the places whose largest stage is smallest for its share."""
+    whole = sum(shares)
+    part = [share / whole for share in shares]
+
+    def fill(most: float) -> list[int] | None:
+        """Greedily: every stage as long as `most` times its share allows."""
+        found: list[int] = []
+        start = 0.0
+        for stage in range(len(part) - 1):
+            left = len(part) - 2 - stage
+            last = bisect_right(work, start + most * part[stage] + 1e-12) - 1
+            first = found[-1] + 1 if found else 0
+            chosen = min(max(last, first), len(work) - 1 - left)
+            found.append(chosen)
+            start = work[chosen]
+        loads = [b - a for a, b in zip([0.0, *(work[i] for i in found)],
+                                       [*(work[i] for i in found), 1.0], strict=True)]  # fmt: skip
+        fits = all(load <= most * share + 1e-12 for load, share in zip(loads, part, strict=True))
+        return found if fits else None
+
+    low, high = 0.0, 1.0 / min(part) + 1.0
+    best = fill(high)
+    for _ in range(50):
+        middle = (low + high) / 2
+        found = fill(middle)
+        low, high, best = (low, middle, found) if found is not None else (middle, high, best)
+    assert best is not None
+    return best

@@ -1,0 +1,173 @@
+"""Stages that a person forces, cut where the predicted step is least: a search among narrow places.
+
+Stages of equal FLOPs come first.  What their operators spend, as compiled, says where stages of equal
+seconds would be cut; from the better one on the slowest stage gives up an end, place by place, while the
+step becomes shorter.  Stages are compiled once each, whichever cuts they are tried with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from autopar.errors import InfeasibleError, OverLimitError
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.sharding.posed import Settings
+from autopar.plans.pipeline_plan import Compared, Prediction, StageFigures
+from autopar.solver import readable
+from autopar.pipeline.build.split import computing
+from autopar.pipeline.build.cuts import balanced, divided, places_for
+from autopar.pipeline.build.predict import predict_with_peaks
+from autopar.pipeline.build.staged import Limits, Staged, compile_pipeline, stage_compiler
+from autopar.pipeline.build.wanted import Wanted
+from cost_models.hardware import Hardware
+
+MOST = 12
+"""Cuts that are tried."""
+SHARES = (1.0, 0.9, 0.8, 0.7, 0.6)
+"""Of a worker's memory, that each of its stages may take where equal ones are too small for one."""
+
+
+def compile_forced(
+    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, wanted: Wanted
+) -> Staged:
+    """A pipeline with its predicted step; `graph` is of one microbatch.
+
+    The cuts are those that are wanted, or the best that are found.  Raises `InfeasibleError` where the
+    stages of equal FLOPs do not fit.
+    """
+    search = _Search(graph, mesh, hardware, settings, wanted)
+    return search.made(wanted.cuts) if wanted.cuts else search.best()
+
+
+@dataclass
+class _Search:
+    graph: Graph
+    mesh: Mesh
+    hardware: Hardware
+    settings: Settings
+    wanted: Wanted
+    tried: dict[tuple[str, ...], float | None] = field(default_factory=dict)
+    """Predicted steps by cuts; None of stages that do not fit."""
+
+    def __post_init__(self) -> None:
+        self._compiler = stage_compiler(self.graph, self.mesh, self.hardware)
+
+    def made(self, cuts: tuple[str, ...]) -> Staged:
+        """The pipeline of these cuts, predicted."""
+        wanted, limit = replace(self.wanted, cuts=cuts), self.settings.memory_limit
+        held = [(s, w) for w, stages in enumerate(wanted.build().held) for s in stages]
+        if limit is None or len(held) == len(wanted.workers):
+            return self._compiled(wanted)[0]
+        return self._sharing(wanted, held, limit)
+
+    def _compiled(
+        self, wanted: Wanted, limits: Limits | None = None
+    ) -> tuple[Staged, tuple[float, ...]]:
+        """With the most bytes of each worker."""
+        made = compile_pipeline(
+            self.graph, self.mesh, self.hardware, self.settings, wanted, self._compiler, limits
+        )
+        found, peaks = predict_with_peaks(made.plan, made.stages, self.hardware, self.settings)
+        return replace(made, plan=replace(made.plan, prediction=found)), peaks
+
+    def _sharing(self, wanted: Wanted, held: Sequence[tuple[int, int]], limit: float) -> Staged:
+        """A worker's stages take equal shares of its memory.  Where one needs more, each may take all of
+        it, or less and less, until together they fit: their peaks need not come at once."""
+        with suppress(InfeasibleError):
+            return self._compiled(wanted)[0]
+        least = math.inf
+        for share in SHARES:
+            try:
+                made, peaks = self._compiled(wanted, dict.fromkeys(held, share * limit))
+            except InfeasibleError:
+                if least == math.inf:
+                    raise
+                break
+            if max(peaks) <= limit:
+                return made
+            least = min(least, max(peaks))
+        raise OverLimitError(
+            f"No pipeline was found that fits {readable(limit)} per device: the stages of one worker "
+            f"need {readable(least)} together. Raise the limit, use more devices, or a smaller batch.",
+            least,
+        )
+
+    def best(self) -> Staged:
+        """The best of the cuts that are tried, told what they were."""
+        shares = self.wanted.shares(self.wanted.build())
+        self._places = places_for(self.graph, len(shares))
+        best = self._try(balanced(self.graph, shares), None)
+        best = self._try(divided(self.graph, self._places, shares, self._seconds(best)), best)
+        while (better := self._step_down(best)) is not None:
+            best = better
+        if len(self.tried) == 1:
+            return best
+        compared = tuple(Compared(_words(cuts), step) for cuts, step in self.tried.items())
+        found = replace(_prediction(best), compared=compared)
+        return replace(best, plan=replace(best.plan, prediction=found))
+
+    def _try(self, cuts: tuple[str, ...], best: Staged | None) -> Staged:
+        """The better one; raise `InfeasibleError` where there is neither."""
+        if best is not None and (cuts in self.tried or len(self.tried) == MOST):
+            return best
+        try:
+            made = self.made(cuts)
+        except InfeasibleError:
+            if best is None:
+                raise
+            self.tried[cuts] = None
+            return best
+        self.tried[cuts] = _prediction(made).step_s
+        return made if best is None or _is_shorter(made, best) else best
+
+    def _step_down(self, best: Staged) -> Staged | None:
+        """A neighbour that is better."""
+        for cuts in self._neighbours(best):
+            found = self._try(cuts, best)
+            if found is not best:
+                return found
+        return None
+
+    def _neighbours(self, best: Staged) -> Iterator[tuple[str, ...]]:
+        """The slowest stage without its last piece, and without its first."""
+        cuts = best.plan.cuts
+        stage = _slowest(_prediction(best).stages)
+        for border, towards in ((stage, -1), (stage - 1, 1)):
+            if not 0 <= border < len(cuts):
+                continue
+            moved = self._places.index(cuts[border]) + towards
+            if 0 <= moved < len(self._places) and self._places[moved] not in cuts:
+                yield (*cuts[:border], self._places[moved], *cuts[border + 1 :])
+
+    def _seconds(self, made: Staged) -> dict[str, float]:
+        """By operator, of a microbatch, as if one device did all of it; nothing of those that no stage
+        times."""
+        spent = dict.fromkeys((node.name for node in computing(self.graph)), 0.0)
+        for each in made.plan.stages:
+            size = each.plan.mesh.world_size
+            for time in each.plan.estimate.operators:
+                spent[time.node] = size * (time.forward_s + time.backward_s)
+        return spent
+
+
+def _slowest(stages: Sequence[StageFigures]) -> int:
+    """By what it spends on a microbatch; of several on as many workers, one."""
+    return max(stages, key=lambda s: s.forward_s + s.input_grad_s + s.weight_grad_s).stage
+
+
+def _prediction(staged: Staged) -> Prediction:
+    assert staged.plan.prediction is not None
+    return staged.plan.prediction
+
+
+def _is_shorter(one: Staged, two: Staged) -> bool:
+    """By more than rounding."""
+    return _prediction(one).step_s < (1 - 1e-9) * _prediction(two).step_s
+
+
+def _words(cuts: Sequence[str]) -> str:
+    return f"cut at {', '.join(cuts)}"

@@ -1,0 +1,218 @@
+"""Pipelines and a plan without stages against each other: the least predicted step wins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+from autopar.errors import InfeasibleError
+from autopar.ir.mesh import Mesh
+from autopar.sharding.posed import Compilation
+from autopar.plans.pipeline_plan import Compared, PipelinePlan
+from autopar.plans.record import View
+from autopar.utils.processes import Aside
+from autopar.pipeline.planner import Planner, StagePlan, StageProblem, Vee, vees
+from autopar.pipeline.planner.vee import NAME
+from autopar.pipeline.build.alone import Alone
+from autopar.pipeline.build.staged import Staged
+from autopar.pipeline.build.tabled import Tabled
+from cost_models.hardware import Hardware
+
+BEHIND = 1.25
+"""Times the best step known: what its table puts further behind is not compiled."""
+FURTHER = 1.1
+"""The same of stages with a worker each, where others were compiled whose table says less.  Not of V's:
+their table charges the slowest link for every message, of which they have twice as many."""
+NEAR = 1.05
+"""Times the best step known: where no plan of the table can be faster than that, none is sought.  Stages
+that are solved by themselves may be a little better than their table."""
+WORTH = 1.05
+"""Stages must be predicted so many times as fast as none where the profile does not know how ranks wait
+for each other, which they do with every message.  On two ranks of one machine, both forms being
+predicted at 219 ms, stages took 220 ms alone and 255 to 290 in turn with other programs, none 207."""
+
+
+def worth_of(hardware: Hardware) -> float:
+    """How many times as fast as none stages have to be, by a profile as ranks of full hosts see it."""
+    knows_waiting = hardware.device.behind > 0 or hardware.device.late_s > 0
+    return 1.0 if knows_waiting else WORTH
+
+
+class NoVeeError(InfeasibleError):
+    """Of so many devices none can be made, or fits."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The winner: a pipeline (perhaps of one stage), or a plan without microbatches."""
+
+    staged: Staged | None
+    plain: Compilation | None
+    compared: tuple[Compared, ...]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A pipeline by its table: its step, what it is, how it is compiled.
+
+    `most_stages`: of the problem that it answers, None for any number.  `behind`: after others it is
+    compiled up to so many times their best step.
+    """
+
+    step_s: float
+    says: str
+    made: Callable[[], Staged]
+    most_stages: int | None = None
+    behind: float = BEHIND
+
+
+class Rivals:
+    """Pipelines that were compiled, and what all that was compared would take."""
+
+    def __init__(self, alone: Alone | None, worth: float) -> None:
+        """`alone`: without stages, where that may fit; stages must be `worth` times as fast."""
+        self._alone, self._worth = alone, worth
+        self._at_last: Compilation | None = None
+        self._refused: list[InfeasibleError] = []
+        self._best: Staged | None = None
+        self._entered: set[str] = set()
+        self.compared: list[Compared] = []
+
+    @cached_property
+    def _soon(self) -> Compilation | None:
+        found = self._alone.soon() if self._alone else None
+        if self._alone and not found:
+            self._alone.look_ahead()  # while the planner may still be busy
+        return found
+
+    @property
+    def _plain(self) -> Compilation | None:
+        """The plan without stages, where it was found soon or at last."""
+        return self._at_last or self._soon
+
+    def _to_beat(self, stages: int | None) -> float:
+        """The step that a plan of so many stages at most (None: any number) has to undercut."""
+        plain = math.inf if self._plain is None else self._plain.plan.estimate.step_s
+        plain /= 1.0 if stages == 1 else self._worth
+        return plain if self._best is None else min(plain, _step(self._best))
+
+    def planned(
+        self, tabled: Tabled, problem: StageProblem, made: Callable[[StagePlan], Staged]
+    ) -> list[Candidate]:
+        """The planner's answer, unless its table leaves it no hope."""
+        planner = Planner(problem)
+        try:
+            with Aside(planner.plan) as planned:
+                if self._is_hopeless(planner):
+                    return []
+                plan = planned.result()
+        except InfeasibleError as error:
+            self._refused.append(error)
+            return []
+        meshes = [tabled.decided[stage.way].mesh for stage in plan.stages]
+        says = _words(plan.schedule, plan.microbatches, meshes)
+        behind = BEHIND if problem.most_stages == 1 else FURTHER
+        return [Candidate(plan.step_s, says, partial(made, plan), problem.most_stages, behind)]
+
+    def vees(self, tabled: Tabled, made: Callable[[Vee], Staged]) -> list[Candidate]:
+        """The best V of a table for each number of workers."""
+        found = vees(tabled.problem, BEHIND * self._to_beat(None))
+        if not found:
+            self._refused.append(NoVeeError("no V of equal workers with two stages each fits"))
+        return [
+            Candidate(
+                vee.step_s,
+                _words(NAME, vee.microbatches, [tabled.decided[vee.way].mesh] * vee.workers),
+                partial(made, vee),
+            )
+            for vee in found
+        ]
+
+    def _is_hopeless(self, planner: Planner) -> bool:
+        """Whether no plan of a table comes near what is known."""
+        near = NEAR * self._to_beat(planner.problem.most_stages)
+        if near == math.inf or not planner.is_hopeless(near):
+            return False
+        self.compared.append(Compared(_bounded(planner.problem), near))
+        return True
+
+    def enter(self, candidates: Sequence[Candidate]) -> None:
+        """Compile them, the least step by its table first, while they come near what is known."""
+        for each in sorted(candidates, key=lambda candidate: candidate.step_s):
+            if each.says in self._entered:
+                continue
+            if each.step_s > self._limit(each):
+                self.compared.append(Compared(f"{each.says}, by its table", each.step_s))
+                continue
+            try:
+                staged = each.made()
+            except InfeasibleError as error:
+                self._refused.append(error)
+                continue
+            self._entered.add(each.says)
+            self.compared.append(Compared(_named(staged.plan), _step(staged)))
+            if self._best is None or _step(staged) < _step(self._best):
+                self._best = staged
+
+    def _limit(self, candidate: Candidate) -> float:
+        """The step by its table above which a candidate is not compiled."""
+        behind = BEHIND if self._best is None else candidate.behind
+        return behind * self._to_beat(candidate.most_stages)
+
+    def enter_alone(self, mesh: Mesh) -> None:
+        """Seek the plan without stages after all, unless its bound leaves it no hope."""
+        name = f"no stages on {mesh}"
+        if self._plain is None and self._alone is not None:
+            self._at_last = self._alone.after_all(self._worth * self._to_beat(1))
+            if self._plain is None and self._best is not None:
+                name += ", near the best"
+        step = None if self._plain is None else self._plain.plan.estimate.step_s
+        self.compared.append(Compared(name, step))
+
+    def winner(self) -> Chosen:
+        """The better one of the best pipeline and a plan without."""
+        compared, plain = tuple(self.compared), self._plain
+        if self._best is None and plain is None:
+            raise min(self._refused, key=lambda error: isinstance(error, NoVeeError))
+        if self._best is None or (plain and self._is_as_good(plain, self._best)):
+            assert plain is not None
+            views = tuple(
+                View(self._passed_over(each, plain), each.step_s) for each in compared[:-1]
+            )
+            return Chosen(None, replace(plain, plan=replace(plain.plan, views=views)), compared)
+        assert self._best.plan.prediction is not None
+        prediction = replace(self._best.plan.prediction, compared=compared)
+        plan = replace(self._best.plan, prediction=prediction)
+        return Chosen(replace(self._best, plan=plan), None, compared)
+
+    def _is_as_good(self, plain: Compilation, staged: Staged) -> bool:
+        """Whether stages are not worth it."""
+        worth = self._worth if staged.plan.schedule.stages > 1 else 1.0
+        return plain.plan.estimate.step_s <= worth * _step(staged)
+
+    def _passed_over(self, other: Compared, plain: Compilation) -> str:
+        """What was compared; where it is faster than the plan without, why it lost."""
+        if other.step_s is None or other.step_s >= plain.plan.estimate.step_s:
+            return other.what
+        return f"{other.what} (stages have to be {self._worth} times as fast as none)"
+
+
+def _step(staged: Staged) -> float:
+    assert staged.plan.prediction is not None
+    return staged.plan.prediction.step_s
+
+
+def _named(plan: PipelinePlan) -> str:
+    return _words(plan.schedule.name, plan.microbatches, [worker.mesh for worker in plan.workers])
+
+
+def _bounded(problem: StageProblem) -> str:
+    stages = "one stage in microbatches" if problem.most_stages == 1 else "stages"
+    return f"{stages}, at least (by the bound of all plans of the table)"
+
+
+def _words(schedule: str, microbatches: int, meshes: Iterable[Mesh]) -> str:
+    sizes = "+".join("x".join(map(str, mesh.sizes)) for mesh in meshes)
+    return f"{schedule} of {microbatches} microbatches on {sizes}"

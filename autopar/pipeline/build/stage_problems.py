@@ -1,0 +1,61 @@
+"""From a pipeline's plan back to the problems that its stages answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from autopar.capture.saved import saved
+from autopar.ir.graph import Graph
+from autopar.sharding.asked import settings_of
+from autopar.sharding.posed import Posed, Settings, pose
+from autopar.plans.pipeline_plan import PipelinePlan, StagePlan
+from autopar.sharding.narrow import speaks
+from autopar.sharding.parameters import Storage
+from autopar.pipeline.schedules.kept import most_in_flight, most_versions
+from autopar.pipeline.build.split import Stages
+from autopar.pipeline.build.staged import on_full_hosts
+from cost_models.hardware import Hardware
+from cost_models.measured import Times
+
+
+@dataclass(frozen=True)
+class StageProblem:
+    """A stage's plan on one worker, and what it answers."""
+
+    stage: StagePlan
+    graph: Graph
+    settings: Settings
+    hardware: Hardware
+
+    def posed(self) -> Posed:
+        """The problem."""
+        plan = self.stage.plan
+        kept = saved(self.graph, self.hardware.device.kind)
+        return pose(self.graph, plan.mesh, self.hardware, self.settings, kept, plan.asked.recompute)
+
+
+def stage_problems(
+    plan: PipelinePlan, stages: Stages, hardware: Hardware, times: Times | None
+) -> Iterator[StageProblem]:
+    """Of every stage; what an earlier stage put somewhere stays there."""
+    rests: dict[tuple[int, str], Storage] = {}
+    shared = on_full_hosts(hardware, plan.mesh)
+    for each in plan.stages:
+        part = stages.graphs[each.stage]
+        asked = settings_of(each.plan, times)
+        actions = plan.schedule.of_stage(each.stage, each.worker)
+        settings = replace(
+            asked,
+            constraints=tuple(c for c in asked.constraints if speaks(c, part)),
+            storage={name: found for (where, name), found in rests.items() if where == each.worker},
+            microbatches=plan.schedule.runs(each.stage, each.worker),
+            in_flight=most_in_flight(actions),
+            versions=most_versions(actions),
+            padding=(),
+            pads_batch=False,
+        )
+        yield StageProblem(each, part, settings, shared)
+        for entry in each.plan.parameters:
+            found = Storage(entry.stored, entry.leaf, entry.regather)
+            rests.setdefault((each.worker, entry.name), found)

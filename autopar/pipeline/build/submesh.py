@@ -1,0 +1,111 @@
+"""What stages can do on one submesh, seen as a mesh: a few decisions, and what each of them spends.
+
+All of one mesh is found together: meshes have little in common, and may be looked at side by side.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from autopar.ir.blocks import Recompute
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.sharding.posed import Settings, prices_of
+from autopar.cost.estimate import storage_bytes
+from autopar.cost.spent import Spent
+from autopar.pipeline.build.decided import Decided, decide, of_pieces
+from autopar.pipeline.build.figures import Cut, Pieces, Remembered
+from autopar.pipeline.build.sizes import Sized, Sizes
+from autopar.pipeline.build.ways import Tie
+from cost_models.hardware import Hardware
+
+Figures = Mapping[Recompute, tuple[Spent, ...]]
+"""What each piece of the folded graph spends, by what blocks do in the backward."""
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """A decision with the figures of its pieces, by number of microbatches that it fits."""
+
+    decided: Decided
+    figures: Mapping[int, Figures]
+    ties: tuple[Tie, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What is asked of every submesh.
+
+    cuts      the folded graph in pieces, by number of microbatches
+    modes     what blocks may do in the backward
+    readers   pieces that read the same parameter, by its name
+    """
+
+    sizes: Sizes
+    cuts: Mapping[int, tuple[Sized, Cut]]
+    modes: tuple[Recompute, ...]
+    readers: Mapping[str, tuple[int, ...]]
+    hardware: Hardware
+    settings: Settings
+
+    def prepare(self, mesh: Mesh) -> None:
+        """Find the graphs that decisions are sought for, which other meshes ask for as well."""
+        for samples in self._samples(mesh):
+            self.sizes(samples)
+
+    def decisions(self, mesh: Mesh) -> list[Decided]:
+        """Of microbatches of several sizes."""
+        found: dict[object, Decided] = {}
+        for samples in self._samples(mesh):
+            count = self.sizes.batch // samples
+            for each in decide(self.sizes(samples), mesh, self.hardware, self.settings, count):
+                found.setdefault(each.laid, each)
+        return list(found.values())
+
+    def offers(self, mesh: Mesh, decisions: Sequence[Decided]) -> list[Offer]:
+        """All decisions of one mesh, also those that fit no microbatch here."""
+        prices = prices_of(mesh, self.hardware, self.settings)
+        pieces = Pieces(prices, self.settings.precision)
+        seconds: defaultdict[int, Remembered] = defaultdict(Remembered)
+        return [self._offer(decided, pieces, seconds) for decided in decisions]
+
+    def _offer(self, decided: Decided, pieces: Pieces, seconds: Mapping[int, Remembered]) -> Offer:
+        fitting = {
+            count: cut for count, (sized, cut) in self.cuts.items() if decided.fits(sized.graph)
+        }
+        if not fitting:
+            return Offer(decided, {}, ())
+        first, cut = self.cuts[next(iter(fitting))]
+        chosen = of_pieces(decided, first.graph, cut.pieces)
+        parts = pieces.of(chosen, (fitting[max(fitting)], fitting[min(fitting)]))
+        figures = {
+            count: {
+                mode: tuple(part.spent(cut, count, mode, seconds[count]) for part in parts)
+                for mode in self.modes
+            }
+            for count, cut in fitting.items()
+        }
+        return Offer(decided, figures, tuple(self._ties(decided, first.graph)))
+
+    def _samples(self, mesh: Mesh) -> tuple[int, ...]:
+        """Sizes of microbatches for which a mesh's decisions are sought.
+
+        As many as the outer axis has devices: it divides the batch, an inner one divides tensors.  One:
+        an axis inside a host divides tensors, too.
+        """
+        inside = len(mesh) == 1 and mesh.world_size <= self.hardware.devices_per_host
+        wanted = (mesh.sizes[0], 1) if inside else (mesh.sizes[0],)
+        return tuple(dict.fromkeys(self.sizes.least_like_batch(each) for each in wanted))
+
+    def _ties(self, decided: Decided, graph: Graph) -> Iterator[Tie]:
+        prices = prices_of(decided.mesh, self.hardware, self.settings)
+        leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
+        for name, pieces in self.readers.items():
+            if name in leaf:
+                rests = decided.parameter[name]
+                nbytes = storage_bytes(leaf[name], rests, prices, graph).total
+                for first, later in itertools.pairwise(pieces):
+                    yield first, later, nbytes

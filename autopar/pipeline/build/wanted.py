@@ -1,0 +1,225 @@
+"""What a person forces of a pipeline: workers' meshes, schedule, microbatches, cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from autopar.errors import InputError, ScheduleError
+from autopar.ir.mesh import Mesh
+from autopar.plans.pipeline_plan import PipelinePlan, WorkerPlan
+from autopar.pipeline.schedules import SCHEDULES, Schedule, build
+from autopar.pipeline.schedules.stream import typical
+from autopar.utils.wording import argument, quoted
+
+Shape = int | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a person forces of a pipeline.
+
+    `workers` are the meshes that hold stages, in order; `stages` how many stages there are in all;
+    `cuts` the operators that the stages after the first begin with, () where work decides.
+    """
+
+    workers: tuple[WorkerPlan, ...]
+    stages: int
+    schedule: str
+    microbatches: int
+    cuts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        mesh: Mesh,
+        stages: int | Sequence[Shape],
+        schedule: str | None,
+        microbatches: int | None,
+        cuts: Sequence[str] = (),
+        asynchronous: bool = False,
+        samples: int | None = None,
+    ) -> Wanted:
+        """Read what a user passed as stages=, schedule=, microbatches=, cuts= and asynchronous=."""
+        workers = worker_meshes(mesh, stages)
+        name = schedule or "1f1b"
+        if name not in SCHEDULES:
+            raise InputError(f"No schedule is called {name!r}; there are {', '.join(SCHEDULES)}.")
+        _permitted(name, asynchronous)
+        named = SCHEDULES[name]
+        usual = (named.per_worker or 2) * len(workers)
+        count = len(cuts) + 1 if cuts else usual
+        if named.per_worker and not named.asynchronous and count != usual:
+            raise InputError(
+                f"{len(cuts)} cuts make {count} stages; {name} on {len(workers)} workers has {usual}: "
+                f"pass {usual - 1} cuts, or {argument('schedule', 'interleaved')} for several stages "
+                "on each worker."
+            )
+        usually = named.parts(len(workers))
+        made = cls(workers, count, name, microbatches or usually, tuple(cuts))
+        return made if microbatches or not samples else made._dividing(samples, usually)
+
+    @classmethod
+    def like(cls, plan: PipelinePlan) -> Wanted:
+        """What a plan decided."""
+        schedule = plan.schedule
+        return cls(plan.workers, schedule.stages, schedule.name, plan.microbatches, plan.cuts)
+
+    def _dividing(self, samples: int, usually: int) -> Wanted:
+        """In equal parts of a batch that the schedule can be made of: as many as usual, or near it."""
+        divisors = (parts for parts in range(1, samples + 1) if samples % parts == 0)
+        for parts in sorted(divisors, key=lambda n: (n > usually, abs(n - usually))):
+            with suppress(ScheduleError):
+                found = replace(self, microbatches=parts)
+                found.build()
+                return found
+        return self
+
+    def of_batch(self, samples: int, most: int) -> Wanted:
+        """For a batch of so many samples, in microbatches of `most` or, where they do not divide it, as
+        few and as large as the schedule can be made of; itself where its own number does."""
+        if not samples % self.microbatches or SCHEDULES[self.schedule].asynchronous:
+            return self
+        for parts in range(-(-samples // most), samples + 1):
+            if samples % parts == 0:
+                with suppress(ScheduleError):
+                    found = replace(self, microbatches=parts)
+                    found.build()
+                    return found
+        return self
+
+    def shares(self, schedule: Schedule) -> list[int]:
+        """Of the work, by stage: the devices of the worker that holds it first."""
+        return [self.workers[holder[0]].mesh.world_size for holder in schedule.holders]
+
+    def build(self) -> Schedule:
+        """The schedule of a step, or of a stream of batches."""
+        workers = len(self.workers)
+        if not SCHEDULES[self.schedule].asynchronous:
+            return build(self.schedule, workers, self.microbatches, self.stages)
+        if self.stages != workers:
+            raise InputError(
+                f"{argument('schedule', self.schedule)} has one stage on each worker: {workers}, not "
+                f"{self.stages}. Pass {workers - 1} cuts."
+            )
+        return typical(self.schedule, workers, self.microbatches)
+
+
+def _permitted(name: str, asynchronous: bool) -> None:
+    """Raise `InputError` unless a schedule that changes results was asked for as such, and only then."""
+    if SCHEDULES[name].asynchronous and not asynchronous:
+        raise InputError(
+            f"{argument('schedule', name)} updates weights while microbatches are in flight, so its "
+            f"steps are not those of one process. Pass {argument('asynchronous', True)} if that is what "
+            f"you want, or take a synchronous schedule, such as {quoted('1f1b')}."
+        )
+    if asynchronous and not SCHEDULES[name].asynchronous:
+        names = ", ".join(other for other, known in SCHEDULES.items() if known.asynchronous)
+        raise InputError(
+            f"{argument('asynchronous', True)} permits schedules whose updates do not wait: {names}. "
+            f"{argument('schedule', name)} is none of them: leave {argument('asynchronous')} out, "
+            "or pass one of these."
+        )
+
+
+def asked_of_pipelines(
+    stages: int | Sequence[Shape] | Literal["auto"],
+    schedule: str | None,
+    microbatches: int | None,
+    cuts: Sequence[str],
+    asynchronous: bool = False,
+    **others: Any,
+) -> None:
+    """Raise `InputError` for what pipelines cannot do, or what only they can."""
+    _check_kinds(stages, microbatches, cuts)
+    given = {"schedule": schedule, "microbatches": microbatches, "cuts": cuts}
+    if stages == 1:
+        for name, value in (given | {"asynchronous": asynchronous}).items():
+            if value:
+                raise InputError(
+                    f"{argument(name, value)} is for pipelines: pass {argument('stages')} too. "
+                    "(Without stages, train_step(microbatches=...) says how a step is divided.)"
+                )
+        return
+    for name, usual in (("input", "global"), ("source", None), ("replan", True)):
+        if others[name] != usual:
+            raise InputError(
+                f"{argument(name, others[name])} is not there for pipelines yet; leave it out, or "
+                f"{argument('stages')}."
+            )
+
+
+def _check_kinds(stages: object, microbatches: object, cuts: object) -> None:
+    """What is neither a number nor a shape where one is wanted."""
+    if not _is_stages(stages):
+        raise InputError(
+            f"{argument('stages', stages)}: pass how many ({argument('stages', 2)}), the mesh of each "
+            f"({argument('stages', [1, (1, 3)])}), or {quoted('auto')}."
+        )
+    if microbatches is not None and (type(microbatches) is not int or microbatches < 1):
+        raise InputError(
+            f"{argument('microbatches', microbatches)}: pass a whole number, at least 1."
+        )
+    if isinstance(cuts, str):
+        raise InputError(
+            f"{argument('cuts', cuts)}: pass a list of operators' names, as [{cuts!r}]."
+        )
+
+
+def _is_stages(stages: object) -> bool:
+    if stages == "auto" or type(stages) is int:
+        return True
+    if isinstance(stages, str) or not isinstance(stages, Sequence) or not stages:
+        return False
+    shapes = (shape if isinstance(shape, tuple | list) else (shape,) for shape in stages)
+    return all(shape and all(type(size) is int for size in shape) for shape in shapes)
+
+
+def worker_meshes(mesh: Mesh, stages: int | Sequence[Shape]) -> tuple[WorkerPlan, ...]:
+    """The devices, consecutive ranks, as the meshes of workers.
+
+    A number divides the mesh into equal parts along its outer axes; shapes are taken as they are.
+    """
+    if isinstance(stages, int):
+        meshes = (_part(mesh, stages),) * stages
+    else:
+        shapes = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in stages]
+        meshes = tuple(_like(mesh, shape) for shape in shapes)
+    devices = sum(each.world_size for each in meshes)
+    if devices != mesh.world_size:
+        raise InputError(
+            f"{argument('stages', stages)} takes {devices} devices; the mesh ({mesh}) has "
+            f"{mesh.world_size}."
+        )
+    found, first = [], 0
+    for each in meshes:
+        found.append(WorkerPlan(tuple(range(first, first + each.world_size)), each))
+        first += each.world_size
+    return tuple(found)
+
+
+def _part(mesh: Mesh, count: int) -> Mesh:
+    """One of `count` equal parts of a mesh: outer axes are divided first."""
+    if count < 1 or mesh.world_size % count:
+        raise InputError(
+            f"{mesh.world_size} devices cannot be divided into {count} equal stages; pass their "
+            f"meshes, such as {argument('stages', [1, 3])}."
+        )
+    sizes, left = [], count
+    for axis in mesh:
+        if left % axis.size == 0:
+            left //= axis.size
+            sizes.append(1)
+        elif axis.size % left == 0:
+            sizes.append(axis.size // left)
+            left = 1
+        else:
+            return Mesh.of(mesh.world_size // count, names=mesh.names[:1])
+    return Mesh.of(*sizes, names=mesh.names)
+
+
+def _like(mesh: Mesh, shape: tuple[int, ...]) -> Mesh:
+    names = mesh.names[-len(shape) :] if len(shape) <= len(mesh) else None
+    return Mesh.of(*shape, names=names)

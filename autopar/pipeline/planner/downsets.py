@@ -1,0 +1,113 @@
+"""Where a graph can be cut: groups of layers that share a stage, and the downsets of their graph.
+
+A stage is what lies between two nested downsets (sets that hold all predecessors of their members):
+then every tensor between stages goes forward.  For a chain the downsets are its prefixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.errors import InfeasibleError
+from autopar.pipeline.planner.workload import Workload
+
+MOST_DOWNSETS = 20_000
+"""Pairs grow with the square."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Layers that share a stage, and the groups that must not come later than each."""
+
+    members: tuple[tuple[int, ...], ...]
+    before: tuple[frozenset[int], ...]
+
+
+def groups_of(workload: Workload) -> Groups:
+    """Colocated layers become one group; so do groups that wait for each other.
+
+    Only forward layers order groups: a backward layer runs where its forward one does, in the opposite
+    order.  Where a group has backward layers only, their tensors order it, turned round.
+    """
+    # networkx takes a while to load, and every command would wait for it.
+    import networkx as nx
+
+    names = [layer.group or f"\0{index}" for index, layer in enumerate(workload.layers)]
+    has_forward = {
+        name for name, layer in zip(names, workload.layers, strict=True) if not layer.backward
+    }
+    order: nx.DiGraph[str] = nx.DiGraph()
+    order.add_nodes_from(names)
+    for source, target in workload.edges:
+        one, two = names[source], names[target]
+        if not workload.layers[source].backward and not workload.layers[target].backward:
+            order.add_edge(one, two)
+        elif workload.layers[source].backward and not {one, two} <= has_forward:
+            order.add_edge(two, one)
+    order.remove_edges_from(list(nx.selfloop_edges(order)))
+    fused = nx.condensation(order)
+    sequence = list(nx.lexicographical_topological_sort(fused))
+    number = {node: index for index, node in enumerate(sequence)}
+    at = {name: number[node] for name, node in fused.graph["mapping"].items()}
+    members: list[list[int]] = [[] for _ in sequence]
+    for index, name in enumerate(names):
+        members[at[name]].append(index)
+    return Groups(
+        tuple(tuple(layers) for layers in members),
+        tuple(frozenset(number[p] for p in fused.predecessors(node)) for node in sequence),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Downsets:
+    """`holds[d, l]`: whether downset d holds layer l; from the empty one to the full one, by size.
+
+    `grown[d]` is d without one of its groups, `last[d]`.
+    """
+
+    holds: NDArray[np.bool_]
+    groups: Groups
+    inside: tuple[frozenset[int], ...]
+
+    def __len__(self) -> int:
+        return len(self.inside)
+
+    def above(self, start: int) -> NDArray[np.intp]:
+        """The downsets that strictly contain `start`."""
+        inner = self.holds[start]
+        bigger = (self.holds[:, inner].all(axis=1)) & (self.holds.sum(axis=1) > inner.sum())
+        return np.flatnonzero(bigger)
+
+
+def downsets_of(workload: Workload) -> Downsets:
+    """All downsets; raise where the graph branches too widely to list them."""
+    groups = groups_of(workload)
+    seen: dict[frozenset[int], None] = {frozenset(): None}
+    waiting: list[frozenset[int]] = [frozenset()]
+    while waiting:
+        small = waiting.pop()
+        for group, before in enumerate(groups.before):
+            if group not in small and before <= small:
+                larger = small | {group}
+                if larger not in seen:
+                    seen[larger] = None
+                    waiting.append(larger)
+        if len(seen) > MOST_DOWNSETS:
+            raise InfeasibleError(
+                f"the graph of {len(groups.members)} groups of layers has more than {MOST_DOWNSETS} "
+                "downsets: it branches too widely; give layers that belong together one group"
+            )
+    inside = sorted(seen, key=lambda d: (sum(len(groups.members[g]) for g in d), sorted(d)))
+    holds = np.zeros((len(inside), len(workload.layers)), dtype=bool)
+    for row, downset in enumerate(inside):
+        holds[row, layers_of(groups, downset)] = True
+    return Downsets(holds, groups, tuple(inside))
+
+
+def layers_of(groups: Groups, chosen: Sequence[int] | frozenset[int]) -> list[int]:
+    """The layers of some groups, in order."""
+    return sorted(layer for group in chosen for layer in groups.members[group])

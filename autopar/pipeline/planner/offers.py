@@ -1,0 +1,179 @@
+"""What every range between two downsets costs on every kind of submesh (pool x tensor-parallel degree).
+
+Sums over nested sets are differences of sums over downsets.  Only layers with several options that
+nothing beats need sets of sums; they grow one group at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.pipeline.planner.downsets import Downsets
+from autopar.pipeline.planner.frontier import NOTHING, WORKING, Array, added, row, undominated
+from autopar.pipeline.planner.workload import Option, Workload
+
+Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Offers:
+    """One way on all ranges that can take it: range r goes from downset `start[r]` to `end[r]`.
+
+    `border_s[r]`: seconds a microbatch needs to cross the range's borders.  Points p belong to range
+    `of[p]`: seconds of compute, bytes reduced per step, and how many microbatches in flight fit.
+    """
+
+    pool: int
+    devices: int
+    start: Ints
+    end: Ints
+    border_s: Array
+    first: Ints
+    of: Ints
+    seconds: Array
+    reduced: Array
+    flights: Array
+
+    def loads(self, workload: Workload, replicas: int) -> Array:
+        """Seconds per microbatch of each point, on that many replicas."""
+        whole = (self.seconds + self.border_s[self.of]) / replicas
+        if replicas == 1 or workload.microbatches is None:
+            return whole
+        speed = workload.pools[self.pool].bytes_per_s * workload.microbatches
+        share = workload.reduce_rounds * (replicas - 1) / replicas / speed
+        return whole + share * self.reduced
+
+
+def offers_of(workload: Workload, downsets: Downsets) -> list[Offers]:
+    """All ways that some layer can take, on all ranges all of whose layers can."""
+    ways = sorted({option.way for layer in workload.layers for option in layer.options})
+    nested = [(start, downsets.above(start)) for start in range(len(downsets) - 1)]
+    start = np.concatenate([np.full(len(ends), at) for at, ends in nested]).astype(np.intp)
+    end = np.concatenate([ends for _, ends in nested]).astype(np.intp)
+    crossing = _crossing(workload, downsets, start, end)
+    made = [_offer(workload, downsets, way, start, end, crossing) for way in ways]
+    return [offer for offer in made if len(offer.of)]
+
+
+def _crossing(workload: Workload, downsets: Downsets, start: Ints, end: Ints) -> NDArray[np.bool_]:
+    """[range, tensor]: whether some but not all layers that touch the tensor are in the range."""
+    touches = np.zeros((len(workload.layers), len(workload.tensors)))
+    for index, tensor in enumerate(workload.tensors):
+        touches[[tensor.source, *tensor.targets], index] = 1
+    inside = downsets.holds @ touches
+    count = inside[end] - inside[start]
+    cut: NDArray[np.bool_] = (count > 0) & (count < touches.sum(axis=0))
+    return cut
+
+
+def border_seconds(
+    workload: Workload, way: tuple[int, int], holds: NDArray[np.bool_], crossing: NDArray[np.bool_]
+) -> Array:
+    """Seconds per microbatch for ranges of layers `holds` whose borders tensors cross."""
+    pool = workload.pools[way[0]]
+    total = np.zeros(len(holds))
+    if not pool.pays_transfers:
+        return total
+    trips = np.array([t.round_trips for t in workload.tensors], dtype=float)
+    each = np.array(
+        [
+            t.nbytes / pool.bytes_per_s + pool.latency_s if t.seconds is None else t.seconds
+            for t in workload.tensors
+        ]
+    )
+    total += crossing @ (trips * each)
+    for index, layer in enumerate(workload.layers):
+        resent = next((o.resent for o in layer.options if o.way == way), ())
+        for tensor, nbytes in resent:
+            further = trips[tensor] * nbytes / pool.bytes_per_s
+            total += further * (crossing[:, tensor] & holds[:, index])
+    return total
+
+
+def options_on(workload: Workload, layer: int, way: tuple[int, int]) -> tuple[list[Option], Array]:
+    """A layer's options on one way that no other beats, with their rows."""
+    options = [option for option in workload.layers[layer].options if option.way == way]
+    rows = np.array([row(option) for option in options]).reshape(len(options), 5)
+    kept = undominated(rows)
+    return [options[index] for index in kept], rows[kept]
+
+
+def _offer(
+    workload: Workload,
+    downsets: Downsets,
+    way: tuple[int, int],
+    start: Ints,
+    end: Ints,
+    crossing: NDArray[np.bool_],
+) -> Offers:
+    layers = range(len(workload.layers))
+    rows = [options_on(workload, layer, way)[1] for layer in layers]
+    able = np.array([len(r) > 0 for r in rows])
+    missing = downsets.holds @ (~able).astype(int)
+    chosen = missing[end] == missing[start]
+    start, end, crossing = start[chosen], end[chosen], crossing[chosen]
+    free = {at for at in layers if len(rows[at]) > 1 or (rows[at][:, WORKING] > 0).any()}
+    fixed = np.array(
+        [r[0] if len(r) and at not in free else NOTHING[0] for at, r in enumerate(rows)]
+    )
+    base = downsets.holds @ fixed
+    holds = downsets.holds[end] & ~downsets.holds[start]
+    border = border_seconds(workload, way, holds, crossing)
+    memory = workload.pools[way[0]].memory_nbytes
+    points: list[Array] = []
+    if free:
+        grown = _Growing(downsets, rows, free)
+        for one, two in zip(start, end, strict=True):
+            points.append(grown.range(int(one), int(two)) + (base[two] - base[one]))
+    else:
+        points = list((base[end] - base[start])[:, None, :])
+    of = np.repeat(np.arange(len(points)), [len(p) for p in points]).astype(np.intp)
+    every = np.concatenate(points) if points else np.zeros((0, 5))
+    flights = _flights(every, memory)
+    fits = flights >= 1
+    used, of = np.unique(of[fits], return_inverse=True)
+    every, flights = every[fits], flights[fits]
+    first = np.searchsorted(of, np.arange(len(used))).astype(np.intp)
+    return Offers(
+        *way, start[used], end[used], border[used], first, of.astype(np.intp), every[:, 0],
+        every[:, 1], flights,
+    )  # fmt: skip
+
+
+def _flights(rows: Array, memory: float) -> Array:
+    """How many microbatches in flight fit; infinitely many where none is kept."""
+    left = memory - rows[:, 2] - rows[:, WORKING]
+    kept = rows[:, 3]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        many = np.where(kept > 0, np.floor(left / kept), math.inf)
+    return np.where(left >= 0, many, 0.0)
+
+
+class _Growing:
+    """Frontiers of ranges, each from the range with one group less."""
+
+    def __init__(self, downsets: Downsets, rows: list[Array], free: set[int]) -> None:
+        self.downsets, self.rows, self.free = downsets, rows, free
+        self.index = {inside: at for at, inside in enumerate(downsets.inside)}
+        self.known: dict[tuple[int, int], Array] = {}
+
+    def range(self, start: int, end: int) -> Array:
+        """Of the free layers between two downsets; working bytes of the fixed ones are none."""
+        if start == end:
+            return NOTHING
+        found = self.known.get((start, end))
+        if found is None:
+            inside = self.downsets.inside
+            # Groups are numbered along the order, so no other one waits for the last.
+            group = max(inside[end] - inside[start])
+            found = self.range(start, self.index[inside[end] - {group}])
+            for layer in self.downsets.groups.members[group]:
+                if layer in self.free:
+                    joined = added(found, self.rows[layer])
+                    found = joined[undominated(joined)]
+            self.known[start, end] = found
+        return found

@@ -1,0 +1,78 @@
+"""The objective: a plan of stages, played."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from autopar.pipeline.planner.play import ChainCosts, lists_of, most_held, step_of
+from autopar.pipeline.planner.priced import Picked, Priced
+from autopar.pipeline.planner.table import StageTable, Way
+from autopar.pipeline.simulate.values import Costs, Link, Network, StageCost, Traffic
+
+Objective = Callable[[Priced, Sequence[Picked]], float]
+"""Seconds of a step; infinite where the plan does not fit."""
+
+
+def costs_of(table: StageTable, stages: Sequence[Picked]) -> Costs:
+    """For the simulator: each stage on a worker of its own; neighbours have a link in each direction."""
+    made = []
+    for start, end, number in stages:
+        way, at = table.ways[number], (start, end)
+        late = float(way.exposed_s[at])
+        made.append(
+            StageCost(
+                forward=float(way.forward_s[at]),
+                input_gradient=float(way.input_grad_s[at] + way.splitting_s[at]),
+                weight_gradient=float(way.weight_grad_s[at]),
+                backward=float(way.input_grad_s[at] + way.weight_grad_s[at]),
+                kept=float(way.kept_nbytes[at]),
+                kept_for_weights=float(way.late_nbytes[at]),
+                working=float(way.working_nbytes[at]),
+                static=float(way.rest_nbytes[at]),
+                reduction=_not_hidden(way, at),
+                update=late,
+            )
+        )
+    traffic = []
+    for index, (_, end, number) in enumerate(stages[:-1]):
+        cut = end, table.ways[number].exit, table.ways[stages[index + 1][2]].entry
+        traffic.append(
+            Traffic(index, index + 1, float(table.send_s[cut]), float(table.return_s[cut]))
+        )
+    # One byte is one second, so a transfer occupies its link for as long as the table says.
+    links = (Link(table.latency_s, 1.0),) * (2 * len(traffic))
+    there = {(index, index + 1): (2 * index,) for index in range(len(traffic))}
+    back = {(index + 1, index): (2 * index + 1,) for index in range(len(traffic))}
+    return Costs(tuple(made), tuple(traffic), Network(links, {**there, **back}))
+
+
+def simulated_step(priced: Priced, stages: Sequence[Picked]) -> float:
+    """What the simulator says of `costs_of`; infinite where some worker keeps too many bytes."""
+    lists = lists_of(priced.family, len(stages), priced.table.microbatches)
+    costs = costs_of(priced.table, stages)
+    for row, stage in zip(lists, costs.stages, strict=True):
+        held = (f * stage.kept + late * stage.kept_for_weights for f, late in most_held(row))
+        if stage.static + stage.working + max(held) > priced.problem.memory_nbytes:
+            return math.inf
+    traffic = costs.edges if len(stages) > 1 else ()
+    return step_of(
+        lists,
+        ChainCosts(
+            tuple(
+                (s.forward, s.whole_backward, s.input_gradient, s.weight_gradient)
+                for s in costs.stages
+            ),
+            tuple(edge.nbytes for edge in traffic),
+            tuple(edge.gradient_nbytes or 0.0 for edge in traffic),
+            priced.table.latency_s,
+            tuple(s.reduction for s in costs.stages),
+            tuple(s.update for s in costs.stages),
+        ),
+    )
+
+
+def _not_hidden(way: Way, at: tuple[int, int]) -> float:
+    """Of the reduction, what is longer than the last microbatch's backward."""
+    hides = float(way.input_grad_s[at] + way.weight_grad_s[at])
+    return max(0.0, float(way.hideable_s[at]) - hides)

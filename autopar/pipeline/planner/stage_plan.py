@@ -1,0 +1,94 @@
+"""The planner's answer: stages, microbatches, schedule, what a step takes and what none undercuts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from autopar.errors import PlanError
+from autopar.utils.reading import first_fault
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """Range [start, end) on `nodes` x `devices`; seconds per microbatch, bytes on each device."""
+
+    __pydantic_config__ = STRICT
+    start: int
+    end: int
+    nodes: int
+    devices: int
+    way: str
+    forward_s: float
+    input_grad_s: float
+    weight_grad_s: float
+    in_flight: int
+    nbytes: float
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """`step_s` is what the objective (the simulator) says, `estimate_s` what the search believed.
+
+    No plan of the problem has a step below `bound_s`, by `proof`: a relaxation of every table
+    and family; "none" where an objective was given that is not the simulator.
+    """
+
+    __pydantic_config__ = STRICT
+    schedule: str
+    microbatches: int
+    stages: tuple[PlannedStage, ...]
+    step_s: float
+    estimate_s: float
+    bound_s: float
+    proof: str = "relaxation"
+
+    @property
+    def gap(self) -> float:
+        """How much of the step may be more than necessary."""
+        return self.step_s / self.bound_s - 1 if self.bound_s else 0.0
+
+    def check(self) -> Self:
+        """Raise where stages leave gaps or figures contradict each other."""
+        if not self.stages or self.microbatches < 1:
+            raise PlanError("a plan has at least one stage and one microbatch")
+        at = 0
+        for index, stage in enumerate(self.stages):
+            if stage.start != at or stage.end <= at:
+                raise PlanError(f"stage {index} is [{stage.start}, {stage.end}) but begins at {at}")
+            at = stage.end
+        if not 0 <= self.bound_s <= self.step_s * (1 + 1e-9):
+            raise PlanError(f"a step of {self.step_s} s below its own bound, {self.bound_s} s")
+        return self
+
+    def __str__(self) -> str:
+        head = (
+            f"{len(self.stages)} stages, {self.schedule}, {self.microbatches} microbatches: "
+            f"{self.step_s:.6g} s a step, no plan below {self.bound_s:.6g} s ({self.gap:.2%})"
+        )
+        lines = [
+            f"  [{s.start}:{s.end})  {s.nodes}x{s.devices}  {s.way}  F {s.forward_s:.4g} s  "
+            f"I {s.input_grad_s:.4g} s  W {s.weight_grad_s:.4g} s  {s.in_flight} in flight  "
+            f"{s.nbytes / 2**30:.3g} GiB"
+            for s in self.stages
+        ]
+        return "\n".join((head, *lines))
+
+    def to_json(self) -> str:
+        """Reads back with `from_json`."""
+        return _ADAPTER.dump_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> StagePlan:
+        """The plan, checked; raise `PlanError` with the place of the first mistake."""
+        try:
+            return _ADAPTER.validate_json(text).check()
+        except ValidationError as error:
+            raise PlanError(f"this is no plan of stages: {first_fault(error)}") from None
+
+
+_ADAPTER: TypeAdapter[StagePlan] = TypeAdapter(StagePlan)

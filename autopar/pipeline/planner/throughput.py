@@ -1,0 +1,209 @@
+"""The least maximal load: seconds per microbatch of the slowest stage of a pipeline that is full.
+
+Stages lie between nested downsets; each takes one way (pool x degree t), d replicas and one option per
+layer.  Its load is (compute + border) / d + what reducing its weights over d replicas adds; it must
+hold ceil(s / d) microbatches, where s sums the replicas of it and of all stages behind it.
+
+For a limit T on loads, the least s of everything behind downset i on R devices is
+
+    g(i, R) = min over j, way, d:   s = g(j, R - t d) + d    where s <= d * flights(i, j, way, d, T)
+
+with g(full, R) = 0.  A smaller s is never worse, so one number per state is enough, and g(empty, all)
+is finite exactly if some plan has no load above T.  The least T is found among all loads that occur.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.errors import InfeasibleError
+from autopar.pipeline.planner.downsets import Downsets, downsets_of
+from autopar.pipeline.planner.frontier import Array
+from autopar.pipeline.planner.offers import Ints, Offers, offers_of
+from autopar.pipeline.planner.workload import Workload
+
+
+@dataclass(frozen=True)
+class LoadedStage:
+    """Layers on `replicas` groups of `devices` devices of a pool; `load_s` per microbatch."""
+
+    layers: tuple[int, ...]
+    pool: int
+    devices: int
+    replicas: int
+    in_flight: int
+    load_s: float
+
+
+@dataclass(frozen=True)
+class ThroughputPlan:
+    """Stages from first to last.  `bound_s` is `load_s`: no plan of these stages has less."""
+
+    stages: tuple[LoadedStage, ...]
+    load_s: float
+    bound_s: float
+    downsets: int
+    ranges: int
+
+
+class _Move(NamedTuple):
+    """A way on d replicas: its devices, the loads of its points, and its ranges sorted by start."""
+
+    offers: Offers
+    replicas: int
+    loads: Array
+
+
+def least_load(workload: Workload) -> ThroughputPlan:
+    """The plan of the highest throughput; raise where nothing fits."""
+    downsets = downsets_of(workload.check())
+    offers = offers_of(workload, downsets)
+    moves = [m for offer in offers for m in _moves(workload, offer)]
+    solver = _Solver(workload, downsets, moves)
+    pool = np.unique(np.concatenate([m.loads for m in moves])) if moves else np.zeros(0)
+    if not len(pool) or not math.isfinite(solver.fewest(pool[-1])[solver.whole]):
+        _nothing_fits(workload, moves)
+    low, high = -1, len(pool) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if math.isfinite(solver.fewest(pool[middle])[solver.whole]):
+            high = middle
+        else:
+            low = middle
+    stages = solver.stages(pool[high])
+    load = max(stage.load_s for stage in stages)
+    ranges = len(
+        {(a, b) for o in offers for a, b in zip(o.start.tolist(), o.end.tolist(), strict=True)}
+    )
+    return ThroughputPlan(stages, load, load, len(downsets), ranges)
+
+
+def _moves(workload: Workload, offers: Offers) -> list[_Move]:
+    pool = workload.pools[offers.pool]
+    most = pool.count // offers.devices if pool.replicas else min(1, pool.count // offers.devices)
+    steps = workload.microbatches
+    return [
+        _Move(offers, d, offers.loads(workload, d))
+        for d in range(1, most + 1)
+        if steps is None or steps % d == 0
+    ]
+
+
+def _nothing_fits(workload: Workload, moves: list[_Move]) -> None:
+    if not moves:
+        raise InfeasibleError(
+            "no range of layers fits into any pool; raise a pool's memory or count"
+        )
+    pools = ", ".join(f"{p.name}: {p.count} x {p.memory_nbytes:.4g} bytes" for p in workload.pools)
+    raise InfeasibleError(
+        f"no plan of stages fits into {pools}; give more devices or memory, fewer microbatches in "
+        "flight, or layers an option that keeps less"
+    )
+
+
+class _Solver:
+    """The recurrence above, for any limit on loads."""
+
+    def __init__(self, workload: Workload, downsets: Downsets, moves: list[_Move]) -> None:
+        self.workload, self.downsets, self.moves = workload, downsets, moves
+        self.shape = tuple(pool.count + 1 for pool in workload.pools)
+        self.whole = (0, *(pool.count for pool in workload.pools))
+        devices = sum(pool.count for pool in workload.pools)
+        steps = workload.microbatches
+        self.most = devices if steps is None else min(steps, devices)
+
+    def flights(self, limit: float) -> list[Array]:
+        """Per move and range: the most microbatches in flight with no load above the limit.
+
+        Of one way's numbers of replicas, more than enough are dropped: once d replicas never mind
+        memory, more only take more devices.
+        """
+        found = []
+        enough: dict[int, NDArray[np.bool_]] = {}
+        for move in self.moves:
+            usable = np.where(move.loads <= limit, move.offers.flights, 0.0)
+            best = np.maximum.reduceat(usable, move.offers.first)
+            done = enough.get(id(move.offers))
+            if done is not None:
+                best[done] = 0.0
+            free = move.replicas * best >= self.most
+            enough[id(move.offers)] = free if done is None else done | free
+            found.append(best)
+        return found
+
+    def fewest(self, limit: float) -> Array:
+        """g, infinite where nothing fits; its first axis is the downset that is done before."""
+        g = np.full((len(self.downsets), *self.shape), math.inf)
+        g[-1] = 0.0
+        usable = [self._usable(m, f) for m, f in zip(self.moves, self.flights(limit), strict=True)]
+        for start in range(len(self.downsets) - 2, -1, -1):
+            for move, (starts, ends, most) in zip(self.moves, usable, strict=True):
+                low, high = np.searchsorted(starts, [start, start + 1])
+                if low == high:
+                    continue
+                taken = move.offers.devices * move.replicas
+                there, here = self._shifted(move.offers.pool, taken)
+                summed = g[(ends[low:high], *there)] + move.replicas
+                summed[summed > most[low:high].reshape(-1, *[1] * len(self.shape))] = math.inf
+                at = g[(start, *here)]
+                np.minimum(at, summed.min(axis=0), out=at)
+        return g
+
+    def _usable(self, move: _Move, flights: Array) -> tuple[Ints, Ints, Array]:
+        rows = np.flatnonzero(flights >= 1)
+        rows = rows[np.argsort(move.offers.start[rows], kind="stable")]
+        most = np.minimum(move.replicas * flights[rows], self.most)
+        return move.offers.start[rows], move.offers.end[rows], most
+
+    def _shifted(self, pool: int, taken: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Where a state with fewer devices left lies, and the state it is reached from."""
+        there = [slice(None)] * len(self.shape)
+        here = list(there)
+        there[pool] = slice(None, self.shape[pool] - taken)
+        here[pool] = slice(taken, None)
+        return tuple(there), tuple(here)
+
+    def stages(self, limit: float) -> tuple[LoadedStage, ...]:
+        """A plan that reaches g(empty, all), with the least loads that its memory allows."""
+        g, flights = self.fewest(limit), self.flights(limit)
+        state, found = self.whole, []
+        while state[0] != len(self.downsets) - 1:
+            state, stage = self._first_stage(g, flights, state, limit)
+            found.append(stage)
+        return tuple(found)
+
+    def _first_stage(
+        self, g: Array, flights: list[Array], state: tuple[int, ...], limit: float
+    ) -> tuple[tuple[int, ...], LoadedStage]:
+        for move, most in zip(self.moves, flights, strict=True):
+            left = list(state)
+            left[1 + move.offers.pool] -= move.offers.devices * move.replicas
+            if min(left) < 0:
+                continue
+            for row in np.flatnonzero((move.offers.start == state[0]) & (most >= 1)):
+                left[0] = int(move.offers.end[row])
+                summed = g[tuple(left)] + move.replicas
+                if summed == g[state] and summed <= move.replicas * most[row]:
+                    stage = self._stage(move, int(row), int(-(-summed // move.replicas)), limit)
+                    return tuple(left), stage
+        raise AssertionError("the recurrence has no step that explains its own value")
+
+    def _stage(self, move: _Move, row: int, in_flight: int, limit: float) -> LoadedStage:
+        offers = move.offers
+        points = (offers.of == row) & (offers.flights >= in_flight)
+        load = float(move.loads[points].min())
+        start, end = offers.start[row], offers.end[row]
+        layers = np.flatnonzero(self.downsets.holds[end] & ~self.downsets.holds[start])
+        return LoadedStage(
+            tuple(int(l) for l in layers),
+            offers.pool,
+            offers.devices,
+            move.replicas,
+            in_flight,
+            load,
+        )

@@ -1,0 +1,159 @@
+"""Schedule x Costs -> Simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from autopar.errors import ScheduleError
+from autopar.pipeline.schedules.action import Action
+from autopar.pipeline.schedules.schedule import Schedule
+from autopar.pipeline.simulate.engines import Times, by_events, in_order, one_sender_each
+from autopar.pipeline.simulate.memory import levels, peaks
+from autopar.pipeline.simulate.program import Lane, Program, durations, program, ways
+from autopar.pipeline.simulate.reductions import Reduction, reductions
+from autopar.pipeline.simulate.values import Costs
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """An action on its worker, from `start` to `end` seconds."""
+
+    action: Action
+    worker: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Of one microbatch from worker to worker; `start` is when it gets its links, `end` its arrival."""
+
+    lane: Lane
+    microbatch: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """When everything happens; the other figures follow."""
+
+    costs: Costs
+    program: Program
+    times: Times
+    reductions: tuple[Reduction, ...]
+
+    @property
+    def schedule(self) -> Schedule:
+        """What was simulated."""
+        return self.program.graph.schedule
+
+    @cached_property
+    def ran(self) -> tuple[tuple[Ran, ...], ...]:
+        """For each worker, its actions in order."""
+        graph, (starts, ends, _) = self.program.graph, self.times
+        return tuple(
+            tuple(
+                Ran(graph.actions[i], worker, starts[i], ends[i])
+                for i in range(graph.first[worker], graph.first[worker + 1])
+            )
+            for worker in range(len(self.schedule.workers))
+        )
+
+    @cached_property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """All transfers between workers, by start."""
+        lanes, actions = self.program.lanes, self.program.graph.actions
+        made = (
+            Transfer(lanes[lane], actions[producer].microbatch, start, end)
+            for producer, _, lane, start, end in self.times[2]
+        )
+        return tuple(sorted(made, key=lambda transfer: transfer.start))
+
+    @cached_property
+    def updates(self) -> tuple[tuple[float, float], ...]:
+        """When each worker begins to update its stages, and is through; the same where lists do it."""
+        graph, ends = self.program.graph, self.times[1]
+        done = [ends[end - 1] if end else 0.0 for end in graph.first[1:]]
+        for reduction in self.reductions:
+            for worker in reduction.workers:
+                done[worker] = max(done[worker], reduction.end)
+        return tuple((begin, begin + self._update(worker)) for worker, begin in enumerate(done))
+
+    def _update(self, worker: int) -> float:
+        """Seconds, after the list."""
+        if self.schedule.asynchronous:
+            return 0.0
+        return sum(self.costs.stages[stage].update for stage in self.schedule.held[worker])
+
+    @property
+    def finished(self) -> tuple[float, ...]:
+        """When each worker is through with compute, collectives and updates."""
+        return tuple(end for _, end in self.updates)
+
+    @property
+    def step(self) -> float:
+        """Seconds from the first action to the end of the last worker."""
+        return max(self.finished)
+
+    @cached_property
+    def busy(self) -> tuple[float, ...]:
+        """Seconds of work of each worker: its actions, and its updates."""
+        return tuple(
+            sum(run.end - run.start for run in row) + self._update(worker)
+            for worker, row in enumerate(self.ran)
+        )
+
+    @property
+    def bubbles(self) -> tuple[float, ...]:
+        """Seconds of the step in which each worker has nothing to do."""
+        return tuple(self.step - busy for busy in self.busy)
+
+    @property
+    def bubble_rates(self) -> tuple[float, ...]:
+        """The same as shares of the step."""
+        return tuple(bubble / self.step if self.step else 0.0 for bubble in self.bubbles)
+
+    @property
+    def longest_span(self) -> float:
+        """The longest time from a worker's own first action to its own end.
+
+        What a step takes if the next one follows at once: worker by worker, without a common barrier.
+        """
+        return max(
+            end - (row[0].start if row else 0.0)
+            for end, row in zip(self.finished, self.ran, strict=True)
+        )
+
+    @cached_property
+    def peaks(self) -> tuple[float, ...]:
+        """The most bytes of each worker."""
+        return peaks(self.schedule, self.costs.stages)
+
+    def memory(self, worker: int) -> tuple[tuple[float, float], ...]:
+        """(second, bytes from then on) of a worker."""
+        steps: list[tuple[float, float]] = []
+        found = levels(self.schedule, self.costs.stages, worker)
+        for run, (_, running, after) in zip(self.ran[worker], found, strict=True):
+            steps += [(run.start, running), (run.end, after)]
+        return tuple(steps)
+
+
+def simulate(schedule: Schedule, costs: Costs) -> Simulated:
+    """Play the lists; transfers wait for nobody and are posted as soon as their data is there."""
+    if len(costs.stages) != schedule.stages:
+        raise ScheduleError(
+            f"{schedule.name} has {schedule.stages} stages, but costs are given for "
+            f"{len(costs.stages)}."
+        )
+    flat = program(schedule, tuple(traffic.edge for traffic in costs.edges))
+    lanes = ways(flat.lanes, costs)
+    engine = in_order if one_sender_each(flat, lanes) else by_events
+    times = engine(flat, durations(costs), lanes, len(costs.network.links))
+    return Simulated(costs, flat, times, reductions(flat, times[1], costs))
+
+
+def step_seconds(schedule: Schedule, costs: Costs) -> float:
+    """Only the step."""
+    return simulate(schedule, costs).step

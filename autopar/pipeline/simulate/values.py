@@ -1,0 +1,120 @@
+"""What a simulation is told: seconds and bytes of stages, traffic between them, links between workers.
+
+Plain numbers; the planner makes them by the thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autopar.pipeline.schedules.schedule import Edge
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """One stage on one worker: seconds and bytes per rank, of one microbatch where it depends on one.
+
+    forward, input_gradient, weight_gradient   seconds of F, I and W
+    backward          seconds of B; None: those of I and W together
+    kept              bytes that a forward leaves for its backward
+    kept_for_weights  of these, what I does not release, only W
+    working           further bytes while an action of the stage runs
+    static            bytes that rest: weights, gradients, optimizer
+    version           bytes of the weights, once more for each older version that is still needed
+    reduction         seconds of the collective that sums the gradients over replicas, once per update
+    update            seconds of the optimizer, once per update
+    """
+
+    forward: float
+    input_gradient: float
+    weight_gradient: float
+    backward: float | None = None
+    kept: float = 0.0
+    kept_for_weights: float = 0.0
+    working: float = 0.0
+    static: float = 0.0
+    version: float = 0.0
+    reduction: float = 0.0
+    update: float = 0.0
+
+    @property
+    def whole_backward(self) -> float:
+        """Seconds of B."""
+        if self.backward is None:
+            return self.input_gradient + self.weight_gradient
+        return self.backward
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes between two stages per microbatch: outputs forward, their gradients back.
+
+    `gradient_nbytes` is None where no gradient comes back (integers, booleans): nobody waits for it.
+    """
+
+    source: int
+    target: int
+    nbytes: float = 0.0
+    gradient_nbytes: float | None = 0.0
+
+    @property
+    def edge(self) -> Edge:
+        """The same without bytes."""
+        return Edge(self.source, self.target, self.gradient_nbytes is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Carries one transfer at a time, first come first served, in one direction or both.
+
+    A transfer occupies the link for nbytes / bandwidth and arrives `latency` later.  A full duplex link
+    is two `Link`s, one per direction; of half duplex, one that both directions use.
+    """
+
+    latency: float = 0.0
+    bandwidth: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Which links a transfer between two workers takes: `routes[sender, receiver]`, numbers of links.
+
+    A transfer takes all links of its route at once, at the pace of the slowest; latencies add up.
+    Workers without a route are joined by a link of their own that costs nothing.
+    """
+
+    links: tuple[Link, ...] = ()
+    routes: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+
+
+def own_links(workers: int, link: Link) -> Network:
+    """Every ordered pair of workers has a link of its own: full duplex, no contention."""
+    pairs = [(a, b) for a in range(workers) for b in range(workers) if a != b]
+    return Network((link,) * len(pairs), {pair: (i,) for i, pair in enumerate(pairs)})
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Everything that a simulation needs beside the schedule.
+
+    traffic   None: a chain of stages that send nothing worth counting
+    """
+
+    stages: tuple[StageCost, ...]
+    traffic: tuple[Traffic, ...] | None = None
+    network: Network = Network()
+
+    @property
+    def edges(self) -> tuple[Traffic, ...]:
+        """The traffic, spelled out."""
+        if self.traffic is not None:
+            return self.traffic
+        return tuple(Traffic(stage, stage + 1) for stage in range(len(self.stages) - 1))
+
+
+def uniform(
+    stages: int, forward: float = 1.0, input_gradient: float = 1.0, weight_gradient: float = 1.0
+) -> Costs:
+    """Equal stages, free transfers."""
+    return Costs((StageCost(forward, input_gradient, weight_gradient),) * stages)

@@ -1,0 +1,133 @@
+"""Which weights travel together: those that one block uses, hop by hop, axis by axis.
+
+Emitted code moves each weight where it is used; the runtime does so for a whole block at once, and
+prices count one collective for it (FSDP's units; Zhao et al., VLDB 2023, 3.2.1).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from autopar.ir.graph import Graph, Node
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import I, N, R, S, Type
+from autopar.plans.plan import Conversion, reduction_dtype
+
+_BLOCK = re.compile(r"(.*?\.\d+)(?:\.|$)")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One weight's step, as emitted code asks for it; `source` is as one rank sees it."""
+
+    name: str
+    tensor: str
+    source: Type
+    regather: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """Steps of one block's weights over one axis: hop `hop` on each weight's way from leaf to use."""
+
+    axis: str
+    target: Type
+    hop: int
+    reduce: str | None
+    """The dtype in which gradients are summed, where it is not their own."""
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What the steps of a group must have in common."""
+
+    block: str
+    before: _Key | None
+    """The hop before this one: what travels on together has arrived together."""
+    hop: int
+    axis: int
+    is_gather: bool
+    target: Type
+    dtype: str
+    reduce: str | None
+
+
+def groups(
+    graph: Graph, conversions: Sequence[Conversion], mesh: Mesh, precision: str
+) -> tuple[Group, ...]:
+    """The groups of several weights.
+
+    A weight that several blocks use, or that takes two ways, travels alone.
+    """
+    steps_of: defaultdict[str, list[Conversion]] = defaultdict(list)
+    for conversion in conversions:
+        steps_of[conversion.tensor].append(conversion)
+    found: defaultdict[_Key, list[Member]] = defaultdict(list)
+    for node in graph.leaves("parameter"):
+        steps = steps_of[node.outputs[0].name]
+        for key, member in _hops(node, steps, graph, mesh, precision):
+            found[key].append(member)
+    return tuple(
+        Group(mesh.names[key.axis], key.target, key.hop, key.reduce, tuple(members))
+        for key, members in found.items()
+        if len(members) > 1
+    )
+
+
+def companions(graph: Graph) -> dict[str, float]:
+    """By parameter: how many of its size would weigh as much as all weights that its only block uses,
+    which may travel together with it."""
+    nbytes = {node.outputs[0].name: node.outputs[0].nbytes for node in graph.leaves("parameter")}
+    blocks_of = {name: _blocks(name, graph) for name in nbytes}
+    weight: Counter[frozenset[str]] = Counter()
+    for name, blocks in blocks_of.items():
+        weight[blocks] += nbytes[name]
+    return {
+        name: weight[blocks] / nbytes[name] if len(blocks) == 1 and nbytes[name] else 1.0
+        for name, blocks in blocks_of.items()
+    }
+
+
+def is_gather(source: Type, target: Type) -> bool:
+    """Whether what was split becomes whole."""
+    return isinstance(source, S) and target in (R, I, N)
+
+
+def _is_joint(source: Type, target: Type) -> bool:
+    """Whether weights of a block take such a step in one collective: a gather, or a sum of gradients."""
+    return is_gather(source, target) or (source, target) == (I, R)
+
+
+def _blocks(tensor: str, graph: Graph) -> frozenset[str]:
+    return frozenset(_block(reader.origin.module) for reader in graph.consumers[tensor])
+
+
+def _hops(
+    node: Node, steps: list[Conversion], graph: Graph, mesh: Mesh, precision: str
+) -> Iterator[tuple[_Key, Member]]:
+    """The steps that a weight takes, one after the other, on its way to its only block."""
+    tensor = node.outputs[0]
+    blocks = _blocks(tensor.name, graph)
+    in_a_row = all(a.target == b.source for a, b in itertools.pairwise(steps))
+    if len(blocks) != 1 or not in_a_row:
+        return
+    (block,) = blocks
+    reduce = reduction_dtype(tensor.name, graph, precision)
+    key = None
+    for hop, step in enumerate(steps):
+        source, target = step.source.local(step.axis, mesh), step.target[step.axis]
+        if not _is_joint(source, target) or mesh.sizes[step.axis] == 1:
+            return
+        gathers = is_gather(source, target)
+        key = _Key(block, key, hop, step.axis, gathers, target, tensor.dtype, reduce)
+        yield key, Member(node.target, tensor.name, source, step.regather)
+
+
+def _block(path: str) -> str:
+    match = _BLOCK.match(path)
+    return match[1] if match else ""

@@ -1,0 +1,126 @@
+"""What a plan is for and what a step of it should cost."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+
+from rich.table import Table
+
+from autopar.plans.plan import Plan
+from autopar.plans.record import Search
+from autopar.render.text.padding import compared
+from autopar.render.text.proof import proof
+from autopar.render.text.table import row, table
+from autopar.render.text.units import nbytes, seconds
+from autopar.request.constraints import Constraint
+
+
+def header(plan: Plan) -> Table:
+    """Model, mesh, hardware, what was asked for, and the digest."""
+    made = Table.grid(padding=(0, 2))
+    proved = proof(plan.objective_s, plan.bound_s, plan.proof)
+    facts = {
+        "model": f"{plan.model}  ({plan.idle})" if plan.idle else plan.model,
+        "mesh": f"{plan.mesh}  ({plan.mesh.world_size} devices)",
+        "compared with": _others(plan),
+        "hardware": plan.hardware,
+        "operator times": plan.sources,
+        "memory limit": limited(plan.asked.memory_limit),
+        "preset": plan.preset or "none, the solver chose",
+        "constraints": listed(plan.asked.constraints),
+        "padding": compared(plan),
+        "searched": _searched(plan.search),
+        "solver": f"{seconds(plan.objective_s)} by its count, {proved}",
+        "optimizer": plan.optimizer,
+        "precision": plan.precision,
+        "plan": f"{plan.digest}  of graph {plan.graph_digest}",
+        "made by": ", ".join(f"{name} {version}" for name, version in plan.versions),
+    }
+    for name, fact in facts.items():
+        if fact:
+            row(made, name, fact)
+    return made
+
+
+def constraints(plan: Plan) -> Table:
+    """What was asked for, where nothing else of the header is shown."""
+    made = Table.grid(padding=(0, 2))
+    row(made, "constraints", listed(plan.asked.constraints))
+    return made
+
+
+def listed(asked: Iterable[Constraint]) -> str:
+    """Constraints, a line each."""
+    return "\n".join(map(str, asked)) or "none"
+
+
+def limited(limit_nbytes: float | None) -> str:
+    """What was asked for of a device's memory."""
+    if limit_nbytes == math.inf:
+        return "none: plans may be larger than the device"
+    return "none asked for" if limit_nbytes is None else nbytes(limit_nbytes)
+
+
+def _searched(search: Search) -> str:
+    """The candidates, and what was left of them."""
+    return (
+        f"{search.candidates} candidates, {search.largest} at most; after pruning "
+        f"{search.variables} variables, {search.states} states"
+    )
+
+
+def _others(plan: Plan) -> str:
+    """The other meshes that the devices might have been, and what they would cost."""
+    return "; ".join(
+        f"{view.mesh}: {'too small' if view.objective_s is None else seconds(view.objective_s)}"
+        for view in plan.views
+        if view.mesh != str(plan.mesh)
+    )
+
+
+def costs(plan: Plan) -> Table:
+    """Predicted seconds of a step beside predicted bytes, by kind."""
+    e = plan.estimate
+    spent = {
+        "compute": e.compute_s,
+        "communication, exposed": e.exposed_s,
+        "step": e.step_s,
+        "communication, hidden": e.hidden_s,
+    }
+    kept = {
+        "parameters": e.parameter_nbytes,
+        "gradients": e.gradient_nbytes,
+        "optimizer": e.optimizer_nbytes,
+        "activations": e.activation_nbytes,
+        "working set": e.working_nbytes,
+        "peak": e.memory_nbytes,
+    }
+    if e.absent_nbytes:
+        kept["peak, gradients dropped"] = e.dropping_nbytes
+    made = table("predicted step, on one rank", "time", "seconds", "memory", "bytes",
+                 right=("seconds", "bytes"))  # fmt: skip
+    left = [(name, seconds(value)) for name, value in spent.items()]
+    right = [(name, nbytes(value)) for name, value in kept.items()]
+    for one, other in itertools.zip_longest(left, right, fillvalue=("", "")):
+        row(made, *one, *other)
+    return made
+
+
+def communication(plan: Plan) -> Table:
+    """Bytes and seconds by axis, kind of collective and occasion, with their sum."""
+    made = table(
+        "communication of a step, on one rank", "axis", "collective", "when", "calls", "bytes",
+        "time", right=("calls", "bytes", "time"),
+    )  # fmt: skip
+    flows = plan.estimate.flows
+    for flow in flows:
+        once = {"forward": "parameters, once a step", "backward": "gradients, once a step"}
+        when = once[flow.direction] if flow.scope == "step" else flow.direction
+        row(made, flow.axis, flow.collective, when, str(flow.calls), nbytes(flow.nbytes),
+            seconds(flow.seconds))  # fmt: skip
+    total = [sum(flow.calls for flow in flows), sum(flow.nbytes for flow in flows)]
+    row(made, "all" if flows else "none", "", "", str(total[0]), nbytes(total[1]),
+        seconds(sum(flow.seconds for flow in flows)))  # fmt: skip
+    return made

@@ -1,0 +1,55 @@
+"""What the command line prints, as text, and as HTML for a notebook.
+
+No colour is set where the command line sets none, so tables are dark on light and light on dark.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import singledispatch
+
+from rich.console import Console, RenderableType
+
+from autopar.explain.explanation import Explanation
+from autopar.explain.replay import Played
+from autopar.plans.changes import Difference
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
+from autopar.render.text.changes import show_difference
+from autopar.render.text.explanation import explanation
+from autopar.render.text.pipeline import show_pipeline
+from autopar.render.text.plan import show_plan
+from autopar.render.text.played import show_played
+from autopar.render.text.table import WIDTH, to_text
+
+CODE = '<pre style="line-height: normal; overflow-x: auto; white-space: pre">{code}</pre>'
+
+
+def as_html(renderable: RenderableType) -> str:
+    """What a console of 100 columns shows, as one ``<pre>`` that needs no style sheet."""
+    console = Console(file=io.StringIO(), width=WIDTH, record=True, highlight=False)
+    console.print(renderable)
+    return console.export_html(code_format=CODE, inline_styles=True)
+
+
+@singledispatch
+def drawn(value: object) -> RenderableType:
+    """The table of a value."""
+    raise TypeError(f"There is no drawing of a {type(value).__name__}.")
+
+
+drawn.register(Plan)(show_plan)
+drawn.register(PipelinePlan)(show_pipeline)
+drawn.register(Difference)(show_difference)
+drawn.register(Explanation)(explanation)
+drawn.register(Played)(show_played)
+
+
+def text(value: object) -> str:
+    """A value as `print` shows it."""
+    return to_text(drawn(value)).rstrip("\n")
+
+
+def html(value: object) -> str:
+    """A value as a notebook shows it."""
+    return as_html(drawn(value))

@@ -1,0 +1,56 @@
+"""What a plan's tensors and operators are called for people, with the graph or without it.
+
+A plan names nodes as the emitted code does: ``hidden_states_7``, ``model_layers_0_mlp_up_weight``.
+With the graph they get their module's path; without it, numbered copies of a name are one name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+
+from autopar.ir.graph import Graph
+from autopar.ir.placement import N, Sharding
+from autopar.plans.plan import Plan
+
+_SUFFIX = re.compile(r"_\d+$")
+
+
+class Names:
+    """Names of one plan."""
+
+    def __init__(self, plan: Plan, graph: Graph | None) -> None:
+        self._graph = graph
+        self._nodes = {choice.node for choice in plan.choices}
+        self._parameters = {
+            re.sub(r"\W", "_", parameter.name): parameter.name for parameter in plan.parameters
+        }
+
+    def operator(self, node: str) -> str:
+        """``model.layers.0.mlp/linear``, or the node's own name without its number."""
+        return self._graph.node[node].path if self._graph else self._base(node)
+
+    def tensor(self, name: str) -> str:
+        """A parameter's own name; else its module and variable, or just the variable."""
+        if name in self._parameters:
+            return self._parameters[name]
+        module = self._graph.producer[name].origin.module if self._graph else ""
+        base = self._base(name)
+        if not module or module.rpartition(".")[2] == base:
+            return module or base
+        return f"{module}/{base}"
+
+    def differentiable(self, tensor: str, *forms: Sharding) -> bool:
+        """Whether a gradient flows; without the graph, the letter N tells."""
+        if self._graph:
+            return self._graph.tensors[tensor].differentiable
+        return not any(kind is N for sharding in forms for kind in sharding)
+
+    def _base(self, name: str) -> str:
+        return base(name, self._nodes)
+
+
+def base(name: str, nodes: Container[str]) -> str:
+    """The name of which this is a numbered copy: ``ln_1`` for ``ln_1_4``, but not ``ln``."""
+    shorter = _SUFFIX.sub("", name)
+    return shorter if shorter in nodes or f"{shorter}_" in nodes else name

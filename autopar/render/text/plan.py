@@ -1,0 +1,65 @@
+"""A plan on a page: what a step costs, how parameters rest and are used, what is communicated."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+
+from autopar.ir.blocks import MODES, no_blocks
+from autopar.ir.graph import Graph
+from autopar.plans.plan import Plan
+from autopar.render.text.cost import communication, constraints, costs, header
+from autopar.render.text.operators import conversions, operators
+from autopar.render.text.padding import padding
+from autopar.render.text.parameters import parameters
+from autopar.render.text.pins import pinned_operators, pins
+from autopar.render.text.shares import shares
+
+MENTIONED = 3
+"""Modules of a kind that are named."""
+LEGEND = (
+    "types: S(d) split along dim d (of=k: in k equal blocks), R replicated, I invariant,\n"
+    "       P to be summed, N without gradient; 'again': gathered a second time for the backward"
+)
+
+
+def show_plan(plan: Plan, graph: Graph | None = None) -> RenderableType:
+    """The plan in short; repeated blocks are folded.  With the graph, names and uses are exact."""
+    padded = (padding(plan), "") if plan.padding else ()
+    left = (_left(plan, graph), "") if graph is not None and _left(plan, graph) else ()
+    return Group(
+        header(plan), "", costs(plan), "", *left, shares(plan), "", *padded,
+        parameters(plan, graph), "", communication(plan),
+    )  # fmt: skip
+
+
+def _left(plan: Plan, graph: Graph) -> str:
+    """What a recomputation that was asked for does not reach, if anything."""
+    forced = plan.asked.recompute not in (MODES, ("none",))
+    left = no_blocks(graph) if forced else ()
+    if not left:
+        return ""
+    more = f", and {len(left) - MENTIONED} more" if len(left) > MENTIONED else ""
+    named = ", ".join(f"{path} ({why})" for path, why in left[:MENTIONED])
+    return f"not computed again, as they are no blocks: {named}{more}"
+
+
+def show_block(plan: Plan, graph: Graph | None = None) -> RenderableType:
+    """A plan that was narrowed to a block: its parameters, operators and conversions."""
+    marked = pins(plan) or pinned_operators(plan, graph)
+    parts: list[RenderableType] = [constraints(plan), ""] if marked else []
+    parts += [parameters(plan, graph)] if plan.parameters else []
+    if plan.recompute:
+        said = ", ".join(f"{block.path}: {block.recompute}" for block in plan.recompute)
+        parts += ["", f"computed again in the backward: {said}"]
+    if any(choice.sharding.inputs for choice in plan.choices):
+        parts += ["", operators(plan, graph)]
+    elif graph is None:
+        parts += ["", "Pass the MODEL to see the block's operators."]
+    if plan.conversions:
+        parts += ["", conversions(plan, graph)]
+    return Group(*parts, "", LEGEND)
+
+
+def show_operators(plan: Plan, graph: Graph | None = None) -> RenderableType:
+    """Every operator and every conversion, folded, with what the letters mean."""
+    return Group(operators(plan, graph), "", conversions(plan, graph), "", LEGEND)

@@ -1,0 +1,73 @@
+"""The schedules that have names, drawn and compared: the generated part of docs/schedules.md.
+
+``python -m autopar.render.text.schedules`` prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from autopar.pipeline.schedules import SCHEDULES, Schedule, build
+from autopar.pipeline.schedules.kept import most_kept
+from autopar.pipeline.simulate import Costs, Simulated, StageCost, simulate
+from autopar.render.text.timeline import timeline
+
+WORKERS, MICROBATCHES = 4, 8
+BEGIN, END = "<!-- written by python -m autopar.render.text.schedules -->", "<!-- until here -->"
+
+
+def equal_parts(schedule: Schedule) -> Simulated:
+    """F, I and W of a worker take a second each per microbatch, in however many stages."""
+    part = len(schedule.workers) / schedule.stages
+    cost = StageCost(part, part, part, version=1.0)
+    return simulate(schedule, Costs((cost,) * schedule.stages))
+
+
+def compared(workers: int = WORKERS, microbatches: int = MICROBATCHES) -> str:
+    """A table in Markdown."""
+    lines = [
+        "| schedule | stages | step | bubble | without barrier | kept until W | until I | versions |",
+        "| --- | ---: | ---: | ---: | ---: | --- | --- | --- |",
+    ]
+    for name in SCHEDULES:
+        schedule = build(name, workers, microbatches)
+        lines.append(f"| {name} | {schedule.stages} | {' | '.join(_figures(schedule))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _figures(schedule: Schedule) -> tuple[str, ...]:
+    simulated = equal_parts(schedule)
+    part = len(schedule.workers) / schedule.stages
+    work = 3 * schedule.microbatches
+    return (
+        f"{simulated.step:.4g}",
+        f"{1 - work / simulated.step:.1%}",
+        f"{1 - work / simulated.longest_span:.1%}",
+        _numbers(part * kept for kept in most_kept(schedule)),
+        _numbers(part * kept for kept in most_kept(schedule, for_weights=0.0)),
+        _numbers(1 + peak for peak in simulated.peaks) if schedule.asynchronous else "1",
+    )
+
+
+def _numbers(values: Iterable[float]) -> str:
+    """All workers' figures; one figure where they agree."""
+    texts = [f"{value:.4g}" for value in values]
+    return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
+
+
+def drawn(name: str, workers: int = WORKERS, microbatches: int = MICROBATCHES) -> str:
+    """One schedule as text."""
+    return timeline(equal_parts(build(name, workers, microbatches)))
+
+
+def page() -> str:
+    """The table and all drawings."""
+    parts = [BEGIN + "\n", compared()]
+    for name in SCHEDULES:
+        text = drawn(name, microbatches=2 if name == "naive" else MICROBATCHES)
+        parts.append(f"### {name}\n\n```text\n{text}```\n")
+    return "\n".join(parts) + "\n" + END + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

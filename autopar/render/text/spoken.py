@@ -1,0 +1,178 @@
+"""What a choice means for one operator or parameter, in the field's words, by mesh axis.
+
+    operators    split by heads, by rows or columns of the weight, by batch, by positions, ...; whole
+    parameters   split as their operators use them; or kept split and gathered, at each use or once a
+                 step; or kept whole
+
+Of a dim the sizes tell what it is: what lies before it in memory is the batch, the positions, or both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from autopar.ir.graph import Graph, Node, Tensor, short
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import P, S, Type
+from autopar.plans.plan import OpSharding, ParameterPlan, Plan
+from autopar.render.text.words import is_used_split, weights_of
+
+WHOLE = "whole"
+HEADS = 4
+"""Dims of a tensor that has heads: batch, heads, positions and features of one, in some order."""
+STEPS = 3
+"""Operators between a product and the view that tells heads."""
+
+
+def spoken(plan: Plan, graph: Graph, node: Node) -> str:
+    """``split by heads on axis gpu, by batch on axis node``."""
+    if node.op != "parameter":
+        return said_of(plan.choice[node.name], graph, node, plan.mesh)
+    return _by_axis(plan.mesh, lambda axis: _stored(plan, graph, node, axis))
+
+
+def said_of(choice: OpSharding, graph: Graph, node: Node, mesh: Mesh) -> str:
+    """The same of an operator, whatever was chosen."""
+    return _by_axis(mesh, lambda axis: _computed(choice, graph, node, axis))
+
+
+def _by_axis(mesh: Mesh, phrase: Callable[[int], str]) -> str:
+    axes: dict[str, list[str]] = {}
+    for axis, size in enumerate(mesh.sizes):
+        if size > 1:
+            axes.setdefault(phrase(axis), []).append(mesh.names[axis])
+    if not axes:
+        return "on one device"
+    count = sum(map(len, axes.values()))
+    said = ", ".join(f"{phrase} on {_axes(names, count)}" for phrase, names in axes.items())
+    return said.replace(", split by ", ", by ") if said.startswith("split by ") else said
+
+
+def _axes(names: list[str], count: int) -> str:
+    if len(names) == count and count > 1:
+        return "every axis"
+    return f"ax{'e' if len(names) > 1 else 'i'}s {' and '.join(names)}"
+
+
+def _computed(choice: OpSharding, graph: Graph, node: Node, axis: int) -> str:
+    """What an operator does on an axis."""
+    made = choice.outputs[0][axis] if choice.outputs else P
+    for place in weights_of(node, graph):
+        kind = choice.inputs[place][axis]
+        if isinstance(kind, S):
+            return f"split by {_of_weight(graph, node, place, kind, made)}"
+    if isinstance(made, S):
+        return f"split by {dim(graph, node.outputs[0], made)}"
+    for name, form in zip(node.operands, choice.inputs, strict=True):
+        if isinstance(form[axis], S):
+            return f"split by {dim(graph, graph.tensors[name], form[axis])} (summed)"
+    return "left as partial sums" if made is P else WHOLE
+
+
+def _of_weight(graph: Graph, node: Node, place: int, kind: S, made: Type) -> str:
+    """How an operator divides its weight: the output's features, or what is summed over."""
+    side = "rows" if kind.dim == 0 else "columns"
+    if isinstance(made, S):
+        return "heads" if _becomes_heads(graph, node.outputs[0]) else f"{side} of the weight"
+    others = (name for i, name in enumerate(node.operands) if i != place)
+    if any(_comes_from_heads(graph, graph.tensors[name]) for name in others):
+        return "heads (summed)"
+    if short(node.op) == "embedding" and kind.dim == 0:
+        return "vocabulary (summed)"
+    return f"{side} of the weight (summed)"
+
+
+def _stored(plan: Plan, graph: Graph, node: Node, axis: int) -> str:
+    """How a parameter rests on an axis, and comes to its operators."""
+    entry, tensor = plan.parameter[node.target], node.outputs[0]
+    if is_used_split(plan, graph, tensor, axis):
+        return _used(plan, graph, tensor, axis) + _rest(entry, axis)
+    if isinstance(entry.leaf[axis], S):
+        again = {c.tensor for c in plan.conversions if c.regather and c.axis == axis}
+        more = ", once more for the backward," if tensor.name in again else ""
+        return f"kept split and gathered at each use{more}"
+    if isinstance(entry.stored[axis], S):
+        return "kept split and gathered once a step"
+    return "kept whole"
+
+
+def _rest(entry: ParameterPlan, axis: int) -> str:
+    """Where a parameter of which parts are used rests otherwise: how."""
+    if not isinstance(entry.stored[axis], S):
+        return " (kept whole at rest)"
+    return "" if isinstance(entry.leaf[axis], S) else " (kept split, gathered once a step)"
+
+
+def _used(plan: Plan, graph: Graph, tensor: Tensor, axis: int) -> str:
+    """As the first operator that uses a part of it does."""
+    for reader in graph.consumers[tensor.name]:
+        forms = plan.choice[reader.name].inputs
+        for place, (name, form) in enumerate(zip(reader.operands, forms, strict=True)):
+            kind = form[axis]
+            if name == tensor.name and isinstance(kind, S):
+                if place in weights_of(reader, graph):
+                    made = plan.choice[reader.name].outputs[0][axis]
+                    return f"split by {_of_weight(graph, reader, place, kind, made)}"
+                return f"split by {_side(tensor, kind)}"
+    return WHOLE
+
+
+def _side(tensor: Tensor, kind: S) -> str:
+    if len(tensor.shape) < 2:
+        return "entries"
+    return "rows" if kind.dim == 0 else "columns"
+
+
+def dim(graph: Graph, tensor: Tensor, kind: Type) -> str:
+    """What the dim is that a type splits."""
+    assert isinstance(kind, S)
+    batch, positions = _sizes(graph)
+    start = math.prod(tensor.shape[: kind.dim]) * kind.of
+    if start < batch:
+        return "batch"
+    last = len(tensor.shape) - 1
+    if len(tensor.shape) == HEADS:
+        if kind.dim == last:
+            return "features of each head"
+        return "positions" if tensor.shape[kind.dim] == positions else "heads"
+    if (kind.dim == 1 < last and tensor.shape[1] == positions) or start < batch * positions:
+        return "positions"
+    return "features" if kind.dim == last else f"dim {kind.dim}"
+
+
+def _sizes(graph: Graph) -> tuple[int, int]:
+    """The first two dims of what a call brings: batch and positions (0: there are none)."""
+    shapes = [node.outputs[0].shape for node in graph.arguments if node.outputs[0].shape]
+    if not shapes:
+        return 0, 0
+    first = shapes[0]
+    return first[0], first[1] if len(first) in (2, 3) else 0
+
+
+def _becomes_heads(graph: Graph, tensor: Tensor, steps: int = STEPS) -> bool:
+    """Whether the last dim is viewed as heads and features of each."""
+    for reader in graph.consumers[tensor.name] if steps else ():
+        for made in reader.outputs:
+            if _folds(made, tensor):
+                return True
+            narrower = made.shape[:-1] == tensor.shape[:-1] and made.shape != tensor.shape
+            is_part = narrower and len(reader.operands) == 1
+            if is_part and _becomes_heads(graph, made, steps - 1):
+                return True
+    return False
+
+
+def _comes_from_heads(graph: Graph, tensor: Tensor) -> bool:
+    """Whether the last dim was heads and features of each."""
+    maker = graph.producer[tensor.name]
+    return any(_folds(graph.tensors[name], tensor) for name in maker.operands)
+
+
+def _folds(wide: Tensor, flat: Tensor) -> bool:
+    """Whether the last dim of `flat` is the last two of `wide`."""
+    return (
+        len(wide.shape) == HEADS
+        and math.prod(wide.shape) == math.prod(flat.shape)
+        and wide.shape[-2] * wide.shape[-1] == flat.shape[-1]
+    )

@@ -1,0 +1,159 @@
+"""How a plan is parallel, in the field's words: one short phrase per mesh axis.
+
+What an axis does is read from the operators that hold nearly all FLOPs, those with a weight of two
+dims or more.  On an axis such an operator splits its weight (tensor parallel), the batch (data
+parallel), other positions of its tokens (sequence parallel), or nothing (replicated).  Of the
+weights that are used whole it is said how they rest: whole, split and gathered once a step (ZeRO), or
+split and gathered at each use (FSDP), once more for the backward (regathered) or kept until then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from autopar.ir.graph import Graph, Node, Tensor
+from autopar.ir.placement import I, R, S, Type
+from autopar.plans.plan import ParameterPlan, Plan
+from autopar.rules import flops
+from autopar.rules.batch import BatchDims
+from autopar.sharding.posed import batch_inputs, where_batch_is
+
+MOST, LEAST = 0.95, 0.05
+"""Shares from which on the rest is not worth a word, and below which a part is not."""
+DATA, SEQUENCE, TENSOR, REPLICATED = (
+    "data parallel", "sequence parallel", "tensor parallel", "replicated",
+)  # fmt: skip
+Nodes = tuple[Node, ...]
+BOTH = "tensor + sequence parallel"
+FSDP, ZERO, WHOLE = "FSDP", "ZeRO", "whole"
+
+
+def words(plan: Plan, graph: Graph, within: Collection[Node] | None = None) -> tuple[str, ...]:
+    """What each mesh axis does, such as ``data parallel (FSDP, regathered)``.
+
+    `within`: only what these nodes do.
+    """
+    nodes = tuple(graph.nodes if within is None else within)
+    batch = where_batch_is(graph)
+    return tuple(_phrase(plan, graph, nodes, batch, axis) for axis in range(len(plan.mesh)))
+
+
+def _phrase(plan: Plan, graph: Graph, nodes: Nodes, batch: BatchDims, axis: int) -> str:
+    if plan.mesh.sizes[axis] == 1:
+        return "one device"
+    work: Counter[str] = Counter()
+    for node in nodes:
+        weights = tuple(weights_of(node, graph))
+        if weights:
+            split_by_samples = batch[node.name][len(node.operands)]
+            way = _way(plan, graph, node, weights, split_by_samples, axis)
+            work[way] += flops(node, graph)
+    if not work:
+        return REPLICATED
+    return _listed(work, {way: _said(plan, graph, nodes, way, axis) for way in work})
+
+
+def _said(plan: Plan, graph: Graph, nodes: Nodes, way: str, axis: int) -> str:
+    """A way with what more there is to say about it."""
+    if way == TENSOR:
+        return BOTH if _splits_tokens(plan, nodes, axis) else TENSOR
+    rest = _rest(plan, graph, nodes, axis)
+    return f"{way} ({rest})" if rest else way
+
+
+def _listed(shares: Counter[str], said: dict[str, str]) -> str:
+    """The one that is nearly all, or those that matter with their shares."""
+    whole = shares.total() or 1
+    (first, most), *_ = shares.most_common()
+    if most >= MOST * whole:
+        return said[first]
+    parts = [(name, n / whole) for name, n in shares.most_common() if n >= LEAST * whole]
+    return ", ".join(f"{share:.0%} {said[name]}" for name, share in parts)
+
+
+def weights_of(node: Node, graph: Graph) -> Iterator[int]:
+    """Places of the operands that are parameters of two dims or more, perhaps cast or transposed."""
+    for place, name in enumerate(node.operands):
+        maker, tensor = graph.producer[name], graph.tensors[name]
+        while not maker.is_leaf and len(maker.operands) == 1:
+            maker = graph.producer[maker.operands[0]]
+        if maker.op == "parameter" and len(tensor.shape) > 1 and len(node.operands) > 1:
+            yield place
+
+
+def _way(
+    plan: Plan, graph: Graph, node: Node, weights: tuple[int, ...], batch: S | None, axis: int
+) -> str:
+    """What an operator with a weight splits on an axis; `batch`: the split of its result by samples."""
+    choice = plan.choice[node.name]
+    if any(isinstance(choice.inputs[place][axis], S) for place in weights):
+        return TENSOR
+    kind = choice.outputs[0][axis]
+    if not isinstance(kind, S):
+        return REPLICATED
+    if batch is not None:
+        return DATA if choice.outputs[0].splits(batch, axis, plan.mesh) else SEQUENCE
+    return DATA if _is_batch(graph, node.outputs[0], kind) else SEQUENCE
+
+
+def _is_batch(graph: Graph, tensor: Tensor, kind: S) -> bool:
+    """Whether a split lies within the batch: its flat position comes before the batch's end."""
+    size = batch_inputs(graph)[0].outputs[0].shape[0]
+    return math.prod(tensor.shape[: kind.dim]) * kind.of < size
+
+
+def _splits_tokens(plan: Plan, nodes: Nodes, axis: int) -> bool:
+    """Whether what lies between the split products is split by tokens, and not whole on every rank.
+
+    Tensors of four dims have heads; a split of the last dim is one of features.
+    """
+    found: Counter[bool] = Counter()
+    for node in nodes:
+        tensor, kind = node.outputs[0], plan.choice[node.name].outputs[0][axis]
+        if tensor.differentiable and len(tensor.shape) in (2, 3) and not node.is_leaf:
+            if _is_token_split(tensor, kind):
+                found[True] += math.prod(tensor.shape)
+            elif kind in (I, R):
+                found[False] += math.prod(tensor.shape)
+    return found[True] > found[False]
+
+
+def _is_token_split(tensor: Tensor, kind: Type) -> bool:
+    return isinstance(kind, S) and kind.dim < len(tensor.shape) - 1
+
+
+def _rest(plan: Plan, graph: Graph, nodes: Nodes, axis: int) -> str:
+    """How the weights that are used whole on an axis rest, by bytes; nothing to say where whole."""
+    found: Counter[str] = Counter()
+    again = {c.tensor for c in plan.conversions if c.regather and c.axis == axis}
+    regathered = 0
+    for node in (node for node in nodes if node.op == "parameter"):
+        tensor = node.outputs[0]
+        if not is_used_split(plan, graph, tensor, axis):
+            size = math.prod(tensor.shape) * tensor.itemsize
+            found[_resting(plan.parameter[node.target], axis)] += size
+            regathered += size * (tensor.name in again)
+    if not found or found[WHOLE] >= MOST * found.total():
+        return ""
+    held = "regathered" if 2 * regathered > found[FSDP] else "kept"
+    if found[FSDP] >= MOST * found.total():
+        return f"{FSDP}, {held}"
+    return _listed(found, {FSDP: f"{FSDP} {held}", ZERO: ZERO, WHOLE: WHOLE})
+
+
+def _resting(entry: ParameterPlan, axis: int) -> str:
+    if isinstance(entry.leaf[axis], S):
+        return FSDP
+    return ZERO if isinstance(entry.stored[axis], S) else WHOLE
+
+
+def is_used_split(plan: Plan, graph: Graph, tensor: Tensor, axis: int) -> bool:
+    """Whether any operator reads a part of the weight."""
+    return any(
+        isinstance(form[axis], S)
+        for reader in graph.consumers[tensor.name]
+        for name, form in zip(reader.operands, plan.choice[reader.name].inputs, strict=True)
+        if name == tensor.name
+    )

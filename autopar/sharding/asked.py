@@ -1,0 +1,53 @@
+"""From a plan back to the problem that it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autopar.capture.saved import saved
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.plans.plan import Plan
+from autopar.request import presets
+from autopar.request.constraints import Constraint
+from autopar.sharding.parameters import Storage
+from autopar.sharding.posed import Posed, Settings, pose
+from cost_models.hardware import Hardware
+from cost_models.measured import Times
+
+
+def posed_for(plan: Plan, graph: Graph, hardware: Hardware, times: Times | None = None) -> Posed:
+    """The problem that a plan answers; `times` are the measured ones that price its operators."""
+    settings = settings_of(plan, times)
+    kept = saved(graph, hardware.device.kind)
+    return pose(graph, plan.mesh, hardware, settings, kept, plan.asked.recompute)
+
+
+def settings_of(plan: Plan, times: Times | None = None) -> Settings:
+    """What was asked for when a plan was made."""
+    asked = plan.asked
+    return Settings(
+        optimizer=plan.optimizer,
+        states=asked.states,
+        memory_limit=asked.memory_limit,
+        preset=plan.preset,
+        constraints=(*preset_constraints(plan.preset, plan.mesh), *asked.constraints),
+        regather=presets.regathers(plan.preset) if plan.preset else None,
+        precision=plan.precision,
+        batch=asked.batch,
+        storage=storage_of(plan if asked.kept else None),
+        first=not asked.kept,
+        times=times,
+    )
+
+
+def storage_of(first: Plan | None) -> Mapping[str, Storage]:
+    """Later programs keep the parameters where the first plan put them."""
+    if first is None:
+        return {}
+    return {p.name: Storage(p.stored, p.leaf, False) for p in first.parameters}
+
+
+def preset_constraints(name: str | None, mesh: Mesh) -> tuple[Constraint, ...]:
+    """Those of a preset, where one is named."""
+    return presets.load(name, mesh) if name else ()

@@ -1,0 +1,210 @@
+"""Decisions -> Plan: which conversions they need, in what order, and what the step will cost."""
+
+from __future__ import annotations
+
+import platform
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from autopar.cost.estimate import estimate
+from autopar.cost.prices import Prices
+from autopar.cost.shares import shares
+from autopar.cost.timed import timing_of
+from autopar.ir.conversion import Step
+from autopar.ir.graph import Graph, Saved, Tensor
+from autopar.ir.mesh import Mesh
+from autopar.ir.pads import true_shape
+from autopar.ir.placement import Sharding
+from autopar.memory.keeps import Keeps
+from autopar.memory.of_rank import of_rank
+from autopar.memory.recomputed import again
+from autopar.plans.grouping import companions, is_gather
+from autopar.plans.plan import BlockPlan, Choice, Conversion, OpSharding, ParameterPlan, Plan
+from autopar.plans.record import Padding
+from autopar.sharding.build import required
+from autopar.sharding.parameters import Storage, gather_steps, gradient_shares
+from autopar.sharding.routes import Routes
+from autopar.sharding.space import Decisions
+from cost_models.hardware import digest
+
+
+@dataclass(frozen=True)
+class LaidOut:
+    """What decisions mean; every gather that may be repeated still says so, needed or not."""
+
+    choices: tuple[Choice, ...]
+    parameters: tuple[ParameterPlan, ...]
+    conversions: tuple[Conversion, ...]
+
+
+def lay_out(graph: Graph, decisions: Decisions, routes: Routes) -> LaidOut:
+    """Decisions written out: the sharding of every node, the way of every parameter and tensor."""
+    return LaidOut(
+        tuple(Choice(node.name, _sharding(graph, decisions, node.name)) for node in graph.nodes),
+        tuple(_parameters(graph, decisions, routes)),
+        tuple(_conversions(graph, decisions, routes)),
+    )
+
+
+def assemble(
+    graph: Graph,
+    decisions: Decisions,
+    prices: Prices,
+    routes: Routes,
+    *,
+    saved: Mapping[str, Saved],
+    optimizer: str,
+    preset: str = "",
+    precision: str = "float32",
+    in_flight: int = 1,
+) -> Plan:
+    """The plan that these decisions make, with its predicted step; what a solver proved is not in it."""
+    laid = lay_out(graph, decisions, routes)
+    choices, parameters, wanted = laid.choices, laid.parameters, laid.conversions
+    shardings = {choice.node: choice.sharding for choice in choices}
+    saved = of_rank(saved, graph, shardings, wanted, prices.mesh)
+    recompute = decisions.recompute
+    run_again = again(graph, shardings, wanted, recompute, saved, prices.mesh, precision)
+    conversions = Keeps(graph, shardings, wanted, prices.mesh, saved, run_again).effective()
+    plan = Plan(
+        model=graph.name,
+        graph_digest=graph.digest,
+        mesh=prices.mesh,
+        hardware=prices.hardware.device.name,
+        optimizer=optimizer,
+        preset=preset,
+        choices=choices,
+        parameters=parameters,
+        conversions=conversions,
+        estimate=estimate(
+            graph, choices, parameters, conversions, prices, saved, precision, recompute, in_flight
+        ),
+        buckets=gradient_shares(graph, prices),
+        shares=shares(graph, choices, parameters, prices.mesh),
+        hardware_digest=digest(prices.hardware),
+        times=timing_of(prices.times),
+        versions=versions(),
+        precision=precision,
+        padding=tuple(_padding(graph, choices, parameters, conversions, prices.mesh)),
+        recompute=tuple(
+            BlockPlan(path, mode) for path, mode in recompute.items() if mode != "none"
+        ),
+    )
+    plan.check(graph)
+    return plan
+
+
+def _padding(
+    graph: Graph,
+    choices: tuple[Choice, ...],
+    parameters: tuple[ParameterPlan, ...],
+    conversions: tuple[Conversion, ...],
+    mesh: Mesh,
+) -> Iterator[Padding]:
+    """The padded leaves, and the axes that split them there: at rest or converted."""
+    forms: defaultdict[str, list[Sharding]] = defaultdict(list)
+    for choice in choices:
+        for tensor, form in zip(
+            graph.node[choice.node].outputs, choice.sharding.outputs, strict=True
+        ):
+            forms[tensor.name].append(form)
+    for conversion in conversions:
+        forms[conversion.tensor].append(conversion.target)
+    for parameter in parameters:
+        forms[parameter.name].append(parameter.stored)
+    for node in graph.nodes:
+        for tensor in node.outputs if node.op in ("parameter", "input") else ():
+            for pad in tensor.pads:
+                found = (*forms[tensor.name], *forms[node.target])
+                cut = {axis for form in found for _, axis in form.cuts(pad.dim)}
+                split = sorted(axis for axis in cut if mesh.sizes[axis] > 1)
+                yield Padding(node.target, pad, tuple(mesh.names[axis] for axis in split))
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """What makes plans here."""
+    packages = ((name, version(name)) for name in ("autopar", "torch", "spmd_types"))
+    return (*packages, ("python", platform.python_version()))
+
+
+def _sharding(graph: Graph, decisions: Decisions, name: str) -> OpSharding:
+    if name in decisions.parameters:
+        leaf = decisions.parameters[name].leaf
+        return OpSharding((), (leaf,), ("",) * len(leaf))
+    return decisions.operators[name]
+
+
+def _parameters(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator[ParameterPlan]:
+    for node in graph.leaves("parameter"):
+        tensor, storage = node.outputs[0], decisions.parameters[node.name]
+        steps = gather_steps(tensor, storage, routes)
+        yield ParameterPlan(
+            node.target,
+            storage.stored,
+            storage.leaf,
+            tuple(Conversion(tensor.name, s.axis, s.source, s.target) for s in steps),
+            true_shape(tensor.shape, tensor.pads),
+            storage.regather,
+            tensor.pads,
+        )
+
+
+def _conversions(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator[Conversion]:
+    together = companions(graph)
+    for node in graph.nodes:
+        made = _sharding(graph, decisions, node.name).outputs
+        storage = decisions.parameters.get(node.name)
+        for tensor, form in zip(node.outputs, made, strict=True):
+            wanted = _wanted(graph, decisions, tensor, form)
+            for step in conversion_tree(tensor, form, wanted, routes, together.get(tensor.name, 0)):
+                yield Conversion(
+                    tensor.name, step.axis, step.source, step.target, _regathers(storage, step)
+                )
+
+
+def _regathers(storage: Storage | None, step: Step) -> bool:
+    gathers = is_gather(step.source[step.axis], step.target[step.axis])
+    return storage is not None and storage.regather and gathers
+
+
+def _wanted(
+    graph: Graph, decisions: Decisions, tensor: Tensor, made: Sharding
+) -> tuple[Sharding, ...]:
+    """The forms in which a tensor is read, in the order of its readers, and as a result."""
+    forms: dict[Sharding, None] = {}
+    for reader in graph.consumers[tensor.name]:
+        inputs = decisions.operators[reader.name].inputs
+        for name, form in zip(reader.operands, inputs, strict=True):
+            if name == tensor.name:
+                forms[form] = None
+    end = required(tensor, graph, made)
+    if end is not None:
+        forms[end] = None
+    return tuple(forms)
+
+
+def conversion_tree(
+    tensor: Tensor,
+    made: Sharding,
+    wanted: tuple[Sharding, ...],
+    routes: Routes,
+    together: float = 0,
+) -> tuple[Step, ...]:
+    """Steps that make every wanted form, each from the cheapest form that is there by then."""
+    closure = routes.closure(tensor, {made, *wanted}, together)
+    there = {made: None}
+    left = [form for form in wanted if form != made]
+    steps: list[Step] = []
+    while left:
+        source, target = min(
+            ((source, target) for target in left for source in there),
+            key=lambda pair: closure.cost(*pair),
+        )
+        for step in closure.path(source, target):
+            if step.target not in there:
+                there[step.target] = None
+                steps.append(step)
+        left = [form for form in left if form not in there]
+    return tuple(steps)

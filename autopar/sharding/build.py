@@ -1,0 +1,362 @@
+"""Graph, candidates and prices -> Problem.
+
+Variables: one per node (its sharding), one per parameter (its storage), and one per tensor that
+several nodes read: the form in which it is materialised once for all of them, so that q, k and v
+share one all-gather; and one per block that may be recomputed.  Factors: the cost of converting a
+tensor between two decisions, and what recomputation adds to an operator's seconds and saves of its
+bytes.
+
+Equal layers ask the same questions: each is answered once, and its answer is one object, by which the
+solver knows equal tables.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+from autopar.cost.once import Once, looks
+from autopar.cost.operators import local_nbytes
+from autopar.cost.prices import Prices
+from autopar.ir.blocks import Block, blocks
+from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved, Tensor
+from autopar.ir.leaving import leaving
+from autopar.ir.placement import Sharding
+from autopar.plans.grouping import companions
+from autopar.sharding.routes import Closure, Routes
+from autopar.sharding.space import Candidates, Priced
+from autopar.sharding.states import StateCosts
+from autopar.sharding.uses import Forms, Tables, Uses
+from autopar.solver.problem import Array, Factor, Problem, Variable
+
+
+def build(
+    graph: Graph,
+    candidates: Candidates,
+    prices: Prices,
+    routes: Routes,
+    *,
+    saved: Mapping[str, Saved],
+    once: Once,
+) -> Priced:
+    """Price every candidate and every conversion between candidates.
+
+    `once` knows what was asked before about this graph under these prices, by whatever blocks might do.
+    """
+    builder = _Builder(graph, candidates, prices, routes, saved, once)
+    if candidates.recompute != ("none",):
+        for block in blocks(graph):
+            builder.add_block(block)
+    for node in graph.nodes:
+        builder.add_node(node)
+    names = tuple(variable.name for variable in builder.variables)
+    for name in graph.tensors:
+        builder.add_conversions(name)
+    problem = Problem(tuple(builder.variables), tuple(builder.factors))
+    return Priced(problem, names, candidates, builder.working)
+
+
+def required(tensor: Tensor, graph: Graph, made: Sharding) -> Sharding | None:
+    """The form in which a result must leave the graph, given how it was made; None if it stays."""
+    return leaving(tensor, graph, made) if tensor.name in graph.results else None
+
+
+class _Builder:
+    def __init__(
+        self,
+        graph: Graph,
+        candidates: Candidates,
+        prices: Prices,
+        routes: Routes,
+        saved: Mapping[str, Saved],
+        once: Once,
+    ) -> None:
+        self.graph, self.candidates, self.prices, self.routes = graph, candidates, prices, routes
+        self.saved = saved
+        self.variables: list[Variable] = []
+        self.factors: list[Factor] = []
+        self._index: dict[str, int] = {}
+        self._once = once
+        self._costs = StateCosts(graph, candidates, prices, routes, saved, self._once)
+        self._together = companions(graph)
+        self._uses = Uses(candidates, prices, self._together, once)
+        self._kept: set[str] = set()
+        self._block_of: dict[str, int] = {}
+        """By operator that a recomputation would run again: the variable of its block."""
+        self._alive: dict[str, Array] = {}
+        """By operator: what is alive while it runs."""
+        self._most_kept: defaultdict[str, float] = defaultdict(float)
+        """By operator: the most that the backward keeps because of it."""
+
+    def add_block(self, block: Block) -> None:
+        """A variable for what the block does in the backward."""
+        index, modes = len(self.variables), self.candidates.recompute
+        zeros = self._once(lambda: np.zeros(len(modes)), "modes", also=modes)
+        self.variables.append(Variable(block.path, zeros, zeros))
+        self._block_of |= {node.name: index for node in block.run_again(self.saved)}
+
+    def add_node(self, node: Node) -> None:
+        """A variable for the node's sharding, or for the parameter's storage."""
+        self._index[node.name] = len(self.variables)
+        if node.op == "parameter":
+            self.variables.append(Variable(node.name, *self._costs.of_storages(node)))
+            return
+        self._alive[node.name] = self._costs.working(node)
+        seconds, kept, uncovered = self._costs.of_operator(node, self._newly_kept(node))
+        self._most_kept[node.name] += float(kept.max()) + self._weights_nbytes(node)
+        nothing = self._zeros(seconds)
+        if node.name not in self._block_of:
+            self.variables.append(Variable(node.name, seconds, nothing, uncovered, kept))
+            return
+        self.variables.append(Variable(node.name, seconds, nothing, uncovered))
+        scope = (self._index[node.name], self._block_of[node.name])
+        again, kept, covers = self._costs.of_recomputation(node, kept)
+        self.factors.append(Factor(scope, again, None, covers, kept))
+
+    @property
+    def working(self) -> dict[str, Array]:
+        """What is alive while an operator goes back, beside all that is kept: what later operators
+        keep is gone by then, and may be as much as they can keep."""
+        later, found = 0.0, {}
+        for node in reversed(self.graph.nodes):
+            alive = self._alive.get(node.name)
+            if alive is not None and float(alive.max()) > later:
+                found[node.name] = np.maximum(0.0, alive - later) if later else alive
+            later += self._most_kept[node.name]
+        return found
+
+    def _weights_nbytes(self, node: Node) -> float:
+        """The weights that an operator saves, each of which may have been gathered for it."""
+        saved = self.saved.get(node.name, SAVES_NOTHING)
+        names = {node.operands[place] for place in saved.operands}
+        weights = [name for name in names if self.graph.producer[name].op == "parameter"]
+        return float(sum(self.graph.tensors[name].nbytes for name in weights))
+
+    def _newly_kept(self, node: Node) -> tuple[int, ...]:
+        """Operands and outputs that this node is the first to keep for the backward."""
+        saved = self.saved.get(node.name, SAVES_NOTHING)
+        outputs = (len(node.operands) + i for i in saved.outputs)
+        names = (*node.operands, *(tensor.name for tensor in node.outputs))
+        fresh = []
+        for place in (*saved.operands, *outputs):
+            name = names[place]
+            if name not in self._kept and self.graph.producer[name].op != "parameter":
+                self._kept.add(name)
+                fresh.append(place)
+        return tuple(fresh)
+
+    def add_conversions(self, name: str) -> None:
+        """Factors between the decision that makes a tensor and those that read it."""
+        tensor = self.graph.tensors[name]
+        producer = self.graph.producer[name]
+        made = self._made_forms(producer, name)
+        readers = [
+            (node, place)
+            for node in self.graph.consumers[name]
+            for place, operand in enumerate(node.operands)
+            if operand == name
+        ]
+        wanted = [self._read_forms(node, place) for node, place in readers]
+        ends = self._required_forms(tensor, made)
+        closure = self._closure(tensor, producer, made, ends, wanted)
+        source = self._index[producer.name]
+        if any(end is not None for end in ends):
+            self._require(source, closure, made, ends)
+        if producer.op == "parameter":
+            self._use(producer, closure, readers, wanted)
+            return
+        # From one known form without gradient every slice is nearly free: sharing it saves nothing,
+        # and would join all layers that read a mask or a rotary table.
+        is_fixed = len(set(made)) == 1 and not tensor.differentiable
+        if len(readers) > 1 and not is_fixed and self._undecided(made, wanted):
+            source, made = self._materialise(
+                tensor, closure, source, made, wanted, self._common_block(producer, readers)
+            )
+        for (node, _), read in zip(readers, wanted, strict=True):
+            self._convert(source, node, tensor, closure, made, read)
+        self._hold(tensor, producer)
+
+    def _required_forms(self, tensor: Tensor, made: Forms) -> tuple[Sharding | None, ...]:
+        results = self.graph.results
+        if tensor.name not in results:
+            return (None,) * len(made)
+        return tuple(required(tensor, self.graph, form) for form in made)
+
+    def _closure(
+        self,
+        tensor: Tensor,
+        producer: Node,
+        made: Forms,
+        ends: tuple[Sharding | None, ...],
+        wanted: list[Forms],
+    ) -> Closure:
+        together = self._together.get(tensor.name, 0)
+        finals = tuple(dict.fromkeys(form for form in ends if form is not None))
+
+        def closed() -> Closure:
+            forms = {*made, *finals, *(form for option in wanted for form in option)}
+            return self.routes.closure(tensor, forms, together)
+
+        also = (looks(tensor), finals, together)
+        return self._once(closed, "closure", made, *wanted, also=also)
+
+    def _undecided(self, made: Forms, wanted: list[Forms]) -> bool:
+        return len(made) > 1 or any(len(set(forms)) > 1 for forms in wanted)
+
+    def _made_forms(self, producer: Node, name: str) -> Forms:
+        if producer.op == "parameter":
+            return self._uses.leaves(producer)
+        place = [tensor.name for tensor in producer.outputs].index(name)
+        options = self.candidates.operators[producer.name]
+        return self._once(
+            lambda: tuple(o.outputs[place] for o in options), "made", options, also=place
+        )
+
+    def _read_forms(self, node: Node, place: int) -> Forms:
+        options = self.candidates.operators[node.name]
+        return self._once(
+            lambda: tuple(o.inputs[place] for o in options), "read", options, also=place
+        )
+
+    def _require(
+        self, source: int, closure: Closure, made: Forms, ends: tuple[Sharding | None, ...]
+    ) -> None:
+        seconds = [
+            0.0 if end is None else closure.cost(form, end)
+            for form, end in zip(made, ends, strict=True)
+        ]
+        self.factors.append(Factor((source,), np.array(seconds)))
+
+    def _materialise(
+        self,
+        tensor: Tensor,
+        closure: Closure,
+        source: int,
+        made: Forms,
+        wanted: list[Forms],
+        block: int | None,
+    ) -> tuple[int, Forms]:
+        """A variable for the form that all readers share; returns its index and its forms."""
+        forms = self._shared_forms(made, wanted)
+        shared = self._add_form(tensor, forms)
+        self._add_table((source, shared), block, tensor, closure, made, forms)
+        return shared, forms
+
+    def _shared_forms(self, made: Forms, wanted: list[Forms]) -> Forms:
+        return self._once(
+            lambda: tuple(dict.fromkeys((*made, *(f for option in wanted for f in option)))),
+            "shared",
+            made,
+            *wanted,
+        )
+
+    def _add_form(self, tensor: Tensor, forms: Forms) -> int:
+        zeros = self._once(lambda: np.zeros(len(forms)), "zeros", forms)
+        self.variables.append(Variable(f"form of {tensor.name}", zeros, zeros))
+        return len(self.variables) - 1
+
+    def _convert(
+        self,
+        source: int,
+        reader: Node,
+        tensor: Tensor,
+        closure: Closure,
+        made: Forms,
+        forms: Forms,
+    ) -> None:
+        ends, block = (source, self._index[reader.name]), self._block_of.get(reader.name)
+        self._add_table(ends, block, tensor, closure, made, forms)
+
+    def _use(
+        self, weight: Node, closure: Closure, readers: list[tuple[Node, int]], wanted: list[Forms]
+    ) -> None:
+        """Gathers of a weight at its uses; several may share one form, which is gathered once."""
+        source = self._index[weight.name]
+        if len(readers) > 1:
+            self._share(weight, closure, readers, wanted)
+            return
+        for (node, _), forms in zip(readers, wanted, strict=True):
+            block = self._block_of.get(node.name)
+            tables = self._uses.tables(weight, closure, forms, block is not None)
+            self._add_use((source, self._index[node.name]), block, tables)
+
+    def _share(
+        self, weight: Node, closure: Closure, readers: list[tuple[Node, int]], wanted: list[Forms]
+    ) -> None:
+        """A variable for the form that readers share; who reads another pays for it by himself."""
+        source = self._index[weight.name]
+        forms = self._shared_forms((), wanted)
+        shared = self._add_form(weight.outputs[0], forms)
+        block = self._common_block(weight, readers)
+        tables = self._uses.tables(weight, closure, forms, block is not None)
+        self._add_use((source, shared), block, tables)
+        for (node, _), read in zip(readers, wanted, strict=True):
+            block = self._block_of.get(node.name)
+            tables = self._uses.beside(weight, closure, forms, read, block is not None)
+            self._add_use((source, shared, self._index[node.name]), block, tables)
+
+    def _add_use(self, scope: tuple[int, ...], block: int | None, tables: Tables) -> None:
+        scope = scope if block is None else (*scope, block)
+        self.factors.append(Factor(scope, *tables))
+
+    def _add_table(
+        self,
+        ends: tuple[int, int],
+        block: int | None,
+        tensor: Tensor,
+        closure: Closure,
+        made: Forms,
+        forms: Forms,
+    ) -> None:
+        """The conversion's seconds; with a block, for each of its modes where they differ."""
+        modes = self.candidates.recompute
+
+        def once() -> Array:
+            return closure.matrix(made, forms)
+
+        def each_mode() -> Array | None:
+            forward = closure.along(lambda step: self.prices.forward(step, tensor), made, forms)
+            if not forward.any():
+                return None
+            repeated = np.array([mode != "none" for mode in modes])
+            more: Array = forward[..., None] * repeated
+            return closure.matrix(made, forms)[..., None] + more
+
+        every = None
+        if block is not None:
+            every = self._once(each_mode, "tables", closure, made, forms, also=modes)
+        if block is None or every is None:
+            seconds = self._once(once, "table", closure, made, forms)
+            self.factors.append(Factor(ends, seconds))
+        else:
+            self.factors.append(Factor((*ends, block), every))
+
+    def _common_block(self, producer: Node, readers: list[tuple[Node, int]]) -> int | None:
+        """The block in which a shared form is made: that of all readers."""
+        found = {self._block_of.get(node.name) for node, _ in readers}
+        return found.pop() if len(found) == 1 else None
+
+    def _hold(self, tensor: Tensor, producer: Node) -> None:
+        """A recomputed block keeps what it reads from outside."""
+        if producer.is_leaf or not tensor.differentiable:
+            return
+        here = self._block_of.get(producer.name)
+        readers = {self._block_of.get(node.name) for node in self.graph.consumers[tensor.name]}
+        for block in sorted(index for index in readers if index is not None and index != here):
+            made = self._made_forms(producer, tensor.name)
+
+            def held(made: Forms = made) -> Array:
+                nbytes = [local_nbytes(tensor, form, self.prices.mesh) for form in made]
+                repeated = [mode != "none" for mode in self.candidates.recompute]
+                return np.outer(nbytes, repeated).astype(float)
+
+            also = (looks(tensor), self.candidates.recompute)
+            kept = self._once(held, "held", made, also=also)
+            self._most_kept[producer.name] += float(kept.max())
+            scope = (self._index[producer.name], block)
+            self.factors.append(Factor(scope, self._zeros(kept), kept=kept))
+
+    def _zeros(self, like: Array) -> Array:
+        return self._once(lambda: np.zeros(like.shape), "zeros", like)

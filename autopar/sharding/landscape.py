@@ -1,0 +1,57 @@
+"""The best plan for every size of the batch and every limit on memory.
+
+Graphs in, one `Point` after the other out; every plan is one that `compile` makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from autopar.capture.saved import saved
+from autopar.errors import OverLimitError
+from autopar.ir.graph import Graph
+from autopar.ir.mesh import Mesh
+from autopar.sharding.compile import compile_graph
+from autopar.sharding.posed import Compilation, Settings
+from cost_models.hardware import Hardware
+
+
+@dataclass(frozen=True)
+class Point:
+    """A batch, a limit on memory per device, and the best plan for them (None: nothing fits)."""
+
+    batch: int
+    limit_nbytes: float
+    made: Compilation | None
+    smallest_nbytes: float | None = None
+    """Where nothing fits: what the smallest plan needs at least."""
+
+
+def landscape(
+    graphs: Iterable[tuple[int, Graph]],
+    mesh: Mesh,
+    hardware: Hardware,
+    settings: Settings,
+    memories: Sequence[float],
+) -> Iterator[Point]:
+    """Points batch by batch, from the largest memory to the smallest.
+
+    A plan that fits a smaller limit as well is the best there too: it is not made again.
+    """
+    for batch, graph in graphs:
+        kept = saved(graph, hardware.device.kind)
+        made: Compilation | None = None
+        smallest: float | None = None
+        for limit in sorted(memories, reverse=True):
+            asked = replace(settings, memory_limit=limit)
+            if smallest is None and not _fits(made, limit):
+                try:
+                    made = compile_graph(graph, mesh, hardware, asked, kept)
+                except OverLimitError as error:
+                    made, smallest = None, error.least_nbytes
+            yield Point(batch, limit, made, smallest)
+
+
+def _fits(made: Compilation | None, limit: float) -> bool:
+    return made is not None and made.plan.estimate.memory_nbytes <= limit

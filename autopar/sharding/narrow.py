@@ -1,0 +1,269 @@
+"""Constraints narrow the candidates before anything is priced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import NoReturn, TypeVar
+
+from autopar.errors import ClashError, ConstraintError
+from autopar.ir.graph import Graph, Node, Tensor
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S, Sharding, parse_type
+from autopar.plans.plan import OpSharding
+from autopar.request.constraints import BATCH, Constraint
+from autopar.rules.batch import BatchDims
+from autopar.rules.worth import worth_splitting
+from autopar.sharding.parameters import Storage
+
+T = TypeVar("T")
+Form = tuple[Sharding, S | None]
+"""A tensor's form, and the split of it that is one by samples."""
+Forms = Callable[[T], Iterable[Form]]
+NEAR = 2
+"""Names of each sort that are shown where none matches."""
+
+
+def narrow(
+    candidates: Mapping[str, tuple[OpSharding, ...]],
+    storages: Mapping[str, tuple[Storage, ...]],
+    graph: Graph,
+    mesh: Mesh,
+    constraints: tuple[Constraint, ...],
+    batch: BatchDims,
+) -> tuple[dict[str, tuple[OpSharding, ...]], dict[str, tuple[Storage, ...]]]:
+    """Keep the candidates that the constraints allow; refuse a constraint that speaks of nothing.
+
+    `batch`: of every operator, where a constraint asks for it.
+    """
+    _refuse_unmatched(graph, constraints)
+    active = _active(graph)
+    kept = dict(candidates)
+    rest = dict(storages)
+    for place, constraint in enumerate(constraints):
+        earlier = constraints[:place]
+        _refuse_dims_of_nobody(constraint, graph, active)
+        if _is_about_parameters(constraint):
+            for name, options in rest.items():
+                node = graph.node[name]
+                if constraint.matches(node.target):
+                    _refuse_dims(constraint, node.target, node.outputs)
+                    rest[name] = _filter(
+                        options, constraint, mesh, _place(constraint), node.target
+                    ) or _refuse_clash(
+                        node.target, constraint, storages[name], mesh,
+                        [(c, _place(c)) for c in earlier
+                         if _is_about_parameters(c) and c.matches(node.target)],
+                        _place(constraint),
+                    )  # fmt: skip
+        for node in graph.nodes:
+            indices = _spoken_of(constraint, node, graph, active)
+            if indices and not node.is_leaf:
+                names = [*node.operands, *(tensor.name for tensor in node.outputs)]
+                _refuse_dims(constraint, node.path, [graph.tensors[names[i]] for i in indices])
+                dims = batch.get(node.name, (None,) * len(names))
+                _refuse_without_batch(constraint, node.path, [dims[i] for i in indices])
+                kept[node.name] = _filter(
+                    kept[node.name], constraint, mesh, _operands(indices, dims), node.path
+                ) or _refuse_clash(
+                    node.path, constraint, candidates[node.name], mesh,
+                    [(c, _operands(spoken, dims)) for c in earlier
+                     if (spoken := _spoken_of(c, node, graph, active))],
+                    _operands(indices, dims), _places(node, indices, graph),
+                )  # fmt: skip
+    return kept, rest
+
+
+def speaks(constraint: Constraint, graph: Graph) -> bool:
+    """Whether the constraint matches anything in the graph, or need not."""
+    if constraint.optional or constraint.pattern == "*":
+        return True
+    return any(constraint.matches(name) for names in _nameable(constraint, graph) for name in names)
+
+
+def _filter(
+    options: tuple[T, ...],
+    constraint: Constraint,
+    mesh: Mesh,
+    forms: Forms[T],
+    name: str,
+) -> tuple[T, ...]:
+    met: dict[tuple[int, ...], list[T]] = {}
+    for option in options:
+        ranks = [constraint.rank(form, mesh, batch) for form, batch in forms(option)]
+        if None not in ranks:
+            counts = tuple(ranks.count(place) for place in range(len(constraint.allowed)))
+            met.setdefault(counts, []).append(option)
+    return tuple(met[max(met)]) if met else ()
+
+
+def _refuse_clash(
+    name: str,
+    constraint: Constraint,
+    options: tuple[T, ...],
+    mesh: Mesh,
+    earlier: list[tuple[Constraint, Forms[T]]],
+    forms: Forms[T],
+    places: tuple[str, ...] = (),
+) -> NoReturn:
+    """Say which two constraints clash on `name`, if two do; `options` are all its candidates.
+
+    `places` are what the constraint speaks of there.
+    """
+    alone = _filter(options, constraint, mesh, forms, name)
+    if not alone:
+        raise ConstraintError(
+            f"{name}: none of its {len(options)} candidates meets the constraint ({constraint.line})"
+            f"{_at_once(places)}. Allow more types there, or relax the constraints on its neighbours."
+        )
+    for other, its_forms in earlier:
+        left = _filter(options, other, mesh, its_forms, name)
+        if left and not _filter(left, constraint, mesh, forms, name):
+            raise ClashError(
+                f"{name}: two constraints clash:\n  {other.line}\n  {constraint.line}\n"
+                f"Of {len(options)} candidates the first leaves {len(left)}, the second alone "
+                f"{len(alone)}, both none. Change one of them."
+            )
+    lines = "".join(f"\n  {other.line}" for other, _ in earlier)
+    raise ClashError(
+        f"{name}: no candidate meets all of these constraints:{lines}\n  {constraint.line}\n"
+        "Change one of them."
+    )
+
+
+def _at_once(places: tuple[str, ...]) -> str:
+    """That a pattern means several forms of one operator, where it does."""
+    if len(places) < 2:
+        return ""
+    return (
+        f" on all that its pattern means there: {', '.join(places[:-1])} and {places[-1]}. "
+        "Write a pattern that means one of them alone"
+    )
+
+
+def _places(node: Node, indices: tuple[int, ...], graph: Graph) -> tuple[str, ...]:
+    """An operator's operands and outputs in words, each once."""
+    reads = [
+        f"what it reads of {leaf.target if leaf.op == 'parameter' else leaf.path}"
+        for leaf in map(graph.producer.__getitem__, node.operands)
+    ]
+    every = [*reads, *("what it makes" for _ in node.outputs)]
+    return tuple(dict.fromkeys(every[i] for i in indices))
+
+
+def _refuse_dims_of_nobody(constraint: Constraint, graph: Graph, active: frozenset[str]) -> None:
+    """What is forbidden may be a dim that some of the names lack, but not all of them."""
+    if constraint.kind != "forbid":
+        return
+    spoken: list[tuple[str, Tensor]] = []
+    for node in graph.nodes:
+        if node.op == "parameter" and _is_about_parameters(constraint):
+            found = node.outputs if constraint.matches(node.target) else ()
+            spoken += [(node.target, tensor) for tensor in found]
+        elif not node.is_leaf:
+            names = [*node.operands, *(tensor.name for tensor in node.outputs)]
+            indices = _spoken_of(constraint, node, graph, active)
+            spoken += [(node.path, graph.tensors[names[i]]) for i in indices]
+    if spoken:
+        name, most = max(spoken, key=lambda pair: len(pair[1].shape))
+        _refuse_missing(constraint, name, most)
+
+
+def _refuse_dims(constraint: Constraint, name: str, tensors: Iterable[Tensor]) -> None:
+    """What is asked for must be a dim of some tensor behind the name."""
+    if constraint.kind != "forbid":
+        _refuse_missing(constraint, name, max(tensors, key=lambda tensor: len(tensor.shape)))
+
+
+def _refuse_missing(constraint: Constraint, name: str, most: Tensor) -> None:
+    """Refuse what this tensor has not, unless an alternative asks for something else."""
+    tokens = {token for alternative in constraint.allowed for token in alternative}
+    types = [None if token in ("S", BATCH) else parse_type(token) for token in sorted(tokens)]
+    dims = [kind.dim for kind in types if isinstance(kind, S)]
+    if len(dims) == len(types) and min(dims) >= len(most.shape) and not constraint.optional:
+        raise ConstraintError(
+            f"{name} has no dim {min(dims)}, of which the constraint ({constraint.line}) speaks: its "
+            f"shape is {list(most.shape)}. Its last dim is {len(most.shape) - 1}; they count from 0."
+        )
+
+
+def _refuse_without_batch(constraint: Constraint, name: str, dims: Iterable[S | None]) -> None:
+    """Samples can only be split where there are any."""
+    tokens = {token for alternative in constraint.allowed for token in alternative}
+    if constraint.kind == "pin" and tokens == {BATCH} and all(dim is None for dim in dims):
+        raise ConstraintError(
+            f"{name} has no dim of the batch, of which the constraint ({constraint.line}) speaks: it is "
+            "not made of the batch's inputs, or mixes its samples. Allow more types there."
+        )
+
+
+def _is_about_parameters(constraint: Constraint) -> bool:
+    """A parameter's bare name means its leaf; ``*`` for tensors means activations only."""
+    return constraint.subject in ("stored", "leaf") or (
+        constraint.subject == "tensor" and constraint.pattern != "*"
+    )
+
+
+def _place(constraint: Constraint) -> Forms[Storage]:
+    if constraint.subject == "stored":
+        return lambda storage: ((storage.stored, None),)
+    return lambda storage: ((storage.leaf, None),)
+
+
+def _operands(indices: tuple[int, ...], dims: tuple[S | None, ...]) -> Forms[OpSharding]:
+    return lambda option: tuple(((*option.inputs, *option.outputs)[i], dims[i]) for i in indices)
+
+
+def _active(graph: Graph) -> frozenset[str]:
+    """The tensors that a constraint on activations means: not those that are whole in any plan."""
+    busy = worth_splitting(graph)
+    return frozenset(
+        tensor.name
+        for node in graph.nodes
+        for tensor in node.outputs
+        if tensor.differentiable or node.name in busy
+    )
+
+
+def _spoken_of(
+    constraint: Constraint, node: Node, graph: Graph, active: frozenset[str]
+) -> tuple[int, ...]:
+    """Positions among the node's operands and outputs that a constraint is about."""
+    if constraint.subject in ("stored", "leaf"):
+        return ()
+    if constraint.subject == "used":
+        return tuple(
+            i
+            for i, name in enumerate(node.operands)
+            if graph.producer[name].op == "parameter"
+            and constraint.matches(graph.producer[name].target)
+        )
+    operands = [
+        name in active
+        and graph.producer[name].op != "parameter"
+        and constraint.matches(graph.producer[name].path)
+        for name in node.operands
+    ]
+    outputs = [t.name in active and constraint.matches(node.path) for t in node.outputs]
+    return tuple(i for i, spoken in enumerate((*operands, *outputs)) if spoken)
+
+
+def _refuse_unmatched(graph: Graph, constraints: tuple[Constraint, ...]) -> None:
+    for constraint in constraints:
+        if not speaks(constraint, graph):
+            near = ", ".join(
+                name
+                for names in _nameable(constraint, graph)
+                for name in get_close_matches(constraint.pattern, dict.fromkeys(names), NEAR, 0.0)
+            )
+            raise ConstraintError(
+                f"No name matches the constraint ({constraint.line}). Names look like {near}. A pattern "
+                "is of a whole name: * in front of it stands for any beginning."
+            )
+
+
+def _nameable(constraint: Constraint, graph: Graph) -> tuple[list[str], list[str]]:
+    """What a constraint may name: parameters, and operators where it is about tensors."""
+    operators = [node.path for node in graph.nodes if not node.is_leaf]
+    parameters = [node.target for node in graph.leaves("parameter")]
+    return parameters, operators if constraint.subject == "tensor" else []

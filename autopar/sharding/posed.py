@@ -1,0 +1,297 @@
+"""A captured graph as a problem, and an answer as a plan: what every way of solving has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeVar
+
+from autopar import rules
+from autopar.cost.once import Once
+from autopar.cost.prices import Prices
+from autopar.emit import emit
+from autopar.ir.blocks import Recompute, blocks
+from autopar.ir.graph import ITEMSIZE, Graph, Node, Saved
+from autopar.ir.mesh import Mesh
+from autopar.ir.pads import rests
+from autopar.ir.placement import S, Sharding
+from autopar.plans.plan import OpSharding, Plan
+from autopar.plans.record import Asked, Padding, Search
+from autopar.request.constraints import Constraint
+from autopar.request.optimizers import is_fused
+from autopar.rules.batch import BatchDims
+from autopar.sharding.assemble import assemble
+from autopar.sharding.build import build
+from autopar.sharding.narrow import narrow, speaks
+from autopar.sharding.parameters import Storage, storages
+from autopar.sharding.routes import Routes
+from autopar.sharding.space import Candidates, Decisions, Priced
+from autopar.solver import Ready, completed
+from autopar.solver.care import THOROUGH, Care
+from autopar.solver.problem import Assignment, Limit
+from cost_models.hardware import Hardware
+from cost_models.measured import Times
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """Every stage's output."""
+
+    graph: Graph
+    priced: Priced
+    plan: Plan
+    source: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for besides model and mesh."""
+
+    optimizer: str = "AdamW"
+    states: float = 2.0
+    memory_limit: float | None = None
+    preset: str = ""
+    constraints: tuple[Constraint, ...] = ()
+    regather: bool | None = None
+    precision: str = "as the model"
+    batch: Sharding | None = None
+    """How inputs that have the batch's first dim arrive; None: whole on every rank."""
+    storage: Mapping[str, Storage] = field(default_factory=dict)
+    """Parameters, by the user's name, whose place is already decided."""
+    padding: tuple[Padding, ...] | None = None
+    """Parameters that are padded, and no others; None: what pays is padded."""
+    pads_batch: bool = True
+    """Whether the batch may be padded: not where ranks will bring their own parts of it."""
+    microbatches: int = 1
+    """Parts of a step that this graph is one of: what is spent once a step counts so much less."""
+    in_flight: int = 1
+    """Microbatches whose activations are kept at the same time."""
+    versions: int = 1
+    """Versions of the weights that are kept at the same time."""
+    recompute: Recompute | None = None
+    """What every block does in the backward; None: nothing again, or what the memory limit asks for."""
+    first: bool = True
+    """Whether constraints that speak of nothing in this graph are mistakes."""
+    times: Times | None = None
+    """Operators that were timed; None: all are priced by the roofline."""
+    care: Care = THOROUGH
+    """What gaps are worth closing where a memory limit binds."""
+
+    @property
+    def asked(self) -> Asked:
+        """What a plan records of this, so that its problem can be posed again."""
+        return Asked(
+            memory_limit=self.memory_limit,
+            constraints=tuple(c for c in self.constraints if not c.optional),
+            states=self.states,
+            batch=self.batch,
+            kept=not self.first,
+        )
+
+
+@dataclass(frozen=True)
+class Posed:
+    """A problem, and all that is needed to read its answers."""
+
+    graph: Graph
+    settings: Settings
+    prices: Prices
+    routes: Routes
+    saved: Mapping[str, Saved]
+    priced: Priced
+    once: Once
+    """Prices that problems of the same graph and mesh have in common."""
+
+    @property
+    def nothing_again(self) -> Mapping[str, Recompute]:
+        """No block is recomputed: as decisions of this problem."""
+        asks = self.priced.candidates.recompute != ("none",)
+        return {block.path: "none" for block in blocks(self.graph)} if asks else {}
+
+    def solve(self, nbytes: float | None = None, branches: bool = True) -> Assignment:
+        """The best answer within a limit on bytes, as the solver counts them; see `Ready.solve`."""
+        limit = None if nbytes is None else Limit(nbytes, self.settings.in_flight)
+        return self.ready.solve(limit, branches, self.settings.care)
+
+    @cached_property
+    def ready(self) -> Ready:
+        """The problem, prepared for one or several limits."""
+        return Ready.of(self.priced.problem)
+
+    def flying(self, in_flight: int) -> Posed:
+        """The same problem with so many microbatches in flight."""
+        return self.asking(replace(self.settings, in_flight=in_flight))
+
+    def recomputing(self, modes: tuple[Recompute, ...]) -> Posed:
+        """The same graph, where each block may do any of these in the backward."""
+        candidates = replace(self.priced.candidates, recompute=modes)
+        priced = build(
+            self.graph, candidates, self.prices, self.routes, saved=self.saved, once=self.once
+        )
+        return replace(self, priced=priced)
+
+    def asking(self, settings: Settings) -> Posed:
+        """The same problem under settings that differ in limits only; what is prepared serves both."""
+        made = replace(self, settings=settings)
+        vars(made)["ready"] = self.ready
+        return made
+
+    def compilation(self, answer: Assignment) -> Compilation:
+        """What an answer means: the plan and its source."""
+        return self.emitted(self.plan(answer))
+
+    def emitted(self, plan: Plan) -> Compilation:
+        """A plan with its source."""
+        return Compilation(
+            self.graph, self.priced, plan, emit(plan, self.graph, rules.localize, self.saved)
+        )
+
+    def plan(self, answer: Assignment, limit: float | None = None) -> Plan:
+        """What an answer within a limit on bytes decides, costs and proves."""
+        decisions = self.priced.decisions(answer)
+        objective_s = self.answer(decisions).seconds
+        return replace(
+            self.assembled(decisions),
+            objective_s=objective_s,
+            bound_s=min(answer.bound_s, objective_s),
+            proof=answer.proof,
+            bound_nbytes=limit,
+            asked=self.asked,
+            search=Search(*self.priced.candidates.count(), *answer.left),
+        )
+
+    @property
+    def asked(self) -> Asked:
+        """What the plan records: with it the problem can be posed again."""
+        graph = self.graph
+        outputs = tuple(path for path, _ in graph.outputs) if graph.loss is not None else ()
+        return replace(
+            self.settings.asked, recompute=self.priced.candidates.recompute, outputs=outputs
+        )
+
+    def assembled(self, decisions: Decisions) -> Plan:
+        """The plan that follows from decisions, whoever made them."""
+        return assemble(
+            self.graph,
+            decisions,
+            self.prices,
+            self.routes,
+            saved=self.saved,
+            optimizer=self.settings.optimizer,
+            preset=self.settings.preset,
+            precision=self.settings.precision,
+            in_flight=self.settings.in_flight,
+        )
+
+    def answer(self, decisions: Decisions) -> Assignment:
+        """The fastest assignment that has these decisions: what is left are forms of shared tensors."""
+        return completed(self.priced.problem, self.priced.states(decisions))
+
+
+def pose(
+    graph: Graph,
+    mesh: Mesh,
+    hardware: Hardware,
+    settings: Settings,
+    saved: Mapping[str, Saved],
+    recompute: tuple[Recompute, ...] | None = None,
+) -> Posed:
+    """Rules give candidates, constraints narrow them, prices make a problem.
+
+    `recompute`: what each block may do in the backward; None: what the settings say.
+    """
+    prices = prices_of(mesh, hardware, settings)
+    routes = Routes(mesh, prices.step, prices.weight_step)
+    modes = recompute or (settings.recompute or "none",)
+    candidates = replace(candidates_of(graph, mesh, settings), recompute=modes)
+    once = Once()
+    priced = build(graph, candidates, prices, routes, saved=saved, once=once)
+    return Posed(graph, settings, prices, routes, saved, priced, once)
+
+
+def prices_of(mesh: Mesh, hardware: Hardware, settings: Settings) -> Prices:
+    """What things cost there, with what the user asked for."""
+    master = ITEMSIZE["float32"] if settings.precision in ("bfloat16", "float16") else 0
+    return Prices(
+        mesh, hardware, settings.states, master, settings.microbatches, settings.versions,
+        settings.times, is_fused(settings.optimizer),
+    )  # fmt: skip
+
+
+def device_memory(mesh: Mesh, hardware: Hardware) -> float:
+    """Bytes that one of these devices has."""
+    return prices_of(mesh, hardware, Settings()).device.memory_bytes
+
+
+def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:
+    """Everything that may be chosen, after the constraints have spoken."""
+    every = dict(rules.candidates(graph, mesh, local_inputs=settings.batch is not None))
+    if settings.batch is not None:
+        _arrive(every, graph, settings.batch)
+    storage = {
+        node.name: _storages(graph, node.name, every, mesh, settings)
+        for node in graph.leaves("parameter")
+    }
+    spoken = settings.constraints
+    if not settings.first:
+        spoken = tuple(c for c in spoken if speaks(c, graph))
+    batch = where_batch_is(graph) if any(c.of_batch for c in spoken) else {}
+    operators, parameters = narrow(every, storage, graph, mesh, spoken, batch)
+    return Candidates(_shared(operators), _shared(parameters))
+
+
+def _shared(options: Mapping[str, T]) -> dict[str, T]:
+    """Equal candidates as one object: what is priced for one layer serves the next."""
+    known: dict[T, T] = {}
+    first = {id(option): known.setdefault(option, option) for option in _unique(options.values())}
+    return {name: first[id(option)] for name, option in options.items()}
+
+
+def _unique(values: Iterable[T]) -> Iterable[T]:
+    """Without repetitions of the same object, which need no hashing."""
+    return {id(value): value for value in values}.values()
+
+
+def batch_inputs(graph: Graph) -> tuple[Node, ...]:
+    """The inputs whose first dim is the batch: as long as that of the first input."""
+    inputs = [node for node in graph.leaves("input") if node.outputs[0].shape]
+    return tuple(n for n in inputs if n.outputs[0].shape[0] == inputs[0].outputs[0].shape[0])
+
+
+def where_batch_is(graph: Graph) -> BatchDims:
+    """In every operator.  What other stages send has it as dim 0."""
+    leaves = (*batch_inputs(graph), *graph.leaves("received"))
+    return rules.batch_dims(graph, {node.outputs[0].name: S(0) for node in leaves})
+
+
+def _arrive(every: dict[str, tuple[OpSharding, ...]], graph: Graph, form: Sharding) -> None:
+    """Fix how the inputs come."""
+    split = {node.name for node in batch_inputs(graph)}
+    for node in graph.leaves("input"):
+        options = every[node.name]
+        every[node.name] = tuple(
+            o
+            for o in options
+            if (o.outputs[0] == form if node.name in split else not o.outputs[0].is_split)
+        )
+
+
+def _storages(
+    graph: Graph,
+    name: str,
+    every: Mapping[str, tuple[OpSharding, ...]],
+    mesh: Mesh,
+    settings: Settings,
+) -> tuple[Storage, ...]:
+    node = graph.node[name]
+    if node.target in settings.storage:
+        return (settings.storage[node.target],)
+    pads = node.outputs[0].pads
+    leaves = tuple(o.outputs[0] for o in every[name] if rests(o.outputs[0], pads, mesh))
+    found = storages(node.outputs[0], leaves, mesh)
+    if settings.regather is None:
+        return found
+    return tuple(s for s in found if s.regather == settings.regather or not s.leaf.is_split)

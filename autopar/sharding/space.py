@@ -1,0 +1,102 @@
+"""What may be chosen and what was: candidates, decisions, and how a problem's states mean them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from autopar.ir.blocks import Recompute
+from autopar.plans.plan import OpSharding
+from autopar.sharding.parameters import Storage
+from autopar.solver.problem import Array, Assignment, Problem
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What may be chosen: shardings per operator, storages per parameter (both by node name)."""
+
+    operators: Mapping[str, tuple[OpSharding, ...]]
+    parameters: Mapping[str, tuple[Storage, ...]]
+    recompute: tuple[Recompute, ...] = ("none",)
+    """What every block may do."""
+
+    def count(self) -> tuple[int, int]:
+        """How many there are, of all operators and parameters, and of the one that has the most."""
+        chosen = {**self.operators, **self.parameters}
+        sizes = [len(options) for options in chosen.values()]
+        return sum(sizes), max(sizes, default=0)
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """One sharding per operator, one storage per parameter, and what recomputed blocks do."""
+
+    operators: Mapping[str, OpSharding]
+    parameters: Mapping[str, Storage]
+    recompute: Mapping[str, Recompute] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Priced:
+    """The problem, and what the states of its first variables mean."""
+
+    problem: Problem
+    names: tuple[str, ...]
+    candidates: Candidates
+    working: Mapping[str, Array]
+    """By operator: bytes, on one rank, that are alive while it runs beside what the problem counts.
+    Operators that need none beside what later ones have let go by then are left out."""
+
+    @property
+    def least_working(self) -> float:
+        """What is alive besides under any plan."""
+        unique = {id(nbytes): nbytes for nbytes in self.working.values()}.values()
+        return max((float(nbytes.min()) for nbytes in unique), default=0.0)
+
+    def calm(self, most: float) -> Priced:
+        """Without the candidates of operators that need more besides."""
+        variables = list(self.problem.variables)
+        for index, name in enumerate(self.names):
+            nbytes = self.working.get(name)
+            if nbytes is not None and nbytes.max() > most:
+                allowed = np.where(nbytes <= most, variables[index].seconds, np.inf)
+                variables[index] = replace(variables[index], seconds=allowed)
+        return replace(self, problem=Problem(tuple(variables), self.problem.factors))
+
+    def only(self, states: Mapping[str, Collection[int]]) -> Priced:
+        """With nothing but these states of the variables that are named."""
+        variables = list(self.problem.variables)
+        for name, kept in states.items():
+            index = self.names.index(name)
+            seconds = np.full_like(variables[index].seconds, np.inf)
+            seconds[list(kept)] = variables[index].seconds[list(kept)]
+            variables[index] = replace(variables[index], seconds=seconds)
+        return replace(self, problem=Problem(tuple(variables), self.problem.factors))
+
+    def decisions(self, assignment: Assignment) -> Decisions:
+        """Read an assignment back."""
+        operators: dict[str, OpSharding] = {}
+        parameters: dict[str, Storage] = {}
+        recompute: dict[str, Recompute] = {}
+        for name, state in zip(self.names, assignment.states, strict=False):
+            if name in self.candidates.parameters:
+                parameters[name] = self.candidates.parameters[name][state]
+            elif name in self.candidates.operators:
+                operators[name] = self.candidates.operators[name][state]
+            else:
+                recompute[name] = self.candidates.recompute[state]
+        return Decisions(operators, parameters, recompute)
+
+    def states(self, decisions: Decisions) -> tuple[int, ...]:
+        """The states of the first variables that mean these decisions."""
+        every = self.candidates
+        return tuple(
+            every.parameters[name].index(decisions.parameters[name])
+            if name in every.parameters
+            else every.operators[name].index(decisions.operators[name])
+            if name in every.operators
+            else every.recompute.index(decisions.recompute[name])
+            for name in self.names
+        )

@@ -1,0 +1,168 @@
+"""What every state of an operator, a parameter or a recomputed block costs: arrays over the states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from autopar.cost.covering import covering
+from autopar.cost.gradients import fresh_nbytes, full_gradients
+from autopar.cost.once import Once, looks
+from autopar.cost.operators import extra_nbytes, local_nbytes, operator_seconds, split
+from autopar.cost.prices import Prices
+from autopar.ir.blocks import is_dear
+from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved
+from autopar.plans.plan import OpSharding
+from autopar.rules import rule_of
+from autopar.sharding.parameters import (
+    Travelling,
+    storage_nbytes,
+    storage_seconds,
+    summed_seconds,
+)
+from autopar.sharding.routes import Routes
+from autopar.sharding.space import Candidates
+from autopar.solver.problem import Array
+
+Costs = tuple[Array, Array, Array]
+"""Seconds, bytes, uncovered seconds."""
+
+
+class StateCosts:
+    """Costs of the candidates of one graph; equal nodes share theirs."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        candidates: Candidates,
+        prices: Prices,
+        routes: Routes,
+        saved: Mapping[str, Saved],
+        once: Once,
+    ) -> None:
+        self.graph, self.candidates, self.prices, self.routes = graph, candidates, prices, routes
+        self.saved, self._once = saved, once
+        self._travelling = Travelling.of(graph, prices)
+        self._full = full_gradients(graph, saved)
+        self._beside = covering(graph, self._travelling.shares)
+
+    def of_storages(self, node: Node) -> Costs:
+        """A parameter's ways to rest: per step, and for as long as training runs."""
+        tensor = node.outputs[0]
+        options = self.candidates.parameters[node.name]
+        is_reached = tensor.name in self.graph.reached
+
+        def priced() -> Costs:
+            # Whether gathers are repeated counts where the weight is used.
+            known = {replace(o, regather=False): None for o in options}
+            seconds = {
+                o: storage_seconds(tensor, o, self.routes, self.prices, self._travelling)
+                for o in known
+            }
+            spent = [seconds[replace(o, regather=False)] for o in options]
+            nbytes = [storage_nbytes(tensor, o, self.prices, is_reached).total for o in options]
+            share = 1.0 / self.prices.microbatches
+            sums = [summed_seconds(tensor, o.leaf, self.prices) for o in options]
+            return (
+                share * np.array([each.visible_s for each in spent]) + (1 - share) * np.array(sums),
+                np.array(nbytes, dtype=float),
+                share * np.array([each.hideable_s for each in spent]),
+            )
+
+        return self._once(priced, "storages", options, also=(looks(tensor), is_reached))
+
+    def of_operator(self, node: Node, kept: tuple[int, ...]) -> Costs:
+        """Forward and backward, and the bytes of the operands and outputs at the places `kept`."""
+        options = self.candidates.operators[node.name]
+        operands = tuple(self.graph.tensors[name] for name in node.operands)
+        tensors = (*operands, *node.outputs)
+        mesh, saved = self.prices.mesh, self._saved(node)
+
+        def priced() -> Costs:
+            spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
+            nbytes = [
+                extra_nbytes(saved, o, mesh)
+                + sum(local_nbytes(tensors[i], (*o.inputs, *o.outputs)[i], mesh) for i in kept)
+                for o in options
+            ]
+            covers = np.array([each.backward_s for each in spent]) * self._covering(node)
+            seconds = np.array([each.total_s for each in spent])
+            return seconds, np.array(nbytes, dtype=float), -covers
+
+        # Equal nodes have one rule: the same operator and arguments on tensors that look alike.
+        return self._once(
+            priced,
+            "operator",
+            options,
+            rule_of(node, self.graph),
+            also=(
+                kept,
+                (saved.extra_nbytes, saved.like),
+                self.graph.adding.get(node.name),
+                self._covering(node),
+            ),
+        )
+
+    def of_recomputation(self, node: Node, nbytes: Array) -> Costs:
+        """Of each candidate and mode of its block: the forward's seconds again, and what is kept.
+
+        `nbytes` is what the candidates keep where nothing is recomputed.
+        """
+        options = self.candidates.operators[node.name]
+        modes = self.candidates.recompute
+
+        def priced() -> Costs:
+            spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
+            forward = np.array([each.forward_s for each in spent])
+            results = np.array([self._cached_nbytes(node, o) for o in options], dtype=float)
+            seconds, kept = np.zeros((2, len(options), len(modes)))
+            for place, mode in enumerate(modes):
+                if mode == "none":
+                    kept[:, place] = nbytes
+                    continue
+                if mode == "selective":
+                    kept[:, place] = results
+                if mode != "selective" or not is_dear(node):
+                    seconds[:, place] = forward
+            return seconds, kept, -self._covering(node) * seconds
+
+        cached = self._saved(node).cached, self._saved(node).cached_nbytes
+        rule = rule_of(node, self.graph)
+        also = (modes, cached, self._covering(node))
+        return self._once(priced, "recompute", options, rule, nbytes, also=also)
+
+    def _covering(self, node: Node) -> float:
+        """Of the seconds in which it goes back, the share that may hide reductions of gradients."""
+        return self.prices.covering_share * self._beside[node.name]
+
+    def working(self, node: Node) -> Array:
+        """Bytes that are alive while the operator goes back, beside what is kept."""
+        options, mesh = self.candidates.operators[node.name], self.prices.mesh
+        saved, full = self._saved(node), self._full
+        within = saved.backward_nbytes
+
+        def alive() -> Array:
+            return np.array(
+                [
+                    fresh_nbytes(node, option, self.graph, mesh, self.saved, full)
+                    + within // split(option, mesh)
+                    for option in options
+                ],
+                dtype=float,
+            )
+
+        outputs = tuple((t.name in full, t.name in self.graph.reached) for t in node.outputs)
+        also = (within, saved.passes, outputs)
+        return self._once(alive, "working", options, rule_of(node, self.graph), also=also)
+
+    def _cached_nbytes(self, node: Node, option: OpSharding) -> int:
+        """What selective recomputation keeps of an operator."""
+        saved, mesh = self._saved(node), self.prices.mesh
+        results = ((node.outputs[place], option.outputs[place]) for place in saved.cached)
+        inside = saved.cached_nbytes // split(option, mesh)
+        return inside + sum(local_nbytes(tensor, form, mesh) for tensor, form in results)
+
+    def _saved(self, node: Node) -> Saved:
+        return self.saved.get(node.name, SAVES_NOTHING)

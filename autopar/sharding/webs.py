@@ -1,0 +1,142 @@
+"""The forms that a tensor may have on a mesh, and every step between two that differ on one axis.
+
+Sizes decide only which forms divide the tensor.  The rest is the same for all tensors and prices: it
+is found once for a mesh and a set of types, and kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.ir.conversion import Step, letters
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S, Sharding, Type
+from autopar.sharding.chains import Edge, Edges
+
+Shards = tuple[tuple[Type, ...], ...]
+"""By axis, the splits that occur there."""
+KEPT = 4096
+"""Webs, so that a long-lived process does not keep those of every mesh that it ever saw."""
+Kind = tuple[object, ...]
+"""Axis, the types there before and after without their dims, by how much both forms divide, and whether
+it is a part of a sum on another axis."""
+
+
+@dataclass(frozen=True, eq=False)
+class Web:
+    """Forms and steps; steps of one kind cost the same on tensors of the same size."""
+
+    forms: tuple[Sharding, ...]
+    kinds: Mapping[Kind, Step]
+    """A step of each."""
+    steps: Edges
+    """Kinds are numbered in their order."""
+
+    @cached_property
+    def index(self) -> dict[Sharding, int]:
+        """Number of each sharding."""
+        return {form: i for i, form in enumerate(self.forms)}
+
+
+@lru_cache(maxsize=KEPT)
+def web_of(mesh: Mesh, shards: Shards, shape: tuple[int, ...], differentiable: bool) -> Web:
+    """Over every form whose types are letters or `shards` of their axis, and which divides the shape."""
+    fits = _every(mesh, shards, differentiable).fitting(shape)
+    return _web(mesh, shards, differentiable, fits.tobytes())
+
+
+@dataclass(frozen=True, eq=False)
+class _Every:
+    """All forms of some types, and what they ask of a shape.
+
+    `parts[form, dim]`: what a dim must be divisible by, 0 where nothing would do; `rank[form]`: how
+    many dims there must be.
+    """
+
+    forms: tuple[Sharding, ...]
+    parts: NDArray[np.int64]
+    rank: NDArray[np.int64]
+
+    def fitting(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        """Which forms fit, as `Sharding.fits` says."""
+        dims = self.parts.shape[1]
+        sizes = np.array([*shape[:dims], *[1] * (dims - len(shape))], dtype=np.int64)
+        divided = (self.parts > 0) & (sizes % np.maximum(self.parts, 1) == 0)
+        return np.asarray(divided.all(axis=1) & (self.rank <= len(shape)))
+
+
+@lru_cache(maxsize=KEPT)
+def _every(mesh: Mesh, shards: Shards, differentiable: bool) -> _Every:
+    plain = letters(differentiable)
+    forms = tuple(map(Sharding, itertools.product(*((*plain, *own) for own in shards))))
+    rank = [1 + max((k.dim for k in form if isinstance(k, S)), default=-1) for form in forms]
+    parts = [[_parts(form, dim, mesh) for dim in range(max(rank))] for form in forms]
+    return _Every(forms, np.array(parts, dtype=np.int64).reshape(len(forms), -1), np.array(rank))
+
+
+def _parts(form: Sharding, dim: int, mesh: Mesh) -> int:
+    """Into how many parts a form splits a dim; 0 where splits overlap."""
+    parts = 1
+    for of, axis in form.cuts(dim):
+        if of % parts:
+            return 0
+        parts = of * mesh.sizes[axis]
+    return parts
+
+
+@lru_cache(maxsize=KEPT)
+def _web(mesh: Mesh, shards: Shards, differentiable: bool, fits: bytes) -> Web:
+    every = _every(mesh, shards, differentiable).forms
+    forms = tuple(itertools.compress(every, fits))
+    share = [_share(form, mesh) for form in forms]
+    kinds: dict[Kind, Step] = {}
+    number: dict[Kind, int] = {}
+    edges: list[Edge] = []
+    exists: dict[Kind, bool] = {}
+    for axis, here, there in _neighbours(forms, len(mesh)):
+        a, b = forms[here][axis], forms[there][axis]
+        step = Step(axis, forms[here], forms[there])
+        asked = (
+            (axis, forms[here], forms[there]) if _same_dim(a, b) else (axis, _plain(a), _plain(b))
+        )
+        if asked not in exists:
+            exists[asked] = step.fault(mesh, differentiable) is None
+        if exists[asked]:
+            kind = (axis, _plain(a), _plain(b), min(share[here], share[there]), step.of_part)
+            kinds.setdefault(kind, step)
+            edges.append((here, there, number.setdefault(kind, len(number))))
+    return Web(forms, kinds, Edges.of(len(forms), edges))
+
+
+def _share(form: Sharding, mesh: Mesh) -> int:
+    """Into how many parts a form splits the tensor."""
+    pairs = zip(form, mesh.sizes, strict=True)
+    return math.prod(size for kind, size in pairs if isinstance(kind, S))
+
+
+def _plain(kind: Type) -> str:
+    return "S" if isinstance(kind, S) else kind.name
+
+
+def _same_dim(a: Type, b: Type) -> bool:
+    """Only there it matters for whether there is a step how the other axes split the dim."""
+    return isinstance(a, S) and isinstance(b, S) and a.dim == b.dim
+
+
+def _neighbours(forms: tuple[Sharding, ...], axes: int) -> Iterator[tuple[int, int, int]]:
+    """(axis, from, to) of all ordered pairs of forms that differ on exactly one axis."""
+    for axis in range(axes):
+        alike: defaultdict[object, list[int]] = defaultdict(list)
+        for number, form in enumerate(forms):
+            alike[form.types[:axis], form.types[axis + 1 :]].append(number)
+        for numbers in alike.values():
+            for here, there in itertools.permutations(numbers, 2):
+                yield axis, here, there

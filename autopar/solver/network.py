@@ -1,0 +1,250 @@
+"""A `Problem` made ready for solving: whole numbers of ticks, and equal tables only once.
+
+Seconds are counted in picoseconds, or coarser where there are very many.  Sums of whole numbers below
+2^53 are exact in float64, whatever their order, so solvers agree to the last digit and a tie is a tie.
+Arrays of equal content are one object: what was computed for one layer of a model is found again for
+the next (see `elimination`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.solver.alike import Alike, merged
+from autopar.solver.problem import Array, Factor, Problem
+
+FINEST_S = 1e-12
+FEW = float(2**20)
+"""So many ticks at least tell costs apart."""
+MOST = float(2**53)
+"""Ticks that float64 counts exactly: two and a half hours of picoseconds."""
+UNCOVERED = 3
+"""Place of the uncovered ticks among a table's arrays."""
+Arrays = tuple[Array, Array, Array, Array]
+Prices = tuple[float, float, float, float]
+"""Of a tick, a byte that rests, a byte that is kept, and an uncovered tick; see `Table.arrays`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What is added up over the states of some variables.
+
+    `arrays`: ticks, bytes that rest, bytes that are kept per microbatch, uncovered ticks.
+    """
+
+    scope: tuple[int, ...]
+    arrays: Arrays
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Variables by number of states, and the tables whose sum is the objective."""
+
+    sizes: tuple[int, ...]
+    alike: tuple[Alike[Arrays], ...]
+    """The tables, those of equal content together."""
+    tick_s: float
+
+    @classmethod
+    def of(cls, problem: Problem) -> Network:
+        """Round a problem to ticks."""
+        tick_s = _tick_s(problem)
+        shared = Shared(tick_s)
+        rounded = ((a, shared.rounded(a.content)) for a in problem.alike)
+        return cls(tuple(variable.size for variable in problem.variables), _merged(rounded), tick_s)
+
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        """One by one, in the order in which they were given."""
+        found = {
+            number: Table(scope, alike.content)
+            for alike in self.alike
+            for number, scope in zip(alike.numbers.tolist(), _rows(alike.scopes), strict=True)
+        }
+        return tuple(found[number] for number in sorted(found))
+
+    def sums(self, states: Sequence[int]) -> Array:
+        """Ticks, resting bytes, kept bytes and uncovered ticks of one assignment."""
+        total: Array = self.entries(states).sum(axis=0)
+        return total
+
+    def entries(self, states: Sequence[int]) -> Array:
+        """What each table adds to the sums, [tables, 4]."""
+        chosen = np.asarray(states, dtype=np.intp)
+        found = np.empty((sum(len(alike.numbers) for alike in self.alike), 4))
+        for alike in self.alike:
+            at = tuple(chosen[alike.scopes])
+            for place, array in enumerate(alike.content):
+                found[alike.numbers, place] = array[at]
+        return found
+
+    @property
+    def hides(self) -> bool:
+        """Whether anything may be covered at all."""
+        return any(alike.content[UNCOVERED].any() for alike in self.alike)
+
+    def amounts_of(self, variable: int) -> Array:
+        """All but ticks that tables over this variable alone add, by its states: [states, 3]."""
+        total = np.zeros((self.sizes[variable], 3))
+        for alike in self.alike:
+            count = np.count_nonzero(alike.scopes == variable)
+            if len(alike.scopes) == 1 and count:
+                total += count * np.stack(alike.content[1:], axis=1)
+        return total
+
+    def allowing(self, variable: int, allowed: NDArray[np.bool_]) -> Network:
+        """The same network with one table more, which forbids the variable's other states."""
+        zeros = np.zeros(len(allowed))
+        arrays = np.where(allowed, 0.0, np.inf), zeros, zeros, zeros
+        number = 1 + max(int(alike.numbers[-1]) for alike in self.alike)
+        table = Alike(arrays, np.array([number]), np.array([[variable]]))
+        return replace(self, alike=(*self.alike, table))
+
+    def open(self) -> Network:
+        """The network over the variables that have a choice; the others leave constants."""
+        number = np.cumsum([size > 1 for size in self.sizes]) - 1
+        shared = Shared(self.tick_s)
+
+        def squeezed(alike: Alike[Arrays]) -> tuple[Alike[Arrays], Arrays]:
+            left = np.array([size > 1 for size in alike.content[0].shape], dtype=bool)
+            scopes = number[alike.scopes[left]].reshape(-1, len(alike.numbers))
+            return replace(alike, scopes=scopes), shared.squeezed(alike.content)
+
+        sizes = tuple(size for size in self.sizes if size > 1)
+        return Network(sizes, _merged(map(squeezed, self.alike)), self.tick_s)
+
+    def restricted(self, kept: Sequence[NDArray[np.intp]]) -> Network:
+        """The network over these states of each variable."""
+        kinds: dict[bytes, int] = {}
+        kind = np.array([kinds.setdefault(states.tobytes(), len(kinds)) for states in kept])
+        shared = Shared(self.tick_s)
+
+        def selected(alike: Alike[Arrays]) -> Iterator[tuple[Alike[Arrays], Arrays]]:
+            for part in _parted(alike, kind):
+                states = tuple(kept[index] for index in part.scopes[:, 0])
+                yield part, shared.selected(part.content, states)
+
+        parts = itertools.chain.from_iterable(map(selected, self.alike))
+        return Network(tuple(map(len, kept)), _merged(parts), self.tick_s)
+
+
+def _merged(
+    parts: Iterable[tuple[Alike[Any], Arrays]],
+) -> tuple[Alike[Arrays], ...]:
+    """Parts with their new contents, equal ones together."""
+    return merged(
+        (tuple(map(id, arrays)), Alike(arrays, part.numbers, part.scopes)) for part, arrays in parts
+    )
+
+
+def _parted(alike: Alike[Arrays], kind: NDArray[np.intp]) -> Iterator[Alike[Arrays]]:
+    """The tables of each combination of kinds of their variables."""
+    if not len(alike.scopes):
+        yield alike
+        return
+    # One number says all kinds of a scope; again a small one after each, so that none overflows.
+    which = kind[alike.scopes[0]]
+    for row in alike.scopes[1:]:
+        _, which = np.unique(which * (1 + int(kind.max())) + kind[row], return_inverse=True)
+    for part in np.unique(which).tolist():
+        chosen = which == part
+        yield Alike(alike.content, alike.numbers[chosen], alike.scopes[:, chosen])
+
+
+def _rows(scopes: NDArray[np.intp]) -> list[tuple[int, ...]]:
+    return list(map(tuple, scopes.T.tolist()))
+
+
+def _tick_s(problem: Problem) -> float:
+    """A picosecond, or the least multiple of it in which the largest possible sum is exact.
+
+    Where all costs together are hardly more than a picosecond, a part of one.
+    """
+    total = sum(
+        len(alike.numbers) * (_largest(alike.content.seconds) + _largest(alike.content.uncovered))
+        for alike in problem.alike
+    )
+    coarser = math.ceil(math.log2(max(total / (MOST * FINEST_S), 1.0)))
+    finer = math.floor(math.log2(min(total / (FEW * FINEST_S), 1.0))) if total else 0
+    return FINEST_S * 2.0 ** (coarser + finer)
+
+
+def _largest(seconds: Array | None) -> float:
+    if seconds is None:
+        return 0.0
+    return float(np.abs(seconds[np.isfinite(seconds)]).max(initial=0.0))
+
+
+@dataclass
+class Shared:
+    """Gives equal arrays as one object."""
+
+    tick_s: float
+    _by_content: dict[object, Array] = field(default_factory=dict)
+    _by_origin: dict[object, Array] = field(default_factory=dict)
+    _alive: list[object] = field(default_factory=list)
+
+    def rounded(self, factor: Factor) -> Arrays:
+        """Seconds as whole ticks, bytes as whole numbers, rounded up."""
+        shape = factor.seconds.shape
+        return (
+            self._ticks(factor.seconds, shape),
+            self._whole(factor.nbytes, shape),
+            self._whole(factor.kept, shape),
+            self._ticks(factor.uncovered, shape),
+        )
+
+    def selected(self, arrays: Arrays, kept: Iterable[NDArray[np.intp]]) -> Arrays:
+        """The entries of these states."""
+        states = tuple(kept)
+        if arrays[0].shape == tuple(map(len, states)):
+            return arrays
+        at = np.ix_(*states)
+        key = ("selected", *map(id, states))
+        return _four(
+            self._once((*key, id(array)), (array, *states), lambda array=array: array[at])
+            for array in arrays
+        )
+
+    def squeezed(self, arrays: Arrays) -> Arrays:
+        """Without the dims of size one."""
+        if 1 not in arrays[0].shape:
+            return arrays
+        return _four(self._once(("squeezed", id(a)), (a,), lambda a=a: a.squeeze()) for a in arrays)
+
+    def _ticks(self, seconds: Array | None, shape: tuple[int, ...]) -> Array:
+        if seconds is None:
+            return self._zeros(shape)
+        return self._once(
+            ("ticks", id(seconds)), (seconds,), lambda: np.rint(seconds / self.tick_s)
+        )
+
+    def _whole(self, nbytes: Array | None, shape: tuple[int, ...]) -> Array:
+        if nbytes is None:
+            return self._zeros(shape)
+        return self._once(("nbytes", id(nbytes)), (nbytes,), lambda: np.ceil(nbytes))
+
+    def _zeros(self, shape: tuple[int, ...]) -> Array:
+        return self._once(("zeros", shape), (), lambda: np.zeros(shape))
+
+    def _once(self, key: object, origin: tuple[object, ...], make: object) -> Array:
+        if key not in self._by_origin:
+            # Ids are keys: what they belong to must not be freed.
+            self._alive.append(origin)
+            made: Array = make()  # type: ignore[operator]
+            content = (made.shape, made.tobytes())
+            self._by_origin[key] = self._by_content.setdefault(content, made)
+        return self._by_origin[key]
+
+
+def _four(arrays: Iterator[Array]) -> Arrays:
+    ticks, nbytes, kept, uncovered = arrays
+    return ticks, nbytes, kept, uncovered

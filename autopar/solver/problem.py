@@ -1,0 +1,256 @@
+"""The solver's problem as plain arrays: no torch, no meshes, no names of parallelisms.
+
+Choose one state per variable so that the sum of all unary costs and all factor tables is least, and
+the sums of bytes stay within limits.  It can be written by hand, saved and brute-forced.
+
+Some bytes rest for as long as training runs; others are *kept* from a forward to its backward, once for
+every microbatch in flight.
+
+Some communication runs beside compute.  It counts as *uncovered* seconds, the compute that can hide it
+as negative ones; of their sum only what is above zero is paid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.errors import PlanError
+from autopar.solver.alike import Alike, grouped
+
+Array = NDArray[np.float64]
+MOST_SECONDS = 1e100
+"""Sums of more might overflow."""
+MOST_BYTES = float(2**53)
+"""More cannot be counted exactly in float64."""
+
+Proof = Literal[
+    "elimination",
+    "mini-buckets",
+    "lagrange",
+    "pareto",
+    "hull",
+    "lp",
+    "branch",
+    "brute force",
+    "none",
+]
+"""How a lower bound was got.
+
+elimination   the optimum of all assignments
+mini-buckets  the optimum of a relaxation: tables that would grow too large are minimised in parts
+lagrange      weak duality: the optimum with a price per byte and per uncovered second, less the
+              prices of what is allowed; or the least of that over branches that leave nothing out
+pareto        the optimum within a limit, from all (seconds, bytes) that nothing beats
+hull          `lagrange`, the limit being the assignment's own bytes
+lp, branch    integer programming: the linear relaxation was whole, or was branched on
+brute force   every assignment was looked at
+none          no solver has spoken; costs are not negative
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """A decision with `len(seconds)` states; each state costs seconds and bytes.
+
+    `uncovered`: seconds that hide behind other states' negative ones; `kept`: bytes per microbatch in
+    flight (None: zeros).
+    """
+
+    name: str
+    seconds: Array
+    nbytes: Array
+    uncovered: Array | None = None
+    kept: Array | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of states."""
+        return len(self.seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """What depends on several variables' states; infinite seconds forbid, None stands for zeros."""
+
+    scope: tuple[int, ...]
+    seconds: Array
+    nbytes: Array | None = None
+    uncovered: Array | None = None
+    kept: Array | None = None
+
+    def at(self, states: Sequence[int]) -> tuple[int, ...]:
+        """The place in the tables of an assignment of all variables."""
+        return tuple(states[index] for index in self.scope)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """sum of nbytes + in_flight * sum of kept <= nbytes."""
+
+    nbytes: float
+    in_flight: float = 1.0
+
+
+Limits = float | Limit | Sequence[Limit] | None
+"""What may be given for limits: a number of bytes is one limit with one microbatch in flight."""
+
+
+def limits_of(given: Limits) -> tuple[Limit, ...]:
+    """All limits; `PlanError` where one is not a number or counts backwards."""
+    if isinstance(given, Sequence):
+        limits = tuple(given)
+    elif given is None or isinstance(given, Limit):
+        limits = () if given is None else (given,)
+    else:
+        limits = (Limit(given),)
+    for limit in limits:
+        if math.isnan(limit.nbytes) or not 0.0 <= limit.in_flight < math.inf:
+            raise PlanError(f"{limit} is no limit: it needs a number of bytes and in_flight >= 0.")
+    return limits
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """min  sum seconds[x] + max(0, sum uncovered[x])   subject to every `Limit`.
+
+    Each sum runs over all variables, at their states, and all factors, at those of their scope.
+    """
+
+    variables: tuple[Variable, ...]
+    factors: tuple[Factor, ...]
+
+    def check(self) -> None:
+        """Raise `PlanError` unless shapes agree, costs are numbers or infinite, and bytes count up."""
+        for variable in self.variables:
+            what = f"Variable {variable.name!r}"
+            if variable.seconds.ndim != 1 or variable.size == 0:
+                raise PlanError(
+                    f"{what} needs a list of seconds, one per state, not {variable.seconds}."
+                )
+            if variable.nbytes.shape != variable.seconds.shape:
+                raise PlanError(f"{what} needs equally many seconds and bytes.")
+            _check_costs(what, variable.seconds, variable.nbytes)
+            _check_kept(what, variable.kept, variable.seconds.shape)
+            _check_uncovered(what, variable.uncovered, variable.seconds.shape)
+        for factor in self.factors:
+            what = f"Factor {factor.scope}"
+            if any(not 0 <= index < len(self.variables) for index in factor.scope):
+                raise PlanError(f"{what} refers to a variable that does not exist.")
+            if len(set(factor.scope)) != len(factor.scope):
+                raise PlanError(f"{what} names a variable twice.")
+            shape = tuple(self.variables[index].size for index in factor.scope)
+            if factor.seconds.shape != shape:
+                raise PlanError(f"{what} has a table {factor.seconds.shape}, not {shape}.")
+            if factor.nbytes is not None and factor.nbytes.shape != shape:
+                raise PlanError(f"{what} has bytes {factor.nbytes.shape}, not {shape}.")
+            _check_costs(what, factor.seconds, factor.nbytes)
+            _check_kept(what, factor.kept, factor.seconds.shape)
+            _check_uncovered(what, factor.uncovered, factor.seconds.shape)
+
+    @property
+    def tables(self) -> Iterator[Factor]:
+        """Everything that is added up: variables as factors over themselves, and the factors."""
+        for index, v in enumerate(self.variables):
+            yield Factor((index,), v.seconds, v.nbytes, v.uncovered, v.kept)
+        yield from self.factors
+
+    @cached_property
+    def alike(self) -> tuple[Alike[Factor], ...]:
+        """The tables, those that are the same objects together."""
+        return grouped(
+            ((id(t.seconds), id(t.nbytes), id(t.uncovered), id(t.kept)), t, t.scope)
+            for t in self.tables
+        )
+
+    def seconds(self, states: tuple[int, ...]) -> float:
+        """The objective of one assignment."""
+        return self._sum("seconds", states) + max(0.0, self.uncovered(states))
+
+    def uncovered(self, states: tuple[int, ...]) -> float:
+        """Seconds of hideable communication beyond the compute that can hide it; negative: spare."""
+        return self._sum("uncovered", states)
+
+    def nbytes(self, states: tuple[int, ...], in_flight: float = 1.0) -> float:
+        """The bytes of one assignment, with so many microbatches in flight."""
+        return self._sum("nbytes", states) + in_flight * self._sum("kept", states)
+
+    def _sum(self, part: str, states: tuple[int, ...]) -> float:
+        """Over all tables, added up in their order."""
+        chosen = np.array(states, dtype=np.intp)
+        found = np.zeros(len(self.variables) + len(self.factors))
+        for alike in self.alike:
+            array = getattr(alike.content, part)
+            if array is not None:
+                found[alike.numbers] = array[tuple(chosen[alike.scopes])]
+        return float(sum(found.tolist()))
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A solver's answer: one state per variable, its cost, and a proven lower bound on any answer.
+
+    `left` counts the variables that still had a choice after pruning, and their states.
+    """
+
+    states: tuple[int, ...]
+    seconds: float
+    nbytes: float
+    bound_s: float
+    proof: Proof
+    left: tuple[int, int] = (0, 0)
+
+
+def brute_force(problem: Problem, limits: Limits = None) -> Assignment | None:
+    """The optimum by adding up every table over all states: the referee on small problems."""
+    sizes = [variable.size for variable in problem.variables]
+    seconds, nbytes, uncovered, kept = (np.zeros(sizes) for _ in range(4))
+    for factor in problem.tables:
+        order = np.argsort(factor.scope)
+        shape = [size if i in factor.scope else 1 for i, size in enumerate(sizes)]
+        parts = (factor.seconds, factor.nbytes, factor.uncovered, factor.kept)
+        for total, part in zip((seconds, nbytes, uncovered, kept), parts, strict=True):
+            if part is not None:
+                total += part.transpose(order).reshape(shape)
+    seconds += np.maximum(uncovered, 0.0)
+    for limit in limits_of(limits):
+        seconds[nbytes + limit.in_flight * kept > limit.nbytes] = np.inf
+    best = np.unravel_index(int(seconds.argmin()), seconds.shape)
+    if not np.isfinite(seconds[best]):
+        return None
+    states = tuple(map(int, best))
+    least = problem.seconds(states)
+    return Assignment(states, least, problem.nbytes(states), least, "brute force")
+
+
+def _check_costs(what: str, seconds: Array, nbytes: Array | None) -> None:
+    if np.any(np.isnan(seconds)) or np.any(np.isneginf(seconds)):
+        raise PlanError(f"{what} has a cost that is not a number.")
+    if np.any(np.isfinite(seconds) & (np.abs(seconds) > MOST_SECONDS)):
+        raise PlanError(f"{what} has a cost beyond {MOST_SECONDS:g}: use null to forbid.")
+    if nbytes is not None and not np.all((nbytes >= 0) & (nbytes <= MOST_BYTES)):
+        raise PlanError(f"{what} has bytes that are not between 0 and 2^53.")
+
+
+def _check_kept(what: str, kept: Array | None, shape: tuple[int, ...]) -> None:
+    if kept is None:
+        return
+    if kept.shape != shape:
+        raise PlanError(f"{what} has kept bytes {kept.shape}, not {shape}.")
+    if not np.all((kept >= 0) & (kept <= MOST_BYTES)):
+        raise PlanError(f"{what} has kept bytes that are not between 0 and 2^53.")
+
+
+def _check_uncovered(what: str, uncovered: Array | None, shape: tuple[int, ...]) -> None:
+    if uncovered is None:
+        return
+    if uncovered.shape != shape:
+        raise PlanError(f"{what} has uncovered seconds {uncovered.shape}, not {shape}.")
+    if not np.all(np.abs(uncovered) <= MOST_SECONDS):
+        raise PlanError(f"{what} has uncovered seconds that are not finite, or too large.")

@@ -1,0 +1,209 @@
+"""The best assignment of a problem, within limits, and a proof of how good it is.
+
+Dominated states go first, then an order of elimination is found; both serve any limits.  Multipliers
+give a bound and a good assignment (`dual`).  Where a gap is left, states whose best assignment at these
+multipliers costs more than what is known already are dropped (reduced-cost fixing), and the rest is
+searched with Pareto sets: the answer is then optimal, or keeps the bound that it has.  A gap that is
+still wide is branched on (`branch`).  Where tables had to be minimised in parts and leave a wide gap, an
+integer program has its say as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NoReturn
+
+import numpy as np
+
+from autopar.errors import InfeasibleError, PlanError
+from autopar.solver.branch import branched
+from autopar.solver.care import THOROUGH, Care
+from autopar.solver.dominance import Reduced, States, reduced
+from autopar.solver.dual import Found, Point, best_within
+from autopar.solver.elimination import eliminate
+from autopar.solver.marginals import going_back
+from autopar.solver.network import Network
+from autopar.solver.order import Order, ordered
+from autopar.solver.pareto import TooManyPoints, cheapest
+from autopar.solver.problem import Assignment, Limits, Problem, Proof, limits_of
+from autopar.solver.rows import Goal
+
+MOST_ENTRIES = 1 << 20
+"""Entries of all tables of a problem that is worth an integer program."""
+PROGRAM_SECONDS = 20.0
+MOST_HOPEFUL = 8000
+"""States that may still be in the optimum, beyond which Pareto sets only grow."""
+
+
+def solve(problem: Problem, limits: Limits = None) -> Assignment:
+    """The best assignment, within the limits where some are given, with a proven lower bound.
+
+    Raises `InfeasibleError` where nothing is allowed, or nothing fits: it names the least that would.
+    """
+    return Ready.of(problem).solve(limits)
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A problem without dominated states: what several limits have in common is done once."""
+
+    problem: Problem
+    left: Reduced
+
+    @classmethod
+    def of(cls, problem: Problem) -> Ready:
+        """Count ticks, drop what is dominated."""
+        return cls(problem, reduced(Network.of(problem)))
+
+    @cached_property
+    def order(self) -> Order:
+        """In which variables are eliminated, whatever bytes cost."""
+        return ordered(self.left.network)
+
+    def solve(
+        self, limits: Limits = None, branches: bool = True, care: Care = THOROUGH
+    ) -> Assignment:
+        """See `solve`; without `branches`, sooner, and where a limit binds perhaps less good."""
+        goal = Goal.of(self.left.network, limits_of(limits))
+        found = best_within(self.order, goal)
+        if not self.order.is_exact:
+            return self._helped(found, limits, care)
+        proof: Proof = "elimination" if _is_plain(goal, found) else "lagrange"
+        if found.best is None or care.close < found.gap <= care.far:
+            found = _closed(goal, found, care)
+            proof = "pareto" if found.gap == 0.0 else proof
+        if found.best is None or (branches and found.gap > care.wide):
+            found = branched(goal, found, care)
+        return self._answer(found, proof)
+
+    def bound_s(self, limits: Limits = None) -> float:
+        """What no assignment within the limits undercuts, by multipliers alone: sooner than `solve`.
+
+        Raises `InfeasibleError` where nothing fits."""
+        goal = Goal.of(self.left.network, limits_of(limits))
+        return best_within(self.order, goal).bound * self.left.network.tick_s
+
+    def _answer(self, found: Found, proof: Proof) -> Assignment:
+        if found.best is None:
+            raise InfeasibleError(
+                "Each limit can be met, but no assignment was found that meets all. Raise one of them."
+            )
+        return self.answer(found.best, found.bound, proof)
+
+    def _helped(self, found: Found, limits: Limits, care: Care) -> Assignment:
+        """The better answer, and the higher bound, of mini-buckets and, unless these are near, of an
+        integer program."""
+        mine = None if found.best is None else self.answer(found.best, found.bound, "mini-buckets")
+        if mine is not None and found.gap <= care.wide:
+            return mine
+        if sum(table.seconds.size for table in self.problem.tables) > MOST_ENTRIES:
+            return mine or refuse_too_large()
+        # OR-Tools' modelling layer takes a quarter of a second to load, and is seldom needed.
+        from autopar.solver.ilp import solve_ilp
+
+        try:
+            other = solve_ilp(self.problem, limits, PROGRAM_SECONDS)
+        except PlanError:
+            return mine or refuse_too_large()
+        if mine is None:
+            return other
+        best = min(mine, other, key=lambda answer: answer.seconds)
+        proven = max(mine, other, key=lambda answer: answer.bound_s)
+        bound_s = min(best.seconds, proven.bound_s)
+        return Assignment(best.states, best.seconds, best.nbytes, bound_s, proven.proof, mine.left)
+
+    def answer(self, best: Point, bound: float, proof: Proof) -> Assignment:
+        """A point and a bound of the network in terms of the problem."""
+        whole = self.left.whole(best.states)
+        seconds, nbytes = self.problem.seconds(whole), self.problem.nbytes(whole)
+        bound_s = min(seconds, bound * self.left.network.tick_s)
+        sizes = self.left.network.sizes
+        return Assignment(whole, seconds, nbytes, bound_s, proof, (len(sizes), sum(sizes)))
+
+
+def refuse_too_large() -> NoReturn:
+    """Mini-buckets gave a bound, but no assignment."""
+    raise InfeasibleError(
+        "The tables of this problem are too large, and no allowed assignment was found without "
+        "them. Constrain some tensors, or use fewer mesh axes."
+    )
+
+
+def _is_plain(goal: Goal, found: Found) -> bool:
+    """Whether the answer is the optimum of one elimination: no limit binds, all or nothing hides."""
+    at_ends = all(
+        m == 0.0 or (m == row.dearest and not row.is_limit)
+        for m, row in zip(found.multipliers, goal.rows, strict=True)
+    )
+    return at_ends and found.cost - found.bound <= len(found.elimination.order.network.tables)
+
+
+def _closed(goal: Goal, found: Found, care: Care) -> Found:
+    """With the bound, and perhaps the better answer, that Pareto sets give where they stay small.
+
+    First only ticks and bytes are followed: what hides is paid at its multiplier.  That is a relaxation,
+    so its optimum is a bound; if it costs here what it costs there, it is the optimum.  Then all is.
+    """
+    hopeful = _hopeful(goal, found)
+    if hopeful is None:
+        return found
+    for followed in dict.fromkeys((goal.without_cover(found.multipliers), goal)):
+        if followed.rows and (found.best is None or found.gap > care.close):
+            found = _followed(followed, goal, found, hopeful)
+    return found
+
+
+def _hopeful(goal: Goal, found: Found) -> list[States] | None:
+    """By variable: the states whose best assignment, at the multipliers, may beat what was found.
+
+    None as soon as there are more than `MOST_HOPEFUL`.
+    """
+    network = found.elimination.order.network
+    cutoff = found.cost + goal.allowance(found.multipliers) + len(network.tables)
+    hopeful = [np.arange(size) for size in network.sizes]
+    count = 0
+    for told in going_back(found.elimination, cutoff):
+        states = np.flatnonzero(told.of_states <= cutoff)
+        hopeful[told.variable] = states
+        count += len(states) if len(states) > 1 else 0
+        if count > MOST_HOPEFUL:
+            return None
+    return hopeful
+
+
+def _followed(relaxed: Goal, goal: Goal, found: Found, hopeful: list[States]) -> Found:
+    pairs = zip(found.multipliers, goal.rows, strict=True)
+    multipliers = tuple(m for m, row in pairs if row in relaxed.rows)
+    states = _cheapest(relaxed, multipliers, found, hopeful)
+    if states is None:
+        return found
+    best, cost, bound = found.best, found.cost, found.cost
+    if states:
+        point = Point(states, found.elimination.order.network.sums(states))
+        bound = relaxed.cost(point.sums)
+        if goal.cost(point.sums) < cost:
+            best, cost = point, goal.cost(point.sums)
+    elif best is None:
+        raise InfeasibleError("No assignment meets all limits at once. Raise one of them.")
+    return replace(found, best=best, cost=cost, bound=min(max(bound, found.bound), cost))
+
+
+def _cheapest(
+    goal: Goal, multipliers: tuple[float, ...], found: Found, hopeful: list[States]
+) -> tuple[int, ...] | None:
+    """The states of least cost, () where none costs less than what was found, None: not known."""
+    if any(len(states) == 0 for states in hopeful):
+        return ()
+    smaller = reduced(found.elimination.order.network.restricted(hopeful))
+    order = ordered(smaller.network)
+    if not order.is_exact:
+        return None
+    try:
+        states = cheapest(goal, found.cost, multipliers, eliminate(order, goal.priced(multipliers)))
+    except TooManyPoints:
+        return None
+    if states is None:
+        return ()
+    pairs = zip(hopeful, smaller.whole(states), strict=True)
+    return tuple(int(kept[state]) for kept, state in pairs)

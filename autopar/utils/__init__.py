@@ -1,0 +1,1 @@
+"""Files, progress, suggestions, processes: nothing of the field."""

@@ -1,0 +1,48 @@
+"""A plan beside what is computed again of it, each thing once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from autopar.ir.blocks import blocks
+from autopar.plans.plan import Plan
+from autopar.sharding.parameters import Storage
+from autopar.sharding.posed import Posed
+from autopar.sharding.space import Decisions
+from autopar.solver.problem import Assignment
+
+
+@dataclass(frozen=True)
+class Again:
+    """A plan, the problem that it answers, and what follows from the plan's decisions alone."""
+
+    stated: Plan
+    posed: Posed
+
+    @cached_property
+    def decisions(self) -> Decisions:
+        """The plan's, read as the solver's."""
+        parameters = {
+            node.name: Storage(entry.stored, entry.leaf, entry.regather)
+            for node in self.posed.graph.leaves("parameter")
+            for entry in [self.stated.parameter[node.target]]
+        }
+        choices = self.stated.choice.items()
+        operators = {name: choice for name, choice in choices if name not in parameters}
+        modes = {
+            block.path: self.stated.recompute_of.get(block.path, "none")
+            for block in blocks(self.posed.graph)
+            if self.posed.priced.candidates.recompute != ("none",)
+        }
+        return Decisions(operators, parameters, modes)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan that the decisions make; the decisions must be candidates."""
+        return self.posed.assembled(self.decisions)
+
+    @cached_property
+    def answer(self) -> Assignment:
+        """The decisions as the solver counts them."""
+        return self.posed.answer(self.decisions)

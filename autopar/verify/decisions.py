@@ -1,0 +1,125 @@
+"""Does the plan belong here, was every decision allowed, and does the rest follow from them?"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from autopar.errors import InputError, PlanError
+from autopar.ir.blocks import MODES, blocks
+from autopar.plans.plan import Conversion, Plan
+from autopar.request.optimizers import states_of
+from autopar.sharding.posed import candidates_of
+from autopar.sharding.space import Candidates
+from autopar.utils.wording import argument
+from autopar.verify.again import Again
+from autopar.verify.check import Check, checked, differs, priced_for
+
+
+def belongs(again: Again) -> Iterator[Check]:
+    """Model and profile are those of the plan, and the plan is one."""
+    plan, graph, profile = again.stated, again.posed.graph, again.posed.prices.hardware
+    faults = [
+        *differs("model", plan.model, graph.name),
+        *differs("graph_digest", plan.graph_digest, graph.digest),
+    ]
+    yield checked("graph", f"{graph.name}, {graph.digest}", faults)
+    yield priced_for(plan.hardware, plan.hardware_digest, profile)
+    times = again.posed.prices.times
+    there = "none" if times is None else times.digest
+    faults = list(differs("times", "none" if plan.times is None else plan.times.digest, there))
+    if plan.times is not None and faults:
+        faults[0] += f" (times of {plan.times.setting}; pass their file as {argument('database')})"
+    yield checked("times", "modelled" if times is None else f"measured, {there}", faults)
+    yield _optimizer(plan)
+    try:
+        plan.check(graph)
+    except PlanError as error:
+        yield Check("structure", False, str(error))
+    else:
+        yield Check("structure", True, "sizes divide, and every form that is read is made")
+
+
+def _optimizer(plan: Plan) -> Check:
+    """It is one of torch's, and keeps as much as the plan's memory and prices count."""
+    try:
+        keeps = states_of(plan.optimizer)
+    except InputError as error:
+        return Check("optimizer", False, str(error))
+    what = f"the state of {plan.optimizer}, in tensors of a parameter's size,"
+    return checked(
+        "optimizer",
+        f"{plan.optimizer} keeps {keeps:g} tensors of a parameter's size",
+        differs(what, plan.asked.states, keeps),
+    )
+
+
+def allowed(again: Again) -> Iterator[Check]:
+    """Every decision is a candidate by the rules, and by the constraints that the plan names."""
+    posed = again.posed
+    unbound = replace(posed.settings, constraints=(), regather=None, storage={})
+    free = replace(candidates_of(posed.graph, posed.prices.mesh, unbound), recompute=MODES)
+    count, _ = free.count()
+    by_rules = checked(
+        "types",
+        f"all are among the {count} candidates of the rules",
+        _strangers(again, free, "the rules"),
+    )
+    yield by_rules
+    if not by_rules.ok:
+        return
+    constraints = len(posed.settings.constraints)
+    yield checked(
+        "constraints",
+        f"all {constraints} are met" if constraints else "none were set",
+        _strangers(again, posed.priced.candidates, "the plan's own constraints"),
+    )
+
+
+def _strangers(again: Again, candidates: Candidates, who: str) -> Iterator[str]:
+    """Decisions that are no candidates."""
+    decisions = again.decisions
+    for node in again.posed.graph.nodes:
+        if node.name in decisions.parameters:
+            storage = decisions.parameters[node.name]
+            if storage not in candidates.parameters[node.name]:
+                gathers = ", gathered again" if storage.regather else ""
+                yield (
+                    f"parameter {node.target} rests {storage.stored}, enters {storage.leaf}{gathers}, "
+                    f"which {who} do not allow"
+                )
+        elif decisions.operators[node.name] not in candidates.operators[node.name]:
+            yield (
+                f"tensor {node.outputs[0].name} is made by {node.path} as "
+                f"{decisions.operators[node.name]}, which {who} do not allow"
+            )
+    for block in blocks(again.posed.graph):
+        mode = again.stated.recompute_of.get(block.path, "none")
+        if mode not in candidates.recompute:
+            yield f"block {block.path} is recomputed ({mode}), which {who} do not allow"
+
+
+def follows(again: Again) -> Iterator[Check]:
+    """Parameters' steps and all conversions are those that the decisions need, in their order."""
+    stated, needed = again.stated, again.plan
+    pairs = itertools.zip_longest(stated.parameters, needed.parameters)
+    faults = [f"the plan has {a}, needed is {b}" for a, b in pairs if a != b]
+    faults += [
+        f"conversion {place}: the plan has {_spelled(a)}, needed is {_spelled(b)}"
+        for place, (a, b) in enumerate(
+            itertools.zip_longest(stated.conversions, needed.conversions)
+        )
+        if a != b
+    ]
+    faults += differs("recompute", stated.recompute, needed.recompute)
+    faults += differs("padding", stated.padding, needed.padding)
+    faults += differs("whether choices are in order", stated.choices == needed.choices, True)
+    yield checked("conversions", f"the {len(needed.conversions)} that the types need", faults)
+
+
+def _spelled(conversion: Conversion | None) -> str:
+    if conversion is None:
+        return "nothing"
+    gathers = ", gathered again" if conversion.regather else ""
+    return f"{conversion.tensor} {conversion.source} -> {conversion.target}{gathers}"

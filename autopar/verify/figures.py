@@ -1,0 +1,93 @@
+"""Are the plan's predictions, its shares, its memory and its objective what its decisions give?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+
+from autopar.plans.plan import Estimate, Plan
+from autopar.plans.record import Share
+from autopar.verify.again import Again
+from autopar.verify.check import Check, checked, differs
+
+PARTS = ("forward_s", "backward_s", "update_s", "covers_s")
+Figures = dict[str, object]
+"""By name."""
+
+
+def figures(again: Again) -> Iterator[Check]:
+    """Every figure that follows from the decisions."""
+    stated, found = again.stated, again.plan
+    for name, mine, theirs in (
+        (
+            "estimate",
+            _of_estimate(stated.estimate) | {"buckets": stated.buckets},
+            _of_estimate(_as_far(found, stated)) | {"buckets": found.buckets},
+        ),
+        ("shares", _of_shares(stated.shares), _of_shares(found.shares)),
+    ):
+        yield checked(name, f"{len(theirs)} figures", _unequal(mine, theirs))
+    yield _memory(again)
+    seconds = again.answer.seconds
+    faults = differs("objective_s", stated.objective_s, seconds)
+    yield checked("objective", f"{seconds:g} s", faults)
+
+
+def _unequal(stated: Mapping[str, object], found: Mapping[str, object]) -> Iterator[str]:
+    for name in dict.fromkeys((*stated, *found)):
+        yield from differs(name, stated.get(name, "missing"), found.get(name, "missing"))
+
+
+def _as_far(found: Plan, stated: Plan) -> Estimate:
+    """What was found, without what the plan is too old to say."""
+    made = found.estimate
+    if stated.estimate.parts is None:
+        made = replace(made, parts=None)
+    if stated.times is None and not stated.estimate.operators:
+        made = replace(made, operators=())
+    if stated.estimate.absent_nbytes is None:
+        made = replace(made, absent_nbytes=None)
+    return made
+
+
+def _of_estimate(estimate: Estimate) -> Figures:
+    apart = ("flows", "operators", "parts")
+    named = {f.name: getattr(estimate, f.name) for f in fields(estimate) if f.name not in apart}
+    if estimate.parts is not None:
+        named |= {f"parts.{key}": getattr(estimate.parts, key) for key in PARTS}
+        named |= {f"parts.hideable on {axis}": s for axis, s in estimate.parts.hideable}
+    named["operators"] = tuple(each.node for each in estimate.operators)
+    for each in estimate.operators:
+        keys = ("forward_s", "backward_s", "source", "forward_nbytes", "backward_nbytes")
+        named |= {f"operator {each.node} {key}": getattr(each, key) for key in keys}
+    for place, flow in enumerate(estimate.flows):
+        what = f"flow {place} ({flow.collective} on {flow.axis}, {flow.direction}, {flow.scope})"
+        named |= {f"{what} {key}": getattr(flow, key) for key in ("calls", "nbytes", "seconds")}
+    return named
+
+
+def _of_shares(shares: tuple[Share, ...]) -> Figures:
+    return {
+        f"share {place} ({share.axis}) {key}": getattr(share, key)
+        for place, share in enumerate(shares)
+        for key in ("flops", "stored", "used")
+    }
+
+
+def _memory(again: Again) -> Check:
+    """Within the limit by the estimate; by the solver's count within that for which it speaks."""
+    limit, nbytes = again.stated.asked.memory_limit, again.plan.estimate.memory_nbytes
+    bound, counted = again.stated.bound_nbytes, again.answer.nbytes
+    faults = []
+    if limit is not None and not nbytes <= limit:
+        faults.append(f"memory_limit is {limit} bytes in the plan; a step needs {nbytes}")
+    beside = again.posed.priced.least_working
+    if bound is not None and (limit is None or bound != limit - beside):
+        faults.append(
+            f"bound_nbytes is {bound} in the plan, but memory_limit is {limit}, of which a step takes "
+            f"at least {beside} besides"
+        )
+    if bound is not None and not counted <= bound:
+        faults.append(f"bound_nbytes is {bound} in the plan; the solver counts {counted}")
+    of = "no limit was set" if limit is None else f"the limit is {limit:.0f}"
+    return checked("memory", f"{nbytes} bytes; {of}", faults)
