@@ -5,7 +5,7 @@ from __future__ import annotations
 from transformers.utils import logging
 from typer.testing import CliRunner, Result
 
-from autopar.cli import app
+from autopar.cli.app import app
 
 # What is told once a process would be in one transcript, and not in the others.
 logging.set_verbosity_error()

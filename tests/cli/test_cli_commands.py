@@ -14,7 +14,7 @@ import pytest
 import typer
 
 import autopar
-from autopar.cli import app
+from autopar.cli.app import app, main
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from cost_models.hardware import load, names, to_text
@@ -402,7 +402,7 @@ def test_the_console_script(
     monkeypatch.setattr("os._exit", ended.append)
     for words, code in ((["presets"], 0), (["show", "nothing.json"], 1)):
         monkeypatch.setattr(sys, "argv", ["autopar", *words])
-        autopar.cli.main()
+        main()
         assert ended.pop() == code
     assert "ddp" in capsys.readouterr().out
 
@@ -418,7 +418,7 @@ def test_a_full_disk_is_told(
     full = Path("/dev/full").open("w")  # noqa: SIM115 - closing it may raise, after all checks
     monkeypatch.setattr(sys, "stdout", full)
     monkeypatch.setattr(sys, "argv", ["autopar", *words])
-    autopar.cli.main()
+    main()
     monkeypatch.undo()
     assert ended == [1]
     said = capsys.readouterr().err

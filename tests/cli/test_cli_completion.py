@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import autopar.cli.completion
-from autopar.cli import app
+import autopar.cli.main
+from autopar.cli.app import app
 from autopar.cli.completion.listed import LISTED, listed
 from autopar.cli.completion.words import written
 from tests.show import hand_made
@@ -92,8 +92,8 @@ def test_what_is_listed_is_what_there_is(request: pytest.FixtureRequest) -> None
 
 def test_completing_imports_no_torch() -> None:
     script = (
-        "import sys, autopar.cli.completion\n"
-        "try: autopar.cli.completion.main()\n"
+        "import sys, autopar.cli.main\n"
+        "try: autopar.cli.main.main()\n"
         "finally: print('torch' in sys.modules)\n"
     )
     command = [sys.executable, "-c", script]
@@ -104,11 +104,11 @@ def test_completing_imports_no_torch() -> None:
 
 def test_all_else_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
-    monkeypatch.setattr("autopar.cli.main", lambda: called.append(True))
+    monkeypatch.setattr("autopar.cli.app.main", lambda: called.append(True))
     monkeypatch.delenv("_AUTOPAR_COMPLETE", raising=False)
-    autopar.cli.completion.main()
+    autopar.cli.main.main()
     monkeypatch.setenv("_AUTOPAR_COMPLETE", "source_zsh")
-    autopar.cli.completion.main()
+    autopar.cli.main.main()
     assert called == [True, True]
 
 
@@ -126,7 +126,7 @@ def test_an_interrupt_while_everything_is_imported_prints_nothing(
             raise KeyboardInterrupt
 
     monkeypatch.delenv("_AUTOPAR_COMPLETE", raising=False)
-    monkeypatch.setitem(sys.modules, "autopar.cli", Interrupted())
+    monkeypatch.setitem(sys.modules, "autopar.cli.app", Interrupted())
     with pytest.raises(SystemExit) as ended:
-        autopar.cli.completion.main()
+        autopar.cli.main.main()
     assert ended.value.code == 130

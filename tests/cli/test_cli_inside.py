@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from autopar.cli import app
+from autopar.cli.app import app
 from autopar.cli.examples import EXAMPLES
 from autopar.plans.plan import Plan
 from cost_models.hardware import digest, load, to_text

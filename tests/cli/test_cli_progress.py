@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.file_proxy import FileProxy
 
-from autopar.cli import app
+from autopar.cli.app import app
 from autopar.cli.output import watched, working
 from autopar.cli.traced import _loaded
 from autopar.errors import InputError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autopar.cli import main
+from autopar.cli.app import main
 from autopar.cli.streams import lenient
 from tests.show import hand_made
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from autopar.api import compile_model, compile_staged
-from autopar.cli import app
+from autopar.cli.app import app
 from autopar.cost.operators import call_of
 from autopar.cost.timed import setting_here
 from autopar.pipeline.build.staged import Staged

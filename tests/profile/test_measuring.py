@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import autopar
 from autopar.api import captured_by
-from autopar.cli import app
+from autopar.cli.app import app
 from autopar.cost.operators import call_of
 from autopar.cost.timed import refuse_fewer_threads, setting_here, times_for
 from autopar.errors import InputError

@@ -42,7 +42,7 @@ def serve(path: str) -> None:
     import transformers.models.gpt2.modeling_gpt2
     import transformers.models.llama.modeling_llama
 
-    import autopar.cli
+    import autopar.cli.app
     import autopar.runtime.checkpoint
     import autopar.runtime.pipeline.module  # noqa: F401
 
@@ -150,7 +150,7 @@ def fork(name: str, arguments: list[str], place: dict[str, str]) -> int:
 def main(name: str) -> None:
     """What the command's own main program would do."""
     if name == "autopar":
-        from autopar.cli import main as command
+        from autopar.cli.app import main as command
 
         command()
     import runpy

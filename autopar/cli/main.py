@@ -17,7 +17,7 @@ def main() -> None:
         listed()(prog_name=PROGRAM, complete_var=ASKED)
     else:
         try:
-            from autopar.cli import main as command
+            from autopar.cli.app import main as command
         except KeyboardInterrupt:  # imports take a second, in which nothing is there to handle it
             raise SystemExit(INTERRUPTED) from None
         command()
