@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from autopar.utils.garbage import uncollected
+from autopar.utils.shown import RENDERERS
 
 if TYPE_CHECKING:
     from autopar.api import compile_model, parallelize, plan
@@ -21,6 +22,8 @@ __all__ = [
     "AutoparError", "Compilation", "I", "Mesh", "N", "P", "Parallel", "Plan", "R", "S", "Sharding",
     "compile_model", "parallelize", "plan", "rule",
 ]  # fmt: skip
+
+RENDERERS.append("autopar.render.text.html")
 
 _HOMES = {
     "api": ("compile_model", "parallelize", "plan"),

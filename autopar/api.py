@@ -30,7 +30,7 @@ from autopar.compile.given import (
     offered_inputs,
 )
 from autopar.compile.pipeline_compiler import PipelineCompiler
-from autopar.errors import InfeasibleError, InputError, PaddingError
+from autopar.errors import InfeasibleError, InputError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.choose import Wishes
@@ -43,7 +43,7 @@ from autopar.request.arrivals import arrived
 from autopar.request.batch import Batch
 from autopar.request.meta import without_weights
 from autopar.request.optimizers import OptimizerLike
-from autopar.request.options import Constraints, Loss, Options, Precision
+from autopar.request.options import Constraints, Loss, Options
 from autopar.runtime import agreement, faults, world
 from autopar.runtime.inference import outside_inference
 from autopar.runtime.parallel import Parallel
@@ -51,7 +51,6 @@ from autopar.runtime.pipeline.asynchronous import Asynchronous
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.source import Weights
-from autopar.sharding.padding import padded
 from autopar.sharding.posed import Compilation
 from autopar.utils.watch import Watch, alone, unwatched
 from cost_models.hardware import Hardware
@@ -367,20 +366,3 @@ def captured_graph(
     """The model's graph, captured as `plan` would without options."""
     inputs = example_inputs if example_inputs is not None else offered_inputs(model)
     return captured(without_weights(model, None), inputs, Options(loss=loss))
-
-
-def captured_for(
-    plan: Plan, model: nn.Module, example_inputs: ExampleInputs | None, loss: Loss | None
-) -> Graph:
-    """The model's graph, captured and padded the way it was when the plan was made."""
-    options = replace(
-        Options(loss=loss),
-        precision=Precision.parse(plan.precision),
-        outputs=plan.asked.outputs,
-    )
-    inputs = example_inputs if example_inputs is not None else offered_inputs(model)
-    graph = captured(without_weights(model, options.precision.compute), inputs, options)
-    try:
-        return padded(graph, plan.padding)
-    except PaddingError:
-        return graph  # of another model: the digest says so

@@ -154,11 +154,11 @@ def made_of(texts: Mapping[str, Any], folder: Path) -> dict[str, Callable[[], No
     """The training step of every plan; each has given the loss of the single process."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    from autopar.utils.cache import write
     from autopar.plans.plan import Plan
     from autopar.request.batch import Batch
     from autopar.runtime.parallel import Parallel
     from autopar.runtime.program import load as load_program
+    from autopar.utils.cache import write
 
     (model, inputs), graph = case(), captured()
     device_mesh = init_device_mesh("cpu", MESH.sizes, mesh_dim_names=MESH.names)

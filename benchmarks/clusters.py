@@ -17,26 +17,26 @@ from typing import Any
 
 import torch
 
-from autopar.request import presets
-from autopar.ir.blocks import blocks
 from autopar.capture import capture
 from autopar.capture.saved import saved
+from autopar.cost.estimate import storage_bytes
+from autopar.cost.prices import Prices
+from autopar.cost.spent import Spent, spent_by
+from autopar.ir.blocks import blocks
 from autopar.ir.conversion import Copy
 from autopar.ir.conversion import Traffic as Collective
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
-from autopar.sharding.posed import Settings, pose, prices_of
-from autopar.plans.plan import Plan
-from autopar.cost.estimate import storage_bytes
-from autopar.sharding.narrow import speaks
-from autopar.cost.prices import Prices
-from autopar.cost.spent import Spent, spent_by
-from autopar.request.constraints import Constraint, from_user
+from autopar.ir.split import split
+from autopar.pipeline.build.borders import Border, link_between, seconds
 from autopar.pipeline.schedules import Schedule, build
 from autopar.pipeline.simulate import Costs, Link, Network, StageCost, Traffic, own_links, simulate
-from autopar.pipeline.build.split import split
-from autopar.pipeline.build.borders import Border, link_between, seconds
+from autopar.plans.plan import Plan
+from autopar.request import presets
+from autopar.request.constraints import Constraint, from_user
+from autopar.sharding.narrow import speaks
+from autopar.sharding.posed import Settings, pose, prices_of
 from cost_models.collectives import collective_seconds
 from cost_models.hardware import Hardware, load
 

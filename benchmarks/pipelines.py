@@ -25,16 +25,16 @@ from autopar.cli.stages import stage_pages
 from autopar.compile.automatic import source_of
 from autopar.compile.compiler import Compiler
 from autopar.errors import InfeasibleError
-from autopar.utils.garbage import uncollected
 from autopar.ir.mesh import Mesh
-from autopar.request.meta import without_weights
-from autopar.request.options import Options
-from autopar.pipeline.planner import plan_stages
 from autopar.pipeline.build import choose
 from autopar.pipeline.build.alone import Alone
 from autopar.pipeline.build.predict import predict
 from autopar.pipeline.build.staged import Staged, compile_pipeline
 from autopar.pipeline.build.wanted import Wanted
+from autopar.pipeline.planner import plan_stages
+from autopar.request.meta import without_weights
+from autopar.request.options import Options
+from autopar.utils.garbage import uncollected
 from cost_models.hardware import load
 
 PHASES: tuple[tuple[Any, str], ...] = (

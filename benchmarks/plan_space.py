@@ -23,8 +23,8 @@ from autopar.compile.compiler import with_outputs
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
+from autopar.plans.decisions import OpSharding
 from autopar.sharding.posed import Compilation, Posed, Settings, pose
-from autopar.plans.plan import OpSharding
 from autopar.solver import solve
 from autopar.solver.problem import Problem
 from cost_models.hardware import Hardware

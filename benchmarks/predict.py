@@ -34,12 +34,12 @@ from predict_table import Row, summary, table
 from setting import environment
 
 from autopar.compile.compiler import Compiler
-from autopar.ir.mesh import Mesh
-from autopar.sharding.posed import Compilation
 from autopar.cost.operators import call_of
 from autopar.cost.timed import setting_for
+from autopar.ir.mesh import Mesh
 from autopar.request.options import Options
 from autopar.rules import LocalCall, local_call
+from autopar.sharding.posed import Compilation
 from cost_models.hardware import Hardware, load
 from cost_models.measured import Call, Setting
 from cost_models.measured.here import processor

@@ -32,7 +32,8 @@ from autopar.emit import emit
 from autopar.ir.blocks import Recompute
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
-from autopar.plans.plan import ParameterPlan, Plan, total
+from autopar.plans.decisions import ParameterPlan, total
+from autopar.plans.plan import Plan
 from autopar.plans.record import Padding
 from autopar.request import presets
 from autopar.request.batch import Batch

@@ -19,7 +19,8 @@ from autopar.cost.issued import traffic
 from autopar.emit import emit
 from autopar.ir.blocks import Recompute
 from autopar.pipeline.build.alike import Asked, StageCompiler
-from autopar.plans.plan import Plan, total
+from autopar.plans.decisions import total
+from autopar.plans.plan import Plan
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.pipeline.module import Pipelined
 from cost_models.hardware import Hardware

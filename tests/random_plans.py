@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from autopar import rules
 from autopar.cost.prices import Prices
+from autopar.cost.routes import Routes
 from autopar.ir.blocks import MODES, blocks
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
@@ -19,7 +20,6 @@ from autopar.memory.recomputed import again
 from autopar.plans.plan import Plan
 from autopar.sharding.assemble import assemble
 from autopar.sharding.posed import Settings, candidates_of
-from autopar.sharding.routes import Routes
 from autopar.sharding.space import Decisions
 from cost_models.hardware import load
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import autopar
 from autopar.errors import CaptureError, ConstraintError, InputError, MeshError, PlanError
-from autopar.plans.plan import SCHEMA
+from autopar.plans.plan_data import SCHEMA
 from autopar.runtime import checkpoint
 from autopar.runtime.weights.source import opened
 from tests import models

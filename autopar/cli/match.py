@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autopar.api import captured_for
 from autopar.cli.models import load
 from autopar.cli.output import working
+from autopar.compile.planned import captured_for
 from autopar.cost.timed import default_database, times_for
 from autopar.errors import InputError, PlanError
 from autopar.ir.graph import Graph
+from autopar.plans.differences import differences
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.render.text import differences
 from cost_models.hardware import Hardware
 from cost_models.measured import Database, Times
 

@@ -36,10 +36,10 @@ from autopar.cli.values import outlined, print_json
 from autopar.compile.given import as_hardware
 from autopar.errors import ConstraintError, InputError, MeshError
 from autopar.ir.mesh import Mesh
+from autopar.ir.units import nbytes
 from autopar.pipeline.build.staged import Staged
 from autopar.render.text import coverage_line, show_pipeline, show_plan
 from autopar.render.text.contenders import memory_of
-from autopar.render.text.units import nbytes
 from autopar.request import presets
 from autopar.request.constraint_file import from_file
 from autopar.request.constraints import from_user

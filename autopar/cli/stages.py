@@ -16,7 +16,7 @@ from autopar.errors import InputError
 from autopar.explain.explained import microbatch_for
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
-from autopar.pipeline.build.split import Stages, split
+from autopar.ir.split import Stages, split
 from autopar.pipeline.build.staged import Staged
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan

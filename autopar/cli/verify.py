@@ -16,7 +16,7 @@ from autopar.cli.values import print_json
 from autopar.errors import PlanError
 from autopar.explain.explained import hardware_called
 from autopar.ir.graph import Graph
-from autopar.pipeline.build.split import split
+from autopar.ir.split import split
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.render.text import checks, verdicts

@@ -17,7 +17,7 @@ from autopar.errors import InputError
 from autopar.ir.graph import Arg, Graph, Node, Ref, Tensor, short
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import N, P, R, S, Type
-from autopar.plans.plan import OpSharding
+from autopar.plans.decisions import OpSharding
 from autopar.rules import candidates
 from autopar.sharding.posed import batch_inputs
 from autopar.utils.wording import argument

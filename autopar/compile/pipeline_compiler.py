@@ -11,10 +11,11 @@ import torch.distributed as dist
 from autopar.capture.saved import saved
 from autopar.compile.compiler import Compiler
 from autopar.compile.microbatch import part
+from autopar.cost.parameters import Storage
 from autopar.errors import ConstraintError, InputError
 from autopar.ir.graph import Graph
+from autopar.ir.split import Stages, split
 from autopar.pipeline.build.forced import compile_forced
-from autopar.pipeline.build.split import Stages, split
 from autopar.pipeline.build.staged import Staged, compile_stages
 from autopar.pipeline.build.transfer import transferred
 from autopar.pipeline.build.wanted import Wanted
@@ -30,7 +31,6 @@ from autopar.runtime.program import Program, load
 from autopar.runtime.programs import in_parts, samples_in
 from autopar.sharding.compile import compile_graph
 from autopar.sharding.narrow import speaks
-from autopar.sharding.parameters import Storage
 from autopar.sharding.posed import Settings
 from autopar.utils.cache import keep
 from autopar.utils.wording import argument

@@ -10,7 +10,7 @@ from typing import Literal
 from autopar.cost.prices import Prices
 from autopar.ir.conversion import Traffic
 from autopar.plans.buckets import buckets
-from autopar.plans.plan import Flow
+from autopar.plans.estimate import Flow
 
 Scope = Literal["step", "microbatch"]
 

@@ -10,7 +10,14 @@ from autopar.cost.calls import flows_of
 from autopar.cost.covering import covering, late
 from autopar.cost.issued import Running, TrafficOf, by_parameter, first_reduction
 from autopar.cost.laid import Laid, laid_alone, laid_at_use, laid_once
-from autopar.cost.operators import OperatorSeconds, local_nbytes, operator_seconds
+from autopar.cost.operators import OperatorSeconds, operator_seconds
+from autopar.cost.parameters import (
+    Storage,
+    StorageBytes,
+    gradient_shares,
+    storage_nbytes,
+    travels,
+)
 from autopar.cost.prices import Prices
 from autopar.ir.blocks import Recompute
 from autopar.ir.conversion import Traffic
@@ -18,15 +25,11 @@ from autopar.ir.graph import Graph, Saved, Tensor
 from autopar.memory.keeps import Keeps
 from autopar.memory.moments import Moments
 from autopar.memory.recomputed import again
+from autopar.memory.shards import local_nbytes
 from autopar.plans.buckets import buckets
-from autopar.plans.plan import Choice, Conversion, Estimate, OpTime, ParameterPlan, Parts
-from autopar.sharding.parameters import (
-    Storage,
-    StorageBytes,
-    gradient_shares,
-    storage_nbytes,
-    travels,
-)
+from autopar.plans.decisions import Choice, Conversion, ParameterPlan
+from autopar.plans.estimate import Estimate, Parts
+from autopar.plans.timing import OpTime
 
 
 def estimate(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autopar.cost.operators import local_nbytes
 from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.ir.mesh import Mesh
-from autopar.plans.plan import OpSharding
+from autopar.memory.shards import local_nbytes
+from autopar.plans.decisions import OpSharding
 
 
 def full_gradients(graph: Graph, saved: Mapping[str, Saved]) -> frozenset[str]:

@@ -10,16 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from autopar.cost.parameters import exchanges
 from autopar.cost.prices import is_sum, regathered, widened
 from autopar.ir.conversion import Copy, Traffic
 from autopar.ir.graph import ITEMSIZE, Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import Sharding
 from autopar.memory.recomputed import Again, again
+from autopar.plans.decisions import Choice, Conversion, ParameterPlan, reduction_dtype
 from autopar.plans.grouping import groups
-from autopar.plans.plan import Choice, Conversion, ParameterPlan, Plan, reduction_dtype
+from autopar.plans.plan import Plan
 from autopar.rules import variant_traffic
-from autopar.sharding.parameters import exchanges
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from autopar.cost.prices import Prices
-from autopar.ir.graph import Graph, Node, Saved, Tensor, short
+from autopar.ir.graph import Graph, Node, Tensor, short
 from autopar.ir.mesh import Mesh
-from autopar.ir.placement import S, Sharding
-from autopar.plans.plan import OpSharding
+from autopar.ir.placement import Sharding
+from autopar.memory.shards import VIEWS, local_nbytes, split
+from autopar.plans.decisions import OpSharding
 from autopar.rules import backward_flops, flops, local_call, variant_traffic
 from cost_models.measured import Answer, Call, Source, Work
 
-VIEWS = frozenset(
-    [
-        "view",
-        "reshape",
-        "transpose",
-        "permute",
-        "unsqueeze",
-        "squeeze",
-        "expand",
-        "slice",
-        "select",
-        "split",
-        "split_with_sizes",
-        "chunk",
-        "unbind",
-        "t",
-        "detach",
-        "alias",
-        "unflatten",
-        "flatten",
-        "numpy_T",
-        "mT",
-    ]
-)
-"""Operators that move no bytes: their output shares the operand's storage."""
 MIXTURE_CALLS = (30, 18), (60, 20)
 """What a forward and a backward of a mixture spend beside its products, in operator calls, and on each
 expert (`autopar.ops.experts`): two to sixteen experts on 64 to 512 tokens (2026-11-25)."""
@@ -46,30 +22,6 @@ MIXTURE_PASSES = (4, 4), (8, 15)
 """How often they go through a row of a token's, and one behind the first product."""
 LOOKUPS = frozenset(["embedding", "index_select", "gather"])
 """Operators that read as much of their first operand as they give, however large it is."""
-
-
-def local_nbytes(tensor: Tensor, sharding: Sharding, mesh: Mesh) -> int:
-    """Bytes of one rank's part."""
-    return math.prod(sharding.local_shape(tensor.shape, mesh)) * tensor.itemsize
-
-
-def split(sharding: OpSharding, mesh: Mesh) -> int:
-    """Among how many ranks the operator's work is divided."""
-    return _among((*sharding.inputs, *sharding.outputs), mesh)
-
-
-def _among(forms: Sequence[Sharding], mesh: Mesh) -> int:
-    axes = [a for a in range(len(mesh)) if any(isinstance(form[a], S) for form in forms)]
-    return math.prod(mesh.sizes[a] for a in axes)
-
-
-def extra_nbytes(saved: Saved, sharding: OpSharding, mesh: Mesh) -> int:
-    """Of one rank: what an operator saves that is none of its operands and outputs."""
-    alike = sum(nbytes for _, nbytes in saved.like)
-    divided = (saved.extra_nbytes - alike) // split(sharding, mesh)
-    return divided + sum(
-        nbytes // _among([sharding.inputs[place]], mesh) for place, nbytes in saved.like
-    )
 
 
 @dataclass(frozen=True, slots=True)

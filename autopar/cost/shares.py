@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding
-from autopar.plans.plan import Choice, ParameterPlan
+from autopar.plans.decisions import Choice, ParameterPlan
 from autopar.plans.record import Share
 from autopar.rules import flops
 

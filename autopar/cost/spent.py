@@ -16,6 +16,7 @@ from autopar.cost.estimate import hideable_by_axis, storage_bytes, update_second
 from autopar.cost.issued import Copied, Running, Sent, by_parameter
 from autopar.cost.laid import laid_at_use, laid_once
 from autopar.cost.operators import OperatorSeconds, operator_seconds
+from autopar.cost.parameters import gradient_shares, summed_seconds
 from autopar.cost.prices import Prices
 from autopar.ir.conversion import Direction
 from autopar.ir.graph import Graph, Node, Ref, Saved, short
@@ -23,8 +24,8 @@ from autopar.memory.keeps import Keeps
 from autopar.memory.moments import Moments
 from autopar.memory.of_rank import of_rank
 from autopar.memory.recomputed import Again, again
-from autopar.plans.plan import Choice, OpSharding, ParameterPlan, Plan
-from autopar.sharding.parameters import gradient_shares, summed_seconds
+from autopar.plans.decisions import Choice, OpSharding, ParameterPlan
+from autopar.plans.plan import Plan
 
 SecondsOf = Callable[[Node, OpSharding, Graph, Prices], OperatorSeconds]
 _PUT_OFF = MappingProxyType({"linear": (0, 1), "addmm": (1, 2), "matmul": (0, 1), "mm": (0, 1)})

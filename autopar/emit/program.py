@@ -17,7 +17,8 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, P, R, S, Sharding
 from autopar.memory.lives import Lives
 from autopar.ops.operators import makes_tensors
-from autopar.plans.plan import Conversion, OpSharding, Plan, reduction_dtype
+from autopar.plans.decisions import Conversion, OpSharding, reduction_dtype
+from autopar.plans.plan import Plan
 
 Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
 Localize = Callable[[Node, OpSharding, Graph, Mesh], Local]

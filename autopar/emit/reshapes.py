@@ -6,7 +6,7 @@ import math
 
 from autopar.ir.graph import Arg, Graph, Node, short
 from autopar.ir.mesh import Mesh
-from autopar.plans.plan import OpSharding
+from autopar.plans.decisions import OpSharding
 
 Shape = tuple[int, ...]
 

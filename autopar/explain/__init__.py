@@ -7,9 +7,11 @@ average     a stage's figures, for one of its microbatches
 sentences   the first sentence, in plain words
 explain     all of it
 stage       the same within a stage of a pipeline
+explained   from a model and its plan to all of it
 """
 
 from autopar.explain.explain import ROWS, explain
+from autopar.explain.explained import explain_plan
 from autopar.explain.stage import explain_stage
 
-__all__ = ["ROWS", "explain", "explain_stage"]
+__all__ = ["ROWS", "explain", "explain_plan", "explain_stage"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from autopar.cost.parameters import Storage
 from autopar.errors import InternalError
 from autopar.explain.average import averaged
 from autopar.explain.ways import States
@@ -13,7 +14,6 @@ from autopar.ir.blocks import MODES, blocks
 from autopar.plans.changes import Difference
 from autopar.plans.plan import Plan
 from autopar.sharding.compile import best_plan
-from autopar.sharding.parameters import Storage
 from autopar.sharding.posed import Posed, pose
 from autopar.sharding.space import Decisions
 

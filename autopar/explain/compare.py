@@ -10,26 +10,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rich.console import RenderableType
 from torch import nn
 
-from autopar.api import captured_for
 from autopar.compile.automatic import source_of
 from autopar.compile.compiler import Compiler
 from autopar.compile.given import MeshLike, as_hardware, as_mesh, offered_inputs
+from autopar.compile.planned import captured_for
 from autopar.cost.timed import timing_of
 from autopar.errors import AutoparError, InfeasibleError, InputError, PlanError
 from autopar.ir.graph import Graph
+from autopar.plans.differences import differences
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.render.notebook import Shown
-from autopar.render.text import contenders, differences
-from autopar.render.text.html import drawn
 from autopar.request import presets
 from autopar.request.meta import without_weights
 from autopar.request.options import Options, Precision
 from autopar.sharding.asked import posed_for
 from autopar.sharding.posed import device_memory
+from autopar.utils.shown import Shown
 from autopar.utils.watch import Watch, alone, unwatched
 from autopar.utils.wording import argument
 from autopar.verify.again import Again
@@ -61,16 +59,6 @@ class Comparison(Shown):
 
     def __len__(self) -> int:
         return len(self.ways)
-
-
-@drawn.register
-def _of_one(way: Contender) -> RenderableType:
-    return contenders([(way.name, way.plan, way.why)])
-
-
-@drawn.register
-def _of_all(found: Comparison) -> RenderableType:
-    return contenders([(way.name, way.plan, way.why) for way in found], found.limit_nbytes)
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from autopar.errors import InfeasibleError, InputError
 from autopar.explain.again import Again
 from autopar.explain.explanation import Alternative, Explanation, Kind
+from autopar.explain.pins import pinned_names, pins
 from autopar.explain.sentences import sentence
+from autopar.explain.spoken import spoken
 from autopar.explain.target import Module, chosen, found
 from autopar.explain.ways import Way, presets_of, recomputations, ways_of
+from autopar.explain.words import words
 from autopar.ir.graph import Node
 from autopar.plans.plan import Plan
-from autopar.render.text.pins import pinned_names, pins
-from autopar.render.text.spoken import spoken
-from autopar.render.text.words import words
 from autopar.sharding.posed import Posed
 from autopar.solver import best_with_each_state
 from autopar.solver.problem import Limit

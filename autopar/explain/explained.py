@@ -1,4 +1,4 @@
-"""`Plan.explain` and `PipelinePlan.explain`: from a model to what is explained of its plan."""
+"""From a model and its plan to what is explained of it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Any
 
 from torch import nn
 
-from autopar.api import captured_for
 from autopar.capture import ExampleInputs
 from autopar.compile.automatic import source_of
 from autopar.compile.compiler import Compiler
 from autopar.compile.given import as_hardware, offered_inputs
+from autopar.compile.planned import captured_for
 from autopar.cost.timed import default_database, times_for
 from autopar.errors import InputError, PlanError
-from autopar.explain import ROWS, explain, explain_stage
+from autopar.explain.explain import ROWS, explain
 from autopar.explain.explanation import Explanation
 from autopar.explain.replay import refuse_other
+from autopar.explain.stage import explain_stage
 from autopar.ir.graph import Graph
+from autopar.plans.differences import differences
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.render.text import differences
 from autopar.request.meta import without_weights
 from autopar.request.options import Loss, Options, Precision
 from autopar.sharding.asked import posed_for

@@ -7,7 +7,7 @@ from typing import Literal
 
 from autopar.plans.changes import Difference
 from autopar.plans.plan import Plan
-from autopar.render.notebook import Shown
+from autopar.utils.shown import Shown
 
 Kind = Literal["parameter", "operator", "block"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from autopar.explain.explanation import Alternative
+from autopar.ir.units import seconds
 from autopar.plans.changes import Difference
-from autopar.render.text.units import seconds
 
 SAME = 1e-9
 """Relative to the step: only rounding."""

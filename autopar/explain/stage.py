@@ -9,7 +9,7 @@ from autopar.explain.explain import ROWS, Watch, explain
 from autopar.explain.explanation import Explanation
 from autopar.explain.target import AbsentError, found
 from autopar.ir.graph import Graph
-from autopar.pipeline.build.split import split
+from autopar.ir.split import split
 from autopar.pipeline.build.stage_problems import StageProblem, stage_problems
 from autopar.plans.focus import of_stages
 from autopar.plans.pipeline_plan import PipelinePlan

@@ -6,13 +6,13 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from autopar.errors import ConstraintError
+from autopar.explain.spoken import said_of
 from autopar.explain.target import Module, stored
 from autopar.ir.blocks import blocks
 from autopar.ir.graph import Graph, Node
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, N, R, S, Sharding
 from autopar.plans.plan import Plan
-from autopar.render.text.spoken import said_of
 from autopar.request import presets
 from autopar.sharding.narrow import narrow
 from autopar.sharding.posed import Posed, where_batch_is

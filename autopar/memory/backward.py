@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from autopar.cost.operators import local_nbytes
 from autopar.ir.graph import SAVES_NOTHING, Node
 from autopar.ir.leaving import leaving
 from autopar.memory.gathered import Gathered
@@ -21,6 +20,7 @@ from autopar.memory.lives import Lives
 from autopar.memory.messages import Carried, made_by
 from autopar.memory.recomputed import Form
 from autopar.memory.rerun import Rerun, reruns
+from autopar.memory.shards import local_nbytes
 
 
 @dataclass(frozen=True)

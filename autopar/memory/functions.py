@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from autopar.ir.blocks import FEWEST, block_of, is_hub
 from autopar.ir.graph import Graph, Node
 from autopar.ops.operators import bind
-from autopar.plans.plan import Conversion, OpSharding
+from autopar.plans.decisions import Conversion, OpSharding
 
 
 @dataclass(frozen=True)

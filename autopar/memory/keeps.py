@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autopar.cost.operators import VIEWS, local_nbytes
 from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved, short
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
 from autopar.memory.recomputed import NOTHING, Again, Form
-from autopar.plans.plan import Conversion, OpSharding
+from autopar.memory.shards import VIEWS, local_nbytes
+from autopar.plans.decisions import Conversion, OpSharding
 
 SURE_VIEWS = VIEWS - {"view", "reshape", "flatten"}
 """Operators that never copy; a reshape copies where strides ask for it, so nothing is promised of it."""

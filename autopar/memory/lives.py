@@ -19,7 +19,8 @@ from autopar.memory.keeps import Keeps
 from autopar.memory.messages import Carried, collectives, made_by
 from autopar.memory.of_rank import of_rank
 from autopar.memory.recomputed import Form, again
-from autopar.plans.plan import Conversion, Plan
+from autopar.plans.decisions import Conversion
+from autopar.plans.plan import Plan
 
 HELD: tuple[LeafKind, ...] = ("buffer", "constant")
 """Leaves that the module keeps, besides parameters."""

@@ -14,13 +14,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autopar.cost.operators import local_nbytes
 from autopar.ir.graph import ITEMSIZE
 from autopar.ir.placement import I, P, R, S, Sharding
 from autopar.memory.keeps import Keeps, moves_nothing
+from autopar.memory.shards import local_nbytes
 from autopar.plans.buckets import NBYTES
+from autopar.plans.decisions import Conversion, reduction_dtype
 from autopar.plans.grouping import groups, is_gather
-from autopar.plans.plan import Conversion, reduction_dtype
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from autopar.capture.saved import Call, Kept
-from autopar.cost.operators import extra_nbytes, split
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.memory.keeps import moves_nothing
 from autopar.memory.recomputed import Form
-from autopar.plans.plan import Conversion, OpSharding
+from autopar.memory.shards import extra_nbytes, split
+from autopar.plans.decisions import Conversion, OpSharding
 from autopar.rules import on_shards
 
 

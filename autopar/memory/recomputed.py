@@ -11,8 +11,8 @@ from autopar.ir.blocks import Block, Recompute, block_of, blocks, is_dear, is_hu
 from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import Sharding
+from autopar.plans.decisions import Conversion, OpSharding
 from autopar.plans.grouping import groups
-from autopar.plans.plan import Conversion, OpSharding
 
 Form = tuple[str, Sharding]
 """A tensor in one of its shardings."""

@@ -10,16 +10,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from autopar.errors import InputError, PlanError
-from autopar.render.notebook import Shown
+from autopar.plans.estimate import Estimate
+from autopar.plans.plan_data import PlanData
+from autopar.request.constraints import Constraint
 from autopar.utils.nearby import hint
-
-if TYPE_CHECKING:
-    from autopar.plans.estimate import Estimate
-    from autopar.plans.plan import Plan
-    from autopar.request.constraints import Constraint
+from autopar.utils.shown import Shown
 
 Texts = Mapping[str, str]
 Kind = Literal["time", "communication", "memory"]
@@ -144,7 +142,7 @@ def _value(of: Outline, key: tuple[Kind, str]) -> float | None:
     return of.figures.get(key, 0.0 if speaks else None)
 
 
-def outline(plan: Plan) -> Outline:
+def outline(plan: PlanData) -> Outline:
     """Of a plan without stages."""
     facts = {
         "graph": plan.graph_digest,
@@ -172,7 +170,7 @@ def asked_of(memory_limit: float | None, constraints: Iterable[Constraint]) -> T
     }
 
 
-def types_of(plan: Plan) -> tuple[Texts, Texts, Texts]:
+def types_of(plan: PlanData) -> tuple[Texts, Texts, Texts]:
     """Parameters at rest, parameters in the step, operators."""
     again = gathered_again(plan)
     leaves = {p.name: f"{p.leaf}{', gathered again' * (p.name in again)}" for p in plan.parameters}
@@ -180,7 +178,7 @@ def types_of(plan: Plan) -> tuple[Texts, Texts, Texts]:
     return {p.name: str(p.stored) for p in plan.parameters}, leaves, operators
 
 
-def gathered_again(plan: Plan) -> frozenset[str]:
+def gathered_again(plan: PlanData) -> frozenset[str]:
     """The parameters that the backward gathers a second time: where nothing is gathered, none is."""
     again = {conversion.tensor for conversion in plan.conversions if conversion.regather}
     return frozenset(p.name for p in plan.parameters if re.sub(r"\W", "_", p.name) in again)

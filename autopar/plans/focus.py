@@ -10,10 +10,11 @@ from fnmatch import fnmatchcase
 
 from autopar.errors import InputError
 from autopar.ir.graph import Graph
-from autopar.pipeline.build.split import computing, shared
+from autopar.ir.split import computing, shared
 from autopar.plans.changes import gathered_again
+from autopar.plans.decisions import ParameterPlan
 from autopar.plans.pipeline_plan import PipelinePlan
-from autopar.plans.plan import ParameterPlan, Plan
+from autopar.plans.plan import Plan
 from autopar.utils.nearby import hint
 from autopar.utils.wording import argument
 

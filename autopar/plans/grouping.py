@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from autopar.ir.graph import Graph, Node
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, N, R, S, Type
-from autopar.plans.plan import Conversion, reduction_dtype
+from autopar.plans.decisions import Conversion, reduction_dtype
 
 _BLOCK = re.compile(r"(.*?\.\d+)(?:\.|$)")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from autopar.plans.changes import (
     COMPUTE,
@@ -16,15 +15,13 @@ from autopar.plans.changes import (
     figures_of,
     types_of,
 )
-
-if TYPE_CHECKING:
-    from autopar.plans.estimate import Estimate
-    from autopar.plans.pipeline_plan import PipelinePlan, Prediction
+from autopar.plans.estimate import Estimate
+from autopar.plans.pipeline_data import PipelinePlanData, Prediction
 
 RECEIVED = "received_"
 
 
-def pipeline_outline(plan: PipelinePlan) -> Outline:
+def pipeline_outline(plan: PipelinePlanData) -> Outline:
     """A parameter that several stages read belongs to the first of them."""
     schedule = plan.schedule
     stages: dict[str, str] = {}
@@ -69,7 +66,7 @@ def pipeline_outline(plan: PipelinePlan) -> Outline:
     )  # fmt: skip
 
 
-def _figures(plan: PipelinePlan, found: Prediction) -> Figures:
+def _figures(plan: PipelinePlanData, found: Prediction) -> Figures:
     """Time of the worker that idles least, bytes of the fullest one, and what every worker does."""
     of_worker: Counter[int] = Counter()
     for f in found.stages:
@@ -94,7 +91,7 @@ def _figures(plan: PipelinePlan, found: Prediction) -> Figures:
     return made
 
 
-def _of_worker(plan: PipelinePlan, worker: int) -> Figures:
+def _of_worker(plan: PipelinePlanData, worker: int) -> Figures:
     """The sums of its stages, in a step."""
     total: Counter[tuple[Kind, str]] = Counter()
     for each in plan.stages:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from autopar.errors import PlanError, ScheduleError
 from autopar.plans.figures import ROUNDING, figure_faults
+from autopar.plans.pipeline_data import PipelinePlanData, Prediction
 from autopar.plans.sound import check_sound
 
-if TYPE_CHECKING:
-    from autopar.plans.pipeline_plan import PipelinePlan, Prediction
 
-
-def check_pipeline_sound(plan: PipelinePlan, source: str) -> None:
+def check_pipeline_sound(plan: PipelinePlanData, source: str) -> None:
     """Raise `PlanError`, naming `source`, unless its parts fit each other and figures are figures."""
     try:
         fault = next(_faults(plan), None)
@@ -28,14 +25,14 @@ def check_pipeline_sound(plan: PipelinePlan, source: str) -> None:
         check_sound(each.plan, f"{source}: stage {each.stage} on worker {each.worker}")
 
 
-def check_layout(plan: PipelinePlan) -> None:
+def check_layout(plan: PipelinePlanData) -> None:
     """Raise `PlanError` unless devices, workers, schedule and the stages' plans fit each other."""
     fault = next(_layout_faults(plan), None)
     if fault:
         raise PlanError(fault)
 
 
-def _faults(plan: PipelinePlan) -> Iterator[str]:
+def _faults(plan: PipelinePlanData) -> Iterator[str]:
     if not plan.stages:
         yield "The plan has no stages"
     if not plan.model.isidentifier():
@@ -46,7 +43,7 @@ def _faults(plan: PipelinePlan) -> Iterator[str]:
         yield from _prediction_faults(plan, plan.prediction)
 
 
-def _layout_faults(plan: PipelinePlan) -> Iterator[str]:
+def _layout_faults(plan: PipelinePlanData) -> Iterator[str]:
     """The first is the fault; those behind it may rely on what those before it look at."""
     yield from _worker_faults(plan)
     schedule, stages = plan.schedule, len(plan.cuts) + 1
@@ -63,7 +60,7 @@ def _layout_faults(plan: PipelinePlan) -> Iterator[str]:
     yield from _stage_faults(plan)
 
 
-def _worker_faults(plan: PipelinePlan) -> Iterator[str]:
+def _worker_faults(plan: PipelinePlanData) -> Iterator[str]:
     ranks = sorted(rank for worker in plan.workers for rank in worker.ranks)
     if ranks != list(range(plan.mesh.world_size)):
         yield (
@@ -78,7 +75,7 @@ def _worker_faults(plan: PipelinePlan) -> Iterator[str]:
             )
 
 
-def _stage_faults(plan: PipelinePlan) -> Iterator[str]:
+def _stage_faults(plan: PipelinePlanData) -> Iterator[str]:
     """Each stage has one plan where it is held, of that worker's mesh."""
     held = places(plan)
     for stage, worker in held:
@@ -98,7 +95,7 @@ def _stage_faults(plan: PipelinePlan) -> Iterator[str]:
         yield f"There are {len(plan.stages)} stages' plans for {len(held)} places."
 
 
-def _prediction_faults(plan: PipelinePlan, found: Prediction) -> Iterator[str]:
+def _prediction_faults(plan: PipelinePlanData, found: Prediction) -> Iterator[str]:
     """It speaks of the stages and workers that there are, and of shares that are no more than all."""
     for number, bubble in enumerate(found.bubbles):
         if bubble > 1 + ROUNDING:
@@ -120,7 +117,7 @@ def _prediction_faults(plan: PipelinePlan, found: Prediction) -> Iterator[str]:
             yield f"prediction.copied is of stage {copied.stage} on worker {copied.worker}"
 
 
-def places(plan: PipelinePlan) -> list[tuple[int, int]]:
+def places(plan: PipelinePlanData) -> list[tuple[int, int]]:
     """(stage, worker) for every worker that holds a stage, in order."""
     holders = plan.schedule.holders
     return [(stage, worker) for stage, workers in enumerate(holders) for worker in workers]

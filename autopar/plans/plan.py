@@ -5,188 +5,32 @@ A plan is JSON with a schema version and the digest of the graph it belongs to; 
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from autopar.errors import PlacementError, PlanError
-from autopar.ir.blocks import Recompute, blocks
-from autopar.ir.conversion import Step, Traffic
+from autopar.ir.blocks import blocks
 from autopar.ir.graph import Graph
-from autopar.ir.pads import Pad, rests
+from autopar.ir.pads import rests
 from autopar.ir.placement import P, R, S, Sharding
 from autopar.plans.changes import Difference, Outline, Outlined, difference, outline, outline_of
-from autopar.plans.estimate import Estimate, Flow, Parts
-from autopar.plans.record import Asked, Padded, Padding, Search, Share, View, idle
+from autopar.plans.decisions import Conversion
+from autopar.plans.estimate import Estimate
+from autopar.plans.plan_data import SCHEMA, PlanData
+from autopar.plans.record import idle
 from autopar.plans.schema import check_schema
 from autopar.plans.sound import check_sound
-from autopar.plans.texts import MeshText, ShardingText
-from autopar.plans.timing import OpTime, Timing, summed_up
-from autopar.render.notebook import Shown
-from autopar.solver.problem import Proof
+from autopar.plans.timing import summed_up
 from autopar.utils.reading import first_fault, text_of
-
-if TYPE_CHECKING:
-    from autopar.explain.explanation import Explanation
-
-SCHEMA = 3
-
-
-@dataclass(frozen=True, slots=True)
-class OpSharding:
-    """How one operator is computed on shards: a sharding per operand and per output.
-
-    `variants` names, per mesh axis, the local implementation that the sharding needs on that axis
-    (such as ``vocab_parallel``), or ``""`` where the plain operator is right on local tensors.
-    """
-
-    inputs: tuple[ShardingText, ...]
-    outputs: tuple[ShardingText, ...]
-    variants: tuple[str, ...]
-
-    @property
-    def variant(self) -> str:
-        """The one variant that this sharding uses, or ``""``."""
-        return next(filter(None, self.variants), "")
-
-    def __str__(self) -> str:
-        used = f"  via {self.variant}" if self.variant else ""
-        return f"{', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}{used}"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The sharding chosen for one node of the graph."""
-
-    node: str
-    sharding: OpSharding
-
-
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """One step that makes another form of a tensor from a form that exists already.
-
-    `regather`: the backward repeats the gather instead of keeping its result.
-    """
-
-    tensor: str
-    axis: int
-    source: ShardingText
-    target: ShardingText
-    regather: bool = False
-
-    @property
-    def step(self) -> Step:
-        """The conversion as a step of the algebra."""
-        return Step(self.axis, self.source, self.target)
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterPlan:
-    """A parameter at rest and in the step.
-
-    `stored` (S or I per axis) is what the optimizer and checkpoints see; `leaf` (S, R or I) is what
-    forward and backward see.  `steps` lead from stored to leaf, once per training step; their
-    backward is the gradient's reduction.  `shape` is the global one, in the model; where `pads` say
-    so the step's is larger, and `stored` is meant of that one: see `autopar.ir.pads.rests`.  `regather`
-    says what was decided of gathers at its uses; the conversions say where one is needed again.
-    """
-
-    name: str
-    stored: ShardingText
-    leaf: ShardingText
-    steps: tuple[Conversion, ...] = ()
-    shape: tuple[int, ...] = ()
-    regather: bool = field(default=False, repr=False)  # digests are of what is emitted
-    pads: tuple[Pad, ...] = field(default=(), repr=False)  # the graph's digest knows of them
-
-
-@dataclass(frozen=True, slots=True)
-class BlockPlan:
-    """What the backward finds of a block: all that was kept, or less, which is computed again."""
-
-    path: str
-    recompute: Recompute
+from autopar.utils.shown import Shown
 
 
 @dataclass(frozen=True)
-class Plan(Shown):
+class Plan(PlanData, Shown):
     """A model, a mesh, and every decision that makes one from the other."""
-
-    model: str
-    graph_digest: str
-    mesh: MeshText
-    hardware: str
-    optimizer: str
-    preset: str
-    choices: tuple[Choice, ...]
-    parameters: tuple[ParameterPlan, ...]
-    conversions: tuple[Conversion, ...]
-    estimate: Estimate
-    objective_s: float = 0.0
-    """What the solver minimised: as `estimate`, but each bucket and each shared form priced apart."""
-    bound_s: float = 0.0
-    """A proven lower bound on the objective of every plan that was allowed."""
-    proof: Proof = "none"
-    """How the bound was got; see `autopar.solver.problem.Proof`."""
-    bound_nbytes: float | None = None
-    """The bound is of plans within so many bytes, as the solver counts them; None: of all."""
-    asked: Asked = field(default_factory=Asked)
-    search: Search = field(default_factory=Search)
-    shares: tuple[Share, ...] = ()
-    """By mesh axis."""
-    padding: tuple[Padding, ...] = ()
-    """Parameters and inputs that are longer in the step than in the model."""
-    padded: tuple[Padded, ...] = ()
-    """The sets of paddings that were compared, where some size is awkward."""
-    views: tuple[View, ...] = ()
-    """The meshes that were compared, where only the devices were given."""
-    hardware_digest: str = ""
-    """Of the profile's figures, which its name may not tell."""
-    times: Timing | None = None
-    """The measured times that operators were priced by; None: all are modelled."""
-    versions: tuple[tuple[str, str], ...] = ()
-    precision: str = "float32"
-    recompute: tuple[BlockPlan, ...] = ()
-    """The blocks that do not keep all they made; of others nothing is said."""
-    buckets: int = 8
-    """Gradients are summed in so many collectives at least, as far as each is worth its latency."""
-    schema: int = SCHEMA
-
-    @cached_property
-    def choice(self) -> dict[str, OpSharding]:
-        """The sharding of each node."""
-        return {choice.node: choice.sharding for choice in self.choices}
-
-    @cached_property
-    def parameter(self) -> dict[str, ParameterPlan]:
-        """Each parameter's plan, by the user's name."""
-        return {parameter.name: parameter for parameter in self.parameters}
-
-    @cached_property
-    def recompute_of(self) -> dict[str, Recompute]:
-        """What recomputed blocks do, by their path."""
-        return {block.path: block.recompute for block in self.recompute}
-
-    def sharding(self, graph: Graph, tensor: str) -> Sharding:
-        """The sharding in which a tensor is made."""
-        node = graph.producer[tensor]
-        names = [made.name for made in node.outputs]
-        return self.choice[node.name].outputs[names.index(tensor)]
-
-    @cached_property
-    def digest(self) -> str:
-        """Twelve hex digits of all decisions; estimates and versions do not count."""
-        body = (self.graph_digest, str(self.mesh), self.choices, self.parameters, self.conversions)
-        return hashlib.sha256(repr((body, self.precision, self.recompute)).encode()).hexdigest()[
-            :12
-        ]
 
     def to_json(self) -> str:
         """The plan as text."""
@@ -339,34 +183,6 @@ class Plan(Shown):
         """What `other`, a plan of the same model, decides differently, and what that costs."""
         return difference(self.outline, outline_of(other))
 
-    def explain(
-        self,
-        target: str,
-        model: Any,
-        example_inputs: Any = None,
-        *,
-        loss: Any = None,
-        hardware: Any = None,
-        database: Any = None,
-        rows: int | None = None,
-    ) -> Explanation:
-        """Why `target` (a tensor, operator, parameter or module) is as it is, and what else it might be.
-
-        `model`, `example_inputs` and `loss` are as `parallelize` was given them; `hardware` and
-        `database` say what priced the plan, where its own names do not find it.  Every alternative that
-        is solved for (`rows`) has the best plan with it, everything else decided anew, and how that
-        differs.
-        """
-        from autopar.explain.explained import (
-            explain_plan,  # reads plans: loaded when it is asked for
-        )
-
-        more = {} if rows is None else {"rows": rows}
-        return explain_plan(
-            self, target, model, example_inputs, loss=loss, hardware=hardware, database=database,
-            **more,
-        )  # fmt: skip
-
 
 def _enters(conversion: Conversion) -> bool:
     """From rest to leaf a parameter is gathered (S -> R, I, N) or only used differently (I -> R)."""
@@ -374,27 +190,7 @@ def _enters(conversion: Conversion) -> bool:
     return not isinstance(target, S) and (isinstance(source, S) or target is R)
 
 
-def reduction_dtype(tensor: str, graph: Graph, precision: str) -> str | None:
-    """The dtype in which a parameter's gradient is summed, where it is not the tensor's own."""
-    low = graph.producer[tensor].op == "parameter" and precision in ("bfloat16", "float16")
-    return "float32" if low else None
-
-
-def total(traffic: Iterable[Traffic]) -> Counter[tuple[int, str, str]]:
-    """Bytes by (axis, collective, direction)."""
-    sums: Counter[tuple[int, str, str]] = Counter()
-    for part in traffic:
-        sums[part.axis, part.collective, part.direction] += part.nbytes
-    return sums
-
-
 @cache
 def _adapter() -> TypeAdapter[Plan]:
     """Made when it is first needed: that takes a while."""
     return TypeAdapter(Plan)
-
-
-__all__ = [
-    "BlockPlan", "Choice", "Conversion", "Estimate", "Flow", "OpSharding", "OpTime", "ParameterPlan",
-    "Parts", "Plan", "Timing", "reduction_dtype", "total",
-]  # fmt: skip

@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from autopar.errors import PlanError
 from autopar.ir.placement import S, Sharding
 from autopar.plans.figures import ROUNDING, figure_faults
-
-if TYPE_CHECKING:
-    from autopar.plans.plan import Plan
+from autopar.plans.plan_data import PlanData
 
 FIGURES = "objective_s", "estimate", "asked", "search", "shares", "padded", "views", "buckets"
 """The plan's fields that are made of figures which are never below zero."""
 
 
-def check_sound(plan: Plan, source: str) -> None:
+def check_sound(plan: PlanData, source: str) -> None:
     """Raise `PlanError`, naming `source`, unless types have an axis each, names are of what
     there is, and figures are figures."""
     fault = next(_faults(plan), None)
@@ -28,7 +25,7 @@ def check_sound(plan: Plan, source: str) -> None:
         )
 
 
-def _faults(plan: Plan) -> Iterator[str]:
+def _faults(plan: PlanData) -> Iterator[str]:
     axes, mesh = len(plan.mesh.sizes), plan.mesh
     for where, sharding in _shardings(plan):
         if len(sharding.types) != axes:
@@ -48,7 +45,7 @@ def _faults(plan: Plan) -> Iterator[str]:
     yield from _figure_faults(plan)
 
 
-def _text_faults(plan: Plan) -> Iterator[str]:
+def _text_faults(plan: PlanData) -> Iterator[str]:
     """Names become code, or files: each is one that code and files may have."""
     if not plan.model.isidentifier():
         yield f"the model is called {plan.model!r}, which is no name of a class"
@@ -58,7 +55,7 @@ def _text_faults(plan: Plan) -> Iterator[str]:
                 yield f"{choice.node} is computed by {variant!r}, which is no name"
 
 
-def _name_faults(plan: Plan) -> Iterator[str]:
+def _name_faults(plan: PlanData) -> Iterator[str]:
     """Each thing is decided once, and figures are of what there is."""
     nodes = Counter(choice.node for choice in plan.choices)
     parameters = Counter(parameter.name for parameter in plan.parameters)
@@ -80,7 +77,7 @@ def _name_faults(plan: Plan) -> Iterator[str]:
             yield f"{where} has an axis {axis!r}; the mesh is ({plan.mesh})"
 
 
-def _figure_faults(plan: Plan) -> Iterator[str]:
+def _figure_faults(plan: PlanData) -> Iterator[str]:
     for name in FIGURES:
         yield from figure_faults(getattr(plan, name), name)
     for number, share in enumerate(plan.shares):
@@ -91,7 +88,7 @@ def _figure_faults(plan: Plan) -> Iterator[str]:
         yield f"the bound is {bounds[0]} s, within {bounds[1]} bytes"
 
 
-def _shardings(plan: Plan) -> Iterator[tuple[str, Sharding]]:
+def _shardings(plan: PlanData) -> Iterator[tuple[str, Sharding]]:
     for choice in plan.choices:
         for sharding in (*choice.sharding.inputs, *choice.sharding.outputs):
             yield choice.node, sharding

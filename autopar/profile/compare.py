@@ -8,8 +8,9 @@ from pathlib import Path
 
 from autopar.ir.blocks import block_of
 from autopar.ir.graph import Graph, Node
+from autopar.plans.estimate import Flow
 from autopar.plans.identity import Identity
-from autopar.plans.plan import Flow, Plan
+from autopar.plans.plan import Plan
 from autopar.profile.trace import BACKWARD, FORWARD, UPDATE, Trace, by_group
 from autopar.profile.traced_step import Beside, FlowLine, Line
 

@@ -17,7 +17,8 @@ from autopar.errors import AutoparError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.staged import Staged
-from autopar.plans.plan import OpSharding, Plan
+from autopar.plans.decisions import OpSharding
+from autopar.plans.plan import Plan
 from autopar.profile.measure import Refused, measure
 from autopar.request import presets
 from autopar.request.options import Options

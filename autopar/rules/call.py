@@ -11,7 +11,7 @@ from functools import cache, cached_property
 
 from autopar.ir.graph import Arg, Graph, Node, Ref, Tensor
 from autopar.ir.mesh import Mesh
-from autopar.plans.plan import OpSharding
+from autopar.plans.decisions import OpSharding
 from autopar.rules import _torch
 from autopar.rules.local import localize
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from autopar.ir.graph import Graph, Node, Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, N, P, R, S, Sharding, Type
-from autopar.plans.plan import OpSharding
+from autopar.plans.decisions import OpSharding
 from autopar.rules.declare import rule_of
 from autopar.rules.instance import Instance
 from autopar.rules.positions import Positions, positions, splits_of

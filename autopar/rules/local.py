@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from autopar.ir.graph import Arg, Graph, Node, short
 from autopar.ir.mesh import Mesh
-from autopar.plans.plan import OpSharding
+from autopar.plans.decisions import OpSharding
 
 Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
 _SHAPED = {"view", "reshape", "expand", "broadcast_to", "_unsafe_view", "new_zeros", "new_ones"}

@@ -15,7 +15,7 @@ from autopar.ir.conversion import Traffic
 from autopar.ir.graph import Graph, Node, Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, N, P, Type
-from autopar.plans.plan import OpSharding
+from autopar.plans.decisions import OpSharding
 
 CONTIGUOUS = frozenset(
     {"vocab_parallel_embedding", "vocab_parallel_cross_entropy", "expert_parallel"}

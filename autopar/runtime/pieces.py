@@ -9,7 +9,7 @@ import torch
 
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
-from autopar.plans.plan import ParameterPlan
+from autopar.plans.decisions import ParameterPlan
 
 
 @dataclass(frozen=True)

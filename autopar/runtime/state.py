@@ -14,7 +14,8 @@ from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.ir.pads import padded_shape
 from autopar.ir.placement import I, Sharding
-from autopar.plans.plan import ParameterPlan, Plan
+from autopar.plans.decisions import ParameterPlan
+from autopar.plans.plan import Plan
 from autopar.runtime import _torch
 from autopar.runtime.entry import Entry
 from autopar.runtime.pieces import Pieces, hops

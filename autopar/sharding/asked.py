@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autopar.capture.saved import saved
+from autopar.cost.parameters import Storage
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
 from autopar.request import presets
 from autopar.request.constraints import Constraint
-from autopar.sharding.parameters import Storage
 from autopar.sharding.posed import Posed, Settings, pose
 from cost_models.hardware import Hardware
 from cost_models.measured import Times

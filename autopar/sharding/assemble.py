@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from autopar.cost.estimate import estimate
+from autopar.cost.parameters import Storage, gather_steps, gradient_shares
 from autopar.cost.prices import Prices
+from autopar.cost.routes import Routes
 from autopar.cost.shares import shares
 from autopar.cost.timed import timing_of
 from autopar.ir.conversion import Step
@@ -20,12 +22,11 @@ from autopar.ir.placement import Sharding
 from autopar.memory.keeps import Keeps
 from autopar.memory.of_rank import of_rank
 from autopar.memory.recomputed import again
+from autopar.plans.decisions import BlockPlan, Choice, Conversion, OpSharding, ParameterPlan
 from autopar.plans.grouping import companions, is_gather
-from autopar.plans.plan import BlockPlan, Choice, Conversion, OpSharding, ParameterPlan, Plan
+from autopar.plans.plan import Plan
 from autopar.plans.record import Padding
 from autopar.sharding.build import required
-from autopar.sharding.parameters import Storage, gather_steps, gradient_shares
-from autopar.sharding.routes import Routes
 from autopar.sharding.space import Decisions
 from cost_models.hardware import digest
 

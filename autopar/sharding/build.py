@@ -18,14 +18,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from autopar.cost.once import Once, looks
-from autopar.cost.operators import local_nbytes
 from autopar.cost.prices import Prices
+from autopar.cost.routes import Closure, Routes
 from autopar.ir.blocks import Block, blocks
 from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved, Tensor
 from autopar.ir.leaving import leaving
 from autopar.ir.placement import Sharding
+from autopar.memory.shards import local_nbytes
 from autopar.plans.grouping import companions
-from autopar.sharding.routes import Closure, Routes
 from autopar.sharding.space import Candidates, Priced
 from autopar.sharding.states import StateCosts
 from autopar.sharding.uses import Forms, Tables, Uses

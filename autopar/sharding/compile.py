@@ -17,7 +17,8 @@ from autopar.ir.blocks import MODES
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding
-from autopar.plans.plan import Conversion, Plan
+from autopar.plans.decisions import Conversion
+from autopar.plans.plan import Plan
 from autopar.sharding.flights import Flights
 from autopar.sharding.limited import within
 from autopar.sharding.padded import best_padded

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import NoReturn, TypeVar
 
+from autopar.cost.parameters import Storage
 from autopar.errors import ClashError, ConstraintError
 from autopar.ir.graph import Graph, Node, Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding, parse_type
-from autopar.plans.plan import OpSharding
+from autopar.plans.decisions import OpSharding
 from autopar.request.constraints import BATCH, Constraint
 from autopar.rules.batch import BatchDims
 from autopar.rules.worth import worth_splitting
-from autopar.sharding.parameters import Storage
 
 T = TypeVar("T")
 Form = tuple[Sharding, S | None]

@@ -9,14 +9,17 @@ from typing import TypeVar
 
 from autopar import rules
 from autopar.cost.once import Once
+from autopar.cost.parameters import Storage, storages
 from autopar.cost.prices import Prices
+from autopar.cost.routes import Routes
 from autopar.emit import emit
 from autopar.ir.blocks import Recompute, blocks
 from autopar.ir.graph import ITEMSIZE, Graph, Node, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.pads import rests
 from autopar.ir.placement import S, Sharding
-from autopar.plans.plan import OpSharding, Plan
+from autopar.plans.decisions import OpSharding
+from autopar.plans.plan import Plan
 from autopar.plans.record import Asked, Padding, Search
 from autopar.request.constraints import Constraint
 from autopar.request.optimizers import is_fused
@@ -24,8 +27,6 @@ from autopar.rules.batch import BatchDims
 from autopar.sharding.assemble import assemble
 from autopar.sharding.build import build
 from autopar.sharding.narrow import narrow, speaks
-from autopar.sharding.parameters import Storage, storages
-from autopar.sharding.routes import Routes
 from autopar.sharding.space import Candidates, Decisions, Priced
 from autopar.solver import Ready, completed
 from autopar.solver.care import THOROUGH, Care

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from autopar.cost.parameters import Storage
 from autopar.ir.blocks import Recompute
-from autopar.plans.plan import OpSharding
-from autopar.sharding.parameters import Storage
+from autopar.plans.decisions import OpSharding
 from autopar.solver.problem import Array, Assignment, Problem
 
 

@@ -10,19 +10,20 @@ import numpy as np
 from autopar.cost.covering import covering
 from autopar.cost.gradients import fresh_nbytes, full_gradients
 from autopar.cost.once import Once, looks
-from autopar.cost.operators import extra_nbytes, local_nbytes, operator_seconds, split
-from autopar.cost.prices import Prices
-from autopar.ir.blocks import is_dear
-from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved
-from autopar.plans.plan import OpSharding
-from autopar.rules import rule_of
-from autopar.sharding.parameters import (
+from autopar.cost.operators import operator_seconds
+from autopar.cost.parameters import (
     Travelling,
     storage_nbytes,
     storage_seconds,
     summed_seconds,
 )
-from autopar.sharding.routes import Routes
+from autopar.cost.prices import Prices
+from autopar.cost.routes import Routes
+from autopar.ir.blocks import is_dear
+from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved
+from autopar.memory.shards import extra_nbytes, local_nbytes, split
+from autopar.plans.decisions import OpSharding
+from autopar.rules import rule_of
 from autopar.sharding.space import Candidates
 from autopar.solver.problem import Array
 

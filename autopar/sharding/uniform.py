@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
+from autopar.cost.parameters import Storage
 from autopar.errors import InfeasibleError
 from autopar.ir.placement import R
 from autopar.plans.plan import Plan
-from autopar.sharding.parameters import Storage
 from autopar.sharding.posed import Posed
 
 LONGER = 1.005

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from autopar.cost.once import Once, looks
-from autopar.cost.operators import local_nbytes
 from autopar.cost.prices import Prices
+from autopar.cost.routes import Closure
 from autopar.ir.graph import Node
 from autopar.ir.placement import Sharding
-from autopar.sharding.routes import Closure
+from autopar.memory.shards import local_nbytes
 from autopar.sharding.space import Candidates
 from autopar.solver.problem import Array
 

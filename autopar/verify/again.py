@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from autopar.cost.parameters import Storage
 from autopar.ir.blocks import blocks
 from autopar.plans.plan import Plan
-from autopar.sharding.parameters import Storage
 from autopar.sharding.posed import Posed
 from autopar.sharding.space import Decisions
 from autopar.solver.problem import Assignment

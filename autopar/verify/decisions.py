@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from autopar.errors import InputError, PlanError
 from autopar.ir.blocks import MODES, blocks
-from autopar.plans.plan import Conversion, Plan
+from autopar.plans.decisions import Conversion
+from autopar.plans.plan import Plan
 from autopar.request.optimizers import states_of
 from autopar.sharding.posed import candidates_of
 from autopar.sharding.space import Candidates

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 
-from autopar.plans.plan import Estimate, Plan
+from autopar.plans.estimate import Estimate
+from autopar.plans.plan import Plan
 from autopar.plans.record import Share
 from autopar.verify.again import Again
 from autopar.verify.check import Check, checked, differs

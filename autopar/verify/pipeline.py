@@ -18,10 +18,11 @@ from dataclasses import replace
 
 from autopar.errors import AutoparError
 from autopar.ir.graph import Graph
+from autopar.ir.split import Stages, split
 from autopar.pipeline.build.predict import predict_with_peaks
-from autopar.pipeline.build.split import Stages, split
 from autopar.pipeline.build.stage_problems import stage_problems
-from autopar.plans.pipeline_plan import PipelinePlan, Prediction, StagePlan
+from autopar.plans.pipeline_data import Prediction, StagePlan
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.sharding.asked import settings_of
 from autopar.verify import certify
 from autopar.verify.check import Check, checked, differs, priced_for

@@ -16,12 +16,12 @@ from measures import operators, split, without_latency
 from refusals import refusal
 
 import autopar
-from autopar.request import presets
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.compile.compiler import with_outputs
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
+from autopar.request import presets
 from autopar.sharding.compile import compile_graph
 from autopar.sharding.posed import Compilation, Settings
 from cost_models.hardware import Hardware, load

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import autopar
-from autopar.api import captured_for, plan_frontier
+from autopar.api import plan_frontier
+from autopar.compile.planned import captured_for
+from autopar.cost.parameters import Storage
 from autopar.errors import AutoparError, ConstraintError, PlanError
 from autopar.ir.blocks import MODES
 from autopar.ir.graph import Graph
@@ -20,7 +22,6 @@ from autopar.ir.placement import S
 from autopar.plans.plan import Plan
 from autopar.sharding.asked import posed_for
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.parameters import Storage
 from autopar.sharding.posed import Compilation, Posed, Settings
 from autopar.verify import Check, certify
 from cost_models.hardware import load

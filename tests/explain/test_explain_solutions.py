@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from torch import nn
 
 import autopar
-from autopar.api import captured_for
+from autopar.compile.planned import captured_for
 from autopar.errors import InternalError
-from autopar.explain import explain
+from autopar.explain import explain, explain_plan
 from autopar.explain.again import Again
 from autopar.explain.explained import hardware_of
 from autopar.explain.explanation import Explanation
 from autopar.explain.target import stored
-from autopar.plans.plan import ParameterPlan, Plan
+from autopar.plans.decisions import ParameterPlan
+from autopar.plans.plan import Plan
 from autopar.sharding.asked import posed_for
 from autopar.sharding.space import Candidates, Priced
 from autopar.solver import best_with_each_state, solve
@@ -62,7 +63,7 @@ def test_a_problem_with_less_to_choose_from(problem: Problem) -> None:
 
 def explained(plan: Plan, target: str, case: Any, rows: int = 4) -> Explanation:
     model, inputs, loss = case
-    found = plan.explain(target, model, inputs, loss=loss, rows=rows)
+    found = explain_plan(plan, target, model, inputs, loss=loss, rows=rows)
     assert [each.is_chosen for each in found.alternatives].count(True) == 1
     assert found.alternatives[0] is found.chosen
     return found

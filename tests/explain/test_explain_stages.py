@@ -8,6 +8,7 @@ import pytest
 
 import autopar
 from autopar.errors import InputError, PlanError
+from autopar.explain import explain_plan
 from autopar.plans.pipeline_plan import PipelinePlan
 from tests.models import gpt2, llama
 
@@ -25,7 +26,7 @@ def planned() -> tuple[PipelinePlan, Any, Any]:
 def test_within_the_stage_that_has_it(planned: tuple[PipelinePlan, Any, Any]) -> None:
     plan, model, inputs = planned
     name = "model.layers.1.mlp.up_proj.weight"
-    found = plan.explain(name, model, inputs, rows=2)
+    found = explain_plan(plan, name, model, inputs, rows=2)
     own = next(each for each in plan.stages if name in each.plan.parameter)
     assert own.stage == 1
     assert f"stage {own.stage} of 2" in found.scope and "4 microbatches" in found.scope
@@ -38,12 +39,14 @@ def test_within_the_stage_that_has_it(planned: tuple[PipelinePlan, Any, Any]) ->
     made = [each.plan for each in found.alternatives if each.plan and not each.is_chosen]
     assert made and all(each.graph_digest == own.plan.graph_digest for each in made)
     assert all(each.objective_s >= own.plan.objective_s * (1 - 1e-6) for each in made)
-    assert found.alternatives == plan.explain(name, model, inputs, stage=1, rows=2).alternatives
+    assert (
+        found.alternatives == explain_plan(plan, name, model, inputs, stage=1, rows=2).alternatives
+    )
 
 
 def test_a_block_within_a_stage(planned: tuple[PipelinePlan, Any, Any]) -> None:
     plan, model, inputs = planned
-    found = plan.explain("model.layers.0", model, inputs)
+    found = explain_plan(plan, "model.layers.0", model, inputs)
     assert found.kind == "block" and "stage 0 of 2" in found.scope
     ways = {each.types for each in found.alternatives}
     assert {"recompute selective", "recompute full"} <= ways
@@ -59,11 +62,11 @@ def test_what_stages_cannot_say(planned: tuple[PipelinePlan, Any, Any]) -> None:
         ("model.layers.0", 2, "There is no stage 2: the plan has 2, from 0"),
     ):
         with pytest.raises(InputError) as refused:
-            plan.explain(name, model, inputs, stage=stage)
+            explain_plan(plan, name, model, inputs, stage=stage)
         assert said in str(refused.value)
     half = {name: value[:4] for name, value in inputs.items()}
     with pytest.raises(PlanError, match="not of this model and batch"):
-        plan.explain("model.layers.0", model, half)
+        explain_plan(plan, "model.layers.0", model, half)
     other, others, _ = gpt2()
     with pytest.raises(PlanError, match="not of this model"):
-        plan.explain("model.layers.0", other, others)
+        explain_plan(plan, "model.layers.0", other, others)

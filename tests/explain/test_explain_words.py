@@ -14,12 +14,13 @@ from torch import nn
 import autopar
 from autopar.api import compile_model
 from autopar.errors import InputError, PlanError
+from autopar.explain import explain_plan
 from autopar.explain.explained import explain_plan
 from autopar.explain.explanation import Alternative, Explanation
 from autopar.explain.sentences import sentence
+from autopar.explain.spoken import spoken
 from autopar.explain.target import called, found
 from autopar.render.text import explanation, to_text
-from autopar.render.text.spoken import spoken
 from autopar.render.text.table import WIDTH
 from tests.models import gpt2, llama, mlp
 from tests.show import hand_made
@@ -238,14 +239,14 @@ def test_of_another_model() -> None:
     assert isinstance(plan, autopar.Plan)
     half = {name: value[:4] for name, value in inputs.items()}
     with pytest.raises(PlanError, match="not of this model and batch"):
-        plan.explain("up", model, half, loss=loss)
+        explain_plan(plan, "up", model, half, loss=loss)
     with pytest.raises(InputError, match="leave stage= out"):
         explain_plan(plan, "up", model, inputs, loss=loss, stage=0)
     with pytest.raises(InputError, match="at least one alternative"):
-        plan.explain("up", model, inputs, loss=loss, rows=0)
+        explain_plan(plan, "up", model, inputs, loss=loss, rows=0)
     with pytest.raises(InputError, match="not among the profiles"):
-        replace(plan, hardware="mine").explain("up", model, inputs, loss=loss)
-    dear = plan.explain("up", model, inputs, loss=loss, hardware="cpu", rows=1)
+        explain_plan(replace(plan, hardware="mine"), "up", model, inputs, loss=loss)
+    dear = explain_plan(plan, "up", model, inputs, loss=loss, hardware="cpu", rows=1)
     assert dear.chosen.plan is not None and dear.chosen.plan.hardware != plan.hardware
 
 

@@ -13,9 +13,9 @@ from autopar.capture.saved import saved
 from autopar.errors import InfeasibleError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
+from autopar.ir.split import Stages, split
 from autopar.pipeline.build.alike import Asked, StageCompiler
 from autopar.pipeline.build.nameless import nameless, renamed
-from autopar.pipeline.build.split import Stages, split
 from autopar.sharding.compile import compile_graph
 from autopar.sharding.flights import Flights
 from autopar.sharding.limited import within

@@ -9,7 +9,7 @@ from autopar.compile.automatic import samples_of
 from autopar.errors import InputError, ScheduleError
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.wanted import Wanted, asked_of_pipelines, worker_meshes
-from autopar.pipeline.schedules import SCHEDULES, build
+from autopar.pipeline.schedules import SCHEDULES, build, check
 from autopar.runtime.programs import in_parts
 
 
@@ -148,7 +148,7 @@ def test_defaults_are_what_the_batch_and_the_schedule_can_have(
     asynchronous = SCHEDULES[schedule].asynchronous
     wanted = Wanted.of(Mesh.of(4), [1, 1, 2], schedule, None, (), asynchronous, samples)
     assert wanted.microbatches == microbatches
-    wanted.build().check()
+    check(wanted.build())
 
 
 def test_an_empty_batch_is_refused() -> None:

@@ -12,8 +12,8 @@ from torch import nn
 from autopar.capture import capture
 from autopar.errors import InputError
 from autopar.ir.graph import Graph
+from autopar.ir.split import computing, crossing_nbytes, shared, split
 from autopar.pipeline.build.cuts import balanced, narrow_cuts
-from autopar.pipeline.build.split import computing, crossing_nbytes, shared, split
 from autopar.pipeline.build.transfer import transferred
 from autopar.pipeline.schedules import Edge
 from autopar.plans.pipeline_plan import edges

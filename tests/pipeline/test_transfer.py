@@ -9,7 +9,7 @@ from torch import nn
 from autopar.capture import capture
 from autopar.errors import InputError
 from autopar.ir.graph import Graph
-from autopar.pipeline.build.split import Stages, computing, crossing_nbytes, split
+from autopar.ir.split import Stages, computing, crossing_nbytes, split
 from autopar.pipeline.build.transfer import transferred
 from tests import models
 

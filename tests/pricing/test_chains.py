@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from autopar.sharding import chains
-from autopar.sharding.chains import Chains, Edges
+from autopar.cost import chains
+from autopar.cost.chains import Chains, Edges
 
 EDGES = st.dictionaries(
     st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] != pair[1]),

@@ -8,12 +8,12 @@ import math
 import pytest
 
 from autopar.cost.prices import Prices
+from autopar.cost.routes import Routes
+from autopar.cost.webs import web_of
 from autopar.ir.conversion import Copy, Step, collectives
 from autopar.ir.graph import Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, N, P, R, S, Sharding
-from autopar.sharding.routes import Routes
-from autopar.sharding.webs import web_of
 from cost_models.hardware import load
 
 MESH = Mesh.of(2, 2)

@@ -18,7 +18,7 @@ from autopar.ir.conversion import Step, Traffic
 from autopar.ir.graph import Node, Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, P, R, S, Sharding, Type
-from autopar.pipeline.build.split import split
+from autopar.ir.split import split
 from autopar.plans.plan import Plan
 from cost_models.hardware import load
 from cost_models.ops import SCATTER_CALLS, gradient_seconds, op_seconds

@@ -12,10 +12,10 @@ from torch import nn
 import autopar
 from autopar.api import captured_graph
 from autopar.cost.covering import covering, late
+from autopar.cost.parameters import LITTLE
 from autopar.plans.buckets import SHARES
 from autopar.plans.estimate import Estimate
 from autopar.plans.plan import Plan
-from autopar.sharding.parameters import LITTLE
 from cost_models.hardware import load
 
 LAYERS, WIDTH, ROWS = 12, 512, 4096
@@ -70,7 +70,7 @@ def test_what_hides_costs_what_it_takes_from_compute(
     whole: Estimate, overlap: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compute covers all of it either way: what is lost is a share of the communication."""
-    monkeypatch.setattr("autopar.sharding.parameters.SHARES", SHARES[:1])
+    monkeypatch.setattr("autopar.cost.parameters.SHARES", SHARES[:1])
     partly = under(overlap)
     assert partly.hidden_s == pytest.approx(overlap * whole.hidden_s)
     lost = (1 - overlap) * whole.hidden_s
@@ -81,7 +81,7 @@ def test_where_nothing_hides_fewer_buckets_spare_latencies(monkeypatch: pytest.M
     few, many = planned(0.0), planned(1.0)
     assert (few.buckets, many.buckets) == (1, 8)
     assert few.estimate.flows[0].calls < many.estimate.flows[0].calls
-    monkeypatch.setattr("autopar.sharding.parameters.SHARES", SHARES[:1])
+    monkeypatch.setattr("autopar.cost.parameters.SHARES", SHARES[:1])
     assert few.estimate.step_s < under(0.0).step_s
 
 
@@ -180,7 +180,7 @@ def test_a_bucket_with_a_late_gradient_hides_nothing(
     whole: Estimate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first layer's, with the embeddings, is the last but one; it is waited for all the same."""
-    monkeypatch.setattr("autopar.sharding.parameters.SHARES", SHARES[:1])
+    monkeypatch.setattr("autopar.cost.parameters.SHARES", SHARES[:1])
     hardware = load("h100")
     hardware = replace(hardware, device=replace(hardware.device, overlap=1.0))
     sample = {"x": torch.zeros(ROWS // 4, 4, dtype=torch.long)}
@@ -192,13 +192,13 @@ def test_a_bucket_with_a_late_gradient_hides_nothing(
 
 def test_little_overlap_is_no_reason_for_more_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert planned(LITTLE).buckets == 2
-    monkeypatch.setattr("autopar.sharding.parameters.LITTLE", LITTLE + 0.1)
+    monkeypatch.setattr("autopar.cost.parameters.LITTLE", LITTLE + 0.1)
     assert planned(LITTLE).buckets == 1
 
 
 def test_each_link_hides_its_own_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a sum takes from compute goes with its bytes: of a slow link's time that is little."""
-    monkeypatch.setattr("autopar.sharding.parameters.SHARES", SHARES[:1])
+    monkeypatch.setattr("autopar.cost.parameters.SHARES", SHARES[:1])
     hardware = load("h100")
     hardware = replace(hardware, device=replace(hardware.device, overlap=0.5))
 
@@ -219,7 +219,7 @@ def test_each_link_hides_its_own_share(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_solver_counts_every_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where latency is most of it, nine buckets cost the objective what they cost the estimate."""
-    monkeypatch.setattr("autopar.sharding.parameters.SHARES", SHARES[:1])
+    monkeypatch.setattr("autopar.cost.parameters.SHARES", SHARES[:1])
     plan = planned(0.0, latency_s=1e-3)
     (reduction,) = (f for f in plan.estimate.flows if f.collective == "all_reduce" and f.calls > 1)
     assert reduction.seconds > 0.8 * plan.estimate.step_s

@@ -13,13 +13,14 @@ from torch.nn import functional as F
 import autopar
 from autopar.capture import capture
 from autopar.cost.operators import MIXTURE_CALLS, moved_nbytes, unread_nbytes
+from autopar.cost.parameters import summed_seconds
 from autopar.cost.prices import Prices
 from autopar.ir.graph import Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import R, Sharding
 from autopar.ops.experts import routed_experts
-from autopar.plans.plan import OpSharding, Plan
-from autopar.sharding.parameters import summed_seconds
+from autopar.plans.decisions import OpSharding
+from autopar.plans.plan import Plan
 from cost_models.curves import Curve
 from cost_models.hardware import load
 from cost_models.measured import Work

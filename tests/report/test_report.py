@@ -18,14 +18,15 @@ from autopar.errors import InputError
 from autopar.explain.explanation import Alternative, Explanation
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import R, S, Sharding
+from autopar.ir.units import seconds
 from autopar.plans.identity import Identity
-from autopar.plans.pipeline_plan import Compared, PipelinePlan
+from autopar.plans.pipeline_data import Compared
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.plans.record import View
 from autopar.profile.traced_step import Beside, FlowLine, Line
 from autopar.render.html import Extras, report, roofline
 from autopar.render.html.boxes import HIGH, LEAST, LOW, WIDE, box
-from autopar.render.text.units import seconds
 from cost_models.hardware import load
 from tests.models import CASES
 from tests.show import hand_made

@@ -15,7 +15,7 @@ import pytest
 import autopar
 from autopar.explain.explanation import Alternative, Explanation
 from autopar.plans.identity import Identity
-from autopar.plans.pipeline_plan import Compared
+from autopar.plans.pipeline_data import Compared
 from autopar.plans.record import View
 from autopar.profile.traced_step import Beside, FlowLine, Line
 from autopar.render.html import Extras, report, roofline

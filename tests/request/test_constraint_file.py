@@ -8,10 +8,10 @@ import pytest
 
 import autopar
 from autopar.errors import ConstraintError
+from autopar.explain.pins import pins
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
 from autopar.plans.plan import Plan
-from autopar.render.text.pins import pins
 from autopar.request.constraint_file import from_file
 from autopar.request.constraints import Given, from_user
 from tests.models import CASES

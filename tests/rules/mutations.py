@@ -17,7 +17,7 @@ from typing import Literal
 from autopar.errors import RuleError
 from autopar.ir.graph import Graph, Node
 from autopar.ir.mesh import Mesh
-from autopar.plans.plan import OpSharding
+from autopar.plans.decisions import OpSharding
 from autopar.rules.declare import rule_of
 from autopar.rules.instance import Instance, bind
 from autopar.rules.text import Rule, Term

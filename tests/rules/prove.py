@@ -14,7 +14,7 @@ from autopar import rules
 from autopar.ir.graph import Graph, Node
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, N, P, R, S, Sharding
-from autopar.plans.plan import OpSharding
+from autopar.plans.decisions import OpSharding
 from autopar.rules import prove as package
 from autopar.rules.instance import Instance
 from autopar.rules.positions import Positions, positions

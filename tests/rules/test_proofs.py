@@ -14,7 +14,7 @@ from autopar.capture import capture
 from autopar.ir.graph import Graph, Node, short
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
-from autopar.plans.plan import OpSharding
+from autopar.plans.decisions import OpSharding
 from autopar.rules.declare import rule_of
 from tests import models
 from tests.rules.building import Example, build

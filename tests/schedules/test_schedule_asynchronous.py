@@ -11,7 +11,7 @@ import math
 
 import pytest
 
-from autopar.pipeline.schedules import Schedule, build
+from autopar.pipeline.schedules import Schedule, build, check
 from autopar.pipeline.schedules.dependencies import dependencies
 from autopar.pipeline.schedules.kept import most_versions
 from autopar.pipeline.schedules.pipedream_2bw import pipedream_2bw
@@ -104,7 +104,7 @@ def test_2bw(stages: int, per_update: int) -> None:
     """W(t + 1) = W(t) - rate * grad f(W(t - 1)): arXiv:2006.09503, section 3.1."""
     expected = formula(stages, 4, [1] * stages, per_update)
     schedule = pipedream_2bw(stages, 4 * per_update, per_update)
-    schedule.check()
+    check(schedule)
     assert run(schedule, per_update) == pytest.approx(expected, rel=1e-12)
 
 
@@ -118,7 +118,7 @@ def test_versions_that_are_kept(stages: int) -> None:
         "pipedream-2bw": [2] * stages,
     }.items():
         schedule = typical(name, stages, max(1, stages * (name == "pipedream-2bw")))
-        schedule.check()
+        check(schedule)
         assert [most_versions(actions) for actions in schedule.workers] == expected
         weighed = peaks(schedule, (StageCost(1, 1, 1, static=1, version=1),) * stages)
         assert list(weighed) == expected

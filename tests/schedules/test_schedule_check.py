@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from autopar.errors import ScheduleError
-from autopar.pipeline.schedules import Action, Edge, Schedule, build, chain, lower
+from autopar.pipeline.schedules import Action, Edge, Schedule, build, chain, check, lower
 from autopar.pipeline.schedules.collectives import completing
 from tests.schedules.drawing import schedules
 
@@ -27,9 +27,9 @@ def written(
 @given(schedules())
 def test_random_schedules_pass_and_lower(drawn: tuple[Schedule, Edges]) -> None:
     schedule, edges = drawn
-    schedule.check(edges)
+    check(schedule, edges)
     lowered = lower(schedule, edges)
-    lowered.check(edges)
+    check(lowered, edges)
     for before, after in zip(schedule.workers, lowered.workers, strict=True):
         assert before == tuple(a for a in after if a.kind in ("F", "B", "I", "W"))
 
@@ -42,7 +42,7 @@ def test_anything_left_out_is_missed(drawn: tuple[Schedule, Edges]) -> None:
             rest = actions[:position] + actions[position + 1 :]
             lists = (*schedule.workers[:worker], rest, *schedule.workers[worker + 1 :])
             with pytest.raises(ScheduleError):
-                replace(schedule, workers=lists).check(edges)
+                check(replace(schedule, workers=lists), edges)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_anything_left_out_is_missed(drawn: tuple[Schedule, Edges]) -> None:
 )  # fmt: skip
 def test_clauses(schedule: Schedule, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
-        schedule.check()
+        check(schedule)
 
 
 @pytest.mark.parametrize(
@@ -84,46 +84,46 @@ def test_clauses(schedule: Schedule, message: str) -> None:
 def test_clauses_of_versions(line: str, message: str) -> None:
     microbatches = 2 if "F1" in line else 1
     with pytest.raises(ScheduleError, match=message):
-        written(line, stages=1, microbatches=microbatches, asynchronous=True).check()
+        check(written(line, stages=1, microbatches=microbatches, asynchronous=True))
 
 
 def test_edges_must_join_stages() -> None:
     for edge in (Edge(0, 0), Edge(0, 2), Edge(-1, 1)):
         with pytest.raises(ScheduleError, match="does not join two of the 2 stages"):
-            build("1f1b", 2, 2).check((edge,))
+            check(build("1f1b", 2, 2), (edge,))
 
 
 def test_two_workers_that_wait_for_each_other() -> None:
     """Both want the other's second microbatch first."""
     schedule = written("0F0 0F1 1F1 1B1 0B1 0B0", "1F0 1B0", microbatches=2)
-    schedule.check()
+    check(schedule)
     crossed = written("2F0 0F0 0B0 2B0", "1F0 1B0", stages=3)
     with pytest.raises(ScheduleError, match=r"worker 0, position 0: 2F0 waits for 1F0\n.*worker 1"):
-        crossed.check()
+        check(crossed)
 
 
 def test_skip_connections_are_waited_for() -> None:
     schedule = written("0F0 2F0 2B0 0B0", "1F0 1B0", stages=3)
-    schedule.check((Edge(0, 2),))
+    check(schedule, (Edge(0, 2),))
     with pytest.raises(ScheduleError, match="1F0 waits for 2F0"):
-        written("0F0 1F0 1B0 0B0", "2F0 2B0", stages=3).check((Edge(0, 1), Edge(2, 1), Edge(1, 2)))
+        check(written("0F0 1F0 1B0 0B0", "2F0 2B0", stages=3), (Edge(0, 1), Edge(2, 1), Edge(1, 2)))
 
 
 def test_integers_send_no_gradient_back() -> None:
     schedule = written("0F0 0B0 1F0 1B0")
-    schedule.check((Edge(0, 1, gradient=False),))
+    check(schedule, (Edge(0, 1, gradient=False),))
     with pytest.raises(ScheduleError, match="0B0 waits for 1B0"):
-        schedule.check()
+        check(schedule)
 
 
 def test_memory() -> None:
-    build("1f1b", 4, 8).check(limits=[4, 3, 2, 1])
+    check(build("1f1b", 4, 8), limits=[4, 3, 2, 1])
     with pytest.raises(
         ScheduleError, match=r"worker 1, position 2: after 1F2 it keeps 3 .* limit of 2"
     ):
-        build("1f1b", 4, 8).check(limits=[4, 2, 2, 1])
+        check(build("1f1b", 4, 8), limits=[4, 2, 2, 1])
     with pytest.raises(ScheduleError, match="worker 0, position 4: after 0F4 it keeps 5"):
-        build("gpipe", 4, 8).check(limits=4)
+        check(build("gpipe", 4, 8), limits=4)
 
 
 def without(schedule: Schedule, worker: int, action: str) -> Schedule:
@@ -144,16 +144,16 @@ def swapped(schedule: Schedule, worker: int, first: str, second: str) -> Schedul
 
 def test_transfers_are_those_of_the_edges() -> None:
     lowered = lower(build("1f1b", 3, 2))
-    lowered.check()
+    check(lowered)
     for worker, action in ((0, "0SEND_F0>1"), (1, "1RECV_F0<0"), (2, "2SEND_B1>1")):
         with pytest.raises(ScheduleError, match=f"worker {worker}: {action} must be there once"):
-            without(lowered, worker, action).check()
+            check(without(lowered, worker, action))
     with pytest.raises(ScheduleError, match="no edge between workers asks for"):
-        lower(build("1f1b", 3, 2), (*chain(3), Edge(0, 2))).check()
+        check(lower(build("1f1b", 3, 2), (*chain(3), Edge(0, 2))))
     with pytest.raises(ScheduleError, match="0SEND_F0>1 must come after 0F0"):
-        swapped(lowered, 0, "0F0", "0SEND_F0>1").check()
+        check(swapped(lowered, 0, "0F0", "0SEND_F0>1"))
     with pytest.raises(ScheduleError, match="1RECV_F0<0 must come before 1F0"):
-        swapped(lowered, 1, "1F0", "1RECV_F0<0").check()
+        check(swapped(lowered, 1, "1F0", "1RECV_F0<0"))
 
 
 def test_sends_right_after_and_receives_right_before_would_hang() -> None:
@@ -178,65 +178,65 @@ def test_sends_right_after_and_receives_right_before_would_hang() -> None:
         r"  worker 1, position 3: 1SEND_B0>0 waits for 0RECV_B0<1 of worker 0"
     )
     with pytest.raises(ScheduleError, match=message):
-        hanging.check()
+        check(hanging)
 
 
 def test_collectives_in_another_order_hang() -> None:
     first, second = "0F0 0B0 1F0 1B0", "0F1 1F1 0B1 1B1"
     both = written(f"{first} 0REDUCE0 1REDUCE0", f"{second} 0REDUCE0 1REDUCE0", microbatches=2)
-    both.check(())
+    check(both, ())
     crossed = written(f"{first} 0REDUCE0 1REDUCE0", f"{second} 1REDUCE0 0REDUCE0", microbatches=2)
     message = (
         r"hangs .*\n.* position 4: 0REDUCE0 waits for 0REDUCE0 of worker 1\n.*: 1REDUCE0 waits"
     )
     with pytest.raises(ScheduleError, match=message):
-        crossed.check(())
+        check(crossed, ())
 
 
 def test_ties_of_several_workers_have_one_order() -> None:
     """Worker 1 holds a stage of each group."""
     ties = [(0, 1), (2, 3)]
     lowered = lower(written("0F0 0B0", "1F0 2F0 2B0 1B0", "3F0 3B0", stages=4), ties=ties)
-    lowered.check(ties=ties)
+    check(lowered, ties=ties)
     assert str(lowered).count("0TIE0") == str(lowered).count("2TIE0") == 2
 
 
 def test_collectives_are_those_of_the_stages() -> None:
     schedule = build("chimera", 2, 4)
     lowered = lower(schedule, ties=[(0, 1)])
-    lowered.check(ties=[(0, 1)])
+    check(lowered, ties=[(0, 1)])
     for action in ("0REDUCE0", "1REDUCE0", "0TIE0"):
         with pytest.raises(ScheduleError, match=f"worker 0: {action} must be there once, not 0"):
-            without(lowered, 0, action).check(ties=[(0, 1)])
+            check(without(lowered, 0, action), ties=[(0, 1)])
     with pytest.raises(ScheduleError, match="0TIE0 sums what this worker has no part in"):
-        lowered.check()
+        check(lowered)
     with pytest.raises(ScheduleError, match="worker 0: 0TIE0 must be there once"):
-        lower(schedule).check(ties=[(0, 1)])
+        check(lower(schedule), ties=[(0, 1)])
     with pytest.raises(ScheduleError, match=r"0TIE0 comes before \w+, whose gradient it sums"):
-        swapped(lowered, 1, "1REDUCE0", "0TIE0").check(ties=[(0, 1)])
+        check(swapped(lowered, 1, "1REDUCE0", "0TIE0"), ties=[(0, 1)])
     with pytest.raises(
         ScheduleError, match=r"position .*: 0REDUCE0 comes before 0B1, whose gradient"
     ):
-        swapped(lower(build("1f1b", 2, 2)), 0, "0B1", "0REDUCE0").check()
+        check(swapped(lower(build("1f1b", 2, 2)), 0, "0B1", "0REDUCE0"))
 
 
 def test_gradients_are_complete_with_the_last_backward_wherever_their_sum_is() -> None:
     """In two halves or one; a list may sum its stages in another order than they are done."""
     line = "0F0 1F0 0F1 1F1 1B0 0B0 1B1 0I1 0W1 0REDUCE0 1REDUCE0"
     schedule = written(line, microbatches=2)
-    schedule.check((Edge(0, 1),))
+    check(schedule, (Edge(0, 1),))
     assert completing(schedule.workers[0]) == (Action("B", 1, 1), Action("W", 0, 1))
 
 
 def test_asynchronous_sums_come_before_their_updates() -> None:
     lowered = lower(build("pipedream", 2, 3))
-    lowered.check()
+    check(lowered)
     with pytest.raises(ScheduleError, match="0REDUCE1 comes after 0U1, which needs it"):
-        swapped(lowered, 0, "0REDUCE1", "0U1").check()
+        check(swapped(lowered, 0, "0REDUCE1", "0U1"))
     with pytest.raises(ScheduleError, match="0REDUCE1 comes before 0B1"):
-        swapped(lowered, 0, "0REDUCE1", "0B1").check()
+        check(swapped(lowered, 0, "0REDUCE1", "0B1"))
     with pytest.raises(ScheduleError, match="0REDUCE1 must be there once"):
-        without(lowered, 0, "0REDUCE1").check()
+        check(without(lowered, 0, "0REDUCE1"))
 
 
 def test_ties_that_cannot_be() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autopar.errors import ScheduleError
-from autopar.pipeline.schedules import SCHEDULES, Edge, Schedule, build, lower
+from autopar.pipeline.schedules import SCHEDULES, Edge, Schedule, build, check, lower
 from autopar.pipeline.schedules.interleaved import interleaved
 from autopar.pipeline.schedules.kept import most_kept
 from autopar.pipeline.schedules.pipedream_2bw import pipedream_2bw
@@ -34,24 +34,24 @@ def test_valid(name: str) -> None:
     for schedule in built(name):
         assert schedule.name == name
         assert schedule.asynchronous == SCHEDULES[name].asynchronous
-        schedule.check()
+        check(schedule)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_no_deadlock_with_blocking_sends(name: str) -> None:
     """Along a chain, and with every stage feeding every later one."""
     for schedule in built(name):
-        lower(schedule).check()
+        check(lower(schedule))
         stages = range(schedule.stages)
         all_edges = tuple(Edge(a, b) for b in stages for a in range(b))
-        lower(schedule, all_edges).check(all_edges)
+        check(lower(schedule, all_edges), all_edges)
 
 
 @pytest.mark.parametrize("workers", range(1, 6))
 @pytest.mark.parametrize("rounds", (1, 2, 3, 4))
 def test_interleaved_takes_any_number_of_microbatches(workers: int, rounds: int) -> None:
     for microbatches in range(1, 4 * workers + 1):
-        lower(interleaved(workers, microbatches, rounds * workers)).check()
+        check(lower(interleaved(workers, microbatches, rounds * workers)))
 
 
 def kept(schedule: Schedule, until_input: bool = False) -> list[float]:

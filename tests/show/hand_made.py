@@ -8,26 +8,18 @@ from dataclasses import replace
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import Sharding
 from autopar.pipeline.schedules import build, chain, lower
-from autopar.plans.pipeline_plan import (
+from autopar.plans.decisions import BlockPlan, Choice, Conversion, OpSharding, ParameterPlan
+from autopar.plans.estimate import Estimate, Flow, Parts
+from autopar.plans.pipeline_data import (
     Joined,
     Passed,
-    PipelinePlan,
     Prediction,
     StageFigures,
     StagePlan,
     WorkerPlan,
 )
-from autopar.plans.plan import (
-    BlockPlan,
-    Choice,
-    Conversion,
-    Estimate,
-    Flow,
-    OpSharding,
-    ParameterPlan,
-    Parts,
-    Plan,
-)
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.plans.record import Asked, Search, Share
 from autopar.request.constraints import Constraint
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autopar import compile_model
-from autopar.render.text import differences
+from autopar.plans.differences import differences
 from autopar.sharding.posed import Compilation
 from tests.models import CASES
 

@@ -10,7 +10,7 @@ import pytest
 from autopar import compile_model
 from autopar.api import compile_staged
 from autopar.errors import InputError
-from autopar.pipeline.build.split import computing, shared
+from autopar.ir.split import computing, shared
 from autopar.plans.focus import holding, stage_plan, tensor_facts, within_block
 from autopar.render.text import show_block, show_plan, show_tensor, to_text
 from autopar.request.constraints import Constraint

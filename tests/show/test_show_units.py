@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autopar.ir.placement import Sharding
-from autopar.render.text.units import form, joined, nbytes, seconds, shape, wrapped
+from autopar.ir.units import form, joined, nbytes, seconds, shape, wrapped
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from autopar import compile_model
+from autopar.explain.words import words
 from autopar.ir.mesh import Mesh
-from autopar.render.text import words
 from autopar.request import presets
 from autopar.request.constraints import Constraint
 from autopar.sharding.posed import Compilation

@@ -9,7 +9,7 @@ import pytest
 from autopar.ir.graph import Tensor
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.borders import Border, link_between, link_of, name_of, passing, seconds
-from autopar.plans.pipeline_plan import WorkerPlan
+from autopar.plans.pipeline_data import WorkerPlan
 from cost_models.hardware import Fit, Hardware, Link, Tier, load
 
 HOST = load("h100")

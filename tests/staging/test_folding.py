@@ -9,12 +9,12 @@ import pytest
 from autopar.capture import repeats
 from autopar.capture.saved import saved
 from autopar.ir.mesh import Mesh
+from autopar.ir.split import computing, split
 from autopar.pipeline.build import positions
 from autopar.pipeline.build.cuts import narrow_cuts
 from autopar.pipeline.build.folded import KEPT, fold
 from autopar.pipeline.build.positions import places
 from autopar.pipeline.build.sizes import NotLinear, Sized, between
-from autopar.pipeline.build.split import computing, split
 from tests.daily import daily
 from tests.staging.cases import source
 

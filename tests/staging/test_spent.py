@@ -8,17 +8,18 @@ from dataclasses import replace
 import pytest
 
 from autopar.capture.saved import saved
-from autopar.cost.operators import local_nbytes, operator_seconds
+from autopar.cost.operators import operator_seconds
 from autopar.cost.spent import spent_by
 from autopar.ir.blocks import MODES, Recompute, block_of, blocks
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
+from autopar.ir.split import split
+from autopar.memory.shards import local_nbytes
 from autopar.pipeline.build.choose import Source
 from autopar.pipeline.build.decided import decide, of_pieces
 from autopar.pipeline.build.figures import Cut, Piece, Pieces
 from autopar.pipeline.build.positions import places
 from autopar.pipeline.build.sizes import Sizes
-from autopar.pipeline.build.split import split
 from autopar.pipeline.build.tabled import Sweep, Tabled
 from autopar.pipeline.planner import ONE_F_ONE_B
 from autopar.pipeline.planner.table import Array

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autopar.pipeline.simulate import Simulated
-from autopar.render.notebook import Shown
+from autopar.utils.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)

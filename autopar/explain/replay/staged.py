@@ -16,7 +16,8 @@ from autopar.pipeline.schedules.action import COMPUTE
 from autopar.pipeline.schedules.stream import typical
 from autopar.pipeline.simulate import Costs, Link, Network, Simulated, StageCost, Traffic, simulate
 from autopar.plans.estimate import Estimate
-from autopar.plans.pipeline_plan import PipelinePlan, Prediction, StageFigures, WorkerPlan
+from autopar.plans.pipeline_data import Prediction, StageFigures, WorkerPlan
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from cost_models.hardware import Hardware
 

@@ -13,8 +13,8 @@ from autopar.errors import PlanError
 from autopar.explain.replay.conditions import Conditions
 from autopar.explain.replay.flows import Flows, checked
 from autopar.explain.replay.played import Played, Row, Span
-from autopar.plans.estimate import Flow, Parts
-from autopar.plans.plan import Estimate, Plan
+from autopar.plans.estimate import Estimate, Flow, Parts
+from autopar.plans.plan import Plan
 from cost_models.hardware import Hardware
 
 MOST_SLICES = 32

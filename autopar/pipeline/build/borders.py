@@ -16,7 +16,7 @@ import numpy as np
 from autopar.ir.graph import Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding
-from autopar.plans.pipeline_plan import WorkerPlan
+from autopar.plans.pipeline_data import WorkerPlan
 from autopar.pipeline.planner.table import Array
 from cost_models.hardware import Hardware, Link
 

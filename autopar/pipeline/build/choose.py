@@ -22,9 +22,9 @@ from autopar.errors import InfeasibleError, InputError, OverLimitError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.sharding.posed import Settings, device_memory
-from autopar.plans.pipeline_plan import Prediction, WorkerPlan
+from autopar.plans.pipeline_data import Prediction, WorkerPlan
 from autopar.solver import readable
-from autopar.pipeline.build.split import split
+from autopar.ir.split import split
 from autopar.pipeline.planner import FAMILIES, Family, StagePlan, StageProblem, Vee, plan_stages, vee
 from autopar.pipeline.build.alone import Alone
 from autopar.pipeline.build.forced import compile_forced

@@ -7,9 +7,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from autopar.ir.graph import ITEMSIZE, Graph
-from autopar.plans.pipeline_plan import Copied, PipelinePlan
-from autopar.plans.plan import Plan, reduction_dtype
-from autopar.pipeline.build.split import Stages
+from autopar.plans.pipeline_data import Copied
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.decisions import reduction_dtype
+from autopar.plans.plan import Plan
+from autopar.ir.split import Stages
 from autopar.pipeline.build.borders import link_of, name_of, tiles
 from cost_models.hardware import Hardware
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 from autopar.errors import InputError
 from autopar.ir.graph import Graph
 from autopar.rules.work import flops
-from autopar.pipeline.build.split import computing, crossing_nbytes, shared
+from autopar.ir.split import computing, crossing_nbytes, shared
 
 Places = list[tuple[str, int]]
 

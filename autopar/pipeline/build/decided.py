@@ -16,7 +16,7 @@ from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import Sharding
 from autopar.sharding.posed import Posed, Settings, pose
-from autopar.plans.plan import Choice, Conversion, OpSharding, ParameterPlan
+from autopar.plans.decisions import Choice, Conversion, OpSharding, ParameterPlan
 from autopar.sharding.assemble import LaidOut, lay_out
 from autopar.solver import corners
 from autopar.solver.problem import Assignment

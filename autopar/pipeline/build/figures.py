@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from autopar.ir.blocks import Recompute, blocks
 from autopar.ir.graph import Graph, Node, Saved
-from autopar.plans.plan import Conversion, OpSharding
+from autopar.plans.decisions import Conversion, OpSharding
 from autopar.cost.issued import Copied, Sent
 from autopar.memory.keeps import Keeps
 from autopar.memory.of_rank import divided

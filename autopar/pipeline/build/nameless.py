@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from autopar.ir.blocks import block_of
 from autopar.ir.graph import Arg, Graph, Node, Ref
-from autopar.plans.plan import Choice, Conversion, Plan
+from autopar.plans.decisions import Choice, Conversion
+from autopar.plans.plan import Plan
 
 
 def nameless(graph: Graph) -> str:

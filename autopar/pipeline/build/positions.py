@@ -14,7 +14,7 @@ from itertools import accumulate
 from autopar.capture import repeats
 from autopar.ir.graph import Graph
 from autopar.rules.work import flops
-from autopar.pipeline.build.split import computing, crossing_nbytes, shared
+from autopar.ir.split import computing, crossing_nbytes, shared
 from autopar.pipeline.build.cuts import narrow_cuts
 
 MOST = 64

@@ -9,21 +9,15 @@ from autopar.capture.saved import Known, saved
 from autopar.ir.graph import Graph
 from autopar.ir.placement import Sharding
 from autopar.sharding.posed import Settings, prices_of
-from autopar.plans.pipeline_plan import (
-    Joined,
-    Passed,
-    PipelinePlan,
-    Prediction,
-    StageFigures,
-    StagePlan,
-)
+from autopar.plans.pipeline_data import Joined, Passed, Prediction, StageFigures, StagePlan
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.cost.spent import Spent, spent_by
 from autopar.pipeline.schedules import Schedule
 from autopar.pipeline.schedules.kept import most_in_flight, most_versions
 from autopar.pipeline.schedules.lower import without_transfers
 from autopar.pipeline.simulate import Costs, Link, Network, StageCost, Traffic, simulate
-from autopar.pipeline.build.split import Crossing, Stages
+from autopar.ir.split import Crossing, Stages
 from autopar.pipeline.build.borders import Border, latency_s, link_of, name_of, seconds, tiles
 from autopar.pipeline.build.copied import copied
 from autopar.pipeline.build.staged import on_full_hosts

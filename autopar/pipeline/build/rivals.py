@@ -10,7 +10,8 @@ from functools import cached_property, partial
 from autopar.errors import InfeasibleError
 from autopar.ir.mesh import Mesh
 from autopar.sharding.posed import Compilation
-from autopar.plans.pipeline_plan import Compared, PipelinePlan
+from autopar.plans.pipeline_data import Compared
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.record import View
 from autopar.utils.processes import Aside
 from autopar.pipeline.planner import Planner, StagePlan, StageProblem, Vee, vees

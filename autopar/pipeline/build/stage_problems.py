@@ -9,11 +9,12 @@ from autopar.capture.saved import saved
 from autopar.ir.graph import Graph
 from autopar.sharding.asked import settings_of
 from autopar.sharding.posed import Posed, Settings, pose
-from autopar.plans.pipeline_plan import PipelinePlan, StagePlan
+from autopar.plans.pipeline_data import StagePlan
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.sharding.narrow import speaks
-from autopar.sharding.parameters import Storage
+from autopar.cost.parameters import Storage
 from autopar.pipeline.schedules.kept import most_in_flight, most_versions
-from autopar.pipeline.build.split import Stages
+from autopar.ir.split import Stages
 from autopar.pipeline.build.staged import on_full_hosts
 from cost_models.hardware import Hardware
 from cost_models.measured import Times

@@ -12,13 +12,14 @@ from autopar.errors import InputError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.sharding.posed import Settings
-from autopar.plans.pipeline_plan import PipelinePlan, StagePlan, WorkerPlan, edges
+from autopar.plans.pipeline_data import StagePlan, WorkerPlan
+from autopar.plans.pipeline_plan import PipelinePlan, edges
 from autopar.sharding.narrow import speaks
-from autopar.sharding.parameters import Storage
+from autopar.cost.parameters import Storage
 from autopar.pipeline.schedules import Schedule, lower
 from autopar.pipeline.schedules.kept import most_in_flight, most_versions
 from autopar.solver.care import FAIR
-from autopar.pipeline.build.split import Stages, split
+from autopar.ir.split import Stages, split
 from autopar.pipeline.build.alike import Asked, StageCompiler
 from autopar.pipeline.build.cuts import balanced
 from autopar.pipeline.build.wanted import Wanted

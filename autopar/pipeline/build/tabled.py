@@ -19,7 +19,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
 from autopar.sharding.posed import Settings, prices_of
 from autopar.utils.processes import side_by_side
-from autopar.pipeline.build.split import computing, crossing, shared, split
+from autopar.ir.split import computing, crossing, shared, split
 from autopar.pipeline.planner import Family, StageProblem, StageTable
 from autopar.pipeline.planner.table import Array
 from autopar.pipeline.build.borders import Border, latency_s, link_between, passing, tiles_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from autopar.errors import InputError
 from autopar.ir.graph import Graph, Node
-from autopar.pipeline.build.split import computing, shared, split
+from autopar.ir.split import computing, shared, split
 from autopar.utils.wording import argument
 
 Holders = frozenset[int]

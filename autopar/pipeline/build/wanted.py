@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from autopar.errors import InputError, ScheduleError
 from autopar.ir.mesh import Mesh
-from autopar.plans.pipeline_plan import PipelinePlan, WorkerPlan
+from autopar.plans.pipeline_data import WorkerPlan
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.pipeline.schedules import SCHEDULES, Schedule, build
 from autopar.pipeline.schedules.stream import typical
 from autopar.utils.wording import argument, quoted

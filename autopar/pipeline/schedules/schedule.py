@@ -107,17 +107,6 @@ class Schedule:
             action.kind in SENDS | COLLECTIVES for actions in self.workers for action in actions
         )
 
-    def check(
-        self,
-        edges: tuple[Edge, ...] | None = None,
-        limits: float | Sequence[float] | None = None,
-        ties: Sequence[Sequence[int]] = (),
-    ) -> None:
-        """Raise `ScheduleError` unless the lists obey `autopar/pipeline/schedules/check.py`."""
-        from autopar.pipeline.schedules.check import check
-
-        check(self, edges, limits, ties)
-
     def __str__(self) -> str:
         head = f"{self.name} stages={self.stages} microbatches={self.microbatches}"
         head += " asynchronous" * self.asynchronous

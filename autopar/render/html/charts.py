@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from autopar.explain.replay import Played, Span
-from autopar.plans.plan import Flow, Plan
+from autopar.ir.units import nbytes
+from autopar.plans.estimate import Flow
+from autopar.plans.plan import Plan
 from autopar.render.html.looks import (
     BLUE,
     COMPUTE,
@@ -21,7 +23,6 @@ from autopar.render.html.looks import (
     marker,
 )
 from autopar.render.html.roofline import Roofline
-from autopar.render.text.units import nbytes
 
 Figure = dict[str, Any]
 AXIS = {"automargin": True, "tickformat": ",~g"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
+from autopar.ir.units import seconds
 from autopar.profile.traced_step import Beside
 from autopar.render.html.tables import table
 from autopar.render.text.beside import parts_of
-from autopar.render.text.units import seconds
 
 MOST = 12
 """Lines of source that are shown, those with the largest error first."""

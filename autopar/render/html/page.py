@@ -13,6 +13,7 @@ from plotly.offline import get_plotlyjs
 
 from autopar.errors import PlanError
 from autopar.explain.replay import Played, play
+from autopar.ir.units import nbytes, seconds
 from autopar.plans.estimate import Flow
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
@@ -21,7 +22,6 @@ from autopar.render.html.measured import tables_of
 from autopar.render.html.values import Extras
 from autopar.render.html.why import why
 from autopar.render.text.proof import of_table, proof
-from autopar.render.text.units import nbytes, seconds
 
 LONGEST = 300_000
 """Characters of one source on the page."""

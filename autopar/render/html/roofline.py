@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from autopar.cost.operators import moved_nbytes, split
+from autopar.cost.operators import moved_nbytes
 from autopar.ir.graph import Graph, bare
-from autopar.pipeline.build.split import Stages
+from autopar.ir.split import Stages
+from autopar.memory.shards import split
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.rules import flops

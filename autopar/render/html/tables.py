@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
+from autopar.explain.pins import pins
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import Sharding
+from autopar.ir.units import nbytes, seconds, shape
 from autopar.plans.changes import gathered_again
-from autopar.plans.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
-from autopar.plans.plan import ParameterPlan, Plan
+from autopar.plans.decisions import ParameterPlan
+from autopar.plans.pipeline_data import StageFigures, WorkerPlan
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from autopar.render.html.boxes import box
 from autopar.render.text.fold import fold, lines
 from autopar.render.text.operators import NOTHING, folded
-from autopar.render.text.pins import pins
-from autopar.render.text.units import nbytes, seconds, shape
 
 MOST_DRAWN = 512
 CELL, GAP = 26, 4

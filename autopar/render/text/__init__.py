@@ -1,17 +1,19 @@
 """Everything that is shown to people: values in, rich renderables or text out; nothing prints."""
 
+from autopar.explain.pins import pins
+from autopar.explain.words import words
+from autopar.ir.units import nbytes, seconds
+from autopar.plans.differences import differences
 from autopar.render.text.beside import step_beside
 from autopar.render.text.changes import changed, show_difference
 from autopar.render.text.checks import checks
 from autopar.render.text.contenders import contenders
 from autopar.render.text.cost import communication, costs, header
-from autopar.render.text.differences import differences
 from autopar.render.text.explanation import explanation
 from autopar.render.text.fold import Block, Row, fold
 from autopar.render.text.landscape import landscape_grid, landscape_table
 from autopar.render.text.operators import conversions, operators
 from autopar.render.text.parameters import parameters
-from autopar.render.text.pins import pins
 from autopar.render.text.pipeline import show_pipeline
 from autopar.render.text.plan import show_block, show_operators, show_plan
 from autopar.render.text.played import show_played
@@ -22,9 +24,7 @@ from autopar.render.text.shares import shares
 from autopar.render.text.solution import curve, solution
 from autopar.render.text.table import to_text
 from autopar.render.text.tensor import show_tensor
-from autopar.render.text.units import nbytes, seconds
 from autopar.render.text.verdicts import verdicts
-from autopar.render.text.words import words
 
 __all__ = [
     "Block",

@@ -10,9 +10,9 @@ from dataclasses import replace
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from autopar.ir.units import seconds
 from autopar.profile.traced_step import Beside, Line
 from autopar.render.text.table import Label, row, table, times
-from autopar.render.text.units import seconds
 
 
 def step_beside(found: Beside) -> RenderableType:

@@ -8,8 +8,8 @@ from statistics import median
 
 from rich.table import Table
 
+from autopar.ir.units import nbytes, seconds
 from autopar.render.text.table import row, table
-from autopar.render.text.units import nbytes, seconds
 from cost_models.collectives import ring_terms
 from cost_models.hardware import Fit, Hardware, Link
 

@@ -8,11 +8,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from autopar.ir.units import joined, nbytes, seconds
 from autopar.plans.changes import IDLE, Change, Difference, Figure
 from autopar.render.text.fold import fold, lines
 from autopar.render.text.names import base
 from autopar.render.text.table import line, row, table
-from autopar.render.text.units import joined, nbytes, seconds
 
 WIDE = 30
 """Characters of a type before it is broken."""

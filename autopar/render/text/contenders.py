@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from autopar.ir.units import nbytes, seconds
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.render.text.proof import gap
 from autopar.render.text.table import line, table
-from autopar.render.text.units import nbytes, seconds
 
 Named = tuple[str, Plan | PipelinePlan | None, str]
 """Name, plan, and a remark: why there is none, where there is none."""

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 from rich.table import Table
 
+from autopar.ir.units import nbytes, seconds
 from autopar.plans.plan import Plan
 from autopar.plans.record import Search
 from autopar.render.text.padding import compared
 from autopar.render.text.proof import proof
 from autopar.render.text.table import row, table
-from autopar.render.text.units import nbytes, seconds
 from autopar.request.constraints import Constraint
 
 

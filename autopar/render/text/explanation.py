@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from autopar.explain.explanation import Alternative, Explanation
+from autopar.ir.units import nbytes, seconds
 from autopar.plans.changes import Change, Difference, Figure
 from autopar.render.text.table import row, table
-from autopar.render.text.units import nbytes, seconds
 from autopar.render.text.unsolved import listed
 
 SAME = "same"

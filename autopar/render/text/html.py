@@ -10,12 +10,14 @@ from functools import singledispatch
 
 from rich.console import Console, RenderableType
 
+from autopar.explain.compare import Comparison, Contender
 from autopar.explain.explanation import Explanation
 from autopar.explain.replay import Played
 from autopar.plans.changes import Difference
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.render.text.changes import show_difference
+from autopar.render.text.contenders import contenders
 from autopar.render.text.explanation import explanation
 from autopar.render.text.pipeline import show_pipeline
 from autopar.render.text.plan import show_plan
@@ -43,6 +45,16 @@ drawn.register(PipelinePlan)(show_pipeline)
 drawn.register(Difference)(show_difference)
 drawn.register(Explanation)(explanation)
 drawn.register(Played)(show_played)
+
+
+@drawn.register
+def _of_one(way: Contender) -> RenderableType:
+    return contenders([(way.name, way.plan, way.why)])
+
+
+@drawn.register
+def _of_all(found: Comparison) -> RenderableType:
+    return contenders([(way.name, way.plan, way.why) for way in found], found.limit_nbytes)
 
 
 def text(value: object) -> str:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from autopar.explain.words import words
 from autopar.ir.blocks import blocks
 from autopar.ir.graph import Graph
+from autopar.ir.units import nbytes, seconds
 from autopar.plans.plan import Plan
 from autopar.render.text.proof import proof
 from autopar.render.text.table import row, table
-from autopar.render.text.units import nbytes, seconds
-from autopar.render.text.words import words
 from autopar.sharding.landscape import Point
 
 

@@ -7,15 +7,16 @@ from dataclasses import replace
 
 from rich.table import Table
 
+from autopar.explain.pins import NOTE, PINNED, pinned_operators
 from autopar.ir.conversion import collectives
 from autopar.ir.graph import Graph
 from autopar.ir.placement import N, S
-from autopar.plans.plan import Conversion, OpSharding, Plan
+from autopar.ir.units import form, joined
+from autopar.plans.decisions import Conversion, OpSharding
+from autopar.plans.plan import Plan
 from autopar.render.text.fold import Block, Item, Row, fold, lines
 from autopar.render.text.names import Names
-from autopar.render.text.pins import NOTE, PINNED, pinned_operators
 from autopar.render.text.table import line, row, table
-from autopar.render.text.units import form, joined
 
 FORM = 23
 """Characters of a type before it is broken between axes."""

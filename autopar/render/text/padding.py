@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from autopar.ir.units import seconds
 from autopar.plans.plan import Plan
 from autopar.plans.record import Padding
 from autopar.render.text.fold import fold, lines
 from autopar.render.text.table import line, table
-from autopar.render.text.units import seconds
 
 
 def padding(plan: Plan) -> Table:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from autopar.explain.pins import NOTE, PINNED, pins
 from autopar.ir.graph import Graph
 from autopar.ir.placement import Sharding
-from autopar.plans.plan import ParameterPlan, Plan
+from autopar.ir.units import form, shape
+from autopar.plans.decisions import ParameterPlan
+from autopar.plans.plan import Plan
 from autopar.render.text.fold import fold, lines
 from autopar.render.text.names import Names
-from autopar.render.text.pins import NOTE, PINNED, pins
 from autopar.render.text.table import line, table
-from autopar.render.text.units import form, shape
 
 FORM = 23
 """Characters of a type before it is broken between axes."""

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.table import Table
 
+from autopar.explain.pins import PINNED, pinned_operators, pins
 from autopar.ir.graph import Graph
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.render.text.cost import limited, listed
 from autopar.render.text.fold import fold, lines
-from autopar.render.text.pins import PINNED, pinned_operators, pins
 from autopar.render.text.table import line, row, table
 from autopar.request.constraints import Constraint
 

@@ -10,15 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from autopar.ir.graph import Graph
+from autopar.ir.units import nbytes, seconds
 from autopar.pipeline.schedules.kept import most_versions
 from autopar.pipeline.schedules.lower import without_transfers
-from autopar.plans.pipeline_plan import PipelinePlan, StageFigures, WorkerPlan
+from autopar.plans.pipeline_data import StageFigures, WorkerPlan
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.render.text.fitted import Fitted
 from autopar.render.text.pinned import asked, pinned
 from autopar.render.text.proof import of_table
 from autopar.render.text.schedules import equal_parts
 from autopar.render.text.timeline import timeline
-from autopar.render.text.units import nbytes, seconds
 
 
 def show_pipeline(plan: PipelinePlan, graphs: Sequence[Graph] = ()) -> RenderableType:

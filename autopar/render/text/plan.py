@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
+from autopar.explain.pins import pinned_operators, pins
 from autopar.ir.blocks import MODES, no_blocks
 from autopar.ir.graph import Graph
 from autopar.plans.plan import Plan
@@ -11,7 +12,6 @@ from autopar.render.text.cost import communication, constraints, costs, header
 from autopar.render.text.operators import conversions, operators
 from autopar.render.text.padding import padding
 from autopar.render.text.parameters import parameters
-from autopar.render.text.pins import pinned_operators, pins
 from autopar.render.text.shares import shares
 
 MENTIONED = 3

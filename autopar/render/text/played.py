@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from autopar.explain.replay import Played, Row, Span
+from autopar.ir.units import nbytes, seconds
 from autopar.render.text.table import WIDTH, row, table
 from autopar.render.text.timeline import timeline
-from autopar.render.text.units import nbytes, seconds
 
 COLUMNS, FEWEST = 72, 24
 """Of a drawing: as many as a page has, and as few as say anything."""

@@ -9,8 +9,8 @@ from statistics import median
 from rich.table import Table
 
 from autopar.ir.graph import bare
+from autopar.ir.units import seconds
 from autopar.render.text.table import row, table
-from autopar.render.text.units import seconds
 from cost_models.measured import Timed, Work
 
 Model = Callable[[Work], float]

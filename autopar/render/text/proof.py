@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autopar.render.text.units import seconds
+from autopar.ir.units import seconds
 from autopar.solver.problem import Proof
 
 WORDS: dict[Proof, str] = {

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from rich.table import Table
 
+from autopar.ir.units import seconds
 from autopar.render.text.table import row, table
-from autopar.render.text.units import seconds
 from autopar.rules.instance import Instance, Source
 from autopar.rules.report import Coverage, Report
 from autopar.rules.text import Term

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from autopar.ir.units import nbytes, seconds
 from autopar.plans.plan import Plan
 from autopar.render.text.proof import proof
 from autopar.render.text.table import row, table
-from autopar.render.text.units import nbytes, seconds
 from autopar.solver.problem import Assignment, Problem
 
 

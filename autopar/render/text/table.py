@@ -10,8 +10,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from autopar.ir.units import wrapped
 from autopar.render.text.fitted import Fitted
-from autopar.render.text.units import wrapped
 
 WIDTH = 100
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from autopar.ir.units import shape
 from autopar.plans.focus import TensorFacts
 from autopar.render.text.table import row
-from autopar.render.text.units import shape
 
 
 def show_tensor(found: TensorFacts) -> Table:

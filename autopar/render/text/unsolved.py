@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from autopar.explain.explanation import Alternative, Explanation
+from autopar.ir.units import seconds
 from autopar.render.text.table import row, table
-from autopar.render.text.units import seconds
 
 LISTED = 4
 """Of which a terminal is told the bounds."""

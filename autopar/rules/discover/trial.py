@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.ir.mesh import Mesh
-from autopar.plans.plan import OpSharding
+from autopar.plans.decisions import OpSharding
 from autopar.rules.candidates import Option, combine
 from autopar.rules.discover.laboratory import Bench, accepts
 from autopar.rules.instance import Instance

@@ -16,7 +16,7 @@ from autopar.ir.graph import Arg, DType, Graph, Node
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import Sharding
 from autopar.ops.operators import bind, callable_of
-from autopar.plans.plan import OpSharding
+from autopar.plans.decisions import OpSharding
 from autopar.rules.local import Local, localize
 from autopar.rules.prove.simulate import TOLERANCE, WrongError, dual, error, gather, scatter
 

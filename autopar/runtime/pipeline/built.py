@@ -8,8 +8,8 @@ from functools import cached_property
 
 import torch.distributed as dist
 
-from autopar.pipeline.build.split import Stages
-from autopar.pipeline.schedules import lower, stream
+from autopar.ir.split import Stages
+from autopar.pipeline.schedules import check, lower, stream
 from autopar.pipeline.schedules.collectives import completing
 from autopar.plans.pipeline_plan import PipelinePlan, edges
 from autopar.runtime.program import Program
@@ -39,7 +39,7 @@ class Built:
         plan, crossing = self.plan, edges(self.stages)
         made = stream(plan.schedule.name, len(plan.workers), batches, plan.microbatches)
         lowered = lower(made, crossing)
-        lowered.check(crossing)
+        check(lowered, crossing)
         return replace(self, plan=replace(plan, actions=str(lowered)))
 
     @cached_property

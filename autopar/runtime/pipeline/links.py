@@ -11,7 +11,7 @@ import torch
 
 from autopar.ir.leaving import leaving
 from autopar.ir.placement import Sharding
-from autopar.pipeline.build.split import Crossing, Stages
+from autopar.ir.split import Crossing, Stages
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.runtime.pipeline.channel import Channel
 from autopar.runtime.pipeline.tiles import Layout

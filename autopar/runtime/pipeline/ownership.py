@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.ir.placement import I, Sharding
-from autopar.plans.plan import ParameterPlan
+from autopar.plans.decisions import ParameterPlan
 from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.stage_gradient import StageGradient
 from autopar.runtime.pipeline.targets import Spread

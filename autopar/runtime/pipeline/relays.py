@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from autopar.pipeline.build.split import Stages
+from autopar.ir.split import Stages
 
 
 @dataclass(frozen=True)

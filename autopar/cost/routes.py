@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from autopar.cost.chains import Chains
+from autopar.cost.webs import Kind, Web, web_of
 from autopar.errors import InternalError
 from autopar.ir.conversion import Step
 from autopar.ir.graph import Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding
-from autopar.sharding.chains import Chains
-from autopar.sharding.webs import Kind, Web, web_of
 from autopar.solver.problem import Array
 
 StepSeconds = Callable[[Step, Tensor], float]

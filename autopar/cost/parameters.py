@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from functools import cache
 
 from autopar.cost.covering import late
-from autopar.cost.operators import local_nbytes
 from autopar.cost.prices import Prices, is_sum
+from autopar.cost.routes import ALL, Routes
 from autopar.ir.conversion import Step, Traffic
 from autopar.ir.graph import Graph, Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.pads import Pad, cutting_axis, exchanging_axis, rests, true_shape
 from autopar.ir.placement import I, N, S, Sharding
+from autopar.memory.shards import local_nbytes
 from autopar.plans.buckets import NBYTES, SHARES, buckets
-from autopar.sharding.routes import ALL, Routes
 
 LITTLE = 0.5
 """Overlap that is no reason for more buckets: where two ranks take two cores, next to nothing hides, but

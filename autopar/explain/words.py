@@ -15,7 +15,8 @@ from collections.abc import Collection, Iterator
 
 from autopar.ir.graph import Graph, Node, Tensor
 from autopar.ir.placement import I, R, S, Type
-from autopar.plans.plan import ParameterPlan, Plan
+from autopar.plans.decisions import ParameterPlan
+from autopar.plans.plan import Plan
 from autopar.rules import flops
 from autopar.rules.batch import BatchDims
 from autopar.sharding.posed import batch_inputs, where_batch_is

@@ -16,10 +16,10 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from autopar.cost.chains import Edge, Edges
 from autopar.ir.conversion import Step, letters
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding, Type
-from autopar.sharding.chains import Edge, Edges
 
 Shards = tuple[tuple[Type, ...], ...]
 """By axis, the splits that occur there."""

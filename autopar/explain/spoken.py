@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from autopar.explain.words import is_used_split, weights_of
 from autopar.ir.graph import Graph, Node, Tensor, short
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import P, S, Type
-from autopar.plans.plan import OpSharding, ParameterPlan, Plan
-from autopar.render.text.words import is_used_split, weights_of
+from autopar.plans.decisions import OpSharding, ParameterPlan
+from autopar.plans.plan import Plan
 
 WHOLE = "whole"
 HEADS = 4

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from autopar.ir.graph import Graph
 from autopar.ir.pads import true_shape
+from autopar.ir.units import shape
 from autopar.plans.plan import Plan
-from autopar.render.text.units import shape
 
 FEW = 3
 

@@ -1,0 +1,1 @@
+"""What the shell is offered where TAB is pressed: answered without torch."""

@@ -1,0 +1,34 @@
+"""The graph that a plan was made of, captured again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import nn
+
+from autopar.capture import ExampleInputs
+from autopar.compile.compiler import captured
+from autopar.compile.given import offered_inputs
+from autopar.errors import PaddingError
+from autopar.ir.graph import Graph
+from autopar.plans.plan import Plan
+from autopar.request.meta import without_weights
+from autopar.request.options import Loss, Options, Precision
+from autopar.sharding.padding import padded
+
+
+def captured_for(
+    plan: Plan, model: nn.Module, example_inputs: ExampleInputs | None, loss: Loss | None
+) -> Graph:
+    """The model's graph, captured and padded the way it was when the plan was made."""
+    options = replace(
+        Options(loss=loss),
+        precision=Precision.parse(plan.precision),
+        outputs=plan.asked.outputs,
+    )
+    inputs = example_inputs if example_inputs is not None else offered_inputs(model)
+    graph = captured(without_weights(model, options.precision.compute), inputs, options)
+    try:
+        return padded(graph, plan.padding)
+    except PaddingError:
+        return graph  # of another model: the digest says so

@@ -1,0 +1,104 @@
+"""What a plan decides: of each operator, conversion, parameter and block."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from autopar.ir.blocks import Recompute
+from autopar.ir.conversion import Step, Traffic
+from autopar.ir.graph import Graph
+from autopar.ir.pads import Pad
+from autopar.plans.texts import ShardingText
+
+
+@dataclass(frozen=True, slots=True)
+class OpSharding:
+    """How one operator is computed on shards: a sharding per operand and per output.
+
+    `variants` names, per mesh axis, the local implementation that the sharding needs on that axis
+    (such as ``vocab_parallel``), or ``""`` where the plain operator is right on local tensors.
+    """
+
+    inputs: tuple[ShardingText, ...]
+    outputs: tuple[ShardingText, ...]
+    variants: tuple[str, ...]
+
+    @property
+    def variant(self) -> str:
+        """The one variant that this sharding uses, or ``""``."""
+        return next(filter(None, self.variants), "")
+
+    def __str__(self) -> str:
+        used = f"  via {self.variant}" if self.variant else ""
+        return f"{', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}{used}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The sharding chosen for one node of the graph."""
+
+    node: str
+    sharding: OpSharding
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """One step that makes another form of a tensor from a form that exists already.
+
+    `regather`: the backward repeats the gather instead of keeping its result.
+    """
+
+    tensor: str
+    axis: int
+    source: ShardingText
+    target: ShardingText
+    regather: bool = False
+
+    @property
+    def step(self) -> Step:
+        """The conversion as a step of the algebra."""
+        return Step(self.axis, self.source, self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterPlan:
+    """A parameter at rest and in the step.
+
+    `stored` (S or I per axis) is what the optimizer and checkpoints see; `leaf` (S, R or I) is what
+    forward and backward see.  `steps` lead from stored to leaf, once per training step; their
+    backward is the gradient's reduction.  `shape` is the global one, in the model; where `pads` say
+    so the step's is larger, and `stored` is meant of that one: see `autopar.ir.pads.rests`.  `regather`
+    says what was decided of gathers at its uses; the conversions say where one is needed again.
+    """
+
+    name: str
+    stored: ShardingText
+    leaf: ShardingText
+    steps: tuple[Conversion, ...] = ()
+    shape: tuple[int, ...] = ()
+    regather: bool = field(default=False, repr=False)  # digests are of what is emitted
+    pads: tuple[Pad, ...] = field(default=(), repr=False)  # the graph's digest knows of them
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """What the backward finds of a block: all that was kept, or less, which is computed again."""
+
+    path: str
+    recompute: Recompute
+
+
+def reduction_dtype(tensor: str, graph: Graph, precision: str) -> str | None:
+    """The dtype in which a parameter's gradient is summed, where it is not the tensor's own."""
+    low = graph.producer[tensor].op == "parameter" and precision in ("bfloat16", "float16")
+    return "float32" if low else None
+
+
+def total(traffic: Iterable[Traffic]) -> Counter[tuple[int, str, str]]:
+    """Bytes by (axis, collective, direction)."""
+    sums: Counter[tuple[int, str, str]] = Counter()
+    for part in traffic:
+        sums[part.axis, part.collective, part.direction] += part.nbytes
+    return sums
