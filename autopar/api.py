@@ -33,9 +33,9 @@ from autopar.compile.pipeline_compiler import PipelineCompiler
 from autopar.errors import InfeasibleError, InputError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
-from autopar.pipeline.build.choose import Wishes
+from autopar.pipeline.build.choose import PipelineOptions
 from autopar.pipeline.build.staged import Staged
-from autopar.pipeline.build.wanted import Wanted, asked_of_pipelines
+from autopar.pipeline.build.wanted import PipelineSpec, asked_of_pipelines
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.plans.record import View
@@ -172,7 +172,7 @@ def _whole(
     options = compiler.options
     example = example_inputs if example_inputs is not None else offered_inputs(model)
     if options.input == "global":
-        agreement.same("the example inputs", Batch.of(*as_call(example)).digest)
+        agreement.assert_same_on_all_ranks("the example inputs", Batch.of(*as_call(example)).digest)
     program = compiler.program(example, edited=None if source is None else Path(source))
     return Parallel(
         model, device_mesh, program, compiler, example=Batch.of(*as_call(example)), replan=replan,
@@ -183,14 +183,14 @@ def _whole(
 def _pipelined(
     model: nn.Module,
     compiler: Compiler,
-    wanted: Wanted,
+    wanted: PipelineSpec,
     given: Staged | None,
     example: Mapping[str, Any],
     weights: Weights | None,
     init: Init | None,
 ) -> Pipelined:
     """The model as stages of a pipeline."""
-    agreement.same("the example inputs", Batch.of((), example).digest)
+    agreement.assert_same_on_all_ranks("the example inputs", Batch.of((), example).digest)
     staged = PipelineCompiler(compiler, wanted, given)
     built = staged.first(example)
     aliases = compiler.graph(example).aliases
@@ -263,12 +263,14 @@ def compile_staged(
     compiler = Compiler(bare, as_mesh(mesh), as_hardware(hardware), asked)
     if stages == "auto":
         refuse_asynchronous(asynchronous)
-        found = chosen(compiler, inputs, Wishes(schedule, microbatches, tuple(cuts)))
+        found = chosen(compiler, inputs, PipelineOptions(schedule, microbatches, tuple(cuts)))
         best = found.staged or found.plain
         assert best is not None
         return best
     samples = samples_of(inputs)
-    wanted = Wanted.of(compiler.mesh, stages, schedule, microbatches, cuts, asynchronous, samples)
+    wanted = PipelineSpec.of(
+        compiler.mesh, stages, schedule, microbatches, cuts, asynchronous, samples
+    )
     return PipelineCompiler(compiler, wanted).decide(inputs)[0]
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.pipeline.planner.families import Family
-from autopar.pipeline.planner.table import Array, StageProblem, StageTable, Way
+from autopar.pipeline.planner.table import Array, StageOption, StageProblem, StageTable
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _way(
     recompute: bool,
     sharded: bool,
     border: int,
-) -> Way:
+) -> StageOption:
     nodes, devices = shape
     data = nodes * devices // tensor
     b, s, h = samples / data, gpt.sequence, gpt.hidden
@@ -152,7 +152,7 @@ def _way(
     total = _ranges(np.stack([parameters]))[0]
     reduced = all_reduce(2.0 * sharing * total, data, link) if data > 1 else 0.0 * total
     offered = total > 0
-    return Way(
+    return StageOption(
         words, nodes, devices,
         *(np.where(offered, seconds, np.inf) for seconds in _ranges(np.stack([
             forward, again + matmul + 2 * attention + together + logits, matmul + logits,

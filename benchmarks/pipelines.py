@@ -27,10 +27,10 @@ from autopar.compile.compiler import Compiler
 from autopar.errors import InfeasibleError
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build import choose
-from autopar.pipeline.build.alone import Alone
+from autopar.pipeline.build.alone import SingleStagePlanner
 from autopar.pipeline.build.predict import predict
 from autopar.pipeline.build.staged import Staged, compile_pipeline
-from autopar.pipeline.build.wanted import Wanted
+from autopar.pipeline.build.wanted import PipelineSpec
 from autopar.pipeline.planner import plan_stages
 from autopar.request.meta import without_weights
 from autopar.request.options import Options
@@ -40,8 +40,8 @@ from cost_models.hardware import load
 PHASES: tuple[tuple[Any, str], ...] = (
     (choose.Sweep, "tabled"),
     (choose, "compiled"),
-    (Alone, "soon"),
-    (Alone, "after_all"),
+    (SingleStagePlanner, "soon"),
+    (SingleStagePlanner, "after_all"),
 )
 """Functions whose time is told apart; `after_all` may run within `soon`.  The planner, which may run in
 another process beside `soon`, is timed once more by itself."""
@@ -157,7 +157,7 @@ def alpas_step() -> float:
     )
     steps = []
     for microbatches in ALPAS_MICROBATCHES:
-        wanted = Wanted.of(mesh, [(4,)] * 16, "1f1b", microbatches)
+        wanted = PipelineSpec.of(mesh, [(4,)] * 16, "1f1b", microbatches)
         with suppress(InfeasibleError):
             graph = source.parted(microbatches)
             made = compile_pipeline(graph, mesh, hardware, settings, wanted)

@@ -24,7 +24,7 @@ from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
 from autopar.plans.decisions import OpSharding
-from autopar.sharding.posed import Compilation, Posed, Settings, pose
+from autopar.sharding.posed import Compilation, Settings, ShardingProblem, pose
 from autopar.solver import solve
 from autopar.solver.problem import Problem
 from cost_models.hardware import Hardware
@@ -62,13 +62,13 @@ def captured() -> Graph:
     return with_outputs(capture(*case()), ())
 
 
-def posed_on(hardware: Hardware) -> Posed:
+def posed_on(hardware: Hardware) -> ShardingProblem:
     """The problem of the model on this hardware."""
     graph = captured()
     return pose(graph, MESH, hardware, Settings(), saved(graph))
 
 
-def space(posed: Posed) -> dict[Word, Compilation]:
+def space(posed: ShardingProblem) -> dict[Word, Compilation]:
     """The best plan for every choice of ways; different choices are different plans."""
     per_layer = tuple(itertools.product(WAYS, repeat=len(MESH)))
     words = itertools.product(per_layer, repeat=len(LAYERS))
@@ -79,7 +79,7 @@ def space(posed: Posed) -> dict[Word, Compilation]:
     return plans
 
 
-def chosen_of(posed: Posed, plans: Mapping[Word, Compilation]) -> Word:
+def chosen_of(posed: ShardingProblem, plans: Mapping[Word, Compilation]) -> Word:
     """What the solver takes, given the whole space at once: it must be the cheapest that there is."""
     every = set(itertools.product(WAYS, repeat=len(MESH)))
     chosen = best_of(posed, [every for _ in LAYERS]).plan
@@ -89,12 +89,12 @@ def chosen_of(posed: Posed, plans: Mapping[Word, Compilation]) -> Word:
     return next(word for word, made in plans.items() if made.plan.digest == chosen.digest)
 
 
-def free_digest(posed: Posed) -> str:
+def free_digest(posed: ShardingProblem) -> str:
     """The plan that is best among all, those outside the space included."""
     return posed.compilation(solve(posed.priced.problem)).plan.digest
 
 
-def best_of(posed: Posed, allowed: Sequence[set[tuple[str, ...]]]) -> Compilation:
+def best_of(posed: ShardingProblem, allowed: Sequence[set[tuple[str, ...]]]) -> Compilation:
     """The best plan in which each layer is computed in one of its allowed ways."""
     problem, names = posed.priced.problem, posed.priced.names
     variables = list(problem.variables)

@@ -18,7 +18,7 @@ from autopar.capture.saved import saved
 from autopar.cost.issued import traffic
 from autopar.emit import emit
 from autopar.ir.blocks import Recompute
-from autopar.pipeline.build.alike import Asked, StageCompiler
+from autopar.pipeline.build.alike import StageCompiler, StageRequest
 from autopar.plans.decisions import total
 from autopar.plans.plan import Plan
 from autopar.runtime.counting import CountTraffic
@@ -98,7 +98,7 @@ def random_stages(seed: int | None) -> Iterator[None]:
         yield
         return
 
-    def compile(self: StageCompiler, asked: Asked) -> tuple[Plan, str]:
+    def compile(self: StageCompiler, asked: StageRequest) -> tuple[Plan, str]:
         plan = random_plan(asked.part, asked.mesh, seed, self.kept, settings=asked.settings)
         return plan, emit(plan, asked.part, rules.localize, self.kept)
 

@@ -15,7 +15,7 @@ from autopar.ir.blocks import MODES, blocks
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding
-from autopar.memory.keeps import Keeps
+from autopar.memory.keeps import SavedTensors
 from autopar.memory.recomputed import again
 from autopar.plans.plan import Plan
 from autopar.sharding.assemble import assemble
@@ -82,7 +82,7 @@ def _with_random_regathers(
     run_again = again(
         graph, plan.choice, conversions, plan.recompute_of, saved, plan.mesh, plan.precision
     )
-    keeps = Keeps(graph, plan.choice, conversions, plan.mesh, saved, run_again)
+    keeps = SavedTensors(graph, plan.choice, conversions, plan.mesh, saved, run_again)
     return replace(plan, conversions=keeps.effective())
 
 

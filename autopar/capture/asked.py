@@ -32,7 +32,7 @@ Strides = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OperatorFacts:
     """What is known of an operator: what it keeps, and how its results lie in memory."""
 
     saved: Saved
@@ -51,7 +51,7 @@ def ask(
     strides: Mapping[str, Strides | None],
     arriving: Sequence[int],
     kind: str,
-) -> Asked:
+) -> OperatorFacts:
     """What it keeps of operands with these strides, on a kind of device.
 
     `arriving`: the outputs at which gradients arrive.
@@ -85,7 +85,7 @@ class _Call:
     operands: Mapping[str, Tensor]
     strides: Mapping[str, Strides | None]
 
-    def kept(self, lay: Layout | None = None) -> Asked:
+    def kept(self, lay: Layout | None = None) -> OperatorFacts:
         """What the forward keeps, of operands that lie as the graph has them, or so."""
         node, kept, dear = self.node, _Storages(), _Dear()
         hooks = torch.autograd.graph.saved_tensors_hooks(kept.add, lambda packed: packed)
@@ -110,7 +110,7 @@ class _Call:
                 cached_nbytes=dear.storages.nbytes,
                 turned=tuple(place for place, turned in enumerate(strides) if turned),
             )
-            return Asked(saved, strides)
+            return OperatorFacts(saved, strides)
 
     def copied(self) -> tuple[int, ...]:
         """The operands that are kept in row-major order, but as copies where they lie otherwise."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from autopar.capture.held import Held, is_library
+from autopar.capture.held import PythonState, is_library
 from autopar.capture.lines import is_users
 from autopar.capture.where import origin_at, spoken
 from autopar.errors import CaptureError
@@ -34,7 +34,7 @@ SECONDS = 400_003_987.654
 
 
 @contextlib.contextmanager
-def later(held: Held) -> Iterator[None]:
+def later(held: PythonState) -> Iterator[None]:
     """Within, clocks that the user's functions name are far ahead."""
     with contextlib.ExitStack() as undone:
         shifted: dict[int, Any] = {id(getattr(time, name)): _shifted(name) for name in FUNCTIONS}

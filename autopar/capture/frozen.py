@@ -21,7 +21,7 @@ from torch import fx, nn
 
 from autopar.capture import _torch
 from autopar.capture.clocks import CLOCKS, later, reads_refused
-from autopar.capture.held import NUMPY, PYTHON, Held, held_by
+from autopar.capture.held import NUMPY, PYTHON, PythonState, held_by
 from autopar.capture.lines import Line
 from autopar.capture.lowering import lower
 from autopar.capture.naming import class_name, name_tensors
@@ -64,8 +64,8 @@ class _Check:
         model: nn.Module,
         loss: Callable[..., Any] | None,
         trace: Tracing,
-        before: Held,
-        after: Held,
+        before: PythonState,
+        after: PythonState,
         first: Trace,
         graph: Graph,
     ) -> None:
@@ -145,7 +145,7 @@ class _Check:
         self.before.put_back()
         held = held_by(self.model, self.loss)
         root = held.roots.get(path) or self.after.roots.get(path) or self._attribute(path)
-        line = Line(lambda: Held.below(path, root()))
+        line = Line(lambda: PythonState.below(path, root()))
         with nullcontext() if root is None else line.watched(), suppress(CaptureError):
             self.trace()
         return line.found or Origin()

@@ -47,7 +47,7 @@ Token = Any
 
 
 @dataclass
-class Held:
+class PythonState:
     """Values by path, and how to put each container back."""
 
     values: dict[Path, Token] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Held:
     _seen: dict[int, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: nn.Module, others: Mapping[Path, Any]) -> Held:
+    def of(cls, model: nn.Module, others: Mapping[Path, Any]) -> PythonState:
         """All that the model's modules hold, the functions of their classes, and `others`."""
         found = cls()
         for path, module in model.named_modules():
@@ -81,7 +81,7 @@ class Held:
                 found._class(kind)
         return found
 
-    def differs(self, other: Held) -> list[Path]:
+    def differs(self, other: PythonState) -> list[Path]:
         """Paths whose values are not the same, in order."""
         places = dict.fromkeys((*self.values, *other.values))
         return [p for p in places if self.values.get(p) != other.values.get(p)]
@@ -255,13 +255,13 @@ class Held:
         return items[:MOST]
 
 
-def held_by(model: nn.Module, loss: Callable[..., Any] | None) -> Held:
+def held_by(model: nn.Module, loss: Callable[..., Any] | None) -> PythonState:
     """What a step of the model and its loss could change in Python."""
     others: dict[str, Any] = {PYTHON: random.getstate.__self__}  # type: ignore[attr-defined]
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         others[NUMPY] = numpy.random.get_state.__self__
-    return Held.of(model, {**others, "loss": loss})
+    return PythonState.of(model, {**others, "loss": loss})
 
 
 @contextmanager

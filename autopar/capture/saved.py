@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from autopar.capture.asked import Asked, Strides, ask, flows
+from autopar.capture.asked import OperatorFacts, Strides, ask, flows
 from autopar.ir.graph import Graph, Node, Saved, Tensor
 from autopar.ops.operators import bind
 
-Known = dict[object, Asked]
+Known = dict[object, OperatorFacts]
 """Each kind of operator, arguments, shapes and strides is asked once."""
 
 

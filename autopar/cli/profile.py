@@ -37,7 +37,7 @@ from autopar.cost.timed import default_database, refuse_fewer_threads, setting_h
 from autopar.errors import InputError
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.staged import Staged
-from autopar.profile import Timing, Wanted, profile, profile_stages
+from autopar.profile import ProfiledPlan, Timing, profile, profile_stages
 from autopar.render.text import show_pipeline, show_plan, timings
 from autopar.request.options import Options
 from autopar.sharding.posed import Compilation, prices_of
@@ -143,7 +143,7 @@ def _checked(database: Path, output: Path | None, model: str, hardware: str | No
 
 
 def _told(
-    found: Wanted, prices: Prices, database: Path, output: Path | None, as_json: bool
+    found: ProfiledPlan, prices: Prices, database: Path, output: Path | None, as_json: bool
 ) -> None:
     """The plan in its file, and what was found on the console."""
     if output is not None:
@@ -158,7 +158,7 @@ def _told(
 
 def _whole(
     loaded: Loaded, mesh: Mesh, options: dict[str, Any], timing: Timing, every: bool
-) -> tuple[Wanted, Prices]:
+) -> tuple[ProfiledPlan, Prices]:
     """What a plan without stages runs, and what that plan was priced by."""
     hardware, asked = options["hardware"], {k: v for k, v in options.items() if k != "hardware"}
     with working("capturing the model"):
@@ -185,7 +185,7 @@ def _refuse_stages(forced: Forced, flag: str) -> None:
         raise InputError(f"{flag} is of plans without stages: leave --stages out.")
 
 
-def _content(found: Wanted, path: Path) -> dict[str, Any]:
+def _content(found: ProfiledPlan, path: Path) -> dict[str, Any]:
     """What was timed, for programs; times in seconds."""
     return {
         "timed": found.timed,
@@ -196,7 +196,7 @@ def _content(found: Wanted, path: Path) -> dict[str, Any]:
     }
 
 
-def _print(found: Wanted, prices: Prices, path: Path) -> None:
+def _print(found: ProfiledPlan, prices: Prices, path: Path) -> None:
     """What was timed now, what could not be, and the plan that the times make best."""
     out = console()
     if found.timed:

@@ -15,11 +15,11 @@ from autopar.compile.compiler import Compiler
 from autopar.compile.microbatch import as_one, part
 from autopar.errors import CaptureError, ConstraintError, InputError
 from autopar.ir.graph import Graph
-from autopar.pipeline.build.choose import Source, Wishes, choose
+from autopar.pipeline.build.choose import PipelineOptions, Source, choose
 from autopar.pipeline.build.rivals import Chosen
 from autopar.pipeline.build.sizes import NotLinear, graph_between
 from autopar.pipeline.build.staged import Staged
-from autopar.pipeline.build.wanted import Shape, Wanted
+from autopar.pipeline.build.wanted import PipelineSpec, Shape
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.request.batch import Batch, leaves_of, mapped
 from autopar.runtime import agreement
@@ -29,7 +29,7 @@ from autopar.utils.wording import argument
 StagesLike = int | Sequence[Shape] | Literal["auto"]
 
 
-def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chosen:
+def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: PipelineOptions) -> Chosen:
     """Whether to pipeline, and how."""
     settings = compiler.settings(None)
     if settings.constraints or settings.preset:
@@ -41,7 +41,7 @@ def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: Wishes) -> Chos
     with Aside(lambda: _one_sample(compiler, batch)) as one:
         traced = compiler.traced(batch)
         whole = compiler.graph_of(traced)
-        if wishes == Wishes() and not _is_trained(whole):
+        if wishes == PipelineOptions() and not _is_trained(whole):
             return Chosen(None, compiler.compile(whole), ())
         source = _source(compiler, batch, traced, one.result)
         return choose(source, compiler.mesh, compiler.hardware, settings, wishes)
@@ -84,20 +84,20 @@ def agreed_stages(
     microbatches: int | None,
     cuts: Sequence[str],
     asynchronous: bool,
-) -> tuple[Wanted, Staged | None] | None:
+) -> tuple[PipelineSpec, Staged | None] | None:
     """What was asked for, or what rank 0 finds best and has compiled; None: no pipeline."""
     if stages != "auto":
         samples = samples_of(batch)
-        wanted = Wanted.of(
+        wanted = PipelineSpec.of(
             compiler.mesh, stages, schedule, microbatches, cuts, asynchronous, samples
         )
         return wanted, None
     refuse_asynchronous(asynchronous)
-    agreement.same("the example inputs", Batch.of((), batch).digest)
+    agreement.assert_same_on_all_ranks("the example inputs", Batch.of((), batch).digest)
     made: list[Staged] = []
 
     def decide() -> tuple[str, ...]:
-        found = chosen(compiler, batch, Wishes(schedule, microbatches, tuple(cuts)))
+        found = chosen(compiler, batch, PipelineOptions(schedule, microbatches, tuple(cuts)))
         if found.staged is None:
             return ()
         made.append(found.staged)
@@ -107,7 +107,7 @@ def agreed_stages(
     if not texts:
         return None
     plan = PipelinePlan.from_json(texts[0], "the plan of rank 0")
-    return Wanted.like(plan), made[0] if made else None
+    return PipelineSpec.like(plan), made[0] if made else None
 
 
 def source_of(compiler: Compiler, batch: Mapping[str, Any]) -> Source:

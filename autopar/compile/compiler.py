@@ -42,7 +42,7 @@ from autopar.runtime.program import Program, load
 from autopar.sharding.asked import preset_constraints, storage_of
 from autopar.sharding.compile import arriving, batch_form, compile_graph, frontier
 from autopar.sharding.divided import check_divided, check_local
-from autopar.sharding.flights import Flights
+from autopar.sharding.flights import InFlightPlanner
 from autopar.sharding.padding import padded
 from autopar.sharding.posed import Compilation, Settings, batch_inputs, device_memory
 from autopar.utils.cache import keep
@@ -172,7 +172,7 @@ class Compiler:
     def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
         """Within what was asked for; where nothing was, within the device, if the best would not be."""
         settings, kept = self.settings(batch), self._saved(graph)
-        flights = Flights(graph, self.mesh, self.hardware, settings, kept)
+        flights = InFlightPlanner(graph, self.mesh, self.hardware, settings, kept)
         made = compile_graph(graph, self.mesh, self.hardware, settings, kept, known=flights)
         if self._first is None and not self.options.allow_undivided:
             check_divided(made.plan, made.graph, settings.constraints)
@@ -234,7 +234,7 @@ class Compiler:
     def program_of(self, graph: Graph, edited: Path | None = None) -> Program:
         """The program of a captured graph."""
         options = self.options
-        agreement.same(
+        agreement.assert_same_on_all_ranks(
             "the model, the mesh or the options", f"{graph.digest} {self.mesh} {options}"
         )
         known = graph.digest, graph.returns

@@ -18,7 +18,7 @@ from autopar.ir.split import Stages, split
 from autopar.pipeline.build.forced import compile_forced
 from autopar.pipeline.build.staged import Staged, compile_stages
 from autopar.pipeline.build.transfer import transferred
-from autopar.pipeline.build.wanted import Wanted
+from autopar.pipeline.build.wanted import PipelineSpec
 from autopar.pipeline.schedules import Schedule
 from autopar.pipeline.schedules.action import forward
 from autopar.pipeline.schedules.lower import without_transfers
@@ -41,7 +41,9 @@ COUNTING = Settings(padding=(), pads_batch=False)
 class PipelineCompiler:
     """`compiler` captures; the first pipeline decides where parameters rest ever after."""
 
-    def __init__(self, compiler: Compiler, wanted: Wanted, given: Staged | None = None) -> None:
+    def __init__(
+        self, compiler: Compiler, wanted: PipelineSpec, given: Staged | None = None
+    ) -> None:
         """`given`: the pipeline, where it is compiled already."""
         self._compiler, self._wanted, self._given = compiler, wanted, given
         self._mesh, self._hardware = compiler.mesh, compiler.hardware
@@ -88,7 +90,7 @@ class PipelineCompiler:
     def _pipeline_for(self, batch: Mapping[str, Any], training: bool) -> Built:
         wanted = self._wanted_for(batch) if training else None
         graph, counts = self._graphs(batch, wanted)
-        agreement.same(
+        agreement.assert_same_on_all_ranks(
             "the model, the mesh or the options",
             f"{graph.digest} {self._mesh} {self._wanted} {self._compiler.asked(None)}",
         )
@@ -101,7 +103,7 @@ class PipelineCompiler:
             self._first, self._graph = Staged(plan, stages, {}), graph
         return self._built(plan, stages, counts, texts[1:])
 
-    def _wanted_for(self, batch: Mapping[str, Any]) -> Wanted:
+    def _wanted_for(self, batch: Mapping[str, Any]) -> PipelineSpec:
         """Other batches are cut as the first was, or into microbatches that are no larger than its."""
         samples = samples_in(batch) if self._wanted.microbatches > 1 else 1
         if self._most is None:
@@ -110,7 +112,7 @@ class PipelineCompiler:
         return self._wanted.of_batch(samples, self._most)
 
     def _graphs(
-        self, batch: Mapping[str, Any], wanted: Wanted | None
+        self, batch: Mapping[str, Any], wanted: PipelineSpec | None
     ) -> tuple[Graph, Graph | None]:
         """The graph of a microbatch, and of the whole batch's denominators; None wanted: evaluation."""
         training = wanted is not None
@@ -141,7 +143,11 @@ class PipelineCompiler:
                 compile_graph(graph, self._mesh, self._hardware, self._settings, kept)
 
     def _texts(
-        self, batch: Mapping[str, Any], graph: Graph, counts: Graph | None, wanted: Wanted | None
+        self,
+        batch: Mapping[str, Any],
+        graph: Graph,
+        counts: Graph | None,
+        wanted: PipelineSpec | None,
     ) -> tuple[str, ...]:
         made = self._again(graph, wanted) if self._first else self.decide(batch)[0]
         texts = [made.plan.to_json()]
@@ -153,7 +159,7 @@ class PipelineCompiler:
                 texts += [found.plan.to_json(), found.source]
         return tuple(texts)
 
-    def _again(self, graph: Graph, wanted: Wanted | None) -> Staged:
+    def _again(self, graph: Graph, wanted: PipelineSpec | None) -> Staged:
         """The pipeline of other shapes, or of evaluation: same workers, parameters where they are."""
         assert self._first is not None and self._graph is not None
         plan = self._first.plan

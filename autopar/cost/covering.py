@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from autopar.ir.blocks import is_dear
+from autopar.ir.blocks import is_expensive
 from autopar.ir.graph import Graph, Tensor
 from autopar.plans.buckets import buckets
 
@@ -34,7 +34,7 @@ def late(graph: Graph) -> Set[str]:
     going_back = [
         at[node.name]
         for node in graph.nodes
-        if is_dear(node) and any(tensor.name in graph.reached for tensor in node.outputs)
+        if is_expensive(node) and any(tensor.name in graph.reached for tensor in node.outputs)
     ]
     trained = [tensor for tensor in _parameters(graph) if tensor.differentiable]
     reached = [tensor for tensor in trained if tensor.name in graph.reached]

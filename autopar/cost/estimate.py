@@ -22,8 +22,8 @@ from autopar.cost.prices import Prices
 from autopar.ir.blocks import Recompute
 from autopar.ir.conversion import Traffic
 from autopar.ir.graph import Graph, Saved, Tensor
-from autopar.memory.keeps import Keeps
-from autopar.memory.moments import Moments
+from autopar.memory.keeps import SavedTensors
+from autopar.memory.moments import MemoryTimeline
 from autopar.memory.recomputed import again
 from autopar.memory.shards import local_nbytes
 from autopar.plans.buckets import buckets
@@ -77,8 +77,8 @@ def estimate(
         for p, nbytes in zip(parameters, bytes_of, strict=True)
         if prices.microbatches == 1 and not travels(p.stored, p.leaf, leaf[p.name].pads, mesh)
     }
-    keeps = Keeps(graph, shardings, conversions, mesh, saved, run_again, precision)
-    moments = Moments(keeps, fresh)
+    keeps = SavedTensors(graph, shardings, conversions, mesh, saved, run_again, precision)
+    moments = MemoryTimeline(keeps, fresh)
     return Estimate(
         compute_s=parts.forward_s + parts.backward_s + parts.update_s,
         exposed_s=sum(flow.seconds for flow in flows) - hidden_s,
@@ -125,7 +125,7 @@ def parts_of(
     )
 
 
-def op_times(spent: Mapping[str, OperatorSeconds], moments: Moments) -> tuple[OpTime, ...]:
+def op_times(spent: Mapping[str, OperatorSeconds], moments: MemoryTimeline) -> tuple[OpTime, ...]:
     """Seconds of every operator, and the bytes in use meanwhile."""
     return tuple(
         OpTime(
@@ -186,6 +186,6 @@ def storage_bytes(
     return storage_nbytes(tensor, storage, prices, tensor.name in graph.reached)
 
 
-def working(moments: Moments) -> int:
+def working(moments: MemoryTimeline) -> int:
     """What is in use at the highest point of a step beside what the forward has kept at its end."""
     return max(0, moments.most_nbytes - moments.keeps.nbytes())

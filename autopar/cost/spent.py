@@ -20,10 +20,10 @@ from autopar.cost.parameters import gradient_shares, summed_seconds
 from autopar.cost.prices import Prices
 from autopar.ir.conversion import Direction
 from autopar.ir.graph import Graph, Node, Ref, Saved, short
-from autopar.memory.keeps import Keeps
-from autopar.memory.moments import Moments
+from autopar.memory.keeps import SavedTensors
+from autopar.memory.moments import MemoryTimeline
 from autopar.memory.of_rank import of_rank
-from autopar.memory.recomputed import Again, again
+from autopar.memory.recomputed import RecomputeSet, again
 from autopar.plans.decisions import Choice, OpSharding, ParameterPlan
 from autopar.plans.plan import Plan
 
@@ -104,7 +104,9 @@ def spent_by(plan: Plan, graph: Graph, prices: Prices, saved: Mapping[str, Saved
     run_again = again(
         graph, shardings, plan.conversions, plan.recompute_of, saved, prices.mesh, plan.precision
     )
-    keeps = Keeps(graph, shardings, plan.conversions, prices.mesh, saved, run_again, plan.precision)
+    keeps = SavedTensors(
+        graph, shardings, plan.conversions, prices.mesh, saved, run_again, plan.precision
+    )
     return spent(
         graph,
         plan.choices,
@@ -138,7 +140,7 @@ def once(
 
 
 def issued(
-    graph: Graph, choices: tuple[Choice, ...], keeps: Keeps, prices: Prices, precision: str
+    graph: Graph, choices: tuple[Choice, ...], keeps: SavedTensors, prices: Prices, precision: str
 ) -> Issued:
     """What a microbatch sends, copies and keeps."""
     running = Running(graph, choices, keeps.conversions, prices.mesh, precision, keeps.again)
@@ -146,7 +148,7 @@ def issued(
         tuple(running.per_microbatch()),
         tuple(running.copies()),
         keeps.nbytes(),
-        working(Moments(keeps)),
+        working(MemoryTimeline(keeps)),
     )
 
 
@@ -155,7 +157,7 @@ def spent(
     choices: tuple[Choice, ...],
     of_microbatch: Issued,
     of_step: Once,
-    run_again: Again,
+    run_again: RecomputeSet,
     prices: Prices,
     microbatches: int,
     seconds_of: SecondsOf = operator_seconds,
@@ -208,7 +210,7 @@ def _converting(of_microbatch: Issued, prices: Prices) -> Iterator[tuple[Directi
         yield copied.copy.direction, copied.of_weight, prices.local(copied.copy)
 
 
-def _put_off(node: Node, graph: Graph, run_again: Again, of_weights: Set[str]) -> float:
+def _put_off(node: Node, graph: Graph, run_again: RecomputeSet, of_weights: Set[str]) -> float:
     """The share of an operator's backward that computes a weight's gradient, and may be put off.
 
     It is one of two products of equal size; a bias is summed at once.  A block that is recomputed puts

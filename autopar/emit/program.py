@@ -15,7 +15,7 @@ from autopar.ir.graph import Arg, DType, Graph, Node, Origin, Saved, Tensor, is_
 from autopar.ir.leaving import leaving
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, P, R, S, Sharding
-from autopar.memory.lives import Lives
+from autopar.memory.lives import Lifetimes
 from autopar.ops.operators import makes_tensors
 from autopar.plans.decisions import Conversion, OpSharding, reduction_dtype
 from autopar.plans.plan import Plan
@@ -29,7 +29,7 @@ def program(
     plan: Plan, graph: Graph, localize: Localize, saved: Mapping[str, Saved]
 ) -> tuple[Statement, ...]:
     """Every statement of the forward pass, in order."""
-    writer = _Program(plan, graph, localize, Lives.of(plan, graph, saved))
+    writer = _Program(plan, graph, localize, Lifetimes.of(plan, graph, saved))
     for node in graph.nodes:
         writer.add(node)
     writer.finish()
@@ -37,7 +37,7 @@ def program(
 
 
 class _Program:
-    def __init__(self, plan: Plan, graph: Graph, localize: Localize, lives: Lives) -> None:
+    def __init__(self, plan: Plan, graph: Graph, localize: Localize, lives: Lifetimes) -> None:
         self.plan, self.graph, self.localize = plan, graph, localize
         self._freed = lives.freed_behind()
         self.statements: list[Statement] = []

@@ -14,7 +14,7 @@ from autopar.ir.blocks import MODES, blocks
 from autopar.plans.changes import Difference
 from autopar.plans.plan import Plan
 from autopar.sharding.compile import best_plan
-from autopar.sharding.posed import Posed, pose
+from autopar.sharding.posed import ShardingProblem, pose
 from autopar.sharding.space import Decisions
 
 ROUNDING = 1e-6
@@ -22,11 +22,11 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class Again:
+class ConstrainedReplanner:
     """A plan and its problem, to be solved again with less to choose from."""
 
     plan: Plan
-    posed: Posed
+    posed: ShardingProblem
 
     @cached_property
     def stated(self) -> Plan:
@@ -58,17 +58,17 @@ class Again:
         return Decisions(operators, parameters, modes)
 
     @cached_property
-    def plain(self) -> Posed:
+    def plain(self) -> ShardingProblem:
         """Without recomputation, unless the user asked for it."""
         return self._with("none") if self.posed.priced.candidates.recompute == MODES else self.posed
 
     @cached_property
-    def rich(self) -> Posed:
+    def rich(self) -> ShardingProblem:
         """With recomputation, where blocks may be recomputed."""
         is_plain = self.posed.priced.candidates.recompute == ("none",)
         return self._with(*MODES) if is_plain and blocks(self.posed.graph) else self.posed
 
-    def _with(self, *modes: str) -> Posed:
+    def _with(self, *modes: str) -> ShardingProblem:
         posed = self.posed
         return pose(
             posed.graph, posed.prices.mesh, posed.prices.hardware, posed.settings, posed.saved, modes  # type: ignore[arg-type]
@@ -113,5 +113,5 @@ class Again:
         return any(name not in every.operators and name not in every.parameters for name in states)
 
 
-def _only(posed: Posed, states: States) -> Posed:
+def _only(posed: ShardingProblem, states: States) -> ShardingProblem:
     return replace(posed, priced=posed.priced.only(states))

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from autopar.cost.spent import once
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import Posed
+from autopar.sharding.posed import ShardingProblem
 
 
-def averaged(plan: Plan, posed: Posed) -> Plan:
+def averaged(plan: Plan, posed: ShardingProblem) -> Plan:
     """As the solver counts a stage; the plan itself where a step is one microbatch."""
     if posed.prices.microbatches == 1:
         return plan

@@ -30,7 +30,7 @@ from autopar.sharding.posed import device_memory
 from autopar.utils.shown import Shown
 from autopar.utils.watch import Watch, alone, unwatched
 from autopar.utils.wording import argument
-from autopar.verify.again import Again
+from autopar.verify.again import RecomputedFigures
 from cost_models.hardware import Hardware, digest
 from cost_models.measured import Times
 
@@ -146,7 +146,7 @@ def _given(
         return Contender(name, plan)
     profile = physics.hardware
     try:
-        priced = Again(plan, posed_for(plan, graph, profile, physics.times)).plan
+        priced = RecomputedFigures(plan, posed_for(plan, graph, profile, physics.times)).plan
     except (AutoparError, ValueError, KeyError) as error:
         return Contender(name, None, f"cannot be priced for {profile.device.name}: {error}")
     return Contender(name, priced, f"priced again: it was made for {_priced_by(plan)}")

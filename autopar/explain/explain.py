@@ -12,17 +12,17 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from autopar.errors import InfeasibleError, InputError
-from autopar.explain.again import Again
+from autopar.explain.again import ConstrainedReplanner
 from autopar.explain.explanation import Alternative, Explanation, Kind
 from autopar.explain.pins import pinned_names, pins
 from autopar.explain.sentences import sentence
 from autopar.explain.spoken import spoken
 from autopar.explain.target import Module, chosen, found
-from autopar.explain.ways import Way, presets_of, recomputations, ways_of
+from autopar.explain.ways import TargetOption, presets_of, recomputations, ways_of
 from autopar.explain.words import words
 from autopar.ir.graph import Node
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import Posed
+from autopar.sharding.posed import ShardingProblem
 from autopar.solver import best_with_each_state
 from autopar.solver.problem import Limit
 from autopar.utils.wording import argument
@@ -34,7 +34,7 @@ Watch = Callable[[Iterable[Alternative], int], Iterable[Alternative]]
 
 def explain(
     plan: Plan,
-    posed: Posed,
+    posed: ShardingProblem,
     target: str,
     rows: int = ROWS,
     watch: Watch = lambda every, total: every,
@@ -52,7 +52,7 @@ def explain(
     if rows < 1:
         raise InputError(f"{argument('rows', rows)}: at least one alternative has to be looked at.")
     meant = found(plan, posed.graph, target)
-    again = Again(plan, posed)
+    again = ConstrainedReplanner(plan, posed)
     of = _OfModule(again, meant) if isinstance(meant, Module) else _OfNode(again, meant, rows)
     total, made = of.alternatives()
     every = tuple(watch(made, total))
@@ -72,7 +72,9 @@ def _place(alternative: Alternative) -> tuple[int, float]:
     return 2, math.inf if alternative.bound_s is None else alternative.bound_s
 
 
-def _solved(again: Again, known: Alternative, way: Way, said: Callable[[Plan], str]) -> Alternative:
+def _solved(
+    again: ConstrainedReplanner, known: Alternative, way: TargetOption, said: Callable[[Plan], str]
+) -> Alternative:
     """With the best plan that does it, or why there is none."""
     if way.states is None:
         return replace(known, why="its constraints leave nothing here")
@@ -87,7 +89,9 @@ def _solved(again: Again, known: Alternative, way: Way, said: Callable[[Plan], s
     return replace(known, words=said(made), plan=made, difference=difference)
 
 
-def _as_planned(again: Again, types: str, words: str, bound_s: float | None) -> Alternative:
+def _as_planned(
+    again: ConstrainedReplanner, types: str, words: str, bound_s: float | None
+) -> Alternative:
     plan = again.stated
     return Alternative(types, words, True, bound_s, plan, again.difference(plan))
 
@@ -96,7 +100,7 @@ def _as_planned(again: Again, types: str, words: str, bound_s: float | None) -> 
 class _OfNode:
     """The candidates of an operator or a parameter."""
 
-    again: Again
+    again: ConstrainedReplanner
     node: Node
     rows: int
 
@@ -114,7 +118,7 @@ class _OfNode:
         bounded = sorted(self._bounded(), key=lambda pair: pair[0])
         return len(bounded), self._each(bounded)
 
-    def _bounded(self) -> Iterator[tuple[float, Way]]:
+    def _bounded(self) -> Iterator[tuple[float, TargetOption]]:
         """Each way with the least that a plan with it may cost."""
         posed, plan = self.again.posed, self.again.plan
         index = posed.priced.names.index(self.node.name)
@@ -126,7 +130,7 @@ class _OfNode:
             states = way.states or {}
             yield min(bounds[state] for state in states[self.node.name]), way
 
-    def _each(self, bounded: list[tuple[float, Way]]) -> Iterator[Alternative]:
+    def _each(self, bounded: list[tuple[float, TargetOption]]) -> Iterator[Alternative]:
         mine = chosen(self.again.plan, self.node)
         wanted = self._wanted([way for _, way in bounded], mine)
         for bound_s, way in bounded:
@@ -136,11 +140,11 @@ class _OfNode:
             known = Alternative(way.types, "", False, bound_s)
             yield _solved(self.again, known, way, self._said) if way in wanted else known
 
-    def _wanted(self, ways: list[Way], mine: str) -> list[Way]:
+    def _wanted(self, ways: list[TargetOption], mine: str) -> list[TargetOption]:
         """The cheapest of every other kind, then the cheapest; and the one that splits nothing."""
         seen = {way.kind for way in ways if way.types == mine}
         others = [way for way in ways if way.types != mine]
-        firsts: dict[Hashable, Way] = {}
+        firsts: dict[Hashable, TargetOption] = {}
         for way in others:
             if way.kind not in seen:
                 firsts.setdefault(way.kind, way)
@@ -157,7 +161,7 @@ class _OfNode:
 class _OfModule:
     """What a module may do in the backward, and the field's ways to split it."""
 
-    again: Again
+    again: ConstrainedReplanner
     module: Module
 
     @property
@@ -177,7 +181,7 @@ class _OfModule:
         others = [way for way in ways if way not in mine]
         return 1 + len(others), self._each(mine, others)
 
-    def _each(self, mine: list[Way], others: list[Way]) -> Iterator[Alternative]:
+    def _each(self, mine: list[TargetOption], others: list[TargetOption]) -> Iterator[Alternative]:
         names = ", ".join(way.types for way in mine)
         types = f"as planned: {names}" if names else "as planned"
         yield _as_planned(self.again, types, self._said(self.again.stated), None)

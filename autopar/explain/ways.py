@@ -15,14 +15,14 @@ from autopar.ir.placement import I, N, R, S, Sharding
 from autopar.plans.plan import Plan
 from autopar.request import presets
 from autopar.sharding.narrow import narrow
-from autopar.sharding.posed import Posed, where_batch_is
+from autopar.sharding.posed import ShardingProblem, where_batch_is
 
 States = Mapping[str, frozenset[int]]
 """By the name of a variable: the states that are left."""
 
 
 @dataclass(frozen=True)
-class Way:
+class TargetOption:
     """What a plan may do with a target; `states` is None where constraints leave nothing."""
 
     types: str
@@ -33,19 +33,19 @@ class Way:
     """Whether nothing is split, and nothing left to be summed."""
 
 
-def ways_of(node: Node, posed: Posed, plan: Plan) -> tuple[Way, ...]:
+def ways_of(node: Node, posed: ShardingProblem, plan: Plan) -> tuple[TargetOption, ...]:
     """The candidates of an operator or parameter; what only differs in how gathers are kept is one."""
-    ways: dict[str, Way] = {}
+    ways: dict[str, TargetOption] = {}
     for state, (types, kind, forms) in enumerate(_candidates(posed, node, plan.mesh)):
         known = ways.get(types)
         before = known.states[node.name] if known and known.states else frozenset()
         whole = all(letter in (I, R, N) for form in forms for letter in form)
-        ways[types] = Way(types, {node.name: before | {state}}, kind, whole)
+        ways[types] = TargetOption(types, {node.name: before | {state}}, kind, whole)
     return tuple(ways.values())
 
 
 def _candidates(
-    posed: Posed, node: Node, mesh: Mesh
+    posed: ShardingProblem, node: Node, mesh: Mesh
 ) -> Iterator[tuple[str, Hashable, tuple[Sharding, ...]]]:
     """Each as text, its kind, and all its types."""
     candidates = posed.priced.candidates
@@ -60,13 +60,13 @@ def _candidates(
             yield str(option), said, (*option.inputs, *option.outputs)
 
 
-def recomputations(module: Module, posed: Posed) -> tuple[Way, ...]:
+def recomputations(module: Module, posed: ShardingProblem) -> tuple[TargetOption, ...]:
     """What its blocks may do in the backward; nothing where it has no whole block."""
     inside = [b.path for b in blocks(posed.graph) if f"{b.path}.".startswith(f"{module.path}.")]
     if not inside:
         return ()
     return tuple(
-        Way(_spoken(mode), dict.fromkeys(inside, frozenset([state])))
+        TargetOption(_spoken(mode), dict.fromkeys(inside, frozenset([state])))
         for state, mode in enumerate(posed.priced.candidates.recompute)
     )
 
@@ -75,7 +75,7 @@ def _spoken(mode: str) -> str:
     return "keeps all for the backward" if mode == "none" else f"recompute {mode}"
 
 
-def presets_of(module: Module, posed: Posed) -> Iterator[Way]:
+def presets_of(module: Module, posed: ShardingProblem) -> Iterator[TargetOption]:
     """The field's ways to split it: each preset's constraints on what lies in the module alone."""
     graph = _alone(module, posed.graph)
     mine = {node.name for node in module.nodes}
@@ -88,7 +88,7 @@ def presets_of(module: Module, posed: Posed) -> Iterator[Way]:
         try:
             kept, rest = narrow(operators, parameters, graph, posed.prices.mesh, constraints, batch)
         except ConstraintError:
-            yield Way(name, None)
+            yield TargetOption(name, None)
             continue
         again = presets.regathers(name)
         states = {
@@ -102,7 +102,7 @@ def presets_of(module: Module, posed: Posed) -> Iterator[Way]:
             else frozenset(map(candidates.operators[node.name].index, kept[node.name]))
             for node in module.nodes
         }
-        yield Way(name, states if all(states.values()) else None)
+        yield TargetOption(name, states if all(states.values()) else None)
 
 
 def _alone(module: Module, graph: Graph) -> Graph:

@@ -40,7 +40,7 @@ def _numbered_in(module: str) -> tuple[str, int] | None:
     return (match["prefix"], int(match["index"])) if match else None
 
 
-def is_dear(node: Node) -> bool:
+def is_expensive(node: Node) -> bool:
     """Whether selective recomputation keeps the result: matrix products, convolutions, attention."""
     return short(node.op) in _DEAR
 

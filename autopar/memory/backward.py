@@ -16,7 +16,7 @@ from functools import cached_property
 from autopar.ir.graph import SAVES_NOTHING, Node
 from autopar.ir.leaving import leaving
 from autopar.memory.gathered import Gathered
-from autopar.memory.lives import Lives
+from autopar.memory.lives import Lifetimes
 from autopar.memory.messages import Carried, made_by
 from autopar.memory.recomputed import Form
 from autopar.memory.rerun import Rerun, reruns
@@ -32,7 +32,7 @@ class Back:
     """Bytes of parameters' gradients that were there before: of those that were asked about."""
 
 
-def back(lives: Lives, awaited: Mapping[Form, int]) -> Back:
+def back(lives: Lifetimes, awaited: Mapping[Form, int]) -> Back:
     """The whole backward; `awaited`: bytes of the gradients that are asked about, by leaf."""
     return _Walk(lives, awaited).run()
 
@@ -98,7 +98,7 @@ class _Gradients:
 class _Walk:
     """From the last operator to the first."""
 
-    def __init__(self, lives: Lives, awaited: Mapping[Form, int]) -> None:
+    def __init__(self, lives: Lifetimes, awaited: Mapping[Form, int]) -> None:
         self._lives, self._keeps, self._graph = lives, lives.keeps, lives.graph
         self._awaited, self._settled = awaited, 0
         self._gradients = _Gradients()

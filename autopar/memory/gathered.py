@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autopar.memory.lives import Lives
+from autopar.memory.lives import Lifetimes
 from autopar.memory.messages import made_by
 from autopar.memory.recomputed import Form
 
@@ -24,7 +24,7 @@ class Gathered:
     _messages: Counter[int]
 
     @classmethod
-    def of(cls, lives: Lives) -> Gathered:
+    def of(cls, lives: Lifetimes) -> Gathered:
         """Of what a plan gathers again."""
         there, still, messages = Counter[int](), Counter[int](), Counter[int]()
         asked = _asked(lives)
@@ -57,7 +57,7 @@ class Gathered:
         return self._still[place + 1]
 
 
-def _asked(lives: Lives) -> Mapping[Form, list[int]]:
+def _asked(lives: Lifetimes) -> Mapping[Form, list[int]]:
     """By what is gathered again: the places of the operators that saved it."""
     found: defaultdict[Form, list[int]] = defaultdict(list)
     for place, node in enumerate(lives.graph.nodes):

@@ -14,7 +14,7 @@ from functools import cached_property
 from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved, short
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
-from autopar.memory.recomputed import NOTHING, Again, Form
+from autopar.memory.recomputed import NOTHING, Form, RecomputeSet
 from autopar.memory.shards import VIEWS, local_nbytes
 from autopar.plans.decisions import Conversion, OpSharding
 
@@ -30,7 +30,7 @@ LAYS_OUT = RECURRENT | {"einsum"}
 
 
 @dataclass(frozen=True)
-class Keeps:
+class SavedTensors:
     """The storages that operators save under these shardings and conversions."""
 
     graph: Graph
@@ -39,7 +39,7 @@ class Keeps:
     mesh: Mesh
     saved: Mapping[str, Saved]
     """What one rank's operators keep."""
-    again: Again = NOTHING
+    again: RecomputeSet = NOTHING
     """The recomputed blocks, which keep what they read and little else."""
     precision: str = "float32"
 

@@ -1,7 +1,7 @@
 """How long storages are in use in the forward of an emitted module, in places of the graph's nodes.
 
 A variable lives until its function returns: a block's, or the whole forward.  What nobody saves, reads
-or returns any more would be held until then, so emitted code deletes it: `Lives.freed` says what, and
+or returns any more would be held until then, so emitted code deletes it: `Lifetimes.freed` says what, and
 behind which operator.  One line at most stands below a line of the user's; small tensors are let be.
 """
 
@@ -15,7 +15,7 @@ from functools import cached_property
 from autopar.ir.graph import SAVES_NOTHING, Graph, LeafKind, Saved
 from autopar.ir.placement import Sharding
 from autopar.memory.functions import Functions
-from autopar.memory.keeps import Keeps
+from autopar.memory.keeps import SavedTensors
 from autopar.memory.messages import Carried, collectives, made_by
 from autopar.memory.of_rank import of_rank
 from autopar.memory.recomputed import Form, again
@@ -29,13 +29,13 @@ WORTH = 16
 
 
 @dataclass(frozen=True)
-class Lives:
+class Lifetimes:
     """Where storages are made, read, saved and let go."""
 
-    keeps: Keeps
+    keeps: SavedTensors
 
     @classmethod
-    def of(cls, plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> Lives:
+    def of(cls, plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> Lifetimes:
         """Under a finished plan."""
         shardings = {choice.node: choice.sharding for choice in plan.choices}
         saved = of_rank(saved, graph, shardings, plan.conversions, plan.mesh)
@@ -43,7 +43,9 @@ class Lives:
             graph, shardings, plan.conversions, plan.recompute_of, saved, plan.mesh, plan.precision
         )
         return cls(
-            Keeps(graph, shardings, plan.conversions, plan.mesh, saved, run_again, plan.precision)
+            SavedTensors(
+                graph, shardings, plan.conversions, plan.mesh, saved, run_again, plan.precision
+            )
         )
 
     def freed_behind(self) -> Mapping[str, tuple[Form, ...]]:

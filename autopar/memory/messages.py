@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from autopar.ir.graph import ITEMSIZE
 from autopar.ir.placement import I, P, R, S, Sharding
-from autopar.memory.keeps import Keeps, moves_nothing
+from autopar.memory.keeps import SavedTensors, moves_nothing
 from autopar.memory.shards import local_nbytes
 from autopar.plans.buckets import NBYTES
 from autopar.plans.decisions import Conversion, reduction_dtype
@@ -34,7 +34,7 @@ class Carried:
     """Of messages in the backward."""
 
 
-def collectives(keeps: Keeps) -> Iterator[Carried]:
+def collectives(keeps: SavedTensors) -> Iterator[Carried]:
     """All of them; those of several weights first."""
     graph, conversions = keeps.graph, keeps.conversions
     messages = _Messages(keeps)
@@ -58,7 +58,7 @@ def made_by(conversion: Conversion) -> tuple[str, Sharding]:
 
 @dataclass(frozen=True)
 class _Messages:
-    keeps: Keeps
+    keeps: SavedTensors
 
     def of(self, conversions: tuple[Conversion, ...]) -> Carried:
         """Bytes of one rank."""

@@ -1,7 +1,7 @@
 """Bytes in use while each operator runs, forward and backward, besides what rests: memory over the step.
 
 In the forward a storage is in use from the operator that makes it until its variable is deleted or gone
-(`Lives`); where something saves it, to the end.  The backward is walked through (`backward`).
+(`Lifetimes`); where something saves it, to the end.  The backward is walked through (`backward`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from functools import cached_property
 from itertools import accumulate
 
 from autopar.memory.backward import Back, back
-from autopar.memory.keeps import Keeps
-from autopar.memory.lives import Lives
+from autopar.memory.keeps import SavedTensors
+from autopar.memory.lives import Lifetimes
 from autopar.memory.recomputed import Form
 
 
@@ -26,17 +26,17 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Moments:
+class MemoryTimeline:
     """The lives of all storages, counted in places of operators."""
 
-    keeps: Keeps
+    keeps: SavedTensors
     fresh: Mapping[Form, int] = field(default_factory=dict)
     """Bytes of the parameters' gradients that a backward gives memory of their own, by leaf."""
 
     @cached_property
-    def lives(self) -> Lives:
+    def lives(self) -> Lifetimes:
         """Of the storages in the forward."""
-        return Lives(self.keeps)
+        return Lifetimes(self.keeps)
 
     @property
     def most_nbytes(self) -> int:

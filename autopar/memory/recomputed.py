@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autopar.ir.blocks import Block, Recompute, block_of, blocks, is_dear, is_hub
+from autopar.ir.blocks import Block, Recompute, block_of, blocks, is_expensive, is_hub
 from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import Sharding
@@ -19,7 +19,7 @@ Form = tuple[str, Sharding]
 
 
 @dataclass(frozen=True)
-class Again:
+class RecomputeSet:
     """Per recomputed block what runs again; what is held until then, of all of them."""
 
     nodes: Mapping[str, tuple[Node, ...]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Again:
         return (node for path in self.results for node in self.nodes[path])
 
 
-NOTHING = Again()
+NOTHING = RecomputeSet()
 """No block is recomputed."""
 
 
@@ -61,7 +61,7 @@ def again(
     saved: Mapping[str, Saved],
     mesh: Mesh,
     precision: str,
-) -> Again:
+) -> RecomputeSet:
     """Follows emission: a conversion stands in the block that first needs its result."""
     chosen = [block for block in blocks(graph) if recompute.get(block.path, "none") != "none"]
     if not chosen:
@@ -72,9 +72,9 @@ def again(
     walk = _Walk(graph, shardings, conversions)
     run = {node.name for group in nodes.values() for node in group}
     selective = [b.path for b in chosen if recompute[b.path] == "selective"]
-    kept = {n.name for path in selective for n in nodes[path] if is_dear(n)}
+    kept = {n.name for path in selective for n in nodes[path] if is_expensive(n)}
     places = {place for place, reader in walk.reader.items() if reader in run}
-    return Again(
+    return RecomputeSet(
         nodes,
         frozenset(run - kept),
         frozenset(_together(places, graph, conversions, mesh, precision)),

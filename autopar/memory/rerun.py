@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from autopar.ir.blocks import is_hub
 from autopar.ir.graph import Node
-from autopar.memory.lives import Lives
+from autopar.memory.lives import Lifetimes
 from autopar.memory.recomputed import Form
 
 
@@ -40,7 +40,7 @@ class _Life:
     goes: int | None = None
 
 
-def reruns(lives: Lives) -> dict[int, Rerun]:
+def reruns(lives: Lifetimes) -> dict[int, Rerun]:
     """Of all recomputed blocks, by the place before whose backward they run again."""
     return {places[-1]: _Second(lives, path).run() for path, places in lives.running.items()}
 
@@ -49,7 +49,7 @@ def reruns(lives: Lives) -> dict[int, Rerun]:
 class _Second:
     """The second forward of a block."""
 
-    lives: Lives
+    lives: Lifetimes
     path: str
 
     def run(self) -> Rerun:

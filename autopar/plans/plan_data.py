@@ -11,7 +11,7 @@ from autopar.ir.graph import Graph
 from autopar.ir.placement import Sharding
 from autopar.plans.decisions import BlockPlan, Choice, Conversion, OpSharding, ParameterPlan
 from autopar.plans.estimate import Estimate
-from autopar.plans.record import Asked, Padded, Padding, Search, Share, View
+from autopar.plans.record import Padded, Padding, PlanRequest, Search, Share, View
 from autopar.plans.texts import MeshText
 from autopar.plans.timing import Timing
 from autopar.solver.problem import Proof
@@ -41,7 +41,7 @@ class PlanData:
     """How the bound was got; see `autopar.solver.problem.Proof`."""
     bound_nbytes: float | None = None
     """The bound is of plans within so many bytes, as the solver counts them; None: of all."""
-    asked: Asked = field(default_factory=Asked)
+    asked: PlanRequest = field(default_factory=PlanRequest)
     search: Search = field(default_factory=Search)
     shares: tuple[Share, ...] = ()
     """By mesh axis."""

@@ -12,7 +12,7 @@ from autopar.request.constraints import Constraint
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlanRequest:
     """What a plan obeys besides model, mesh and preset: with them it poses its problem again.
 
     `states` are the tensors of a parameter's size that the optimizer keeps.  `batch` is how inputs

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from autopar.profile.measure import Refused, measure
 from autopar.profile.running import Run, run_beside
-from autopar.profile.wanted import Timing, Wanted, profile, profile_stages
+from autopar.profile.wanted import ProfiledPlan, Timing, profile, profile_stages
 
 __all__ = [
+    "ProfiledPlan",
     "Refused",
     "Run",
     "Timing",
-    "Wanted",
     "measure",
     "profile",
     "profile_stages",

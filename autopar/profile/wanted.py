@@ -38,7 +38,7 @@ Made = Compilation | Staged
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ProfiledPlan:
     """What was timed for a model: the plan that is best now, every time it needs, and what refused."""
 
     made: Made
@@ -65,7 +65,9 @@ class Timing:
     during: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
 
 
-def profile(compiler: Compiler, graph: Graph, timing: Timing, *, every: bool = False) -> Wanted:
+def profile(
+    compiler: Compiler, graph: Graph, timing: Timing, *, every: bool = False
+) -> ProfiledPlan:
     """Time what the best plan and the presets run on a rank, or what any candidate would.
 
     What the database holds of this setting is not timed again, unless that is asked for.
@@ -78,7 +80,7 @@ def profile(compiler: Compiler, graph: Graph, timing: Timing, *, every: bool = F
     return _until_known(pairs, lambda: timed.compile(graph), timing)
 
 
-def profile_stages(plan: Callable[[Path | None], Made], timing: Timing) -> Wanted:
+def profile_stages(plan: Callable[[Path | None], Made], timing: Timing) -> ProfiledPlan:
     """The same for a pipeline: what every stage's plan runs on its ranks, of one microbatch.
 
     `plan` makes one with the times of a database, or with the roofline's.
@@ -88,7 +90,7 @@ def profile_stages(plan: Callable[[Path | None], Made], timing: Timing) -> Wante
     return _until_known(pairs, lambda: plan(timing.database), timing)
 
 
-def _until_known(pairs: Pairs, make: Callable[[], Made], timing: Timing) -> Wanted:
+def _until_known(pairs: Pairs, make: Callable[[], Made], timing: Timing) -> ProfiledPlan:
     """Time the calls, plan with the times, and go on while the plan runs what has not been timed."""
     store, setting = Database(timing.database), timing.setting
     before = set(store.read(setting)) if timing.database.is_file() else set()
@@ -111,7 +113,7 @@ def _until_known(pairs: Pairs, make: Callable[[], Made], timing: Timing) -> Want
         pairs = _of_plans(made)
         if done.issuperset(pairs):
             break
-    return Wanted(made, tuple(timed), len(before & set(pairs)), tuple(refused))
+    return ProfiledPlan(made, tuple(timed), len(before & set(pairs)), tuple(refused))
 
 
 def _presets(compiler: Compiler, free: Options, graph: Graph) -> Iterator[Compilation]:

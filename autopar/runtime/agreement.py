@@ -35,10 +35,10 @@ def begin(call: str, *, meet: bool = False) -> None:
     changed = here.calls.note(call)
     faults.refuse_left(call)
     if changed or meet:
-        same(TOGETHER, call)
+        assert_same_on_all_ranks(TOGETHER, call)
 
 
-def same(what: str, value: str, remedy: str = SAME_CALLS) -> None:
+def assert_same_on_all_ranks(what: str, value: str, remedy: str = SAME_CALLS) -> None:
     """Raise `RankMismatchError` on every rank unless all ranks compare this, and have this value."""
     if launch.alone():
         return

@@ -59,7 +59,7 @@ class BatchAgreement:
         if len({row[0] for row in rows}) > 1:
             words = f"the shapes of the batch of {step}" if local else f"the batch of {step}"
             remedy = LOCAL if local else agreement.SAME_BATCH
-            agreement.same(words, _in_words(batch), remedy)
+            agreement.assert_same_on_all_ranks(words, _in_words(batch), remedy)
         if len({(row[2], row[1]) for row in rows}) > len({row[2] for row in rows}):
             odd = [rank for rank, row in enumerate(rows) if row[1] != _first(rows, row[2])]
             remedy = SAME_PART if local else agreement.SAME_BATCH

@@ -18,7 +18,7 @@ from autopar.runtime.context import Axes
 from autopar.runtime.entry import enter, leave
 from autopar.runtime.named import label, named
 from autopar.runtime.pieces import Hop
-from autopar.runtime.slots import Slot
+from autopar.runtime.slots import ShardedParameter
 
 
 @dataclass(eq=False)
@@ -28,7 +28,7 @@ class Bucket:
     `waiting` and `unused` are numbers of slots: gradients that have not arrived, and that never will.
     """
 
-    slots: Sequence[Slot]
+    slots: Sequence[ShardedParameter]
     axes: Axes
     dtype: torch.dtype
     waiting: set[int] = field(default_factory=set)
@@ -74,7 +74,7 @@ class Bucket:
             slot.leaf.grad = None
         self.waiting.discard(number)
 
-    def _add(self, before: torch.Tensor, slot: Slot, gradient: torch.Tensor) -> None:
+    def _add(self, before: torch.Tensor, slot: ShardedParameter, gradient: torch.Tensor) -> None:
         """Add the sum of earlier backwards, once over all ranks: it may lie where this one will."""
         mine = slot.pieces.view(gradient)[self._own]
         mine.add_(slot.entry.padded(before).reshape(mine.shape))

@@ -12,12 +12,12 @@ from torch.distributed.tensor import DTensor, Replicate
 from autopar.ir.mesh import Mesh
 from autopar.runtime import _torch
 from autopar.runtime.context import Axes
-from autopar.runtime.slots import Slot
+from autopar.runtime.slots import ShardedParameter
 
 
 @torch.no_grad()
 def clip_grad_norm_(
-    slots: Sequence[Slot], mesh: Mesh, axes: Axes, max_norm: float, norm_type: float
+    slots: Sequence[ShardedParameter], mesh: Mesh, axes: Axes, max_norm: float, norm_type: float
 ) -> torch.Tensor:
     """Scale gradients in place; the norm before scaling, equal on all ranks."""
     norm = total_norm(gradients(slots), mesh, axes, norm_type)
@@ -25,13 +25,13 @@ def clip_grad_norm_(
     return norm
 
 
-def gradients(slots: Sequence[Slot]) -> list[DTensor]:
+def gradients(slots: Sequence[ShardedParameter]) -> list[DTensor]:
     """Those that there are."""
     found = (slot.parameter.grad for slot in slots)
     return [gradient for gradient in found if isinstance(gradient, DTensor)]
 
 
-def shrink(slots: Sequence[Slot], norm: torch.Tensor, max_norm: float) -> None:
+def shrink(slots: Sequence[ShardedParameter], norm: torch.Tensor, max_norm: float) -> None:
     """Scale gradients of this norm in place, to a norm of `max_norm` at most."""
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients(slots):

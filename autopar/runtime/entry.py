@@ -78,7 +78,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Entry:
+class PaddedLayout:
     """One parameter on one rank: its shape in the step, the zeros in it, and what is exchanged."""
 
     shape: tuple[int, ...]
@@ -93,7 +93,7 @@ class Entry:
         stored: Sharding,
         mesh: Mesh,
         coordinate: tuple[int, ...],
-    ) -> Entry:
+    ) -> PaddedLayout:
         """For a parameter of this shape in the model, stored so."""
         exchange, zeros = None, []
         for pad in pads:
@@ -139,7 +139,7 @@ class Entry:
 
 
 def enter(
-    entries: Sequence[Entry], parts: Sequence[torch.Tensor], axes: Axes
+    entries: Sequence[PaddedLayout], parts: Sequence[torch.Tensor], axes: Axes
 ) -> list[torch.Tensor]:
     """Parts at rest as parts of the step; those that are exchanged, all over one axis, together."""
     if entries[0].exchange is not None:
@@ -148,14 +148,14 @@ def enter(
 
 
 def leave(
-    entries: Sequence[Entry], parts: Sequence[torch.Tensor], axes: Axes
+    entries: Sequence[PaddedLayout], parts: Sequence[torch.Tensor], axes: Axes
 ) -> list[torch.Tensor]:
     """Parts of the step, such as gradients, as parts at rest."""
     cut = [entry.cut(part) for entry, part in zip(entries, parts, strict=True)]
     return _exchanged(entries, cut, axes, back=True) if entries[0].exchange is not None else cut
 
 
-def kept_here(entry: Entry, part: torch.Tensor, axes: Axes) -> torch.Tensor:
+def kept_here(entry: PaddedLayout, part: torch.Tensor, axes: Axes) -> torch.Tensor:
     """Of a part of the step, what this rank also holds at rest; zeros for what others use."""
     cut = entry.cut(part)
     exchange = entry.exchange
@@ -179,7 +179,7 @@ def _blocks(x: torch.Tensor, exchange: Exchange) -> torch.Tensor:
 
 
 def _exchanged(
-    entries: Sequence[Entry], parts: Sequence[torch.Tensor], axes: Axes, *, back: bool
+    entries: Sequence[PaddedLayout], parts: Sequence[torch.Tensor], axes: Axes, *, back: bool
 ) -> list[torch.Tensor]:
     """One all-to-all for all parts: every rank gets the rows that it uses, or (`back`) holds."""
     first = entries[0].exchange
@@ -209,7 +209,7 @@ def _exchanged(
 
 
 def _put_together(
-    entries: Sequence[Entry], shapes: list[list[list[int]]], got: torch.Tensor
+    entries: Sequence[PaddedLayout], shapes: list[list[list[int]]], got: torch.Tensor
 ) -> list[torch.Tensor]:
     """What came from all ranks, in their order, for every part."""
     pieces = iter(got.split([math.prod(shape) for each in shapes for shape in each]))

@@ -31,7 +31,7 @@ def agree_on_failure(groups: Mapping[str, dist.ProcessGroup], state: str) -> Non
         return
     begun = {name: _torch.collectives_begun(group) for name, group in groups.items()}
     try:
-        agreement.same(
+        agreement.assert_same_on_all_ranks(
             "how far the step came that failed here",
             f"{json.dumps(begun)} {state}", REMEDY,
         )  # fmt: skip

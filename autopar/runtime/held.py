@@ -20,7 +20,7 @@ from autopar.runtime.holders import holders, like_a_sequence
 from autopar.runtime.inference import outside_inference
 from autopar.runtime.random import Seeds
 from autopar.runtime.scaler import GradScaler
-from autopar.runtime.slots import Slot, refuse_other_data
+from autopar.runtime.slots import ShardedParameter, refuse_other_data
 from autopar.runtime.updates import was_replaced
 from autopar.runtime.weights.fill import load
 from autopar.runtime.weights.match import (
@@ -36,7 +36,7 @@ from autopar.runtime.weights.target import Target
 from autopar.runtime.world import OwnGroup
 
 
-class Held(nn.Module):
+class CheckpointableModule(nn.Module):
     """Parameters are DTensors under the user's names; each rank holds its shards of its own.
 
     `seeds`, `_targets` (by name: what can be filled), `_persistent` (names in a state dict) and
@@ -44,7 +44,7 @@ class Held(nn.Module):
     """
 
     seeds: Seeds
-    _slots: Sequence[Slot]
+    _slots: Sequence[ShardedParameter]
     _targets: Mapping[str, Target]
     _persistent: Set[str]
     _dialect: Dialect

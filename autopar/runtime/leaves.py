@@ -10,13 +10,13 @@ from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes
 from autopar.runtime.module import Namespace
 from autopar.runtime.reducer import in_buckets
-from autopar.runtime.slots import Slot, refuse_other_data
+from autopar.runtime.slots import ShardedParameter, refuse_other_data
 
 
 class Leaves:
     """Keeps every leaf equal to its stored parameter."""
 
-    def __init__(self, slots: Sequence[Slot], axes: Axes, tree: Namespace) -> None:
+    def __init__(self, slots: Sequence[ShardedParameter], axes: Axes, tree: Namespace) -> None:
         self._slots = slots
         self._tree = tree
         gathered = [slot for slot in slots if not slot.shares_storage]
@@ -48,7 +48,7 @@ class Leaves:
         self._stale = False
         return replaced
 
-    def put(self, slot: Slot, leaf: torch.Tensor) -> None:
+    def put(self, slot: ShardedParameter, leaf: torch.Tensor) -> None:
         """Forward and backward read this leaf from now on."""
         slot.leaf = leaf
         self._tree.put(slot.name, leaf)

@@ -12,14 +12,16 @@ from torch.distributed.tensor import DTensor
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
-from autopar.runtime.slots import Slot, refuse_hooks
+from autopar.runtime.slots import ShardedParameter, refuse_hooks
 
 LISTED = 4
 """Names that a message spells out."""
 
 
 def refuse_other_gradients(
-    inputs: Mapping[str, torch.Tensor], slots: Sequence[Slot], trained: Mapping[str, bool]
+    inputs: Mapping[str, torch.Tensor],
+    slots: Sequence[ShardedParameter],
+    trained: Mapping[str, bool],
 ) -> None:
     """Raise `InputError` before a forward that could not give the gradients that it seems to."""
     asking = [key for key, tensor in inputs.items() if tensor.requires_grad]
@@ -33,7 +35,7 @@ def refuse_other_gradients(
     refuse_hooks(slots)
 
 
-def refuse_changed(slots: Sequence[Slot], trained: Mapping[str, bool]) -> None:
+def refuse_changed(slots: Sequence[ShardedParameter], trained: Mapping[str, bool]) -> None:
     """Raise `InputError` where `requires_grad` is no longer what the step was planned for."""
     changed = [s.name for s in slots if s.parameter.requires_grad != trained[s.name]]
     if changed:

@@ -26,7 +26,7 @@ from autopar.runtime.beside import beside
 from autopar.runtime.clip import clip_grad_norm_
 from autopar.runtime.extra import extra_states
 from autopar.runtime.failures import agree_on_failure
-from autopar.runtime.held import Held, refuse_without_gradients
+from autopar.runtime.held import CheckpointableModule, refuse_without_gradients
 from autopar.runtime.inference import normal_tensors, outside_inference
 from autopar.runtime.late import in_time, late_loss
 from autopar.runtime.leaves import Leaves
@@ -47,7 +47,7 @@ from autopar.runtime.weights.saving import save as save_weights
 from autopar.runtime.weights.source import Weights
 
 
-class Parallel(Held):
+class Parallel(CheckpointableModule):
     """Trains like the user's module: ``loss = parallel(**batch); loss.backward(); optimizer.step()``.
 
     Parameters are DTensors under the user's names.  `plan`, `graph` and `source` are what was

@@ -39,7 +39,7 @@ def hops(plan: ParameterPlan, mesh: Mesh) -> tuple[Hop, ...]:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class ShardLayout:
     """A leaf seen as ``[n_k, ..., n_1, *stored]``: one leading dim per gathering hop, the last first.
 
     Every dim is cut at all its hops' positions at once, so this is a view: `segments` is the shape
@@ -51,7 +51,7 @@ class Pieces:
     leading: tuple[int, ...]
 
     @classmethod
-    def of(cls, plan: ParameterPlan, shape: tuple[int, ...], mesh: Mesh) -> Pieces:
+    def of(cls, plan: ParameterPlan, shape: tuple[int, ...], mesh: Mesh) -> ShardLayout:
         """The pieces of a parameter of this global shape."""
         steps = plan.steps
         axes = [s.axis for s in steps if isinstance(s.source[s.axis], S) and mesh.sizes[s.axis] > 1]

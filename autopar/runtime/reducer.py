@@ -17,7 +17,7 @@ from autopar.runtime import _torch
 from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes
 from autopar.runtime.entry import kept_here
-from autopar.runtime.slots import Slot
+from autopar.runtime.slots import ShardedParameter
 
 
 class Reducer:
@@ -25,7 +25,7 @@ class Reducer:
 
     def __init__(
         self,
-        slots: Sequence[Slot],
+        slots: Sequence[ShardedParameter],
         axes: Axes,
         on_synchronised: Callable[[], None],
         shares: int,
@@ -124,7 +124,7 @@ class Reducer:
             slot.drop()
             slot.parameter.grad = None
 
-    def _arrived(self, slot: Slot) -> None:
+    def _arrived(self, slot: ShardedParameter) -> None:
         self.begin()
         if not self.synchronises:
             slot.touch(keeps=not slot.pending)
@@ -138,7 +138,7 @@ class Reducer:
             if not bucket.waiting:
                 self._launch_full()
 
-    def _arrived_alone(self, slot: Slot) -> None:
+    def _arrived_alone(self, slot: ShardedParameter) -> None:
         """It waits for the end where nothing is added to it: until then the backward may fail."""
         if slot.synchronised() is None:
             slot.touch(keeps=not slot.pending)
@@ -172,13 +172,13 @@ class Reducer:
                 self._settle_alone(slot)
         self._on_synchronised()
 
-    def _settle_alone(self, slot: Slot) -> None:
+    def _settle_alone(self, slot: ShardedParameter) -> None:
         """Nothing is summed: it is added at once, so that no two of a model's gradients are there."""
         assert slot.leaf.grad is not None
         slot.touch(keeps=False)
         slot.settle(slot.entry.cut(slot.leaf.grad.to(slot.local.dtype)))
 
-    def _show(self, slot: Slot) -> None:
+    def _show(self, slot: ShardedParameter) -> None:
         """This rank's sums so far; what other ranks will contribute is missing."""
         if slot.leaf.grad is None:
             return
@@ -191,9 +191,11 @@ class Reducer:
         slot.show_pending(kept_here(slot.entry, part.reshape(slot.entry.shape), self._axes))
 
 
-def in_buckets(slots: Iterable[Slot], shares: int = 1) -> Iterator[list[Slot]]:
+def in_buckets(
+    slots: Iterable[ShardedParameter], shares: int = 1
+) -> Iterator[list[ShardedParameter]]:
     """Slots of equal hops and dtypes together, in order, up to the bucket size."""
-    groups: dict[object, list[Slot]] = {}
+    groups: dict[object, list[ShardedParameter]] = {}
     for slot in slots:
         over = None if slot.entry.exchange is None else slot.entry.exchange.axis
         key = (slot.hops, slot.leaf_dtype, slot.local.dtype, slot.pieces.leading, over)

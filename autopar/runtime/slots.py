@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
-from autopar.runtime.entry import Entry
-from autopar.runtime.pieces import Hop, Pieces
+from autopar.runtime.entry import PaddedLayout
+from autopar.runtime.pieces import Hop, ShardLayout
 from autopar.runtime.updates import update_locally
 
 
@@ -31,7 +31,7 @@ class Touched(Enum):
 
 
 @dataclass(eq=False)
-class Slot:
+class ShardedParameter:
     """One parameter on this rank.
 
     `entry` says how the stored part becomes part of the step, where sizes are padded.
@@ -47,8 +47,8 @@ class Slot:
     leaf_shape: tuple[int, ...]
     leaf_dtype: torch.dtype
     hops: tuple[Hop, ...]
-    pieces: Pieces
-    entry: Entry
+    pieces: ShardLayout
+    entry: PaddedLayout
     gradient_kind: type[DTensor] = DTensor
     leaf: torch.Tensor = field(init=False)
     pending: bool = False
@@ -266,7 +266,7 @@ def _sum(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor |
     return one + other
 
 
-def refuse_hooks(slots: Iterable[Slot]) -> None:
+def refuse_hooks(slots: Iterable[ShardedParameter]) -> None:
     """Raise `InputError` for hooks on parameters: autograd never reaches them."""
     for slot in slots:
         if _torch.has_gradient_hooks(slot.parameter):
@@ -277,7 +277,7 @@ def refuse_hooks(slots: Iterable[Slot]) -> None:
             )
 
 
-def refuse_other_data(slots: Iterable[Slot]) -> None:
+def refuse_other_data(slots: Iterable[ShardedParameter]) -> None:
     """Raise `InputError` after ``p.data = ...``, which torch forgets for a DTensor."""
     now = {slot.name: _torch.storage_of(slot.parameter) for slot in slots}
     assigned = [slot for slot in slots if slot.memory != now[slot.name]]

@@ -17,14 +17,16 @@ from autopar.ir.placement import I, Sharding
 from autopar.plans.decisions import ParameterPlan
 from autopar.plans.plan import Plan
 from autopar.runtime import _torch
-from autopar.runtime.entry import Entry
-from autopar.runtime.pieces import Pieces, hops
+from autopar.runtime.entry import PaddedLayout
+from autopar.runtime.pieces import ShardLayout, hops
 from autopar.runtime.shards import held, placements
-from autopar.runtime.slots import Slot
+from autopar.runtime.slots import ShardedParameter
 from autopar.runtime.weights.target import Target
 
 
-def slots(model: nn.Module, plan: Plan, graph: Graph, device_mesh: DeviceMesh) -> Iterator[Slot]:
+def slots(
+    model: nn.Module, plan: Plan, graph: Graph, device_mesh: DeviceMesh
+) -> Iterator[ShardedParameter]:
     """One slot per parameter, tied ones once; empty."""
     dtypes = {node.target: node.outputs[0].dtype for node in graph.leaves("parameter")}
     for name, parameter in model.named_parameters():
@@ -38,7 +40,7 @@ def slot(
     mesh: Mesh,
     device_mesh: DeviceMesh,
     gradient_kind: type[DTensor] = DTensor,
-) -> Slot:
+) -> ShardedParameter:
     """The empty slot of one parameter; its leaf is of a dtype, None: its own."""
     shape, coordinate = tuple(parameter.shape), tuple(device_mesh.get_coordinate() or ())
     runs = _held(shape, entry.stored, mesh, coordinate)
@@ -50,14 +52,14 @@ def slot(
     layout = _torch.spec(device_mesh, placements(entry.stored, mesh), parameter)
     stored = nn.Parameter(_torch.dtensor(local, layout), requires_grad=parameter.requires_grad)
     in_step = padded_shape(shape, entry.pads)
-    return Slot(
+    return ShardedParameter(
         entry.name,
         stored,
         entry.leaf.local_shape(in_step, mesh),
         parameter.dtype if dtype is None else getattr(torch, dtype),
         hops(entry, mesh),
-        Pieces.of(entry, in_step, mesh),
-        Entry.of(shape, entry.pads, entry.stored, mesh, coordinate),
+        ShardLayout.of(entry, in_step, mesh),
+        PaddedLayout.of(shape, entry.pads, entry.stored, mesh, coordinate),
         gradient_kind,
     )
 
@@ -69,7 +71,7 @@ def buffers(model: nn.Module, device_mesh: DeviceMesh) -> dict[str, torch.Tensor
 
 
 def targets(
-    held_slots: Iterable[Slot],
+    held_slots: Iterable[ShardedParameter],
     held_buffers: Mapping[str, torch.Tensor],
     plan: Plan,
     device_mesh: DeviceMesh,

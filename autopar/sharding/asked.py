@@ -11,12 +11,14 @@ from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
 from autopar.request import presets
 from autopar.request.constraints import Constraint
-from autopar.sharding.posed import Posed, Settings, pose
+from autopar.sharding.posed import Settings, ShardingProblem, pose
 from cost_models.hardware import Hardware
 from cost_models.measured import Times
 
 
-def posed_for(plan: Plan, graph: Graph, hardware: Hardware, times: Times | None = None) -> Posed:
+def posed_for(
+    plan: Plan, graph: Graph, hardware: Hardware, times: Times | None = None
+) -> ShardingProblem:
     """The problem that a plan answers; `times` are the measured ones that price its operators."""
     settings = settings_of(plan, times)
     kept = saved(graph, hardware.device.kind)

@@ -19,7 +19,7 @@ from autopar.ir.graph import Graph, Saved, Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.pads import true_shape
 from autopar.ir.placement import Sharding
-from autopar.memory.keeps import Keeps
+from autopar.memory.keeps import SavedTensors
 from autopar.memory.of_rank import of_rank
 from autopar.memory.recomputed import again
 from autopar.plans.decisions import BlockPlan, Choice, Conversion, OpSharding, ParameterPlan
@@ -68,7 +68,7 @@ def assemble(
     saved = of_rank(saved, graph, shardings, wanted, prices.mesh)
     recompute = decisions.recompute
     run_again = again(graph, shardings, wanted, recompute, saved, prices.mesh, precision)
-    conversions = Keeps(graph, shardings, wanted, prices.mesh, saved, run_again).effective()
+    conversions = SavedTensors(graph, shardings, wanted, prices.mesh, saved, run_again).effective()
     plan = Plan(
         model=graph.name,
         graph_digest=graph.digest,

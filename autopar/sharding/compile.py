@@ -19,10 +19,10 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding
 from autopar.plans.decisions import Conversion
 from autopar.plans.plan import Plan
-from autopar.sharding.flights import Flights
+from autopar.sharding.flights import InFlightPlanner
 from autopar.sharding.limited import within
 from autopar.sharding.padded import best_padded
-from autopar.sharding.posed import Compilation, Posed, Settings, batch_inputs, pose
+from autopar.sharding.posed import Compilation, Settings, ShardingProblem, batch_inputs, pose
 from autopar.solver import hull
 from autopar.utils.watch import Watch, alone, unwatched
 from cost_models.hardware import Hardware
@@ -35,7 +35,7 @@ def compile_graph(
     settings: Settings,
     saved: Mapping[str, Saved],
     below: float = math.inf,
-    known: Flights | None = None,
+    known: InFlightPlanner | None = None,
 ) -> Compilation:
     """The best plan, within the memory limit where one is set; sizes are padded where that pays.
 
@@ -47,7 +47,7 @@ def compile_graph(
         flights = None if kept is None else known
         if flights is None:
             kept = kept_of(graph, hardware.device.kind) if kept is None else kept
-            flights = Flights(graph, mesh, hardware, settings, kept)
+            flights = InFlightPlanner(graph, mesh, hardware, settings, kept)
         if not flights.may_take_less(below, settings.in_flight):
             raise InfeasibleError(f"No plan within the limit takes less than {below:.4g} s.")
         posed, plan = flights.plan(settings.in_flight)
@@ -56,7 +56,9 @@ def compile_graph(
     return best_padded(graph, mesh, settings, saved, compiled)
 
 
-def best_plan(plain: Posed, richer: Callable[[], Posed]) -> tuple[Posed, Plan]:
+def best_plan(
+    plain: ShardingProblem, richer: Callable[[], ShardingProblem]
+) -> tuple[ShardingProblem, Plan]:
     """The best plan and its problem: the richer one where the best of the plain is over the limit."""
     free, limit = plain.plan(plain.solve()), plain.settings.memory_limit
     if limit is None or free.estimate.memory_nbytes <= limit:
@@ -90,7 +92,7 @@ def frontier(
 
 def _unlimited(
     graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, saved: Mapping[str, Saved]
-) -> Posed:
+) -> ShardingProblem:
     """The problem of the fastest padding, where blocks may recompute and no memory is short."""
     modes = MODES if settings.recompute is None else None
     free = replace(settings, memory_limit=None)

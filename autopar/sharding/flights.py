@@ -18,8 +18,8 @@ from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
 from autopar.sharding.frugal import frugal
-from autopar.sharding.limited import Known, over, within
-from autopar.sharding.posed import Posed, Settings, pose
+from autopar.sharding.limited import WarmStart, over, within
+from autopar.sharding.posed import Settings, ShardingProblem, pose
 from autopar.sharding.uniform import shortest
 from autopar.solver.care import FAIR
 from autopar.solver.problem import Assignment, Limit
@@ -37,10 +37,10 @@ class Searched:
     """What a search within the limit found."""
 
     plan: Plan
-    known: Known
+    known: WarmStart
 
 
-class Flights:
+class InFlightPlanner:
     """The best plans within the limit of the settings, by microbatches in flight."""
 
     def __init__(
@@ -55,28 +55,28 @@ class Flights:
         self.graph = graph
         self._mesh, self._hardware, self._settings = mesh, hardware, settings
         self._saved = saved
-        self._plans: dict[int, tuple[Posed, Plan]] = {}
+        self._plans: dict[int, tuple[ShardingProblem, Plan]] = {}
         self._searched: dict[int, Searched] = {}
         self._bounds: dict[int, float] = {}
 
-    def limited(self, nbytes: float) -> Flights:
+    def limited(self, nbytes: float) -> InFlightPlanner:
         """Within another limit; the problem and the plan without a limit serve both."""
         settings = replace(self._settings, memory_limit=nbytes)
-        made = Flights(self.graph, self._mesh, self._hardware, settings, self._saved)
+        made = InFlightPlanner(self.graph, self._mesh, self._hardware, settings, self._saved)
         plain = self._plain.asking(settings)
         vars(made).update(_plain=plain, _fastest=self._fastest)
         if "_free" in vars(self):
             vars(made).update(_free=replace(self._free, asked=plain.asked))
         return made
 
-    def plan(self, in_flight: int) -> tuple[Posed, Plan]:
+    def plan(self, in_flight: int) -> tuple[ShardingProblem, Plan]:
         """The best plan, and the problem that it answers.  Blocks may be recomputed where the limit
         binds."""
         if in_flight not in self._plans:
             self._plans[in_flight] = self._planned(in_flight)
         return self._plans[in_flight]
 
-    def unlimited(self, in_flight: int) -> tuple[Posed, Plan] | None:
+    def unlimited(self, in_flight: int) -> tuple[ShardingProblem, Plan] | None:
         """The best plan of all, where it fits: nothing has to be searched for."""
         limit = self._settings.memory_limit
         if limit is not None and self._least_nbytes(in_flight) > limit:
@@ -112,7 +112,7 @@ class Flights:
         counted = Limit(limit - richer.priced.least_working, in_flight)
         return max(self._fastest.bound_s, richer.ready.bound_s(counted))
 
-    def _planned(self, in_flight: int) -> tuple[Posed, Plan]:
+    def _planned(self, in_flight: int) -> tuple[ShardingProblem, Plan]:
         found, limit = self.unlimited(in_flight), self._settings.memory_limit
         if found is not None or limit is None:
             assert found is not None
@@ -152,7 +152,7 @@ class Flights:
             self._searched[in_flight] = found
         return self._searched[in_flight]
 
-    def _frugal(self, posed: Posed, limit: float, error: OverLimitError) -> Searched:
+    def _frugal(self, posed: ShardingProblem, limit: float, error: OverLimitError) -> Searched:
         """The fastest plan of those that take little memory by construction; the bound is that of all
         plans without a limit."""
         best: Searched | None = None
@@ -166,13 +166,13 @@ class Flights:
             if plan.estimate.memory_nbytes <= limit and (
                 best is None or plan.objective_s < best.plan.objective_s
             ):
-                best = Searched(plan, Known(answer))
+                best = Searched(plan, WarmStart(answer))
         if best is None:
             raise over(smallest, limit)
         return best
 
     @cached_property
-    def _plain(self) -> Posed:
+    def _plain(self) -> ShardingProblem:
         return pose(self.graph, self._mesh, self._hardware, self._settings, self._saved)
 
     @cached_property
@@ -186,7 +186,7 @@ class Flights:
         return self._plain.solve()
 
     @cached_property
-    def _richer(self) -> Posed:
+    def _richer(self) -> ShardingProblem:
         """What may be answered where the limit binds: every block decides what it computes again."""
         if self._settings.recompute is not None or not blocks(self.graph):
             return self._plain

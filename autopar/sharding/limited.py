@@ -18,7 +18,7 @@ import numpy as np
 
 from autopar.errors import InfeasibleError, OverLimitError
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import Posed
+from autopar.sharding.posed import ShardingProblem
 from autopar.solver import hull, readable
 from autopar.solver.care import FAIR
 from autopar.solver.problem import Assignment
@@ -30,7 +30,7 @@ LEVELS = 6
 
 
 @dataclass(frozen=True)
-class Known:
+class WarmStart:
     """What a search found, for one with fewer microbatches in flight.
 
     `calm`: the bytes beside which more was forbidden to advantage; None: that was not tried.
@@ -41,8 +41,8 @@ class Known:
 
 
 def within(
-    posed: Posed, simpler: Posed, limit: float, known: Known | None = None
-) -> tuple[Plan, Known]:
+    posed: ShardingProblem, simpler: ShardingProblem, limit: float, known: WarmStart | None = None
+) -> tuple[Plan, WarmStart]:
     """The best plan of `posed` that was found to fit, with the bound of all that might, and its answer.
 
     `simpler` poses the same without recomputation; its answers are tried where that helps.  `known`
@@ -78,7 +78,7 @@ def over(smallest: float, limit: float) -> OverLimitError:
 
 @dataclass
 class _Search:
-    posed: Posed
+    posed: ShardingProblem
     limit: float
     best: Plan | None = None
     answer: Assignment | None = None
@@ -95,11 +95,11 @@ class _Search:
         self._counted = self.limit - self.posed.priced.least_working
 
     @property
-    def found(self) -> tuple[Plan, Known]:
+    def found(self) -> tuple[Plan, WarmStart]:
         """The best plan, and what another search can use."""
         assert self.best is not None and self.answer is not None
         calm = self.calm if self._helpful is None else tuple(dict.fromkeys(self._helpful))
-        return self.best, Known(self.answer, calm)
+        return self.best, WarmStart(self.answer, calm)
 
     def is_ended_by(self, known: Assignment) -> bool:
         """Whether no search is worth while beside what fits already: it is good, or what was proved of
@@ -131,7 +131,7 @@ class _Search:
         return self.best.objective_s <= (1.0 + self.posed.settings.care.wide) * seconds
 
     def _solved(
-        self, posed: Posed, nbytes: float | None, branches: bool | None = None
+        self, posed: ShardingProblem, nbytes: float | None, branches: bool | None = None
     ) -> Assignment:
         """The solver's answer, which may be asked for twice.
 
@@ -143,7 +143,7 @@ class _Search:
             self._answers[key] = posed.solve(nbytes, branches)
         return self._answers[key]
 
-    def descend(self, posed: Posed) -> None:
+    def descend(self, posed: ShardingProblem) -> None:
         """Less and less, in growing steps, until a plan fits; then between too much and enough, while
         what does not fit is much faster."""
         too_much = budget = self.limit - posed.priced.least_working
@@ -167,7 +167,7 @@ class _Search:
                 budget = middle
         self._try(posed, self._solved(posed, budget, branches=True))
 
-    def calm_down(self, posed: Posed) -> None:
+    def calm_down(self, posed: ShardingProblem) -> None:
         """Forbid what needs much besides, from much to little, and give the solver all the rest."""
         self._helpful = self._helpful or []
         for most in self._levels(posed):
@@ -185,7 +185,7 @@ class _Search:
         """Whether something as small as that, or smaller, may be faster than what fits already."""
         return self.best is None or answer.bound_s < self.best.objective_s
 
-    def _levels(self, posed: Posed) -> Sequence[float]:
+    def _levels(self, posed: ShardingProblem) -> Sequence[float]:
         """From the least that some operator needs beside what is kept to nearly the limit."""
         if self.calm is not None:
             return [most for most in self.calm if posed.priced.least_working <= most < self.limit]
@@ -195,7 +195,7 @@ class _Search:
         places = np.linspace(0, len(levels) - 1, min(LEVELS, len(levels))).astype(int)
         return [float(most) for most in levels[places]]
 
-    def try_hulls(self, posed: Sequence[Posed]) -> None:
+    def try_hulls(self, posed: Sequence[ShardingProblem]) -> None:
         """Whatever it costs.  The solver may count more bytes than a plan needs, so its count is no
         limit here, and the bound is that of all plans."""
         self._bound, self._counted = self.posed.solve(), None
@@ -203,7 +203,7 @@ class _Search:
             for answer in hull(each.priced.problem):
                 self._try(each, answer)
 
-    def _try(self, posed: Posed, answer: Assignment) -> float:
+    def _try(self, posed: ShardingProblem, answer: Assignment) -> float:
         """Bytes by which the plan exceeds the limit; the best that does not is kept."""
         mine = self._here(posed, answer)
         if self._bound is None:
@@ -217,7 +217,7 @@ class _Search:
             self.best, self.answer = made, proven
         return nbytes - self.limit
 
-    def _here(self, posed: Posed, answer: Assignment) -> Assignment:
+    def _here(self, posed: ShardingProblem, answer: Assignment) -> Assignment:
         """An answer of a simpler problem as one of this: nothing is recomputed."""
         if posed.priced.names == self.posed.priced.names:
             return answer

@@ -20,7 +20,7 @@ from autopar.ir.pads import rests
 from autopar.ir.placement import S, Sharding
 from autopar.plans.decisions import OpSharding
 from autopar.plans.plan import Plan
-from autopar.plans.record import Asked, Padding, Search
+from autopar.plans.record import Padding, PlanRequest, Search
 from autopar.request.constraints import Constraint
 from autopar.request.optimizers import is_fused
 from autopar.rules.batch import BatchDims
@@ -28,8 +28,8 @@ from autopar.sharding.assemble import assemble
 from autopar.sharding.build import build
 from autopar.sharding.narrow import narrow, speaks
 from autopar.sharding.space import Candidates, Decisions, Priced
-from autopar.solver import Ready, completed
-from autopar.solver.care import THOROUGH, Care
+from autopar.solver import PreparedProblem, completed
+from autopar.solver.care import THOROUGH, GapTolerance
 from autopar.solver.problem import Assignment, Limit
 from cost_models.hardware import Hardware
 from cost_models.measured import Times
@@ -78,13 +78,13 @@ class Settings:
     """Whether constraints that speak of nothing in this graph are mistakes."""
     times: Times | None = None
     """Operators that were timed; None: all are priced by the roofline."""
-    care: Care = THOROUGH
+    care: GapTolerance = THOROUGH
     """What gaps are worth closing where a memory limit binds."""
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> PlanRequest:
         """What a plan records of this, so that its problem can be posed again."""
-        return Asked(
+        return PlanRequest(
             memory_limit=self.memory_limit,
             constraints=tuple(c for c in self.constraints if not c.optional),
             states=self.states,
@@ -94,7 +94,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Posed:
+class ShardingProblem:
     """A problem, and all that is needed to read its answers."""
 
     graph: Graph
@@ -113,20 +113,20 @@ class Posed:
         return {block.path: "none" for block in blocks(self.graph)} if asks else {}
 
     def solve(self, nbytes: float | None = None, branches: bool = True) -> Assignment:
-        """The best answer within a limit on bytes, as the solver counts them; see `Ready.solve`."""
+        """The best answer within a limit on bytes, as the solver counts them; see `PreparedProblem.solve`."""
         limit = None if nbytes is None else Limit(nbytes, self.settings.in_flight)
         return self.ready.solve(limit, branches, self.settings.care)
 
     @cached_property
-    def ready(self) -> Ready:
+    def ready(self) -> PreparedProblem:
         """The problem, prepared for one or several limits."""
-        return Ready.of(self.priced.problem)
+        return PreparedProblem.of(self.priced.problem)
 
-    def flying(self, in_flight: int) -> Posed:
+    def flying(self, in_flight: int) -> ShardingProblem:
         """The same problem with so many microbatches in flight."""
         return self.asking(replace(self.settings, in_flight=in_flight))
 
-    def recomputing(self, modes: tuple[Recompute, ...]) -> Posed:
+    def recomputing(self, modes: tuple[Recompute, ...]) -> ShardingProblem:
         """The same graph, where each block may do any of these in the backward."""
         candidates = replace(self.priced.candidates, recompute=modes)
         priced = build(
@@ -134,7 +134,7 @@ class Posed:
         )
         return replace(self, priced=priced)
 
-    def asking(self, settings: Settings) -> Posed:
+    def asking(self, settings: Settings) -> ShardingProblem:
         """The same problem under settings that differ in limits only; what is prepared serves both."""
         made = replace(self, settings=settings)
         vars(made)["ready"] = self.ready
@@ -165,7 +165,7 @@ class Posed:
         )
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> PlanRequest:
         """What the plan records: with it the problem can be posed again."""
         graph = self.graph
         outputs = tuple(path for path, _ in graph.outputs) if graph.loss is not None else ()
@@ -199,7 +199,7 @@ def pose(
     settings: Settings,
     saved: Mapping[str, Saved],
     recompute: tuple[Recompute, ...] | None = None,
-) -> Posed:
+) -> ShardingProblem:
     """Rules give candidates, constraints narrow them, prices make a problem.
 
     `recompute`: what each block may do in the backward; None: what the settings say.
@@ -210,7 +210,7 @@ def pose(
     candidates = replace(candidates_of(graph, mesh, settings), recompute=modes)
     once = Once()
     priced = build(graph, candidates, prices, routes, saved=saved, once=once)
-    return Posed(graph, settings, prices, routes, saved, priced, once)
+    return ShardingProblem(graph, settings, prices, routes, saved, priced, once)
 
 
 def prices_of(mesh: Mesh, hardware: Hardware, settings: Settings) -> Prices:

@@ -19,7 +19,7 @@ from autopar.cost.parameters import (
 )
 from autopar.cost.prices import Prices
 from autopar.cost.routes import Routes
-from autopar.ir.blocks import is_dear
+from autopar.ir.blocks import is_expensive
 from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.memory.shards import extra_nbytes, local_nbytes, split
 from autopar.plans.decisions import OpSharding
@@ -125,7 +125,7 @@ class StateCosts:
                     continue
                 if mode == "selective":
                     kept[:, place] = results
-                if mode != "selective" or not is_dear(node):
+                if mode != "selective" or not is_expensive(node):
                     seconds[:, place] = forward
             return seconds, kept, -self._covering(node) * seconds
 

@@ -16,14 +16,14 @@ from autopar.cost.parameters import Storage
 from autopar.errors import InfeasibleError
 from autopar.ir.placement import R
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import Posed
+from autopar.sharding.posed import ShardingProblem
 
 LONGER = 1.005
 """Times the sum: where the prediction is not longer than that, there are few messages more."""
 Way = Callable[[Storage], bool]
 
 
-def shortest(posed: Posed, best: Plan) -> Plan:
+def shortest(posed: ShardingProblem, best: Plan) -> Plan:
     """The plan with the shortest predicted step: `best`, or one in whose step all weights travel alike.
 
     Its bound is that of all plans, so its own sum may lie above the least one.
@@ -34,7 +34,7 @@ def shortest(posed: Posed, best: Plan) -> Plan:
     return min(every, key=lambda plan: (plan.estimate.step_s, plan.objective_s))
 
 
-def _uniform(posed: Posed, best: Plan) -> Iterator[Plan]:
+def _uniform(posed: ShardingProblem, best: Plan) -> Iterator[Plan]:
     for way in (_is_whole, _is_gathered_once):
         states = {
             name: frozenset(state for state, storage in enumerate(options) if way(storage))

@@ -7,6 +7,14 @@ from autopar.solver.alternatives import best_with_each_state
 from autopar.solver.completion import completed
 from autopar.solver.dual import readable
 from autopar.solver.hull import corners, hull
-from autopar.solver.ready import Ready, solve
+from autopar.solver.ready import PreparedProblem, solve
 
-__all__ = ["Ready", "best_with_each_state", "completed", "corners", "hull", "readable", "solve"]
+__all__ = [
+    "PreparedProblem",
+    "best_with_each_state",
+    "completed",
+    "corners",
+    "hull",
+    "readable",
+    "solve",
+]

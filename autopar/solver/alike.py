@@ -15,7 +15,7 @@ Numbers = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
-class Alike(Generic[Content]):
+class TableGroup(Generic[Content]):
     """A content, the numbers of the tables that have it, and their scopes, [dims, tables]."""
 
     content: Content
@@ -30,7 +30,7 @@ class Alike(Generic[Content]):
 
 def grouped(
     tables: Iterable[tuple[Hashable, Content, tuple[int, ...]]],
-) -> tuple[Alike[Content], ...]:
+) -> tuple[TableGroup[Content], ...]:
     """By key: the content that came with it first, and all scopes; tables are numbered as they come."""
     numbers: defaultdict[Hashable, list[int]] = defaultdict(list)
     scopes: defaultdict[Hashable, list[tuple[int, ...]]] = defaultdict(list)
@@ -40,27 +40,27 @@ def grouped(
         numbers[key].append(number)
         scopes[key].append(scope)
     return tuple(
-        Alike(content, np.array(numbers[key]), _columns(scopes[key]))
+        TableGroup(content, np.array(numbers[key]), _columns(scopes[key]))
         for key, content in contents.items()
     )
 
 
 def merged(
-    parts: Iterable[tuple[Hashable, Alike[Content]]],
-) -> tuple[Alike[Content], ...]:
+    parts: Iterable[tuple[Hashable, TableGroup[Content]]],
+) -> tuple[TableGroup[Content], ...]:
     """Parts with equal keys as one, in the order of their first tables."""
-    by_key: defaultdict[Hashable, list[Alike[Content]]] = defaultdict(list)
+    by_key: defaultdict[Hashable, list[TableGroup[Content]]] = defaultdict(list)
     for key, part in parts:
         by_key[key].append(part)
     made = [same[0] if len(same) == 1 else _joined(same) for same in by_key.values()]
     return tuple(sorted(made, key=lambda alike: int(alike.numbers[0])))
 
 
-def _joined(parts: Sequence[Alike[Content]]) -> Alike[Content]:
+def _joined(parts: Sequence[TableGroup[Content]]) -> TableGroup[Content]:
     numbers = np.concatenate([part.numbers for part in parts])
     order = np.argsort(numbers)
     scopes = np.concatenate([part.scopes for part in parts], axis=1)
-    return Alike(parts[0].content, numbers[order], scopes[:, order])
+    return TableGroup(parts[0].content, numbers[order], scopes[:, order])
 
 
 def _columns(scopes: Sequence[tuple[int, ...]]) -> Numbers:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.errors import InfeasibleError
-from autopar.solver.care import THOROUGH, Care
+from autopar.solver.care import THOROUGH, GapTolerance
 from autopar.solver.crossover import pieces
 from autopar.solver.dual import Found, best_within
 from autopar.solver.order import ordered
@@ -27,7 +27,7 @@ MOST_BRANCHES = 4
 """Decisions that are parted."""
 
 
-def branched(goal: Goal, found: Found, care: Care = THOROUGH) -> Found:
+def branched(goal: Goal, found: Found, care: GapTolerance = THOROUGH) -> Found:
     """With the better assignment and the higher bound of a few branches; `found` has some gap."""
     count = itertools.count()
     open_ = [(found.bound, next(count), found)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Care:
+class GapTolerance:
     """Gaps, relative to the answer's cost.
 
     close  smaller ones are reported as they are
@@ -20,7 +20,7 @@ class Care:
     far: float
 
 
-THOROUGH = Care(close=5e-4, wide=2e-3, far=math.inf)
-FAIR = Care(close=2e-3, wide=5e-3, far=5e-3)
+THOROUGH = GapTolerance(close=5e-4, wide=2e-3, far=math.inf)
+FAIR = GapTolerance(close=2e-3, wide=5e-3, far=5e-3)
 """For a stage of several: the pipeline keeps pace with the slowest.  Of 78 gaps of Llama-3-405B's
 stages Pareto sets closed three, none of which was above 0.4 %."""

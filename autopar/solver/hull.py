@@ -9,7 +9,7 @@ from autopar.solver.dual import Found, Point, best_within
 from autopar.solver.elimination import eliminate
 from autopar.solver.network import Prices
 from autopar.solver.problem import Assignment, Limit, Problem
-from autopar.solver.ready import Ready, refuse_too_large
+from autopar.solver.ready import PreparedProblem, refuse_too_large
 from autopar.solver.rows import Goal
 from autopar.utils.watch import Watch, unwatched
 
@@ -22,7 +22,7 @@ def hull(problem: Problem, watch: Watch = unwatched) -> tuple[Assignment, ...]:
 
     Each is optimal within its own bytes, where nothing hides; otherwise the best that was found.
     """
-    ready = Ready.of(problem)
+    ready = PreparedProblem.of(problem)
     corners = watch(_Hull(ready).corners(), None, "looking for corners")
     answers = [ready.answer(point, bound, "hull") for point, bound in corners]
     kept: list[Assignment] = []
@@ -32,7 +32,7 @@ def hull(problem: Problem, watch: Watch = unwatched) -> tuple[Assignment, ...]:
     return tuple(kept)
 
 
-def corners(ready: Ready, most: int, in_flight: float) -> tuple[Assignment, ...]:
+def corners(ready: PreparedProblem, most: int, in_flight: float) -> tuple[Assignment, ...]:
     """A few corners, from the fastest to one of the smallest, with so many microbatches in flight.
 
     The others are found between those that lie farthest apart.
@@ -43,7 +43,7 @@ def corners(ready: Ready, most: int, in_flight: float) -> tuple[Assignment, ...]
 class _Hull:
     """Bytes are counted with `in_flight` microbatches."""
 
-    def __init__(self, ready: Ready, in_flight: float = 1.0) -> None:
+    def __init__(self, ready: PreparedProblem, in_flight: float = 1.0) -> None:
         self._order, self._network = ready.order, ready.left.network
         self._in_flight = in_flight
         self._goal = Goal.of(self._network)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.solver.alike import Alike, merged
+from autopar.solver.alike import TableGroup, merged
 from autopar.solver.problem import Array, Factor, Problem
 
 FINEST_S = 1e-12
@@ -49,7 +49,7 @@ class Network:
     """Variables by number of states, and the tables whose sum is the objective."""
 
     sizes: tuple[int, ...]
-    alike: tuple[Alike[Arrays], ...]
+    alike: tuple[TableGroup[Arrays], ...]
     """The tables, those of equal content together."""
     tick_s: float
 
@@ -105,7 +105,7 @@ class Network:
         zeros = np.zeros(len(allowed))
         arrays = np.where(allowed, 0.0, np.inf), zeros, zeros, zeros
         number = 1 + max(int(alike.numbers[-1]) for alike in self.alike)
-        table = Alike(arrays, np.array([number]), np.array([[variable]]))
+        table = TableGroup(arrays, np.array([number]), np.array([[variable]]))
         return replace(self, alike=(*self.alike, table))
 
     def open(self) -> Network:
@@ -113,7 +113,7 @@ class Network:
         number = np.cumsum([size > 1 for size in self.sizes]) - 1
         shared = Shared(self.tick_s)
 
-        def squeezed(alike: Alike[Arrays]) -> tuple[Alike[Arrays], Arrays]:
+        def squeezed(alike: TableGroup[Arrays]) -> tuple[TableGroup[Arrays], Arrays]:
             left = np.array([size > 1 for size in alike.content[0].shape], dtype=bool)
             scopes = number[alike.scopes[left]].reshape(-1, len(alike.numbers))
             return replace(alike, scopes=scopes), shared.squeezed(alike.content)
@@ -127,7 +127,7 @@ class Network:
         kind = np.array([kinds.setdefault(states.tobytes(), len(kinds)) for states in kept])
         shared = Shared(self.tick_s)
 
-        def selected(alike: Alike[Arrays]) -> Iterator[tuple[Alike[Arrays], Arrays]]:
+        def selected(alike: TableGroup[Arrays]) -> Iterator[tuple[TableGroup[Arrays], Arrays]]:
             for part in _parted(alike, kind):
                 states = tuple(kept[index] for index in part.scopes[:, 0])
                 yield part, shared.selected(part.content, states)
@@ -137,15 +137,16 @@ class Network:
 
 
 def _merged(
-    parts: Iterable[tuple[Alike[Any], Arrays]],
-) -> tuple[Alike[Arrays], ...]:
+    parts: Iterable[tuple[TableGroup[Any], Arrays]],
+) -> tuple[TableGroup[Arrays], ...]:
     """Parts with their new contents, equal ones together."""
     return merged(
-        (tuple(map(id, arrays)), Alike(arrays, part.numbers, part.scopes)) for part, arrays in parts
+        (tuple(map(id, arrays)), TableGroup(arrays, part.numbers, part.scopes))
+        for part, arrays in parts
     )
 
 
-def _parted(alike: Alike[Arrays], kind: NDArray[np.intp]) -> Iterator[Alike[Arrays]]:
+def _parted(alike: TableGroup[Arrays], kind: NDArray[np.intp]) -> Iterator[TableGroup[Arrays]]:
     """The tables of each combination of kinds of their variables."""
     if not len(alike.scopes):
         yield alike
@@ -156,7 +157,7 @@ def _parted(alike: Alike[Arrays], kind: NDArray[np.intp]) -> Iterator[Alike[Arra
         _, which = np.unique(which * (1 + int(kind.max())) + kind[row], return_inverse=True)
     for part in np.unique(which).tolist():
         chosen = which == part
-        yield Alike(alike.content, alike.numbers[chosen], alike.scopes[:, chosen])
+        yield TableGroup(alike.content, alike.numbers[chosen], alike.scopes[:, chosen])
 
 
 def _rows(scopes: NDArray[np.intp]) -> list[tuple[int, ...]]:

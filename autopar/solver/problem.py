@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.errors import PlanError
-from autopar.solver.alike import Alike, grouped
+from autopar.solver.alike import TableGroup, grouped
 
 Array = NDArray[np.float64]
 MOST_SECONDS = 1e100
@@ -162,7 +162,7 @@ class Problem:
         yield from self.factors
 
     @cached_property
-    def alike(self) -> tuple[Alike[Factor], ...]:
+    def alike(self) -> tuple[TableGroup[Factor], ...]:
         """The tables, those that are the same objects together."""
         return grouped(
             ((id(t.seconds), id(t.nbytes), id(t.uncovered), id(t.kept)), t, t.scope)

@@ -18,7 +18,7 @@ import numpy as np
 
 from autopar.errors import InfeasibleError, PlanError
 from autopar.solver.branch import branched
-from autopar.solver.care import THOROUGH, Care
+from autopar.solver.care import THOROUGH, GapTolerance
 from autopar.solver.dominance import Reduced, States, reduced
 from autopar.solver.dual import Found, Point, best_within
 from autopar.solver.elimination import eliminate
@@ -41,18 +41,18 @@ def solve(problem: Problem, limits: Limits = None) -> Assignment:
 
     Raises `InfeasibleError` where nothing is allowed, or nothing fits: it names the least that would.
     """
-    return Ready.of(problem).solve(limits)
+    return PreparedProblem.of(problem).solve(limits)
 
 
 @dataclass(frozen=True, eq=False)
-class Ready:
+class PreparedProblem:
     """A problem without dominated states: what several limits have in common is done once."""
 
     problem: Problem
     left: Reduced
 
     @classmethod
-    def of(cls, problem: Problem) -> Ready:
+    def of(cls, problem: Problem) -> PreparedProblem:
         """Count ticks, drop what is dominated."""
         return cls(problem, reduced(Network.of(problem)))
 
@@ -62,7 +62,7 @@ class Ready:
         return ordered(self.left.network)
 
     def solve(
-        self, limits: Limits = None, branches: bool = True, care: Care = THOROUGH
+        self, limits: Limits = None, branches: bool = True, care: GapTolerance = THOROUGH
     ) -> Assignment:
         """See `solve`; without `branches`, sooner, and where a limit binds perhaps less good."""
         goal = Goal.of(self.left.network, limits_of(limits))
@@ -91,7 +91,7 @@ class Ready:
             )
         return self.answer(found.best, found.bound, proof)
 
-    def _helped(self, found: Found, limits: Limits, care: Care) -> Assignment:
+    def _helped(self, found: Found, limits: Limits, care: GapTolerance) -> Assignment:
         """The better answer, and the higher bound, of mini-buckets and, unless these are near, of an
         integer program."""
         mine = None if found.best is None else self.answer(found.best, found.bound, "mini-buckets")
@@ -139,7 +139,7 @@ def _is_plain(goal: Goal, found: Found) -> bool:
     return at_ends and found.cost - found.bound <= len(found.elimination.order.network.tables)
 
 
-def _closed(goal: Goal, found: Found, care: Care) -> Found:
+def _closed(goal: Goal, found: Found, care: GapTolerance) -> Found:
     """With the bound, and perhaps the better answer, that Pareto sets give where they stay small.
 
     First only ticks and bytes are followed: what hides is paid at its multiplier.  That is a relaxation,

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from autopar.plans.plan import Plan
 from autopar.sharding.flights import COARSE
-from autopar.sharding.posed import Posed
-from autopar.verify.again import Again
+from autopar.sharding.posed import ShardingProblem
+from autopar.verify.again import RecomputedFigures
 from autopar.verify.bound import bounds
 from autopar.verify.check import Check
 from autopar.verify.decisions import allowed, belongs, follows
@@ -25,7 +25,7 @@ __all__ = ["Check", "certify"]
 
 
 def certify(
-    plan: Plan, posed: Posed, bound: bool = True, is_stage: bool = False
+    plan: Plan, posed: ShardingProblem, bound: bool = True, is_stage: bool = False
 ) -> tuple[Check, ...]:
     """All checks of a plan, up to the step in which one fails.
 
@@ -33,7 +33,7 @@ def certify(
     is only compared with the objective.  That of a stage may be a little lower than what can be proved:
     it served several, and was not sought for longer than a stage is worth (`COARSE`).
     """
-    again = Again(plan, posed)
+    again = RecomputedFigures(plan, posed)
     checks: list[Check] = []
     for step in (belongs, allowed, follows, figures):
         checks += step(again)

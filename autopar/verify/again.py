@@ -8,17 +8,17 @@ from functools import cached_property
 from autopar.cost.parameters import Storage
 from autopar.ir.blocks import blocks
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import Posed
+from autopar.sharding.posed import ShardingProblem
 from autopar.sharding.space import Decisions
 from autopar.solver.problem import Assignment
 
 
 @dataclass(frozen=True)
-class Again:
+class RecomputedFigures:
     """A plan, the problem that it answers, and what follows from the plan's decisions alone."""
 
     stated: Plan
-    posed: Posed
+    posed: ShardingProblem
 
     @cached_property
     def decisions(self) -> Decisions:

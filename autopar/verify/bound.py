@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from autopar.solver import hull
 from autopar.solver.problem import Assignment
-from autopar.verify.again import Again
+from autopar.verify.again import RecomputedFigures
 from autopar.verify.check import Check, checked, differs
 
 SAME = 1e-6
@@ -15,7 +15,7 @@ TICK_S = 1e-12
 """Solvers count in whole picoseconds; a priced byte may lose one per table."""
 
 
-def bounds(again: Again, prove: bool, slack: float) -> Iterator[Check]:
+def bounds(again: RecomputedFigures, prove: bool, slack: float) -> Iterator[Check]:
     """The bound is below the objective, and is proved again where that is wanted; it may be lower than
     that by so much of it."""
     solved = _solved(again) if prove else None
@@ -23,7 +23,7 @@ def bounds(again: Again, prove: bool, slack: float) -> Iterator[Check]:
     yield _bound(again, solved, slack)
 
 
-def _solved(again: Again) -> Assignment:
+def _solved(again: RecomputedFigures) -> Assignment:
     """The problem within the bytes of which the bound speaks; for a corner of the hull that corner."""
     problem, limit = again.posed.priced.problem, again.stated.bound_nbytes
     if again.stated.proof == "hull":
@@ -33,7 +33,7 @@ def _solved(again: Again) -> Assignment:
     return again.posed.solve(limit)
 
 
-def _search(again: Again, solved: Assignment | None) -> Check:
+def _search(again: RecomputedFigures, solved: Assignment | None) -> Check:
     stated = again.stated.search
     count, largest = again.posed.priced.candidates.count()
     faults = [
@@ -47,7 +47,7 @@ def _search(again: Again, solved: Assignment | None) -> Check:
     return checked("search", f"{count} candidates, {largest} at most", faults)
 
 
-def _bound(again: Again, solved: Assignment | None, slack: float) -> Check:
+def _bound(again: RecomputedFigures, solved: Assignment | None, slack: float) -> Check:
     plan = again.stated
     faults = []
     if not plan.bound_s <= plan.objective_s:

@@ -14,11 +14,11 @@ from autopar.request.optimizers import states_of
 from autopar.sharding.posed import candidates_of
 from autopar.sharding.space import Candidates
 from autopar.utils.wording import argument
-from autopar.verify.again import Again
+from autopar.verify.again import RecomputedFigures
 from autopar.verify.check import Check, checked, differs, priced_for
 
 
-def belongs(again: Again) -> Iterator[Check]:
+def belongs(again: RecomputedFigures) -> Iterator[Check]:
     """Model and profile are those of the plan, and the plan is one."""
     plan, graph, profile = again.stated, again.posed.graph, again.posed.prices.hardware
     faults = [
@@ -56,7 +56,7 @@ def _optimizer(plan: Plan) -> Check:
     )
 
 
-def allowed(again: Again) -> Iterator[Check]:
+def allowed(again: RecomputedFigures) -> Iterator[Check]:
     """Every decision is a candidate by the rules, and by the constraints that the plan names."""
     posed = again.posed
     unbound = replace(posed.settings, constraints=(), regather=None, storage={})
@@ -78,7 +78,7 @@ def allowed(again: Again) -> Iterator[Check]:
     )
 
 
-def _strangers(again: Again, candidates: Candidates, who: str) -> Iterator[str]:
+def _strangers(again: RecomputedFigures, candidates: Candidates, who: str) -> Iterator[str]:
     """Decisions that are no candidates."""
     decisions = again.decisions
     for node in again.posed.graph.nodes:
@@ -101,7 +101,7 @@ def _strangers(again: Again, candidates: Candidates, who: str) -> Iterator[str]:
             yield f"block {block.path} is recomputed ({mode}), which {who} do not allow"
 
 
-def follows(again: Again) -> Iterator[Check]:
+def follows(again: RecomputedFigures) -> Iterator[Check]:
     """Parameters' steps and all conversions are those that the decisions need, in their order."""
     stated, needed = again.stated, again.plan
     pairs = itertools.zip_longest(stated.parameters, needed.parameters)

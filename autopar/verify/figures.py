@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from autopar.plans.estimate import Estimate
 from autopar.plans.plan import Plan
 from autopar.plans.record import Share
-from autopar.verify.again import Again
+from autopar.verify.again import RecomputedFigures
 from autopar.verify.check import Check, checked, differs
 
 PARTS = ("forward_s", "backward_s", "update_s", "covers_s")
@@ -16,7 +16,7 @@ Figures = dict[str, object]
 """By name."""
 
 
-def figures(again: Again) -> Iterator[Check]:
+def figures(again: RecomputedFigures) -> Iterator[Check]:
     """Every figure that follows from the decisions."""
     stated, found = again.stated, again.plan
     for name, mine, theirs in (
@@ -75,7 +75,7 @@ def _of_shares(shares: tuple[Share, ...]) -> Figures:
     }
 
 
-def _memory(again: Again) -> Check:
+def _memory(again: RecomputedFigures) -> Check:
     """Within the limit by the estimate; by the solver's count within that for which it speaks."""
     limit, nbytes = again.stated.asked.memory_limit, again.plan.estimate.memory_nbytes
     bound, counted = again.stated.bound_nbytes, again.answer.nbytes

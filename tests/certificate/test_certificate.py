@@ -22,7 +22,7 @@ from autopar.ir.placement import S
 from autopar.plans.plan import Plan
 from autopar.sharding.asked import posed_for
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.posed import Compilation, Posed, Settings
+from autopar.sharding.posed import Compilation, Settings, ShardingProblem
 from autopar.verify import Check, certify
 from cost_models.hardware import load
 from tests import models, parity
@@ -167,7 +167,7 @@ class Made:
     """A plan with many types, as JSON, and what it is checked against."""
 
     compilation: Compilation
-    posed: Posed
+    posed: ShardingProblem
 
     def after(self, edit: Edit, bound: bool = True) -> dict[str, Check]:
         """The checks of the plan after an edit of its JSON."""

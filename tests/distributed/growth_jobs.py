@@ -41,7 +41,7 @@ def growth_of_steps(preset: str, steps: int) -> list[tuple[int, int, int]]:
             parallel.zero_grad()
             with torch.no_grad():
                 parallel(**batch)
-        agreement.same("the end", "")
+        agreement.assert_same_on_all_ranks("the end", "")
         found.append(counted())
     return found
 

@@ -409,7 +409,7 @@ def different_calls(mesh: tuple[int, ...]) -> str:
     from autopar.runtime import agreement
 
     what = ("the weather", "the time")[int(os.environ["RANK"])]
-    return message_of(lambda: agreement.same(what, "fine"))
+    return message_of(lambda: agreement.assert_same_on_all_ranks(what, "fine"))
 
 
 def different_options(mesh: tuple[int, ...]) -> str:

@@ -14,7 +14,7 @@ import autopar
 from autopar.compile.planned import captured_for
 from autopar.errors import InternalError
 from autopar.explain import explain, explain_plan
-from autopar.explain.again import Again
+from autopar.explain.again import ConstrainedReplanner
 from autopar.explain.explained import hardware_of
 from autopar.explain.explanation import Explanation
 from autopar.explain.target import stored
@@ -202,7 +202,7 @@ def test_a_cost_below_its_bound_is_a_defect() -> None:
     model, inputs, loss = case
     plan = autopar.plan(model, (2,), inputs, loss=loss, **ON)
     graph = captured_for(plan, model, inputs, loss)
-    again = Again(plan, posed_for(plan, graph, hardware_of(plan, None)))
+    again = ConstrainedReplanner(plan, posed_for(plan, graph, hardware_of(plan, None)))
     again.check(again.stated, plan.objective_s)
     with pytest.raises(InternalError, match="below the bound"):
         again.check(again.stated, plan.objective_s * 1.01)

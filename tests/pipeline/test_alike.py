@@ -14,10 +14,10 @@ from autopar.errors import InfeasibleError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.ir.split import Stages, split
-from autopar.pipeline.build.alike import Asked, StageCompiler
+from autopar.pipeline.build.alike import StageCompiler, StageRequest
 from autopar.pipeline.build.nameless import nameless, renamed
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.flights import Flights
+from autopar.sharding.flights import InFlightPlanner
 from autopar.sharding.limited import within
 from autopar.sharding.posed import Settings
 from autopar.solver.care import FAIR
@@ -86,7 +86,7 @@ def test_stages_planned_together_are_as_good_as_alone(share: float) -> None:
     slowest = None
     for part, in_flight in zip(stages().graphs[1:3], (3, 2), strict=True):
         settings = replace(SETTINGS, memory_limit=limit, in_flight=in_flight)
-        plan, source = alike.compiled(Asked(part, MESH, settings))
+        plan, source = alike.compiled(StageRequest(part, MESH, settings))
         alone = compile_graph(part, MESH, HARDWARE, settings, kept)
         plan.check(part)
         assert plan.estimate.in_flight == in_flight
@@ -102,7 +102,7 @@ def test_too_little_memory_is_refused() -> None:
     part = stages().graphs[1]
     alike = StageCompiler(HARDWARE, saved(whole()))
     with pytest.raises(InfeasibleError):
-        alike.compiled(Asked(part, MESH, replace(SETTINGS, memory_limit=1e3)))
+        alike.compiled(StageRequest(part, MESH, replace(SETTINGS, memory_limit=1e3)))
 
 
 @pytest.mark.thorough
@@ -112,7 +112,7 @@ def test_what_lies_between_few_and_many_in_flight_is_not_searched_for() -> None:
     free = compile_graph(part, MESH, HARDWARE, SETTINGS, kept).plan.estimate
     limit = 0.97 * (free.memory_nbytes + 3 * free.activation_nbytes)
     limited = replace(SETTINGS, memory_limit=limit)
-    flights = Flights(part, MESH, HARDWARE, limited, kept)
+    flights = InFlightPlanner(part, MESH, HARDWARE, limited, kept)
     with mock.patch("autopar.sharding.flights.within", wraps=within) as searches:
         plans = {many: flights.plan(many)[1] for many in range(6, 0, -1)}
     assert 0 < searches.call_count < 6
@@ -121,6 +121,6 @@ def test_what_lies_between_few_and_many_in_flight_is_not_searched_for() -> None:
         assert plan.estimate.memory_nbytes <= limit
         if many not in (2, 4):
             continue
-        alone = Flights(part, MESH, HARDWARE, limited, kept).plan(many)[1]
+        alone = InFlightPlanner(part, MESH, HARDWARE, limited, kept).plan(many)[1]
         assert plan.bound_s <= alone.objective_s * (1 + 1e-9)
         assert plan.objective_s <= (1 + 2 * FAIR.wide) * alone.objective_s

@@ -8,7 +8,7 @@ import torch
 from autopar.compile.automatic import samples_of
 from autopar.errors import InputError, ScheduleError
 from autopar.ir.mesh import Mesh
-from autopar.pipeline.build.wanted import Wanted, asked_of_pipelines, worker_meshes
+from autopar.pipeline.build.wanted import PipelineSpec, asked_of_pipelines, worker_meshes
 from autopar.pipeline.schedules import SCHEDULES, build, check
 from autopar.runtime.programs import in_parts
 
@@ -45,47 +45,47 @@ def test_divisions_that_do_not_fit(stages, message) -> None:
 
 def test_schedules_that_are_refused() -> None:
     with pytest.raises(InputError, match="No schedule is called '2f2b'; there are naive, gpipe"):
-        Wanted.of(Mesh.of(4), 2, "2f2b", None)
+        PipelineSpec.of(Mesh.of(4), 2, "2f2b", None)
     with pytest.raises(InputError, match=r"in flight.*Pass asynchronous=True if that is what"):
-        Wanted.of(Mesh.of(4), 2, "pipedream", None)
+        PipelineSpec.of(Mesh.of(4), 2, "pipedream", None)
     with pytest.raises(
         InputError, match=r"permits .*: pipedream, pipedream-vertical, pipedream-2bw"
     ):
-        Wanted.of(Mesh.of(4), 2, "gpipe", None, asynchronous=True)
+        PipelineSpec.of(Mesh.of(4), 2, "gpipe", None, asynchronous=True)
     with pytest.raises(ScheduleError, match="even number of workers"):
-        wanted = Wanted.of(Mesh.of(3), 3, "chimera", 4)
+        wanted = PipelineSpec.of(Mesh.of(3), 3, "chimera", 4)
         build(wanted.schedule, len(wanted.workers), wanted.microbatches)
 
 
 def test_defaults() -> None:
-    wanted = Wanted.of(Mesh.of(4), 2, None, None)
+    wanted = PipelineSpec.of(Mesh.of(4), 2, None, None)
     assert (wanted.schedule, wanted.stages, wanted.microbatches) == ("1f1b", 2, 4)
-    assert Wanted.of(Mesh.of(4), 2, "zb-v", None).stages == 4
+    assert PipelineSpec.of(Mesh.of(4), 2, "zb-v", None).stages == 4
 
 
 def test_batches_of_other_sizes_are_cut_into_parts_that_are_no_larger() -> None:
-    wanted = Wanted.of(Mesh.of(2), 2, "zb-v", 4)
+    wanted = PipelineSpec.of(Mesh.of(2), 2, "zb-v", 4)
     parts = {samples: wanted.of_batch(samples, 2).microbatches for samples in (1, 5, 6, 7, 8, 16)}
     assert parts == {1: 1, 5: 5, 6: 3, 7: 7, 8: 4, 16: 4}
-    both_ways = Wanted.of(Mesh.of(2), 2, "dualpipe-v", 4)
+    both_ways = PipelineSpec.of(Mesh.of(2), 2, "dualpipe-v", 4)
     assert both_ways.of_batch(6, 2).microbatches == 6, "it is not made of three"
-    stream = Wanted.of(Mesh.of(2), 2, "pipedream-2bw", 4, asynchronous=True)
+    stream = PipelineSpec.of(Mesh.of(2), 2, "pipedream-2bw", 4, asynchronous=True)
     assert stream.of_batch(6, 2) == stream, "how often weights are updated stays"
 
 
 def test_streams_that_are_asked_for() -> None:
     """A batch is one microbatch of pipedream, and as many of 2bw as there are workers, or more."""
     for name, microbatches in (("pipedream", 1), ("pipedream-vertical", 1), ("pipedream-2bw", 3)):
-        wanted = Wanted.of(Mesh.of(3), 3, name, None, asynchronous=True)
+        wanted = PipelineSpec.of(Mesh.of(3), 3, name, None, asynchronous=True)
         assert wanted.microbatches == microbatches
         schedule = wanted.build()
         assert schedule.batches * microbatches == schedule.microbatches >= 6
     with pytest.raises(ScheduleError, match="each is a batch of its own, and cannot be cut into 2"):
-        Wanted.of(Mesh.of(3), 3, "pipedream", 2, asynchronous=True).build()
+        PipelineSpec.of(Mesh.of(3), 3, "pipedream", 2, asynchronous=True).build()
     with pytest.raises(ScheduleError, match="at least the number of workers"):
-        Wanted.of(Mesh.of(3), 3, "pipedream-2bw", 2, asynchronous=True).build()
+        PipelineSpec.of(Mesh.of(3), 3, "pipedream-2bw", 2, asynchronous=True).build()
     with pytest.raises(InputError, match=r"one stage on each worker: 3, not 2\. Pass 2 cuts"):
-        Wanted.of(Mesh.of(3), 3, "pipedream", None, ("a",), asynchronous=True).build()
+        PipelineSpec.of(Mesh.of(3), 3, "pipedream", None, ("a",), asynchronous=True).build()
 
 
 def test_what_only_pipelines_have_and_what_they_have_not() -> None:
@@ -124,14 +124,14 @@ def test_kinds_that_are_wrong(asked, message) -> None:
 
 def test_microbatches_that_nobody_asked_for_divide_the_batch() -> None:
     for samples, parts in ((8, 4), (3, 3), (1, 1), (12, 6), (7, 1)):
-        assert Wanted.of(Mesh.of(3), 3, None, None, samples=samples).microbatches == parts
+        assert PipelineSpec.of(Mesh.of(3), 3, None, None, samples=samples).microbatches == parts
 
 
 def test_cuts_make_one_stage_more() -> None:
     with pytest.raises(
         InputError, match="2 cuts make 3 stages; 1f1b on 2 workers has 2: pass 1 cuts"
     ):
-        Wanted.of(Mesh.of(2), 2, "1f1b", None, ("a", "b"))
+        PipelineSpec.of(Mesh.of(2), 2, "1f1b", None, ("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_defaults_are_what_the_batch_and_the_schedule_can_have(
 ) -> None:
     """Three workers, where the usual number of parts does not divide the batch."""
     asynchronous = SCHEDULES[schedule].asynchronous
-    wanted = Wanted.of(Mesh.of(4), [1, 1, 2], schedule, None, (), asynchronous, samples)
+    wanted = PipelineSpec.of(Mesh.of(4), [1, 1, 2], schedule, None, (), asynchronous, samples)
     assert wanted.microbatches == microbatches
     check(wanted.build())
 

@@ -12,7 +12,7 @@ from autopar.capture import capture
 from autopar.errors import InputError
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.staged import Staged, compile_pipeline
-from autopar.pipeline.build.wanted import Wanted
+from autopar.pipeline.build.wanted import PipelineSpec
 from autopar.runtime.pipeline.limits import check_limits
 from autopar.runtime.pipeline.relays import Relays
 from autopar.sharding.posed import Settings
@@ -27,7 +27,7 @@ def staged(name: str, stages: Any, schedule: str, seed: int | None = None) -> St
     model, inputs, loss = (models.ALL.get(name) or ARCHITECTURES[name])()
     mesh = Mesh.of(sum(stages))
     settings = Settings(optimizer="SGD", states=0.0)
-    wanted = Wanted.of(mesh, stages, schedule, None)
+    wanted = PipelineSpec.of(mesh, stages, schedule, None)
     with random_stages(seed):
         return compile_pipeline(
             capture(model, inputs, loss=loss), mesh, load("cpu"), settings, wanted

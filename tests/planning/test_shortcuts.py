@@ -15,11 +15,11 @@ from torch import nn
 import autopar
 from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
-from autopar.sharding.flights import COARSE, MANY, Flights, Searched
-from autopar.sharding.limited import BISECTIONS, Known, _Search
+from autopar.sharding.flights import COARSE, MANY, InFlightPlanner, Searched
+from autopar.sharding.limited import BISECTIONS, WarmStart, _Search
 from autopar.sharding.posed import Settings, pose
-from autopar.solver.care import FAIR, THOROUGH, Care
-from autopar.solver.ready import Ready, solve
+from autopar.solver.care import FAIR, THOROUGH, GapTolerance
+from autopar.solver.ready import PreparedProblem, solve
 from cost_models.hardware import load
 from tests import parity
 
@@ -69,7 +69,7 @@ def test_budgets_between_are_tried_where_too_much_is_much_faster(
     assert len(others) == between + (between > 0)
 
 
-class Searches(Flights):
+class Searches(InFlightPlanner):
     """Plans of so many seconds, by microbatches in flight."""
 
     def __init__(self, plan: Plan, seconds: dict[int, float]) -> None:
@@ -80,7 +80,7 @@ class Searches(Flights):
         if in_flight not in self._searched:
             seconds = self._seconds[in_flight]
             plan = replace(self._plan, objective_s=seconds, bound_s=seconds)
-            known: Any = Known(None)  # type: ignore[arg-type]
+            known: Any = WarmStart(None)  # type: ignore[arg-type]
             self._searched[in_flight] = Searched(plan, known)
         return self._searched[in_flight]
 
@@ -117,7 +117,11 @@ def test_gaps_that_are_far_are_left_to_branching() -> None:
     posed = pose(case.graph, Mesh.of(2), load("cpu"), Settings(), case.saved)
     problem = posed.priced.problem
     limit = SHARE * solve(problem).nbytes
-    near = Ready.of(problem).solve(limit, branches=False, care=Care(0.0, 0.0, math.inf))
-    far = Ready.of(problem).solve(limit, branches=False, care=Care(0.0, 0.0, FAIR.far))
+    near = PreparedProblem.of(problem).solve(
+        limit, branches=False, care=GapTolerance(0.0, 0.0, math.inf)
+    )
+    far = PreparedProblem.of(problem).solve(
+        limit, branches=False, care=GapTolerance(0.0, 0.0, FAIR.far)
+    )
     assert near.proof == "pareto" and far.proof != "pareto"
     assert 1.0 - far.bound_s / far.seconds > FAIR.far > 1.0 - near.bound_s / near.seconds

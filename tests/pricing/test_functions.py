@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from autopar.memory.lives import Lives
+from autopar.memory.lives import Lifetimes
 from tests import parity, peaks
 from tests.daily import daily
 
@@ -36,7 +36,7 @@ EVERY_DAY = [
 def test_blocks_are_called_and_looped_over_as_predicted(name: str, preset: str) -> None:
     plan, work = peaks.planned(name, 2, "none", preset)
     case = parity.reference(name)
-    functions = Lives.of(plan, case.graph, case.saved).functions
+    functions = Lifetimes.of(plan, case.graph, case.saved).functions
     turns = [int(last) - int(first) for first, last in LOOP.findall(work.source)]
     blocks = sorted(set(functions.of) - {0})
     assert len(blocks) == sum(turns) + len(CALL.findall(work.source))

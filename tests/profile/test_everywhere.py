@@ -161,7 +161,7 @@ def test_ranks_that_do_not_plan_need_no_database(database: Path) -> None:
     """What ranks agree upon speaks of no times, so a database may lie on the first host alone."""
     from autopar.compile.compiler import Compiler
     from autopar.compile.pipeline_compiler import PipelineCompiler
-    from autopar.pipeline.build.wanted import Wanted
+    from autopar.pipeline.build.wanted import PipelineSpec
     from autopar.request.meta import without_weights
     from autopar.request.options import Options
 
@@ -169,5 +169,5 @@ def test_ranks_that_do_not_plan_need_no_database(database: Path) -> None:
     options = replace(Options(loss=loss), database=database.parent / "not there.sqlite")
     plan = staged().plan
     compiler = Compiler(without_weights(model, None), plan.mesh, CPU, options)
-    PipelineCompiler(compiler, Wanted.like(plan))
+    PipelineCompiler(compiler, PipelineSpec.like(plan))
     assert compiler.asked(None).times is None

@@ -21,7 +21,7 @@ from autopar.errors import InputError
 from autopar.ir.graph import Ref, Tensor
 from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
-from autopar.profile import Timing, Wanted, measure, profile, wanted
+from autopar.profile import ProfiledPlan, Timing, measure, profile, wanted
 from autopar.profile.bench import Pool, bench
 from autopar.render.text import header, to_text
 from autopar.request.options import Options
@@ -48,7 +48,7 @@ def made() -> Compilation:
 
 
 @pytest.fixture(scope="module")
-def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Wanted]:
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ProfiledPlan]:
     """The MLP on one device, timed here."""
     path = tmp_path_factory.mktemp("times") / "times.sqlite"
     model, inputs, loss = mlp()
@@ -197,7 +197,7 @@ def test_a_certificate_needs_the_same_times(made: Compilation, tmp_path: Path) -
     assert [c.name for c in found if not c.ok] == ["estimate"]
 
 
-def test_profiling_times_all_that_the_best_plan_runs(profiled: tuple[Path, Wanted]) -> None:
+def test_profiling_times_all_that_the_best_plan_runs(profiled: tuple[Path, ProfiledPlan]) -> None:
     path, found = profiled
     assert not found.refused and found.timed
     assert {each.source for each in found.made.plan.estimate.operators} == {"measured"}
@@ -207,7 +207,7 @@ def test_profiling_times_all_that_the_best_plan_runs(profiled: tuple[Path, Wante
     assert set(kept) == {t.call.text for t in found.timed}
 
 
-def test_what_is_known_is_not_timed_again(profiled: tuple[Path, Wanted]) -> None:
+def test_what_is_known_is_not_timed_again(profiled: tuple[Path, ProfiledPlan]) -> None:
     path, first = profiled
     model, inputs, loss = mlp()
     compiler, graph = captured_by(model, ONE, inputs, CPU, Options(loss=loss))

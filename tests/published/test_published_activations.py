@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.memory.keeps import Keeps
+from autopar.memory.keeps import SavedTensors
 from autopar.memory.of_rank import of_rank
 from autopar.sharding.posed import Compilation
 from tests.daily import daily
@@ -44,7 +44,7 @@ def kept_nbytes(made: Compilation) -> float:
     )
     shardings = {choice.node: choice.sharding for choice in plan.choices}
     saved = of_rank(kept(graph), graph, shardings, again, plan.mesh)
-    return Keeps(graph, shardings, again, plan.mesh, saved).nbytes()
+    return SavedTensors(graph, shardings, again, plan.mesh, saved).nbytes()
 
 
 @pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))

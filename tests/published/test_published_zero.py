@@ -20,7 +20,7 @@ from functools import cache
 import pytest
 import torch
 
-from autopar.memory.keeps import Keeps
+from autopar.memory.keeps import SavedTensors
 from autopar.memory.of_rank import of_rank
 from autopar.sharding.posed import Compilation
 from tests.published.models import compiled, gpt, kept, parameters
@@ -62,7 +62,9 @@ def gathered_nbytes(made: Compilation) -> int:
     shardings = {choice.node: choice.sharding for choice in plan.choices}
     kept_ways = (plan.conversions, tuple(replace(c, regather=False) for c in plan.conversions))
     saved = of_rank(kept(graph), graph, shardings, plan.conversions, plan.mesh)
-    again, once = (Keeps(graph, shardings, ways, plan.mesh, saved).nbytes() for ways in kept_ways)
+    again, once = (
+        SavedTensors(graph, shardings, ways, plan.mesh, saved).nbytes() for ways in kept_ways
+    )
     return once - again
 
 

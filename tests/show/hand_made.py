@@ -20,7 +20,7 @@ from autopar.plans.pipeline_data import (
 )
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.plans.record import Asked, Search, Share
+from autopar.plans.record import PlanRequest, Search, Share
 from autopar.request.constraints import Constraint
 
 LAYERS = 6
@@ -42,7 +42,7 @@ def plan() -> Plan:
         objective_s=0.0412,
         bound_s=0.0411,
         proof="lagrange",
-        asked=Asked(40 * 2**30, (Constraint.of("stored", "scale", "I", "x"),)),
+        asked=PlanRequest(40 * 2**30, (Constraint.of("stored", "scale", "I", "x"),)),
         search=Search(1234, 56, 7, 89),
         shares=(Share("x", 0.99, 0.875, 0.125), Share("y", 0.75, 0.5, 0.5)),
         versions=(("autopar", "0.1.0"), ("torch", "2.11.0"), ("python", "3.11.7")),

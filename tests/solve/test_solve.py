@@ -18,7 +18,7 @@ from autopar.ir.mesh import Mesh
 from autopar.sharding.posed import Settings, pose
 from autopar.solver import best_with_each_state, completed, hull, solve
 from autopar.solver.branch import branched
-from autopar.solver.care import THOROUGH, Care
+from autopar.solver.care import THOROUGH, GapTolerance
 from autopar.solver.dominance import reduced
 from autopar.solver.dual import best_within
 from autopar.solver.elimination import eliminate
@@ -28,7 +28,7 @@ from autopar.solver.network import Network
 from autopar.solver.order import ordered
 from autopar.solver.problem import Array, Assignment, Factor, Limit, Problem, Variable, brute_force
 from autopar.solver.problem_text import from_json, to_json
-from autopar.solver.ready import Ready
+from autopar.solver.ready import PreparedProblem
 from autopar.solver.rows import Goal
 from cost_models.hardware import load as load_hardware
 from tests import parity
@@ -445,9 +445,11 @@ def test_real_graphs(
     assert within.bound_s == pytest.approx(within.seconds, rel=THOROUGH.close)
 
 
-@pytest.mark.parametrize(("care", "asked"), [(Care(1.0, 1.0, 1.0), 0), (Care(0.0, -1.0, 1.0), 1)])
+@pytest.mark.parametrize(
+    ("care", "asked"), [(GapTolerance(1.0, 1.0, 1.0), 0), (GapTolerance(0.0, -1.0, 1.0), 1)]
+)
 def test_an_integer_program_is_asked_where_mini_buckets_leave_a_wide_gap(
-    monkeypatch: pytest.MonkeyPatch, care: Care, asked: int
+    monkeypatch: pytest.MonkeyPatch, care: GapTolerance, asked: int
 ) -> None:
     case = parity.reference("mlp")
     posed = pose(case.graph, Mesh.of(2, 2), load_hardware("h100"), Settings(), case.saved)
@@ -457,7 +459,7 @@ def test_an_integer_program_is_asked_where_mini_buckets_leave_a_wide_gap(
     monkeypatch.setattr(
         "autopar.solver.ilp.solve_ilp", lambda *given: calls.append(given) or solve_ilp(*given)
     )
-    ready = Ready.of(posed.priced.problem)
+    ready = PreparedProblem.of(posed.priced.problem)
     assert not ready.order.is_exact
     found = ready.solve(care=care)
     assert len(calls) == asked

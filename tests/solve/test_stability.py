@@ -21,7 +21,7 @@ from autopar.errors import InfeasibleError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import Posed, Settings, pose
+from autopar.sharding.posed import Settings, ShardingProblem, pose
 from autopar.solver import solve
 from autopar.solver.problem import Array, Assignment, Problem
 from cost_models.hardware import load
@@ -40,7 +40,7 @@ CASES: dict[str, Any] = {**models.CASES, "llama": lambda: models.llama(LAYERS, *
 
 
 @cache
-def posed(name: str, shape: tuple[int, ...], hardware: str = "cpu") -> Posed:
+def posed(name: str, shape: tuple[int, ...], hardware: str = "cpu") -> ShardingProblem:
     """A case's problem and all that is needed to read its answers."""
     model, inputs, loss = CASES[name]()
     graph = with_outputs(capture(model, inputs, loss=loss), ())

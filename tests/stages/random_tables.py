@@ -10,7 +10,7 @@ import numpy as np
 
 from autopar.pipeline.planner.families import Family
 from autopar.pipeline.planner.priced import Picked, Priced
-from autopar.pipeline.planner.table import StageProblem, StageTable, Way
+from autopar.pipeline.planner.table import StageOption, StageProblem, StageTable
 
 
 def random_problem(seed: int, families: tuple[Family, ...]) -> StageProblem:
@@ -36,7 +36,9 @@ def _table(
     return StageTable(many, tuple(ways), there, back, float(random.integers(0, 2)) / 4)
 
 
-def _way(random: np.random.Generator, layers: int, size: int, borders: int, name: str) -> Way:
+def _way(
+    random: np.random.Generator, layers: int, size: int, borders: int, name: str
+) -> StageOption:
     shape = (layers + 1, layers + 1)
     rising = np.triu(np.subtract.outer(np.arange(layers + 1), np.arange(layers + 1)).T, 1)
 
@@ -46,7 +48,7 @@ def _way(random: np.random.Generator, layers: int, size: int, borders: int, name
     offered = (rising > 0) & (random.random(shape) < 0.9)
     seconds = [np.where(offered, figure(8) + 0.25, np.inf) for _ in range(3)]
     kept = figure(8)
-    return Way(
+    return StageOption(
         name, 1, size, *seconds, figure(12), kept, figure(4, False), figure(4, False),
         figure(16, False), kept / 2 if random.random() < 0.5 else None,
         int(random.integers(borders)), int(random.integers(borders)),

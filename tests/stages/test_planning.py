@@ -17,10 +17,10 @@ from autopar.pipeline.planner import (
     GPIPE,
     ONE_F_ONE_B,
     Family,
+    StageOption,
     StagePlan,
     StageProblem,
     StageTable,
-    Way,
     is_hopeless,
     plan_stages,
 )
@@ -212,7 +212,7 @@ def test_what_does_not_fit_is_said() -> None:
 def test_a_layer_that_no_way_offers_is_named() -> None:
     problem = random_problem(4, (ONE_F_ONE_B,))
 
-    def without_first(way: Way) -> Way:
+    def without_first(way: StageOption) -> StageOption:
         forward = way.forward_s.copy()
         forward[0, :] = np.inf
         return replace(way, forward_s=forward)
@@ -234,7 +234,7 @@ def chain(
         for part in per_layer
     ]
     nothing = np.zeros((layers + 1, layers + 1))
-    way = Way("only", 1, 1, *parts, nothing, nothing, nothing, nothing, nothing)
+    way = StageOption("only", 1, 1, *parts, nothing, nothing, nothing, nothing, nothing)
     cuts = np.full((layers + 1, 1, 1), transfer_s)
     table = StageTable(many, (way,), cuts, cuts)
     (priced,) = price(StageProblem(layers + 1, layers, 1.0, (table,), (chosen,)).check())
@@ -270,7 +270,7 @@ def test_a_split_backward_has_its_price(split_s: float, schedule: str) -> None:
     """Four stages: ZB-H1 saves them two weight gradients each, unless it takes as much to split."""
     nothing = np.zeros((5, 5))
     unit = ranges(5, lambda a, b: float(b - a) if b == a + 1 else np.inf, np.inf)
-    way = Way(
+    way = StageOption(
         "only", 1, 1, unit, unit, unit, *[nothing] * 5, split_s=ranges(5, lambda a, b: split_s)
     )
     table = StageTable(8, (way,), no_transfers(5), no_transfers(5))
@@ -284,7 +284,7 @@ def test_a_split_backward_has_its_price(split_s: float, schedule: str) -> None:
 def test_a_fast_way_that_needs_too_much_room_to_work_beats_nothing() -> None:
     nothing = np.zeros((2, 2))
     ways = tuple(
-        Way(name, 1, 1, *[ranges(2, lambda a, b, s=s: s, np.inf)] * 3, *[nothing] * 2,
+        StageOption(name, 1, 1, *[ranges(2, lambda a, b, s=s: s, np.inf)] * 3, *[nothing] * 2,
             ranges(2, lambda a, b, n=n: n), *[nothing] * 2)
         for name, s, n in (("fast", 1.0, 9.0), ("slow", 2.0, 1.0))
     )  # fmt: skip

@@ -10,7 +10,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from autopar.pipeline.planner import ONE_F_ONE_B, StageProblem, StageTable, Vee, Way, vees
+from autopar.pipeline.planner import (
+    ONE_F_ONE_B,
+    StageOption,
+    StageProblem,
+    StageTable,
+    VSchedulePlan,
+    vees,
+)
 from autopar.pipeline.planner.table import Array, ranges
 from autopar.pipeline.schedules.zb_v import zb_v
 from autopar.pipeline.simulate import Costs, Link, Network, StageCost, Traffic, simulate
@@ -27,13 +34,13 @@ def chain(seed: int, memory: float = math.inf, devices: int = 2) -> StageProblem
         each = random.uniform(0.2, 1.0, LAYERS) * most
         return ranges(LAYERS + 1, lambda start, end: float(each[start:end].sum()))
 
-    def way(size: int) -> Way:
+    def way(size: int) -> StageOption:
         seconds = [
             np.where(part > 0, part, np.inf)
             for part in (summed(1 / size), summed(1.2 / size), summed(0.9 / size))
         ]
         once = summed(0.3)
-        return Way(
+        return StageOption(
             f"on {size}", 1, size, *seconds, summed(4.0), summed(1.0), summed(0.1), once, 0 * once
         )
 
@@ -76,7 +83,7 @@ def least(problem: StageProblem, workers: int) -> float:
     )
 
 
-def check(problem: StageProblem, found: Vee) -> None:
+def check(problem: StageProblem, found: VSchedulePlan) -> None:
     """It is a V of the table, and takes what it says."""
     assert found.borders[0] == 0 and found.borders[-1] == LAYERS
     assert all(start < end for start, end in pairwise(found.borders))
@@ -123,7 +130,7 @@ def test_where_the_v_turns_nothing_is_sent() -> None:
     (found,) = vees(problem, math.inf)
     turn = found.borders[found.workers]
 
-    def slow_at(place: int) -> list[Vee]:
+    def slow_at(place: int) -> list[VSchedulePlan]:
         sent = [table.send_s.copy() for table in problem.tables]
         for each in sent:
             each[place] = 1e3

@@ -8,8 +8,8 @@ import pytest
 
 from autopar.compile.automatic import source_of
 from autopar.ir.mesh import Mesh
-from autopar.pipeline.build.alone import Alone
-from autopar.pipeline.build.choose import Wishes, choose
+from autopar.pipeline.build.alone import SingleStagePlanner
+from autopar.pipeline.build.choose import PipelineOptions, choose
 from autopar.pipeline.build.rivals import Chosen
 from autopar.sharding.posed import Compilation
 from cost_models.hardware import load
@@ -19,10 +19,10 @@ from tests.staging.hosts import slow_hosts
 MESH = Mesh.of(2, 2)
 
 
-def alone(memory: float | None = None) -> Alone:
+def alone(memory: float | None = None) -> SingleStagePlanner:
     compiler, batch = compiler_of("llama", MESH, layers=2)
     settings = replace(compiler.settings(None), memory_limit=memory)
-    return Alone(source_of(compiler, batch).whole, MESH, load("a100"), settings)
+    return SingleStagePlanner(source_of(compiler, batch).whole, MESH, load("a100"), settings)
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +57,10 @@ def test_the_best_of_all_that_was_compared_wins() -> None:
     compiler, batch = compiler_of("llama", MESH, slow_hosts(1e13, 0.0, per_host=4), layers=2)
     source = source_of(compiler, batch)
     settings = compiler.settings(None)
-    roomy = choose(source, MESH, compiler.hardware, settings, Wishes())
+    roomy = choose(source, MESH, compiler.hardware, settings, PipelineOptions())
     memory = 0.9 * _nbytes(roomy)
     tight = choose(
-        source, MESH, compiler.hardware, replace(settings, memory_limit=memory), Wishes()
+        source, MESH, compiler.hardware, replace(settings, memory_limit=memory), PipelineOptions()
     )
     assert _step(tight) == min(each.step_s for each in tight.compared if each.step_s is not None)
     assert _nbytes(tight) <= memory

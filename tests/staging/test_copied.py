@@ -11,7 +11,7 @@ from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.copied import copied
 from autopar.pipeline.build.predict import predict
 from autopar.pipeline.build.staged import Staged, compile_pipeline
-from autopar.pipeline.build.wanted import Wanted
+from autopar.pipeline.build.wanted import PipelineSpec
 from autopar.sharding.posed import Settings
 from tests.staging.cases import compiler_of
 from tests.staging.hosts import slow_hosts
@@ -23,7 +23,7 @@ HOSTS = slow_hosts(BYTES_PER_S, LATENCY_S, per_host=1)
 
 def piped(name: str, schedule: str) -> Staged:
     graph = source_of(*compiler_of(name, MESH, HOSTS, layers=2)).parted(2)
-    wanted = Wanted.of(MESH, 2, schedule, 2)
+    wanted = PipelineSpec.of(MESH, 2, schedule, 2)
     return compile_pipeline(graph, MESH, HOSTS, Settings(), wanted)
 
 

@@ -6,7 +6,7 @@ from autopar.compile.automatic import source_of
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.forced import compile_forced
 from autopar.pipeline.build.staged import Staged
-from autopar.pipeline.build.wanted import Wanted
+from autopar.pipeline.build.wanted import PipelineSpec
 from autopar.plans.changes import Figures
 from autopar.sharding.posed import Settings
 from cost_models.hardware import load
@@ -18,7 +18,7 @@ MESH, MICROBATCHES = Mesh.of(4), 4
 def piped() -> Staged:
     hardware = load("cpu")
     graph = source_of(*compiler_of("llama", MESH, hardware, layers=2)).parted(MICROBATCHES)
-    wanted = Wanted.of(MESH, 2, "1f1b", MICROBATCHES)
+    wanted = PipelineSpec.of(MESH, 2, "1f1b", MICROBATCHES)
     return compile_forced(graph, MESH, hardware, Settings(), wanted)
 
 

@@ -20,7 +20,7 @@ from autopar.pipeline.build.decided import decide, of_pieces
 from autopar.pipeline.build.figures import Cut, Piece, Pieces
 from autopar.pipeline.build.positions import places
 from autopar.pipeline.build.sizes import Sizes
-from autopar.pipeline.build.tabled import Sweep, Tabled
+from autopar.pipeline.build.tabled import ModelStageTable, StageTableBuilder
 from autopar.pipeline.planner import ONE_F_ONE_B
 from autopar.pipeline.planner.table import Array
 from autopar.sharding.asked import preset_constraints
@@ -108,17 +108,21 @@ def test_weight_gradients_are_those_of_products(name: str, products: str) -> Non
 
 
 @pytest.fixture(scope="module")
-def swept() -> tuple[Source, Sweep, Tabled]:
+def swept() -> tuple[Source, StageTableBuilder, ModelStageTable]:
     """A table of a model of three blocks, which folding leaves as it is, on two devices."""
     mesh = Mesh.of(2)
     found = source("llama", mesh, layers=3)
     sizes = Sizes(found.batch, found.whole, found.capture)
-    sweep = Sweep(found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9)
+    sweep = StageTableBuilder(
+        found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9
+    )
     return found, sweep, sweep.tabled((ONE_F_ONE_B,), (2,))
 
 
 @pytest.mark.thorough
-def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> None:
+def test_sums_are_what_a_range_spends(
+    swept: tuple[Source, StageTableBuilder, ModelStageTable],
+) -> None:
     """The same decisions for a range in one piece: at rest the same, seconds but for latencies."""
     found, sweep, tabled = swept
     (table,) = tabled.problem.tables
@@ -155,7 +159,9 @@ def test_sums_are_what_a_range_spends(swept: tuple[Source, Sweep, Tabled]) -> No
             assert peak <= 1.35 * (whole.kept_nbytes + whole.working_nbytes)
 
 
-def test_blocks_take_two_modes_in_turn(swept: tuple[Source, Sweep, Tabled]) -> None:
+def test_blocks_take_two_modes_in_turn(
+    swept: tuple[Source, StageTableBuilder, ModelStageTable],
+) -> None:
     """Of three neighbours one or two spend what they do in the first mode, the others in the second."""
     found, sweep, tabled = swept
     (table,) = tabled.problem.tables
@@ -185,7 +191,9 @@ def test_between_two_sizes_what_is_issued_lies_on_a_line(mode: Recompute) -> Non
     mesh, prices = Mesh.of(2, 2), prices_of(Mesh.of(2, 2), load("a100"), Settings())
     found = source("gpt2", mesh, layers=3)
     sizes = Sizes(found.batch, found.whole, found.capture)
-    sweep = Sweep(found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9)
+    sweep = StageTableBuilder(
+        found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9
+    )
     graphs = {samples: sizes(samples) for samples in (2, 4, 8)}
     for decided in decide(graphs[2], mesh, load("a100"), Settings(), 4):
         cuts = [sweep.cut(sized) for sized in graphs.values()]
@@ -203,7 +211,9 @@ def test_pieces_that_differ_in_names_are_priced_once() -> None:
     mesh, prices = Mesh.of(2), prices_of(Mesh.of(2), load("a100"), Settings())
     found = source("gpt2", mesh, layers=3)
     sizes = Sizes(found.batch, found.whole, found.capture)
-    sweep = Sweep(found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9)
+    sweep = StageTableBuilder(
+        found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9
+    )
     cut = sweep.cut(sizes(found.batch))
     assert len(set(cut.kinds)) < len(cut.kinds)
     for decided in decide(sizes(found.batch), mesh, load("a100"), Settings(), 1):
@@ -231,7 +241,9 @@ def _totals(layers: int) -> list[Array]:
     mesh = Mesh.of(1)
     found = source("llama", mesh, layers=layers)
     sizes = Sizes(found.batch, found.whole, found.capture)
-    sweep = Sweep(found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9)
+    sweep = StageTableBuilder(
+        found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9
+    )
     (table,) = sweep.tabled((ONE_F_ONE_B,), (2,)).problem.tables
     return [way.seconds for way in table.ways if way.name == "1 #0"]
 
@@ -241,7 +253,9 @@ def test_a_parameter_read_twice_rests_once() -> None:
     mesh = Mesh.of(1)
     found = source("gpt2", mesh, layers=2)
     sizes = Sizes(found.batch, found.whole, found.capture)
-    sweep = Sweep(found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9)
+    sweep = StageTableBuilder(
+        found.whole, places(found.whole), sizes, mesh, load("a100"), Settings(), 80e9
+    )
     (table,) = sweep.tabled((ONE_F_ONE_B,), (2,)).problem.tables
     rest = table.ways[0].rest_nbytes
     embedding = 64 * 32 * 4 * 4  # weight, gradient and two states

@@ -12,7 +12,7 @@ from autopar import rules
 from autopar.emit import emit
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
-from autopar.sharding.flights import Flights
+from autopar.sharding.flights import InFlightPlanner
 from autopar.sharding.posed import Settings
 from autopar.plans.plan import Plan
 from autopar.utils.processes import side_by_side
@@ -21,7 +21,7 @@ from cost_models.hardware import Hardware
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class StageRequest:
     """A stage on a worker's mesh, and what is asked of it."""
 
     part: Graph
@@ -59,12 +59,12 @@ class StageCompiler:
     def __init__(self, hardware: Hardware, kept: Mapping[str, Saved]) -> None:
         """`kept`: by node of the graph that was cut."""
         self._hardware, self.kept = hardware, kept
-        self._known: dict[object, Flights] = {}
+        self._known: dict[object, InFlightPlanner] = {}
         self._made: dict[object, Made] = {}
 
-    def prepare(self, every: Sequence[Asked]) -> None:
+    def prepare(self, every: Sequence[StageRequest]) -> None:
         """Compile stages that do not wait for others: kind by kind, side by side."""
-        kinds: defaultdict[object, list[Asked]] = defaultdict(list)
+        kinds: defaultdict[object, list[StageRequest]] = defaultdict(list)
         for asked in every:
             kinds[asked.kind].append(asked)
         groups = sorted(kinds.values(), key=len, reverse=True)
@@ -72,17 +72,17 @@ class StageCompiler:
         for group, found in zip(groups, made, strict=True):
             self._made.update(zip((asked.key for asked in group), found, strict=True))
 
-    def compiled(self, asked: Asked) -> Made:
+    def compiled(self, asked: StageRequest) -> Made:
         """A stage's plan and source, once found."""
         if asked.key not in self._made:
             self._made[asked.key] = self.compile(asked)
         return self._made[asked.key]
 
-    def compile(self, asked: Asked) -> Made:
+    def compile(self, asked: StageRequest) -> Made:
         """Find them."""
         part, settings = asked.part, asked.settings
         if asked.kind not in self._known:
-            made = Flights(part, asked.mesh, self._hardware, settings, self.kept)
+            made = InFlightPlanner(part, asked.mesh, self._hardware, settings, self.kept)
             self._known[asked.kind] = made
         flights = self._known[asked.kind]
         _, found = flights.plan(settings.in_flight)

@@ -17,13 +17,13 @@ from autopar.errors import InfeasibleError
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.flights import Flights
+from autopar.sharding.flights import InFlightPlanner
 from autopar.sharding.posed import Compilation, Settings
 from cost_models.hardware import Hardware
 
 
 @dataclass(frozen=True)
-class Alone:
+class SingleStagePlanner:
     """One graph of the whole batch on the whole mesh, within a memory limit."""
 
     graph: Graph
@@ -59,5 +59,5 @@ class Alone:
         return saved(self.graph, self.hardware.device.kind)
 
     @cached_property
-    def _flights(self) -> Flights:
-        return Flights(self.graph, self.mesh, self.hardware, self.settings, self._kept)
+    def _flights(self) -> InFlightPlanner:
+        return InFlightPlanner(self.graph, self.mesh, self.hardware, self.settings, self._kept)

@@ -25,16 +25,16 @@ from autopar.sharding.posed import Settings, device_memory
 from autopar.plans.pipeline_data import Prediction, WorkerPlan
 from autopar.solver import readable
 from autopar.ir.split import split
-from autopar.pipeline.planner import FAMILIES, Family, StagePlan, StageProblem, Vee, plan_stages, vee
-from autopar.pipeline.build.alone import Alone
+from autopar.pipeline.planner import FAMILIES, Family, StagePlan, StageProblem, VSchedulePlan, plan_stages, vee
+from autopar.pipeline.build.alone import SingleStagePlanner
 from autopar.pipeline.build.forced import compile_forced
 from autopar.pipeline.build.positions import forced, places
 from autopar.pipeline.build.predict import predict
-from autopar.pipeline.build.rivals import Candidate, Chosen, NoVeeError, Rivals, worth_of
+from autopar.pipeline.build.rivals import Candidate, Chosen, NoVeeError, PlanComparison, worth_of
 from autopar.pipeline.build.sizes import Sizes
 from autopar.pipeline.build.staged import Staged, compile_stages, on_full_hosts
-from autopar.pipeline.build.tabled import Sweep, Tabled, counts
-from autopar.pipeline.build.wanted import Wanted
+from autopar.pipeline.build.tabled import StageTableBuilder, ModelStageTable, counts
+from autopar.pipeline.build.wanted import PipelineSpec
 from autopar.utils.wording import argument
 from cost_models.hardware import Hardware
 
@@ -64,7 +64,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class PipelineOptions:
     """What a person forces of an automatic choice; None and () leave it open."""
 
     schedule: str | None = None
@@ -102,7 +102,7 @@ class Wishes:
 
 
 def choose(
-    source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, wishes: Wishes
+    source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, wishes: PipelineOptions
 ) -> Chosen:
     """The best of all; raise `InfeasibleError` where nothing fits."""
     limit = settings.memory_limit
@@ -113,8 +113,8 @@ def choose(
     tabled = sweep.tabled(wishes.families, _counts(source, sweep.sizes, wishes))
     alone = None
     if _may_be_plain(wishes) and sweep.least_alone_nbytes() <= HOPELESS * limit:
-        alone = Alone(source.whole, mesh, hardware, limited)
-    rivals = Rivals(alone, worth_of(sweep.hardware))
+        alone = SingleStagePlanner(source.whole, mesh, hardware, limited)
+    rivals = PlanComparison(alone, worth_of(sweep.hardware))
 
     def planned(problem: StageProblem) -> list[Candidate]:
         fitting = partial(_fitting, source, mesh, hardware, limited, tabled, problem)
@@ -153,31 +153,31 @@ def _no_vee(mesh: Mesh, problem: StageProblem, limit: float) -> str:
     )
 
 
-def _no_microbatches(source: Source, wishes: Wishes) -> str:
+def _no_microbatches(source: Source, wishes: PipelineOptions) -> str:
     """Why microbatches could not help, if they could not."""
     if source.whole_because is None or wishes.microbatches is not None:
         return ""
     return f" The batch stayed whole, which takes most memory: {source.whole_because}"
 
 
-def _may_be_plain(wishes: Wishes) -> bool:
-    return wishes == Wishes()
+def _may_be_plain(wishes: PipelineOptions) -> bool:
+    return wishes == PipelineOptions()
 
 
 def _sweep(
-    source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, wishes: Wishes
-) -> Sweep:
+    source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, wishes: PipelineOptions
+) -> StageTableBuilder:
     """Of the places that may be cut."""
     found = forced(wishes.cuts) if wishes.cuts else places(source.whole)
     assert settings.memory_limit is not None
-    return Sweep(
+    return StageTableBuilder(
         source.whole, found,
         Sizes(source.batch, source.whole, source.capture, hardware.device.kind), mesh,
         on_full_hosts(hardware, mesh), settings, settings.memory_limit,
     )  # fmt: skip
 
 
-def _counts(source: Source, sizes: Sizes, wishes: Wishes) -> tuple[int, ...]:
+def _counts(source: Source, sizes: Sizes, wishes: PipelineOptions) -> tuple[int, ...]:
     """Numbers of microbatches that run the operators of the batch; cuts and decisions name these."""
     many = wishes.counts(source.batch)
     if source.whole_because is not None and wishes.microbatches is None:
@@ -197,7 +197,7 @@ def _fitting(
     mesh: Mesh,
     hardware: Hardware,
     settings: Settings,
-    tabled: Tabled,
+    tabled: ModelStageTable,
     problem: StageProblem,
     plan: StagePlan,
 ) -> Staged:
@@ -216,7 +216,7 @@ def _fitting(
 
 def compiled(
     source: Source,
-    tabled: Tabled,
+    tabled: ModelStageTable,
     plan: StagePlan,
     mesh: Mesh,
     hardware: Hardware,
@@ -235,12 +235,12 @@ def compiled(
 
 
 def _vee(
-    source: Source, tabled: Tabled, mesh: Mesh, hardware: Hardware, settings: Settings, found: Vee
+    source: Source, tabled: ModelStageTable, mesh: Mesh, hardware: Hardware, settings: Settings, found: VSchedulePlan
 ) -> Staged:
     """A V of the table, compiled: its stages are solved by themselves, its cuts stay."""
     workers = _workers([tabled.decided[found.way].mesh] * found.workers)
     cuts = tuple(tabled.places.cut(border) for border in found.borders[1:-1])
-    wanted = Wanted(workers, 2 * found.workers, vee.NAME, found.microbatches, cuts)
+    wanted = PipelineSpec(workers, 2 * found.workers, vee.NAME, found.microbatches, cuts)
     graph = source.parted(found.microbatches)
     made = compile_forced(graph, mesh, hardware, settings, wanted)
     assert made.plan.prediction is not None
@@ -248,7 +248,7 @@ def _vee(
     return replace(made, plan=replace(made.plan, prediction=prediction))
 
 
-def cuts_of(tabled: Tabled, plan: StagePlan) -> tuple[str, ...]:
+def cuts_of(tabled: ModelStageTable, plan: StagePlan) -> tuple[str, ...]:
     """The operators that stages after the first begin with."""
     return tuple(tabled.places.cut(stage.start) for stage in plan.stages[1:])
 

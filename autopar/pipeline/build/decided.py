@@ -15,7 +15,7 @@ from autopar.errors import InfeasibleError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import Sharding
-from autopar.sharding.posed import Posed, Settings, pose
+from autopar.sharding.posed import ShardingProblem, Settings, pose
 from autopar.plans.decisions import Choice, Conversion, OpSharding, ParameterPlan
 from autopar.sharding.assemble import LaidOut, lay_out
 from autopar.solver import corners
@@ -30,7 +30,7 @@ IN_FLIGHT = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Decided:
+class SubmeshSharding:
     """Decisions for the folded graph on one mesh."""
 
     mesh: Mesh
@@ -95,7 +95,7 @@ class PieceChoices:
 
 def decide(
     sized: Sized, mesh: Mesh, hardware: Hardware, settings: Settings, microbatches: int
-) -> tuple[Decided, ...]:
+) -> tuple[SubmeshSharding, ...]:
     """The decisions worth a look; none where nothing is allowed."""
     asked = replace(
         settings, microbatches=microbatches, in_flight=1, memory_limit=None, padding=(),
@@ -109,17 +109,17 @@ def decide(
     return tuple(_decided(posed, answer) for answer in answers)
 
 
-def _decided(posed: Posed, answer: Assignment) -> Decided:
+def _decided(posed: ShardingProblem, answer: Assignment) -> SubmeshSharding:
     decisions = posed.priced.decisions(answer)
-    return Decided(posed.prices.mesh, lay_out(posed.graph, decisions, posed.routes))
+    return SubmeshSharding(posed.prices.mesh, lay_out(posed.graph, decisions, posed.routes))
 
 
-def of_pieces(decided: Decided, graph: Graph, pieces: Sequence[Graph]) -> tuple[PieceChoices, ...]:
+def of_pieces(decided: SubmeshSharding, graph: Graph, pieces: Sequence[Graph]) -> tuple[PieceChoices, ...]:
     """A decision for `graph`, written out for its pieces."""
     return tuple(_of_piece(decided, graph, piece) for piece in pieces)
 
 
-def _of_piece(decided: Decided, graph: Graph, piece: Graph) -> PieceChoices:
+def _of_piece(decided: SubmeshSharding, graph: Graph, piece: Graph) -> PieceChoices:
     mesh = decided.mesh
     choices = []
     for node in piece.nodes:

@@ -17,11 +17,11 @@ from autopar.ir.blocks import Recompute, blocks
 from autopar.ir.graph import Graph, Node, Saved
 from autopar.plans.decisions import Conversion, OpSharding
 from autopar.cost.issued import Copied, Sent
-from autopar.memory.keeps import Keeps
+from autopar.memory.keeps import SavedTensors
 from autopar.memory.of_rank import divided
 from autopar.cost.operators import OperatorSeconds, operator_seconds
 from autopar.cost.prices import Prices
-from autopar.memory.recomputed import Again, again
+from autopar.memory.recomputed import RecomputeSet, again
 from autopar.cost.spent import Issued, SecondsOf, Spent, issued, once, spent
 from autopar.pipeline.build.decided import PieceChoices
 from autopar.pipeline.build.nameless import nameless
@@ -47,7 +47,7 @@ class Cut:
 class Outline:
     """What a piece computes again in one mode, and its conversions then."""
 
-    again: Again
+    again: RecomputeSet
     conversions: tuple[Conversion, ...]
 
 
@@ -102,7 +102,7 @@ class Piece:
             outline = self._outline(cut, mode)
             mesh = self._prices.mesh
             saved = divided(cut.saved, shardings, mesh)
-            keeps = Keeps(piece, shardings, outline.conversions, mesh, saved, outline.again)
+            keeps = SavedTensors(piece, shardings, outline.conversions, mesh, saved, outline.again)
             self._counted[key] = issued(piece, chosen.choices, keeps, self._prices, self._precision)
         return self._counted[key]
 
@@ -147,7 +147,7 @@ def _outline(
     run_again = again(
         piece, shardings, chosen.conversions, recompute, saved, prices.mesh, precision
     )
-    keeps = Keeps(piece, shardings, chosen.conversions, prices.mesh, saved, run_again)
+    keeps = SavedTensors(piece, shardings, chosen.conversions, prices.mesh, saved, run_again)
     return Outline(run_again, keeps.effective())
 
 

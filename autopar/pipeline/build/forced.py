@@ -22,7 +22,7 @@ from autopar.ir.split import computing
 from autopar.pipeline.build.cuts import balanced, divided, places_for
 from autopar.pipeline.build.predict import predict_with_peaks
 from autopar.pipeline.build.staged import Limits, Staged, compile_pipeline, stage_compiler
-from autopar.pipeline.build.wanted import Wanted
+from autopar.pipeline.build.wanted import PipelineSpec
 from cost_models.hardware import Hardware
 
 MOST = 12
@@ -32,7 +32,7 @@ SHARES = (1.0, 0.9, 0.8, 0.7, 0.6)
 
 
 def compile_forced(
-    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, wanted: Wanted
+    graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, wanted: PipelineSpec
 ) -> Staged:
     """A pipeline with its predicted step; `graph` is of one microbatch.
 
@@ -49,7 +49,7 @@ class _Search:
     mesh: Mesh
     hardware: Hardware
     settings: Settings
-    wanted: Wanted
+    wanted: PipelineSpec
     tried: dict[tuple[str, ...], float | None] = field(default_factory=dict)
     """Predicted steps by cuts; None of stages that do not fit."""
 
@@ -65,7 +65,7 @@ class _Search:
         return self._sharing(wanted, held, limit)
 
     def _compiled(
-        self, wanted: Wanted, limits: Limits | None = None
+        self, wanted: PipelineSpec, limits: Limits | None = None
     ) -> tuple[Staged, tuple[float, ...]]:
         """With the most bytes of each worker."""
         made = compile_pipeline(
@@ -74,7 +74,7 @@ class _Search:
         found, peaks = predict_with_peaks(made.plan, made.stages, self.hardware, self.settings)
         return replace(made, plan=replace(made.plan, prediction=found)), peaks
 
-    def _sharing(self, wanted: Wanted, held: Sequence[tuple[int, int]], limit: float) -> Staged:
+    def _sharing(self, wanted: PipelineSpec, held: Sequence[tuple[int, int]], limit: float) -> Staged:
         """A worker's stages take equal shares of its memory.  Where one needs more, each may take all of
         it, or less and less, until together they fit: their peaks need not come at once."""
         with suppress(InfeasibleError):

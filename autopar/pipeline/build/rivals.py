@@ -14,11 +14,11 @@ from autopar.plans.pipeline_data import Compared
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.record import View
 from autopar.utils.processes import Aside
-from autopar.pipeline.planner import Planner, StagePlan, StageProblem, Vee, vees
+from autopar.pipeline.planner import Planner, StagePlan, StageProblem, VSchedulePlan, vees
 from autopar.pipeline.planner.vee import NAME
-from autopar.pipeline.build.alone import Alone
+from autopar.pipeline.build.alone import SingleStagePlanner
 from autopar.pipeline.build.staged import Staged
-from autopar.pipeline.build.tabled import Tabled
+from autopar.pipeline.build.tabled import ModelStageTable
 from cost_models.hardware import Hardware
 
 BEHIND = 1.25
@@ -69,10 +69,10 @@ class Candidate:
     behind: float = BEHIND
 
 
-class Rivals:
+class PlanComparison:
     """Pipelines that were compiled, and what all that was compared would take."""
 
-    def __init__(self, alone: Alone | None, worth: float) -> None:
+    def __init__(self, alone: SingleStagePlanner | None, worth: float) -> None:
         """`alone`: without stages, where that may fit; stages must be `worth` times as fast."""
         self._alone, self._worth = alone, worth
         self._at_last: Compilation | None = None
@@ -100,7 +100,7 @@ class Rivals:
         return plain if self._best is None else min(plain, _step(self._best))
 
     def planned(
-        self, tabled: Tabled, problem: StageProblem, made: Callable[[StagePlan], Staged]
+        self, tabled: ModelStageTable, problem: StageProblem, made: Callable[[StagePlan], Staged]
     ) -> list[Candidate]:
         """The planner's answer, unless its table leaves it no hope."""
         planner = Planner(problem)
@@ -117,7 +117,7 @@ class Rivals:
         behind = BEHIND if problem.most_stages == 1 else FURTHER
         return [Candidate(plan.step_s, says, partial(made, plan), problem.most_stages, behind)]
 
-    def vees(self, tabled: Tabled, made: Callable[[Vee], Staged]) -> list[Candidate]:
+    def vees(self, tabled: ModelStageTable, made: Callable[[VSchedulePlan], Staged]) -> list[Candidate]:
         """The best V of a table for each number of workers."""
         found = vees(tabled.problem, BEHIND * self._to_beat(None))
         if not found:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from autopar.capture.saved import saved
 from autopar.ir.graph import Graph
 from autopar.sharding.asked import settings_of
-from autopar.sharding.posed import Posed, Settings, pose
+from autopar.sharding.posed import ShardingProblem, Settings, pose
 from autopar.plans.pipeline_data import StagePlan
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.sharding.narrow import speaks
@@ -29,7 +29,7 @@ class StageProblem:
     settings: Settings
     hardware: Hardware
 
-    def posed(self) -> Posed:
+    def posed(self) -> ShardingProblem:
         """The problem."""
         plan = self.stage.plan
         kept = saved(self.graph, self.hardware.device.kind)

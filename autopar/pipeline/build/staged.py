@@ -20,9 +20,9 @@ from autopar.pipeline.schedules import Schedule, lower
 from autopar.pipeline.schedules.kept import most_in_flight, most_versions
 from autopar.solver.care import FAIR
 from autopar.ir.split import Stages, split
-from autopar.pipeline.build.alike import Asked, StageCompiler
+from autopar.pipeline.build.alike import StageRequest, StageCompiler
 from autopar.pipeline.build.cuts import balanced
-from autopar.pipeline.build.wanted import Wanted
+from autopar.pipeline.build.wanted import PipelineSpec
 from cost_models.hardware import Hardware, digest
 
 Limits = Mapping[tuple[int, int], float | None]
@@ -44,7 +44,7 @@ def compile_pipeline(
     mesh: Mesh,
     hardware: Hardware,
     settings: Settings,
-    wanted: Wanted,
+    wanted: PipelineSpec,
     compiler: StageCompiler | None = None,
     limits: Limits | None = None,
 ) -> Staged:
@@ -87,12 +87,12 @@ def compile_stages(
     plans: list[StagePlan] = []
     sources: dict[tuple[int, int], str] = {}
 
-    def asked(stage: int, worker: int) -> Asked:
+    def asked(stage: int, worker: int) -> StageRequest:
         part = stages.graphs[stage]
         limited = replace(settings, memory_limit=limits[stage, worker])
         limited = _on_mesh(limited, workers[worker].mesh)
         own = _settings(limited, part, stage, worker, schedule, rests)
-        return Asked(part, workers[worker].mesh, own)
+        return StageRequest(part, workers[worker].mesh, own)
 
     held = [(stage, worker) for stage, on in enumerate(schedule.holders) for worker in on]
     compiler.prepare([asked(*each) for each in held if not _waits(*each, stages, schedule)])

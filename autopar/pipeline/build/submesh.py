@@ -16,7 +16,7 @@ from autopar.ir.mesh import Mesh
 from autopar.sharding.posed import Settings, prices_of
 from autopar.cost.estimate import storage_bytes
 from autopar.cost.spent import Spent
-from autopar.pipeline.build.decided import Decided, decide, of_pieces
+from autopar.pipeline.build.decided import SubmeshSharding, decide, of_pieces
 from autopar.pipeline.build.figures import Cut, Pieces, Remembered
 from autopar.pipeline.build.sizes import Sized, Sizes
 from autopar.pipeline.build.ways import Tie
@@ -27,16 +27,16 @@ Figures = Mapping[Recompute, tuple[Spent, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class Offer:
+class ShardingOption:
     """A decision with the figures of its pieces, by number of microbatches that it fits."""
 
-    decided: Decided
+    decided: SubmeshSharding
     figures: Mapping[int, Figures]
     ties: tuple[Tie, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class SubmeshQuery:
     """What is asked of every submesh.
 
     cuts      the folded graph in pieces, by number of microbatches
@@ -56,28 +56,28 @@ class Asked:
         for samples in self._samples(mesh):
             self.sizes(samples)
 
-    def decisions(self, mesh: Mesh) -> list[Decided]:
+    def decisions(self, mesh: Mesh) -> list[SubmeshSharding]:
         """Of microbatches of several sizes."""
-        found: dict[object, Decided] = {}
+        found: dict[object, SubmeshSharding] = {}
         for samples in self._samples(mesh):
             count = self.sizes.batch // samples
             for each in decide(self.sizes(samples), mesh, self.hardware, self.settings, count):
                 found.setdefault(each.laid, each)
         return list(found.values())
 
-    def offers(self, mesh: Mesh, decisions: Sequence[Decided]) -> list[Offer]:
+    def offers(self, mesh: Mesh, decisions: Sequence[SubmeshSharding]) -> list[ShardingOption]:
         """All decisions of one mesh, also those that fit no microbatch here."""
         prices = prices_of(mesh, self.hardware, self.settings)
         pieces = Pieces(prices, self.settings.precision)
         seconds: defaultdict[int, Remembered] = defaultdict(Remembered)
         return [self._offer(decided, pieces, seconds) for decided in decisions]
 
-    def _offer(self, decided: Decided, pieces: Pieces, seconds: Mapping[int, Remembered]) -> Offer:
+    def _offer(self, decided: SubmeshSharding, pieces: Pieces, seconds: Mapping[int, Remembered]) -> ShardingOption:
         fitting = {
             count: cut for count, (sized, cut) in self.cuts.items() if decided.fits(sized.graph)
         }
         if not fitting:
-            return Offer(decided, {}, ())
+            return ShardingOption(decided, {}, ())
         first, cut = self.cuts[next(iter(fitting))]
         chosen = of_pieces(decided, first.graph, cut.pieces)
         parts = pieces.of(chosen, (fitting[max(fitting)], fitting[min(fitting)]))
@@ -88,7 +88,7 @@ class Asked:
             }
             for count, cut in fitting.items()
         }
-        return Offer(decided, figures, tuple(self._ties(decided, first.graph)))
+        return ShardingOption(decided, figures, tuple(self._ties(decided, first.graph)))
 
     def _samples(self, mesh: Mesh) -> tuple[int, ...]:
         """Sizes of microbatches for which a mesh's decisions are sought.
@@ -100,7 +100,7 @@ class Asked:
         wanted = (mesh.sizes[0], 1) if inside else (mesh.sizes[0],)
         return tuple(dict.fromkeys(self.sizes.least_like_batch(each) for each in wanted))
 
-    def _ties(self, decided: Decided, graph: Graph) -> Iterator[Tie]:
+    def _ties(self, decided: SubmeshSharding, graph: Graph) -> Iterator[Tie]:
         prices = prices_of(decided.mesh, self.hardware, self.settings)
         leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
         for name, pieces in self.readers.items():

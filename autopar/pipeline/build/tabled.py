@@ -23,13 +23,13 @@ from autopar.ir.split import computing, crossing, shared, split
 from autopar.pipeline.planner import Family, StageProblem, StageTable
 from autopar.pipeline.planner.table import Array
 from autopar.pipeline.build.borders import Border, latency_s, link_between, passing, tiles_of
-from autopar.pipeline.build.decided import Decided
+from autopar.pipeline.build.decided import SubmeshSharding
 from autopar.pipeline.build.figures import Cut
 from autopar.pipeline.build.folded import fold
 from autopar.pipeline.build.positions import Places
 from autopar.pipeline.build.shapes import Shape, shapes
 from autopar.pipeline.build.sizes import Sized, Sizes
-from autopar.pipeline.build.submesh import Asked, Offer
+from autopar.pipeline.build.submesh import SubmeshQuery, ShardingOption
 from autopar.pipeline.build.ways import Chain, Ranges, way
 from cost_models.hardware import Hardware
 
@@ -45,23 +45,23 @@ def counts(batch: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Tabled:
+class ModelStageTable:
     """The problem, and what its positions and ways mean."""
 
     problem: StageProblem
     places: Places
-    decided: Mapping[str, Decided]
+    decided: Mapping[str, SubmeshSharding]
     """By the name of a way."""
 
 
 Mix = tuple[Recompute, ...]
 """Modes of recomputation that blocks take in turn."""
-Named = tuple[str, Shape, Offer]
+Named = tuple[str, Shape, ShardingOption]
 """What submeshes of one shape can do, under a name."""
 
 
 @dataclass(frozen=True, eq=False)
-class Sweep:
+class StageTableBuilder:
     """Everything that ways are made from."""
 
     whole: Graph
@@ -72,7 +72,7 @@ class Sweep:
     settings: Settings
     memory_nbytes: float
 
-    def tabled(self, families: tuple[Family, ...], many: Sequence[int]) -> Tabled:
+    def tabled(self, families: tuple[Family, ...], many: Sequence[int]) -> ModelStageTable:
         """The problem; raise where nothing could ever be planned."""
         found = shapes(self.mesh, self.hardware.devices_per_host)
         offers = self._offers({mesh.sizes: mesh for shape in found for mesh in shape.meshes}, many)
@@ -96,7 +96,7 @@ class Sweep:
             for mix in self._mixes
             if offer.figures
         }
-        return Tabled(problem.check(), self.places, decided)
+        return ModelStageTable(problem.check(), self.places, decided)
 
     def least_alone_nbytes(self) -> float:
         """What the smallest plan of the sweep takes without stages and microbatches, on the mesh itself.
@@ -116,13 +116,13 @@ class Sweep:
 
     def _offers(
         self, meshes: Mapping[tuple[int, ...], Mesh], many: Sequence[int]
-    ) -> dict[tuple[int, ...], list[Offer]]:
+    ) -> dict[tuple[int, ...], list[ShardingOption]]:
         """What every mesh can do, by its sizes; the largest, which take longest, are looked at first."""
         asked = self._asked(many)
         for mesh in meshes.values():
             asked.prepare(mesh)
 
-        def of_mesh(mesh: Mesh) -> list[Offer]:
+        def of_mesh(mesh: Mesh) -> list[ShardingOption]:
             known = self._decided.get(mesh.sizes)
             return asked.offers(mesh, asked.decisions(mesh) if known is None else known)
 
@@ -135,14 +135,14 @@ class Sweep:
             self._decided[sizes] = [offer.decided for offer in offers]
         return found
 
-    def _asked(self, many: Sequence[int]) -> Asked:
+    def _asked(self, many: Sequence[int]) -> SubmeshQuery:
         sized = {count: self.sizes(self.sizes.batch // count) for count in many}
         cuts = {count: (each, self.cut(each)) for count, each in sized.items()}
         modes = tuple(dict.fromkeys(mode for mix in self._mixes for mode in mix))
-        return Asked(self.sizes, cuts, modes, self._readers, self.hardware, self.settings)
+        return SubmeshQuery(self.sizes, cuts, modes, self._readers, self.hardware, self.settings)
 
     @cached_property
-    def _decided(self) -> dict[tuple[int, ...], list[Decided]]:
+    def _decided(self) -> dict[tuple[int, ...], list[SubmeshSharding]]:
         """What was found of meshes, by their sizes."""
         return {}
 
@@ -263,7 +263,7 @@ def way_name(name: str, mix: Mix) -> str:
     return name if mix == ("none",) else f"{name} {'+'.join(mix)}"
 
 
-def _border(decided: Decided, graph: Graph, across: Sequence[Sequence[object]]) -> Border:
+def _border(decided: SubmeshSharding, graph: Graph, across: Sequence[Sequence[object]]) -> Border:
     """How a decision divides what crosses cuts: as it is first read there."""
     forms = []
     for name in dict.fromkeys(t.name for tensors in across for t in tensors):  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ FIRST: Holders = frozenset([0])
 
 
 @dataclass(frozen=True)
-class Held:
+class StageHolders:
     """Which stages hold a parameter, of all that read it and of those where one module does."""
 
     by_name: Mapping[str, Holders]
@@ -31,7 +31,7 @@ class Held:
     """By module of the reader and name: tells the stages of a tied weight apart."""
 
     @classmethod
-    def of(cls, graph: Graph, cuts: Sequence[str]) -> Held:
+    def of(cls, graph: Graph, cuts: Sequence[str]) -> StageHolders:
         """As the first graph of a model is cut."""
         names: dict[str, Holders] = {}
         readers: dict[tuple[str, str], Holders] = {}
@@ -56,7 +56,7 @@ def transferred(cuts: Sequence[str], before: Graph, graph: Graph) -> tuple[str, 
     """
     everywhere = shared(graph)
     operators = [node for node in computing(graph) if node.name not in everywhere]
-    held = Held.of(before, cuts)
+    held = StageHolders.of(before, cuts)
     bounds = _bounds(len(cuts), operators, graph, held)
     places: list[int] = []
     for number, place in enumerate(_by_name(cuts, before, [node.name for node in operators])):
@@ -79,7 +79,7 @@ def _by_name(cuts: Sequence[str], before: Graph, names: Sequence[str]) -> Iterat
 
 
 def _bounds(
-    cuts: int, operators: Sequence[Node], graph: Graph, held: Held
+    cuts: int, operators: Sequence[Node], graph: Graph, held: StageHolders
 ) -> list[tuple[int, int]]:
     """Between which places each cut lies, by what is read before and behind; later ones have room."""
     readers = list(_readers(operators, graph, held))
@@ -93,7 +93,7 @@ def _bounds(
     return found[::-1]
 
 
-def _readers(operators: Sequence[Node], graph: Graph, held: Held) -> Iterator[tuple[int, Holders]]:
+def _readers(operators: Sequence[Node], graph: Graph, held: StageHolders) -> Iterator[tuple[int, Holders]]:
     """Of every parameter that an operator reads: the operator's place, and who holds it."""
     for place, node in enumerate(operators):
         for name in _parameters(node, graph):
@@ -107,7 +107,7 @@ def _parameters(node: Node, graph: Graph) -> Iterator[str]:
             yield leaf.target
 
 
-def _check(places: Sequence[int], operators: Sequence[Node], graph: Graph, held: Held) -> None:
+def _check(places: Sequence[int], operators: Sequence[Node], graph: Graph, held: StageHolders) -> None:
     """Weights that several stages hold are read by one of these."""
     for place, holders in _readers(operators, graph, held):
         stage = sum(start <= place for start in places)

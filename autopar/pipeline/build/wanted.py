@@ -19,7 +19,7 @@ Shape = int | Sequence[int]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PipelineSpec:
     """What a person forces of a pipeline.
 
     `workers` are the meshes that hold stages, in order; `stages` how many stages there are in all;
@@ -42,7 +42,7 @@ class Wanted:
         cuts: Sequence[str] = (),
         asynchronous: bool = False,
         samples: int | None = None,
-    ) -> Wanted:
+    ) -> PipelineSpec:
         """Read what a user passed as stages=, schedule=, microbatches=, cuts= and asynchronous=."""
         workers = worker_meshes(mesh, stages)
         name = schedule or "1f1b"
@@ -63,12 +63,12 @@ class Wanted:
         return made if microbatches or not samples else made._dividing(samples, usually)
 
     @classmethod
-    def like(cls, plan: PipelinePlan) -> Wanted:
+    def like(cls, plan: PipelinePlan) -> PipelineSpec:
         """What a plan decided."""
         schedule = plan.schedule
         return cls(plan.workers, schedule.stages, schedule.name, plan.microbatches, plan.cuts)
 
-    def _dividing(self, samples: int, usually: int) -> Wanted:
+    def _dividing(self, samples: int, usually: int) -> PipelineSpec:
         """In equal parts of a batch that the schedule can be made of: as many as usual, or near it."""
         divisors = (parts for parts in range(1, samples + 1) if samples % parts == 0)
         for parts in sorted(divisors, key=lambda n: (n > usually, abs(n - usually))):
@@ -78,7 +78,7 @@ class Wanted:
                 return found
         return self
 
-    def of_batch(self, samples: int, most: int) -> Wanted:
+    def of_batch(self, samples: int, most: int) -> PipelineSpec:
         """For a batch of so many samples, in microbatches of `most` or, where they do not divide it, as
         few and as large as the schedule can be made of; itself where its own number does."""
         if not samples % self.microbatches or SCHEDULES[self.schedule].asynchronous:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from autopar.ir.mesh import Mesh
 from autopar.cost.spent import Spent
-from autopar.pipeline.planner.table import Array, Way
+from autopar.pipeline.planner.table import Array, StageOption
 
 Tie = tuple[int, int, float]
 """Two pieces, the first and a later one, that read the same parameter, and its bytes at rest."""
@@ -112,7 +112,7 @@ def way(
     ties: Sequence[Tie],
     border: int,
     handled: tuple[Array, Array],
-) -> Way:
+) -> StageOption:
     """Figures of pieces of the whole graph -> figures of all its ranges.
 
     `handled`: what sending or receiving all that crosses there takes, at every position; gradients.
@@ -127,7 +127,7 @@ def way(
     hideable, covers = summed(lambda f: f.hideable_s), summed(lambda f: f.covers_s)
     hidden = np.minimum(hideable, covers)
     forward, back = handled
-    return Way(
+    return StageOption(
         name,
         hosts,
         mesh.world_size // hosts,

@@ -13,9 +13,9 @@ from autopar.pipeline.planner.planning import Planner, is_hopeless, plan_stages
 from autopar.pipeline.planner.read_dnn_partitioning import read_dnn_partitioning
 from autopar.pipeline.planner.read_piper import read_piper
 from autopar.pipeline.planner.stage_plan import PlannedStage, StagePlan
-from autopar.pipeline.planner.table import StageProblem, StageTable, Way
+from autopar.pipeline.planner.table import StageOption, StageProblem, StageTable
 from autopar.pipeline.planner.throughput import LoadedStage, ThroughputPlan, least_load
-from autopar.pipeline.planner.vee import Vee, vees
+from autopar.pipeline.planner.vee import VSchedulePlan, vees
 from autopar.pipeline.planner.workload import Layer, Option, Pool, Tensor, Workload
 
 __all__ = [
@@ -32,13 +32,13 @@ __all__ = [
     "PlannedStage",
     "Planner",
     "Pool",
+    "StageOption",
     "StagePlan",
     "StageProblem",
     "StageTable",
     "Tensor",
     "ThroughputPlan",
-    "Vee",
-    "Way",
+    "VSchedulePlan",
     "Workload",
     "is_hopeless",
     "least_load",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from autopar.pipeline.planner.play import ChainCosts, lists_of, most_held, step_of
 from autopar.pipeline.planner.priced import Picked, Priced
-from autopar.pipeline.planner.table import StageTable, Way
+from autopar.pipeline.planner.table import StageOption, StageTable
 from autopar.pipeline.simulate.values import Costs, Link, Network, StageCost, Traffic
 
 Objective = Callable[[Priced, Sequence[Picked]], float]
@@ -72,7 +72,7 @@ def simulated_step(priced: Priced, stages: Sequence[Picked]) -> float:
     )
 
 
-def _not_hidden(way: Way, at: tuple[int, int]) -> float:
+def _not_hidden(way: StageOption, at: tuple[int, int]) -> float:
     """Of the reduction, what is longer than the last microbatch's backward."""
     hides = float(way.input_grad_s[at] + way.weight_grad_s[at])
     return max(0.0, float(way.hideable_s[at]) - hides)

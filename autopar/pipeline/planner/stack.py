@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.pipeline.planner.recurrence import Array
-from autopar.pipeline.planner.table import StageProblem, StageTable, Way
+from autopar.pipeline.planner.table import StageOption, StageProblem, StageTable
 
 Ints = NDArray[np.intp]
 
@@ -165,7 +165,7 @@ def _stack(
     )  # fmt: skip
 
 
-def _undominated(ways: Sequence[Way]) -> list[int]:
+def _undominated(ways: Sequence[StageOption]) -> list[int]:
     """Indices; of equal ways the first."""
     corners = np.array([[array[0, -1] for array in _figures(way)] for way in ways])
     may_beat: NDArray[np.bool_] = np.all(corners[:, None] <= corners[None], axis=2)
@@ -178,21 +178,21 @@ def _undominated(ways: Sequence[Way]) -> list[int]:
     return kept
 
 
-def _figures(way: Way) -> list[Array]:
+def _figures(way: StageOption) -> list[Array]:
     return [
         way.forward_s, way.input_grad_s, way.weight_grad_s, way.rest_nbytes, way.kept_nbytes,
         way.late_nbytes, way.working_nbytes, way.exposed_s, way.hideable_s, way.splitting_s,
     ]  # fmt: skip
 
 
-def _beats(one: Way, two: Way) -> bool:
+def _beats(one: StageOption, two: StageOption) -> bool:
     """Where `two` is not offered its seconds are infinite, and its other figures do not matter."""
     absent = ~two.offered
     pairs = zip(_figures(one), _figures(two), strict=True)
     return all(mine is theirs or bool(((mine <= theirs) | absent).all()) for mine, theirs in pairs)
 
 
-def once_of(way: Way) -> Array:
+def once_of(way: StageOption) -> Array:
     """Seconds once a step that nothing hides: reductions run beside the last microbatch's backward."""
     offered = way.offered
     hides = np.where(offered, way.input_grad_s + way.weight_grad_s, 0.0)
@@ -200,7 +200,7 @@ def once_of(way: Way) -> Array:
     return np.where(offered, way.exposed_s + over, 0.0)
 
 
-def _flights(way: Way, memory_nbytes: float) -> Array:
+def _flights(way: StageOption, memory_nbytes: float) -> Array:
     left = memory_nbytes - way.rest_nbytes - way.working_nbytes
     with np.errstate(divide="ignore", invalid="ignore"):
         many = np.where(way.kept_nbytes > 0, np.floor(left / way.kept_nbytes), math.inf)

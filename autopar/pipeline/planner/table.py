@@ -1,7 +1,7 @@
 """What a chain of positions can be cut into, as arrays: one table per number of microbatches.
 
 Positions 0..L are the places where a chain of L layers can be cut (or the downsets of a graph, numbered
-along their order).  A `Way` is one way to run any range of them on one submesh shape: a logical view, a
+along their order).  A `StageOption` is one way to run any range of them on one submesh shape: a logical view, a
 sharding, a choice of recompute.  Several ways on one shape are the small set from which the planner
 picks.
 """
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
+class StageOption:
     """Figures of ranges [start, end) in arrays indexed by both; seconds are infinite where there is
     none.
 
@@ -100,7 +100,7 @@ class StageTable:
     """
 
     microbatches: int
-    ways: tuple[Way, ...]
+    ways: tuple[StageOption, ...]
     send_s: Array
     return_s: Array
     latency_s: float = 0.0
@@ -179,7 +179,7 @@ class StageProblem:
                 raise PlanError(f"{at}: borders {way.entry}, {way.exit}; there are {borders}")
             self._check_way(at, way, seen)
 
-    def _check_way(self, at: str, way: Way, seen: set[object]) -> None:
+    def _check_way(self, at: str, way: StageOption, seen: set[object]) -> None:
         for name, array in way.arrays():
             if array.shape != (self.positions, self.positions):
                 raise PlanError(

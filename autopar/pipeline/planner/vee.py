@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from autopar.pipeline.planner.simulated import costs_of
-from autopar.pipeline.planner.table import StageProblem, StageTable, Way
+from autopar.pipeline.planner.table import StageOption, StageProblem, StageTable
 from autopar.pipeline.schedules.zb_v import zb_v
 from autopar.pipeline.simulate import simulate
 
@@ -33,7 +33,7 @@ Borders = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Vee:
+class VSchedulePlan:
     """Stages between `borders`, all run in one way, two on each worker; `step_s` by its table."""
 
     microbatches: int
@@ -56,7 +56,7 @@ class _Offer:
     workers: int
 
     @property
-    def way(self) -> Way:
+    def way(self) -> StageOption:
         return self.table.ways[self.number]
 
     @property
@@ -65,7 +65,7 @@ class _Offer:
         return self.table.microbatches * float(self.way.seconds[0, -1]) / self.workers
 
 
-def vees(problem: StageProblem, below: float) -> list[Vee]:
+def vees(problem: StageProblem, below: float) -> list[VSchedulePlan]:
     """For each number of workers the V of the least step that was found, where that is less than so many
     seconds and fits; best first."""
     by_workers: defaultdict[int, list[_Offer]] = defaultdict(list)
@@ -84,7 +84,7 @@ def _offers(problem: StageProblem) -> Iterator[_Offer]:
                 yield _Offer(table, number, workers)
 
 
-def _best(problem: StageProblem, offers: Sequence[_Offer], below: float) -> Vee | None:
+def _best(problem: StageProblem, offers: Sequence[_Offer], below: float) -> VSchedulePlan | None:
     """Of offers for one number of workers, by their bounds."""
     best: tuple[_Offer, Borders] | None = None
     for offer in offers:
@@ -96,7 +96,7 @@ def _best(problem: StageProblem, offers: Sequence[_Offer], below: float) -> Vee 
     return None if best is None else _climbed(problem, *best, below)
 
 
-def _climbed(problem: StageProblem, offer: _Offer, borders: Borders, step: float) -> Vee:
+def _climbed(problem: StageProblem, offer: _Offer, borders: Borders, step: float) -> VSchedulePlan:
     """From these borders on, which take so many seconds."""
     better: Borders | None = borders
     left = MOVES
@@ -107,7 +107,7 @@ def _climbed(problem: StageProblem, offer: _Offer, borders: Borders, step: float
             if (shorter := _step(problem, offer, moved)) < step:
                 better, step = moved, shorter
                 break
-    return Vee(offer.table.microbatches, offer.way.name, better or borders, step)
+    return VSchedulePlan(offer.table.microbatches, offer.way.name, better or borders, step)
 
 
 def _equal(offer: _Offer) -> Borders:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from autopar.pipeline.simulate.program import Lane, Way, ways
+from autopar.pipeline.simulate.program import Lane, TransferCost, ways
 from autopar.pipeline.simulate.values import Costs, StageCost
 
 Holders = Sequence[Sequence[int]]
@@ -107,7 +107,7 @@ class _Relaxed:
             yield min(before for before, _, _ in carried) + busy + min(last for *_, last in carried)
 
     @cached_property
-    def lanes(self) -> list[tuple[Lane, Way]]:
+    def lanes(self) -> list[tuple[Lane, TransferCost]]:
         """Transfers that must happen: between stages that have one worker each, not the same."""
         lanes = [
             Lane(number, backward, *(pair if not backward else pair[::-1]))

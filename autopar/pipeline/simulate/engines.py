@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 
-from autopar.pipeline.simulate.program import Program, Way
+from autopar.pipeline.simulate.program import Program, TransferCost
 
 Times = tuple[list[float], list[float], list["Sent"]]
 """Starts and ends of a program's actions in its order, and its transfers."""
@@ -17,7 +17,7 @@ Sent = tuple[int, int, int, float, float]
 """A transfer: the action that produced it, the one that awaits it, lane, start, arrival."""
 
 
-def one_sender_each(program: Program, ways: list[Way]) -> bool:
+def one_sender_each(program: Program, ways: list[TransferCost]) -> bool:
     """Whether no two workers compete for a link, and none takes several at once."""
     senders: dict[int, int] = {}
     for lane, way in zip(program.lanes, ways, strict=True):
@@ -29,7 +29,7 @@ def one_sender_each(program: Program, ways: list[Way]) -> bool:
     return True
 
 
-def in_order(program: Program, seconds: list[float], ways: list[Way], links: int) -> Times:
+def in_order(program: Program, seconds: list[float], ways: list[TransferCost], links: int) -> Times:
     """One pass over the actions."""
     size = len(program.graph.actions)
     arrived = [0.0] * size
@@ -61,7 +61,9 @@ def in_order(program: Program, seconds: list[float], ways: list[Way], links: int
     return starts, ends, sent
 
 
-def by_events(program: Program, seconds: list[float], ways: list[Way], links: int) -> Times:
+def by_events(
+    program: Program, seconds: list[float], ways: list[TransferCost], links: int
+) -> Times:
     """A heap of the actions that run; of events at one time the lowest worker comes first."""
     graph = program.graph
     size = len(graph.actions)

@@ -38,7 +38,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class TransferCost:
     """A lane with its costs: links that it occupies, for how long, and the latency behind."""
 
     links: tuple[int, ...]
@@ -82,7 +82,7 @@ def durations(costs: Costs) -> list[float]:
     ]
 
 
-def ways(lanes: tuple[Lane, ...], costs: Costs) -> list[Way]:
+def ways(lanes: tuple[Lane, ...], costs: Costs) -> list[TransferCost]:
     """What each lane costs."""
     made = []
     for lane in lanes:
@@ -91,5 +91,5 @@ def ways(lanes: tuple[Lane, ...], costs: Costs) -> list[Way]:
         route = costs.network.routes.get((lane.sender, lane.receiver), ())
         links = [costs.network.links[number] for number in route]
         bandwidth = min((link.bandwidth for link in links), default=float("inf"))
-        made.append(Way(route, nbytes / bandwidth, sum(link.latency for link in links)))
+        made.append(TransferCost(route, nbytes / bandwidth, sum(link.latency for link in links)))
     return made

@@ -47,7 +47,7 @@ class Asynchronous(Pipelined):
         self._refuse(optimizer)
         self._begin_call("train_steps")
         self._agree(batches[0])
-        agreement.same("the number of batches", str(len(batches)))
+        agreement.assert_same_on_all_ranks("the number of batches", str(len(batches)))
 
         self._leaves.refresh(keep=True)
         actions = built.plan.schedule.workers[built.worker]

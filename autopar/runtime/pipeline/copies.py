@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from autopar.runtime import _torch
 from autopar.runtime.pipeline.channel import Channel
 from autopar.runtime.pipeline.tiles import Layout
-from autopar.runtime.slots import Slot
+from autopar.runtime.slots import ShardedParameter
 
 
 @dataclass(eq=False)
@@ -23,7 +23,7 @@ class Copies:
     """One parameter; `layouts` say where each of `workers` keeps it, `slot` is this rank's."""
 
     number: int
-    slot: Slot
+    slot: ShardedParameter
     workers: tuple[int, ...]
     layouts: tuple[Layout, ...]
     mine: int
@@ -72,7 +72,9 @@ class Copies:
 
 
 def copies(
-    slots: Sequence[Slot], holders: Mapping[str, tuple[tuple[int, Layout], ...]], mine: int
+    slots: Sequence[ShardedParameter],
+    holders: Mapping[str, tuple[tuple[int, Layout], ...]],
+    mine: int,
 ) -> list[Copies]:
     """Those of this rank's parameters that other workers hold too, in an order all agree on."""
     by_name = {slot.name: slot for slot in slots}

@@ -9,7 +9,7 @@ from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes
 from autopar.runtime.pipeline.filling import Filling
 from autopar.runtime.reducer import in_buckets
-from autopar.runtime.slots import Slot
+from autopar.runtime.slots import ShardedParameter
 
 
 class Gradients:
@@ -19,10 +19,10 @@ class Gradients:
     """
 
     def __init__(
-        self, slots: Sequence[Slot], last: Mapping[str, int], axes: Axes, shares: int
+        self, slots: Sequence[ShardedParameter], last: Mapping[str, int], axes: Axes, shares: int
     ) -> None:
         self._slots = [slot for slot in slots if slot.parameter.requires_grad]
-        by_stage: defaultdict[int, list[Slot]] = defaultdict(list)
+        by_stage: defaultdict[int, list[ShardedParameter]] = defaultdict(list)
         for slot in reversed(self._slots):
             if slot.hops:
                 by_stage[last.get(slot.name, 0)].append(slot)

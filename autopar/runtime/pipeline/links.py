@@ -18,7 +18,7 @@ from autopar.runtime.pipeline.tiles import Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Route:
     """One tensor from the worker that makes it to the worker that reads it, and its gradient back."""
 
     name: str
@@ -33,7 +33,7 @@ class Links:
 
     def __init__(self, plan: PipelinePlan, stages: Stages, device: torch.device | str) -> None:
         self._plan, self._stages, self.device = plan, stages, device
-        self._ways: dict[tuple[int, int, int, int], tuple[Way, ...]] = {}
+        self._ways: dict[tuple[int, int, int, int], tuple[Route, ...]] = {}
 
     @property
     def stages(self) -> int:
@@ -58,7 +58,7 @@ class Links:
         """The stages that each stage feeds."""
         return _grouped(sorted(self.between))
 
-    def ways(self, source: int, target: int, microbatch: int) -> tuple[Way, ...]:
+    def ways(self, source: int, target: int, microbatch: int) -> tuple[Route, ...]:
         """How a microbatch's tensors get from one stage to another."""
         holder = self._plan.schedule.worker_of
         ends = (holder[source, microbatch], holder[target, microbatch])
@@ -74,11 +74,11 @@ class Links:
         holder = self._plan.schedule.worker_of
         return holder[stage, microbatch] == holder[other, microbatch]
 
-    def tag(self, way: Way, microbatch: int, is_gradient: bool) -> int:
+    def tag(self, way: Route, microbatch: int, is_gradient: bool) -> int:
         """What tells a message from all others between the same two ranks in one step."""
         return (2 * way.number + is_gradient) * self._plan.schedule.microbatches + microbatch
 
-    def _way(self, number: int, giver: int, taker: int) -> Way:
+    def _way(self, number: int, giver: int, taker: int) -> Route:
         crossing = self._stages.crossings[number]
         tensor = self._stages.graphs[crossing.source].tensors[crossing.tensor]
         start = self._layout(giver, self._sent(crossing, giver))
@@ -87,7 +87,9 @@ class Links:
         back = None
         if crossing.returns:
             back = Channel(tensor.shape, dtype, end, start, self.device)
-        return Way(tensor.name, number, Channel(tensor.shape, dtype, start, end, self.device), back)
+        return Route(
+            tensor.name, number, Channel(tensor.shape, dtype, start, end, self.device), back
+        )
 
     def _layout(self, worker: int, form: Sharding) -> Layout:
         found = self._plan.workers[worker]

@@ -24,7 +24,7 @@ from autopar.runtime.clip import gradients, shrink, total_norm
 from autopar.runtime.expected import Expected
 from autopar.runtime.extra import extra_states
 from autopar.runtime.failures import refuse_broken, report_broken
-from autopar.runtime.held import Held, refuse_without_gradients
+from autopar.runtime.held import CheckpointableModule, refuse_without_gradients
 from autopar.runtime.inference import normal_tensors, outside_inference
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
@@ -56,7 +56,7 @@ class Compiles(Protocol):
         """The pipeline of a batch of other shapes, or of the model in another state."""
 
 
-class Pipelined(Held):
+class Pipelined(CheckpointableModule):
     """Trains by ``loss = parallel.train_step(**batch); optimizer.step(); parallel.zero_grad()``.
 
     Each rank holds the parameters of its own stages, as DTensors under the user's names.  `plan` and

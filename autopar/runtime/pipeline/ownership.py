@@ -16,7 +16,7 @@ from autopar.runtime.pipeline.stage_gradient import StageGradient
 from autopar.runtime.pipeline.targets import Spread
 from autopar.runtime.pipeline.tiles import Layout
 from autopar.runtime.shards import held
-from autopar.runtime.slots import Slot
+from autopar.runtime.slots import ShardedParameter
 from autopar.runtime.state import buffers, slot
 
 
@@ -35,7 +35,7 @@ class Ownership:
         """Whether this rank's worker speaks for a parameter that several may hold."""
         return self.holders(name)[0] == self.built.worker
 
-    def slots(self, model: nn.Module) -> Iterator[Slot]:
+    def slots(self, model: nn.Module) -> Iterator[ShardedParameter]:
         """The parameters of this rank's stages, in the model's order."""
         worker, mesh = self.built.worker, self.built.plan.workers[self.built.worker].mesh
         dtypes = {
@@ -49,7 +49,7 @@ class Ownership:
                 dtype = dtypes.get(name)
                 yield slot(parameter, entry, dtype, mesh, self.device_mesh, StageGradient)
 
-    def targets(self, model: nn.Module, slots: Iterable[Slot]) -> dict[str, Spread]:
+    def targets(self, model: nn.Module, slots: Iterable[ShardedParameter]) -> dict[str, Spread]:
         """Every tensor of the model: this rank's part of it, or only its shape."""
         mine = {slot.name: slot for slot in slots}
         workers = self.built.plan.workers

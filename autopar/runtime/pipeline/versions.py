@@ -16,13 +16,15 @@ from torch.distributed.tensor import DTensor
 from autopar.pipeline.schedules.action import COMPUTE, Action
 from autopar.runtime import _torch
 from autopar.runtime.leaves import Leaves
-from autopar.runtime.slots import Slot
+from autopar.runtime.slots import ShardedParameter
 
 
 class Versions:
     """`actions` are the worker's, one stage's: they say how often each version will be used."""
 
-    def __init__(self, slots: Sequence[Slot], leaves: Leaves, actions: Sequence[Action]) -> None:
+    def __init__(
+        self, slots: Sequence[ShardedParameter], leaves: Leaves, actions: Sequence[Action]
+    ) -> None:
         self._slots, self._leaves = slots, leaves
         self._left = Counter(action.version for action in actions if action.kind in COMPUTE)
         self._newest = 0
