@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from autopar.utils.garbage import uncollected
+from autopar.utils.gc import uncollected
 from autopar.utils.shown import RENDERERS
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autopar.plans.plan import Plan
     from autopar.rules import rule
     from autopar.runtime.parallel import Parallel
-    from autopar.sharding.posed import Compilation
+    from autopar.sharding.sharding_problem import Compilation
 
 __all__ = [
     "AutoparError", "Compilation", "I", "Mesh", "N", "P", "Parallel", "Plan", "R", "S", "Sharding",

@@ -34,8 +34,8 @@ from autopar.errors import InfeasibleError, InputError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.choose import PipelineOptions
+from autopar.pipeline.build.pipeline_spec import PipelineSpec, asked_of_pipelines
 from autopar.pipeline.build.staged import Staged
-from autopar.pipeline.build.wanted import PipelineSpec, asked_of_pipelines
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.plans.record import View
@@ -44,15 +44,16 @@ from autopar.request.batch import Batch
 from autopar.request.meta import without_weights
 from autopar.request.optimizers import OptimizerLike
 from autopar.request.options import Constraints, Loss, Options
-from autopar.runtime import agreement, faults, world
+from autopar.runtime import agreement, world
+from autopar.runtime import failure_watchdog as faults
 from autopar.runtime.inference import outside_inference
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.pipeline.asynchronous import Asynchronous
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.source import Weights
-from autopar.sharding.posed import Compilation
-from autopar.utils.watch import Watch, alone, unwatched
+from autopar.sharding.sharding_problem import Compilation
+from autopar.utils.progress import Watch, alone, unwatched
 from cost_models.hardware import Hardware
 
 

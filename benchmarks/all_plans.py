@@ -29,7 +29,7 @@ from plan_space import MESH, MODEL, captured, case, chosen_of, free_digest, pose
 from plan_table import Row, summary, table
 from torch import nn
 
-from autopar.sharding.posed import Compilation
+from autopar.sharding.sharding_problem import Compilation
 from cost_models.hardware import Hardware, load
 
 WARM = 2

@@ -36,7 +36,7 @@ from autopar.plans.plan import Plan
 from autopar.request import presets
 from autopar.request.constraints import Constraint, from_user
 from autopar.sharding.narrow import speaks
-from autopar.sharding.posed import Settings, pose, prices_of
+from autopar.sharding.sharding_problem import Settings, pose, prices_of
 from cost_models.collectives import collective_seconds
 from cost_models.hardware import Hardware, load
 

@@ -27,14 +27,14 @@ from autopar.compile.compiler import Compiler
 from autopar.errors import InfeasibleError
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build import choose
-from autopar.pipeline.build.alone import SingleStagePlanner
+from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.predict import predict
+from autopar.pipeline.build.single_stage import SingleStagePlanner
 from autopar.pipeline.build.staged import Staged, compile_pipeline
-from autopar.pipeline.build.wanted import PipelineSpec
 from autopar.pipeline.planner import plan_stages
 from autopar.request.meta import without_weights
 from autopar.request.options import Options
-from autopar.utils.garbage import uncollected
+from autopar.utils.gc import uncollected
 from cost_models.hardware import load
 
 PHASES: tuple[tuple[Any, str], ...] = (

@@ -24,7 +24,7 @@ from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
 from autopar.plans.decisions import OpSharding
-from autopar.sharding.posed import Compilation, Settings, ShardingProblem, pose
+from autopar.sharding.sharding_problem import Compilation, Settings, ShardingProblem, pose
 from autopar.solver import solve
 from autopar.solver.problem import Problem
 from cost_models.hardware import Hardware

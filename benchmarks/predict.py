@@ -39,7 +39,7 @@ from autopar.cost.timed import setting_for
 from autopar.ir.mesh import Mesh
 from autopar.request.options import Options
 from autopar.rules import LocalCall, local_call
-from autopar.sharding.posed import Compilation
+from autopar.sharding.sharding_problem import Compilation
 from cost_models.hardware import Hardware, load
 from cost_models.measured import Call, Setting
 from cost_models.measured.here import processor

@@ -105,7 +105,7 @@ def case(model: str, mesh_text: str, memory: float | None) -> dict[str, Any]:
     from autopar.capture import capture
     from autopar.capture.saved import saved
     from autopar.ir.mesh import Mesh
-    from autopar.sharding.posed import Settings, pose
+    from autopar.sharding.sharding_problem import Settings, pose
     from autopar.solver import solve
     from autopar.solver.dominance import reduced
     from autopar.solver.network import Network

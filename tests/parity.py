@@ -43,7 +43,7 @@ from autopar.runtime.parallel import Parallel
 from autopar.runtime.program import load
 from autopar.sharding.compile import compile_graph
 from autopar.sharding.padding import padded, proposals
-from autopar.sharding.posed import Settings, pose
+from autopar.sharding.sharding_problem import Settings, pose
 from autopar.utils.cache import write
 from cost_models.hardware import load as load_hardware
 from tests import composite, fuzz, heavy, models

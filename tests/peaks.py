@@ -16,7 +16,7 @@ from autopar.plans.plan import Plan
 from autopar.request import presets
 from autopar.runtime.parallel import Parallel
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.posed import Settings
+from autopar.sharding.sharding_problem import Settings
 from cost_models.hardware import load as load_hardware
 from tests import parity
 from tests.live import Allocations, LiveBytes

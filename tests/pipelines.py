@@ -18,7 +18,7 @@ from autopar.capture.saved import saved
 from autopar.cost.issued import traffic
 from autopar.emit import emit
 from autopar.ir.blocks import Recompute
-from autopar.pipeline.build.alike import StageCompiler, StageRequest
+from autopar.pipeline.build.stage_compiler import StageCompiler, StageRequest
 from autopar.plans.decisions import total
 from autopar.plans.plan import Plan
 from autopar.runtime.counting import CountTraffic

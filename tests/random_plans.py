@@ -15,11 +15,11 @@ from autopar.ir.blocks import MODES, blocks
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding
-from autopar.memory.keeps import SavedTensors
-from autopar.memory.recomputed import again
+from autopar.memory.recompute_set import again
+from autopar.memory.saved_tensors import SavedTensors
 from autopar.plans.plan import Plan
 from autopar.sharding.assemble import assemble
-from autopar.sharding.posed import Settings, candidates_of
+from autopar.sharding.sharding_problem import Settings, candidates_of
 from autopar.sharding.space import Decisions
 from cost_models.hardware import load
 

@@ -21,7 +21,7 @@ from autopar.errors import AutoparError, InputError, OverLimitError
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, Letter, N, P, R
 from autopar.pipeline.build.choose import PipelineOptions, choose
-from autopar.sharding.posed import Settings
+from autopar.sharding.sharding_problem import Settings
 from autopar.utils import processes
 from autopar.utils.processes import Aside, side_by_side
 from tests.staging.cases import compiler_of

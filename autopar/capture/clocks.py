@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from autopar.capture.held import PythonState, is_library
 from autopar.capture.lines import is_users
+from autopar.capture.python_state import PythonState, is_library
 from autopar.capture.where import origin_at, spoken
 from autopar.errors import CaptureError
 

@@ -21,11 +21,11 @@ from torch import fx, nn
 
 from autopar.capture import _torch
 from autopar.capture.clocks import CLOCKS, later, reads_refused
-from autopar.capture.held import NUMPY, PYTHON, PythonState, held_by
 from autopar.capture.lines import Line
 from autopar.capture.lowering import lower
 from autopar.capture.naming import class_name, name_tensors
 from autopar.capture.passes.dead import drop_dead
+from autopar.capture.python_state import NUMPY, PYTHON, PythonState, held_by
 from autopar.capture.tracing import Trace
 from autopar.capture.where import spoken
 from autopar.errors import CaptureError

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from autopar.capture.held import is_library
+from autopar.capture.python_state import is_library
 from autopar.errors import CaptureError
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from autopar.errors import CaptureError
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 
 
 def find_loss(

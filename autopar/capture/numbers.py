@@ -12,7 +12,7 @@ from dataclasses import replace
 from autopar.capture.passes.noop import ALWAYS, IF_UNCHANGED
 from autopar.errors import CaptureError
 from autopar.ir.graph import Arg, Graph, Node, short
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 
 SIZED = {
     "arange", "chunk", "eye", "linspace", "narrow", "narrow_copy", "one_hot", "repeat_interleave",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from autopar.capture.asked import OperatorFacts, Strides, ask, flows
+from autopar.capture.operator_facts import OperatorFacts, Strides, ask, flows
 from autopar.ir.graph import Graph, Node, Saved, Tensor
 from autopar.ops.operators import bind
 

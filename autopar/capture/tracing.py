@@ -16,11 +16,11 @@ from autopar.capture.cached import forgotten
 from autopar.capture.checks import distributions_unchecked, tensor_checks_passed
 from autopar.capture.differentiated import Differentiated, Differentiates, refuse_gradients
 from autopar.capture.functions import functions_as_operators
-from autopar.capture.held import undone
 from autopar.capture.hooks import refuse_observers
 from autopar.capture.inputs import Call
 from autopar.capture.known import KnownValues, likely, suppose
 from autopar.capture.loss import find_loss, no_loss, output_tensors
+from autopar.capture.python_state import undone
 from autopar.capture.refuse import (
     explained,
     refuse_parameter_hooks,
@@ -28,7 +28,7 @@ from autopar.capture.refuse import (
 )
 from autopar.capture.remembered import Forgotten, Remembered
 from autopar.capture.state import AssignedBuffers, ByProduct, clean_attributes
-from autopar.capture.told import synchronised_norms, transformers_told
+from autopar.capture.transformers_patches import synchronised_norms, transformers_told
 from autopar.capture.where import Watcher, Whereabouts
 from autopar.ir.graph import LeafKind
 

@@ -35,12 +35,12 @@ from autopar.cli import (
     verify,
 )
 from autopar.cli.examples import ending
+from autopar.cli.messages import Flags
 from autopar.cli.output import console
 from autopar.cli.streams import lenient
-from autopar.cli.wording import Flags
 from autopar.errors import AutoparError
-from autopar.utils.garbage import uncollected
-from autopar.utils.wording import worded
+from autopar.utils.gc import uncollected
+from autopar.utils.messages import worded
 from cost_models.errors import CostModelError
 
 DEBUG = "--debug"

@@ -27,7 +27,7 @@ from autopar.errors import InputError
 from autopar.ir.mesh import Mesh
 from autopar.render.text import landscape_grid, landscape_table
 from autopar.request.options import Options, nbytes
-from autopar.utils.reading import text_of
+from autopar.utils.io import text_of
 
 BEGIN, END = "<!-- written by autopar map, anew each time -->", "<!-- until here -->"
 """What stands between these lines of a page belongs to the command, the rest to its author."""

@@ -46,7 +46,7 @@ from autopar.request.constraints import from_user
 from autopar.request.options import Constraints, Options
 from autopar.request.views import views
 from autopar.rules import coverage, discovered
-from autopar.sharding.posed import Compilation, device_memory
+from autopar.sharding.sharding_problem import Compilation, device_memory
 from autopar.solver.problem_text import to_json
 from cost_models.hardware import Hardware
 

@@ -40,7 +40,7 @@ from autopar.pipeline.build.staged import Staged
 from autopar.profile import ProfiledPlan, Timing, profile, profile_stages
 from autopar.render.text import show_pipeline, show_plan, timings
 from autopar.request.options import Options
-from autopar.sharding.posed import Compilation, prices_of
+from autopar.sharding.sharding_problem import Compilation, prices_of
 from cost_models.hardware import Hardware
 from cost_models.measured import Database, Setting
 

@@ -18,7 +18,7 @@ from autopar.request.options import nbytes
 from autopar.solver import solve
 from autopar.solver.problem import Assignment, Problem
 from autopar.solver.problem_text import from_json
-from autopar.utils.reading import text_of
+from autopar.utils.io import text_of
 
 
 def command(

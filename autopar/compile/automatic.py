@@ -16,15 +16,15 @@ from autopar.compile.microbatch import as_one, part
 from autopar.errors import CaptureError, ConstraintError, InputError
 from autopar.ir.graph import Graph
 from autopar.pipeline.build.choose import PipelineOptions, Source, choose
-from autopar.pipeline.build.rivals import Chosen
+from autopar.pipeline.build.comparison import Chosen
+from autopar.pipeline.build.pipeline_spec import PipelineSpec, Shape
 from autopar.pipeline.build.sizes import NotLinear, graph_between
 from autopar.pipeline.build.staged import Staged
-from autopar.pipeline.build.wanted import PipelineSpec, Shape
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.request.batch import Batch, leaves_of, mapped
 from autopar.runtime import agreement
+from autopar.utils.messages import argument
 from autopar.utils.processes import Aside
-from autopar.utils.wording import argument
 
 StagesLike = int | Sequence[Shape] | Literal["auto"]
 

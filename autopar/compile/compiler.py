@@ -42,12 +42,12 @@ from autopar.runtime.program import Program, load
 from autopar.sharding.asked import preset_constraints, storage_of
 from autopar.sharding.compile import arriving, batch_form, compile_graph, frontier
 from autopar.sharding.divided import check_divided, check_local
-from autopar.sharding.flights import InFlightPlanner
+from autopar.sharding.in_flight import InFlightPlanner
 from autopar.sharding.padding import padded
-from autopar.sharding.posed import Compilation, Settings, batch_inputs, device_memory
+from autopar.sharding.sharding_problem import Compilation, Settings, batch_inputs, device_memory
 from autopar.utils.cache import keep
-from autopar.utils.reading import text_of
-from autopar.utils.watch import Watch, unwatched
+from autopar.utils.io import text_of
+from autopar.utils.progress import Watch, unwatched
 from cost_models.hardware import Hardware
 from cost_models.measured import Times
 

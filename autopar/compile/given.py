@@ -15,7 +15,7 @@ from autopar.errors import InputError, MeshError
 from autopar.ir.mesh import DEFAULT_NAMES, Mesh
 from autopar.request.options import Options
 from autopar.request.views import views
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 from cost_models.errors import CostModelError
 from cost_models.hardware import Hardware, detect
 from cost_models.hardware import load as load_hardware

@@ -19,8 +19,8 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.placement import N, P, R, S, Type
 from autopar.plans.decisions import OpSharding
 from autopar.rules import candidates
-from autopar.sharding.posed import batch_inputs
-from autopar.utils.wording import argument
+from autopar.sharding.sharding_problem import batch_inputs
+from autopar.utils.messages import argument
 
 PREFIX = "denominator_"
 _PLACED = {"arange", "linspace", "eye"}

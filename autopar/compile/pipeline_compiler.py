@@ -16,9 +16,9 @@ from autopar.errors import ConstraintError, InputError
 from autopar.ir.graph import Graph
 from autopar.ir.split import Stages, split
 from autopar.pipeline.build.forced import compile_forced
+from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.staged import Staged, compile_stages
 from autopar.pipeline.build.transfer import transferred
-from autopar.pipeline.build.wanted import PipelineSpec
 from autopar.pipeline.schedules import Schedule
 from autopar.pipeline.schedules.action import forward
 from autopar.pipeline.schedules.lower import without_transfers
@@ -31,9 +31,9 @@ from autopar.runtime.program import Program, load
 from autopar.runtime.programs import in_parts, samples_in
 from autopar.sharding.compile import compile_graph
 from autopar.sharding.narrow import speaks
-from autopar.sharding.posed import Settings
+from autopar.sharding.sharding_problem import Settings
 from autopar.utils.cache import keep
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 
 COUNTING = Settings(padding=(), pads_batch=False)
 

@@ -23,7 +23,7 @@ from autopar.request.optimizers import OptimizerLike
 from autopar.request.options import Options
 from autopar.sharding.landscape import Point, landscape
 from autopar.sharding.largest import largest
-from autopar.sharding.posed import Settings, device_memory
+from autopar.sharding.sharding_problem import Settings, device_memory
 from cost_models.hardware import Hardware
 
 MOST = 2**40

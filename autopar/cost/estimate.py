@@ -22,10 +22,10 @@ from autopar.cost.prices import Prices
 from autopar.ir.blocks import Recompute
 from autopar.ir.conversion import Traffic
 from autopar.ir.graph import Graph, Saved, Tensor
-from autopar.memory.keeps import SavedTensors
-from autopar.memory.moments import MemoryTimeline
-from autopar.memory.recomputed import again
+from autopar.memory.recompute_set import again
+from autopar.memory.saved_tensors import SavedTensors
 from autopar.memory.shards import local_nbytes
+from autopar.memory.timeline import MemoryTimeline
 from autopar.plans.buckets import buckets
 from autopar.plans.decisions import Choice, Conversion, ParameterPlan
 from autopar.plans.estimate import Estimate, Parts

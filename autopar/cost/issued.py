@@ -16,7 +16,7 @@ from autopar.ir.conversion import Copy, Traffic
 from autopar.ir.graph import ITEMSIZE, Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import Sharding
-from autopar.memory.recomputed import RecomputeSet, again
+from autopar.memory.recompute_set import RecomputeSet, again
 from autopar.plans.decisions import Choice, Conversion, ParameterPlan, reduction_dtype
 from autopar.plans.grouping import groups
 from autopar.plans.plan import Plan

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from autopar.cost.chains import Chains
-from autopar.cost.webs import Kind, Web, web_of
+from autopar.cost.sharding_graph import Kind, Web, web_of
 from autopar.errors import InternalError
 from autopar.ir.conversion import Step
 from autopar.ir.graph import Tensor

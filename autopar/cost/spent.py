@@ -20,10 +20,10 @@ from autopar.cost.parameters import gradient_shares, summed_seconds
 from autopar.cost.prices import Prices
 from autopar.ir.conversion import Direction
 from autopar.ir.graph import Graph, Node, Ref, Saved, short
-from autopar.memory.keeps import SavedTensors
-from autopar.memory.moments import MemoryTimeline
 from autopar.memory.of_rank import of_rank
-from autopar.memory.recomputed import RecomputeSet, again
+from autopar.memory.recompute_set import RecomputeSet, again
+from autopar.memory.saved_tensors import SavedTensors
+from autopar.memory.timeline import MemoryTimeline
 from autopar.plans.decisions import Choice, OpSharding, ParameterPlan
 from autopar.plans.plan import Plan
 

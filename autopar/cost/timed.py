@@ -8,7 +8,7 @@ from autopar.errors import InputError
 from autopar.ir.mesh import Mesh
 from autopar.plans.timing import Timing
 from autopar.utils.cache import cache_directory
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 from cost_models.errors import CostModelError
 from cost_models.hardware import Hardware, named
 from cost_models.measured import Database, Setting, Times, here

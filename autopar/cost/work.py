@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.ir.graph import Graph, Saved
-from autopar.memory.recomputed import again
+from autopar.memory.recompute_set import again
 from autopar.plans.plan import Plan
 from autopar.rules import backward_flops, flops
 

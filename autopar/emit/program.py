@@ -12,10 +12,10 @@ from autopar.emit.statement import Part, Statement, Value, Weight
 from autopar.ir.blocks import is_hub
 from autopar.ir.conversion import collectives
 from autopar.ir.graph import Arg, DType, Graph, Node, Origin, Saved, Tensor, is_random
-from autopar.ir.leaving import leaving
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, P, R, S, Sharding
-from autopar.memory.lives import Lifetimes
+from autopar.ir.result_layout import leaving
+from autopar.memory.lifetimes import Lifetimes
 from autopar.ops.operators import makes_tensors
 from autopar.plans.decisions import Conversion, OpSharding, reduction_dtype
 from autopar.plans.plan import Plan

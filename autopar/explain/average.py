@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from autopar.cost.spent import once
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import ShardingProblem
+from autopar.sharding.sharding_problem import ShardingProblem
 
 
 def averaged(plan: Plan, posed: ShardingProblem) -> Plan:

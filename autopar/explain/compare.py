@@ -26,11 +26,11 @@ from autopar.request import presets
 from autopar.request.meta import without_weights
 from autopar.request.options import Options, Precision
 from autopar.sharding.asked import posed_for
-from autopar.sharding.posed import device_memory
+from autopar.sharding.sharding_problem import device_memory
+from autopar.utils.messages import argument
+from autopar.utils.progress import Watch, alone, unwatched
 from autopar.utils.shown import Shown
-from autopar.utils.watch import Watch, alone, unwatched
-from autopar.utils.wording import argument
-from autopar.verify.again import RecomputedFigures
+from autopar.verify.recomputed import RecomputedFigures
 from cost_models.hardware import Hardware, digest
 from cost_models.measured import Times
 

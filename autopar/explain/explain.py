@@ -12,9 +12,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from autopar.errors import InfeasibleError, InputError
-from autopar.explain.again import ConstrainedReplanner
 from autopar.explain.explanation import Alternative, Explanation, Kind
 from autopar.explain.pins import pinned_names, pins
+from autopar.explain.replanner import ConstrainedReplanner
 from autopar.explain.sentences import sentence
 from autopar.explain.spoken import spoken
 from autopar.explain.target import Module, chosen, found
@@ -22,10 +22,10 @@ from autopar.explain.ways import TargetOption, presets_of, recomputations, ways_
 from autopar.explain.words import words
 from autopar.ir.graph import Node
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import ShardingProblem
+from autopar.sharding.sharding_problem import ShardingProblem
 from autopar.solver import best_with_each_state
 from autopar.solver.problem import Limit
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 
 ROWS = 4
 """Alternatives that are solved for unless more are asked for."""

@@ -26,7 +26,7 @@ from autopar.plans.plan import Plan
 from autopar.request.meta import without_weights
 from autopar.request.options import Loss, Options, Precision
 from autopar.sharding.asked import posed_for
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 from cost_models.hardware import Hardware, names
 
 

@@ -13,7 +13,7 @@ from autopar.ir.split import split
 from autopar.pipeline.build.stage_problems import StageProblem, stage_problems
 from autopar.plans.focus import of_stages
 from autopar.plans.pipeline_plan import PipelinePlan
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 from cost_models.hardware import Hardware
 from cost_models.measured import Times
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from autopar.errors import InputError
 from autopar.ir.graph import LEAVES, Graph, Node
 from autopar.plans.plan import Plan
-from autopar.utils.nearby import EXAMPLES, closest
+from autopar.utils.suggest import EXAMPLES, closest
 
 
 class AbsentError(InputError):

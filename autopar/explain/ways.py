@@ -15,7 +15,7 @@ from autopar.ir.placement import I, N, R, S, Sharding
 from autopar.plans.plan import Plan
 from autopar.request import presets
 from autopar.sharding.narrow import narrow
-from autopar.sharding.posed import ShardingProblem, where_batch_is
+from autopar.sharding.sharding_problem import ShardingProblem, where_batch_is
 
 States = Mapping[str, frozenset[int]]
 """By the name of a variable: the states that are left."""

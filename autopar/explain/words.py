@@ -19,7 +19,7 @@ from autopar.plans.decisions import ParameterPlan
 from autopar.plans.plan import Plan
 from autopar.rules import flops
 from autopar.rules.batch import BatchDims
-from autopar.sharding.posed import batch_inputs, where_batch_is
+from autopar.sharding.sharding_problem import batch_inputs, where_batch_is
 
 MOST, LEAST = 0.95, 0.05
 """Shares from which on the rest is not worth a word, and below which a part is not."""

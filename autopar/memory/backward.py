@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autopar.ir.graph import SAVES_NOTHING, Node
-from autopar.ir.leaving import leaving
+from autopar.ir.result_layout import leaving
 from autopar.memory.gathered import Gathered
-from autopar.memory.lives import Lifetimes
+from autopar.memory.lifetimes import Lifetimes
 from autopar.memory.messages import Carried, made_by
-from autopar.memory.recomputed import Form
+from autopar.memory.recompute_set import Form
 from autopar.memory.rerun import Rerun, reruns
 from autopar.memory.shards import local_nbytes
 

@@ -10,9 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autopar.memory.lives import Lifetimes
+from autopar.memory.lifetimes import Lifetimes
 from autopar.memory.messages import made_by
-from autopar.memory.recomputed import Form
+from autopar.memory.recompute_set import Form
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from autopar.ir.graph import ITEMSIZE
 from autopar.ir.placement import I, P, R, S, Sharding
-from autopar.memory.keeps import SavedTensors, moves_nothing
+from autopar.memory.saved_tensors import SavedTensors, moves_nothing
 from autopar.memory.shards import local_nbytes
 from autopar.plans.buckets import NBYTES
 from autopar.plans.decisions import Conversion, reduction_dtype

@@ -13,8 +13,8 @@ from dataclasses import replace
 from autopar.capture.saved import Call, Kept
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
-from autopar.memory.keeps import moves_nothing
-from autopar.memory.recomputed import Form
+from autopar.memory.recompute_set import Form
+from autopar.memory.saved_tensors import moves_nothing
 from autopar.memory.shards import extra_nbytes, split
 from autopar.plans.decisions import Conversion, OpSharding
 from autopar.rules import on_shards

@@ -14,8 +14,8 @@ from itertools import accumulate
 
 from autopar.ir.blocks import is_hub
 from autopar.ir.graph import Node
-from autopar.memory.lives import Lifetimes
-from autopar.memory.recomputed import Form
+from autopar.memory.lifetimes import Lifetimes
+from autopar.memory.recompute_set import Form
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from autopar.errors import InputError, PlanError
 from autopar.plans.estimate import Estimate
 from autopar.plans.plan_data import PlanData
 from autopar.request.constraints import Constraint
-from autopar.utils.nearby import hint
 from autopar.utils.shown import Shown
+from autopar.utils.suggest import hint
 
 Texts = Mapping[str, str]
 Kind = Literal["time", "communication", "memory"]

@@ -15,8 +15,8 @@ from autopar.plans.changes import gathered_again
 from autopar.plans.decisions import ParameterPlan
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.utils.nearby import hint
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
+from autopar.utils.suggest import hint
 
 NEAR = 3
 

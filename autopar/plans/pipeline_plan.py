@@ -18,7 +18,7 @@ from autopar.plans.changes import Difference, Outline, Outlined, difference, out
 from autopar.plans.pipeline_changes import pipeline_outline
 from autopar.plans.pipeline_data import PIPELINE_SCHEMA, PipelinePlanData
 from autopar.plans.pipeline_sound import check_layout, check_pipeline_sound
-from autopar.utils.reading import first_fault, text_of
+from autopar.utils.io import first_fault, text_of
 from autopar.utils.shown import Shown
 
 

@@ -24,7 +24,7 @@ from autopar.plans.record import idle
 from autopar.plans.schema import check_schema
 from autopar.plans.sound import check_sound
 from autopar.plans.timing import summed_up
-from autopar.utils.reading import first_fault, text_of
+from autopar.utils.io import first_fault, text_of
 from autopar.utils.shown import Shown
 
 

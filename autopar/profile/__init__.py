@@ -8,8 +8,8 @@ plan, `running` does both on every rank.
 from __future__ import annotations
 
 from autopar.profile.measure import Refused, measure
+from autopar.profile.profiled_plan import ProfiledPlan, Timing, profile, profile_stages
 from autopar.profile.running import Run, run_beside
-from autopar.profile.wanted import ProfiledPlan, Timing, profile, profile_stages
 
 __all__ = [
     "ProfiledPlan",

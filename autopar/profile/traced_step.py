@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from autopar.errors import InputError
 from autopar.plans.identity import Identity
-from autopar.utils.reading import first_fault, text_of
+from autopar.utils.io import first_fault, text_of
 
 if TYPE_CHECKING:
     from autopar.plans.plan import Plan

@@ -19,7 +19,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from autopar.errors import InputError
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 
 Found = str | None
 """What is wrong with a module or tensor, in a few words; None: nothing."""

@@ -23,7 +23,7 @@ from typing import get_args
 from autopar.errors import ConstraintError, InputError
 from autopar.ir.mesh import Mesh
 from autopar.request.constraints import Constraint, Kind, of_kind
-from autopar.utils.reading import text_of
+from autopar.utils.io import text_of
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

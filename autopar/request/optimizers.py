@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from autopar.errors import InputError
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 
 OptimizerLike = type[torch.optim.Optimizer] | partial[torch.optim.Optimizer] | str
 """A class; one with arguments, of which those of `COUNT` do; or either as text."""

@@ -15,7 +15,7 @@ from autopar.errors import InputError
 from autopar.ir.blocks import MODES, Recompute
 from autopar.request.constraints import Constraint, Given
 from autopar.request.optimizers import OptimizerLike, name_of, states_of
-from autopar.utils.wording import argument, of_python, quoted
+from autopar.utils.messages import argument, of_python, quoted
 
 Constraints = Given | tuple[Constraint, ...] | str | Path
 Loss = Callable[..., Any]

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 from autopar import errors
 from autopar.errors import AutoparError, RankFailedError, RankMismatchError
-from autopar.runtime import faults, launch
+from autopar.runtime import failure_watchdog as faults
+from autopar.runtime import launch
 from autopar.runtime.launch import Launch
 from autopar.runtime.waiting import written
 

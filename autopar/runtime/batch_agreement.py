@@ -16,8 +16,8 @@ import torch.distributed as dist
 from autopar.errors import RankMismatchError
 from autopar.request.batch import Batch
 from autopar.runtime import agreement
-from autopar.runtime.beside import of_all_ranks
 from autopar.runtime.counting import BATCHES
+from autopar.runtime.gradient_groups import of_all_ranks
 from autopar.runtime.named import CHECKS, named
 
 SAMPLED = 4096

@@ -15,10 +15,10 @@ import torch.distributed as dist
 
 from autopar.runtime import _torch
 from autopar.runtime.context import Axes
-from autopar.runtime.entry import enter, leave
 from autopar.runtime.named import label, named
-from autopar.runtime.pieces import Hop
-from autopar.runtime.slots import ShardedParameter
+from autopar.runtime.padded_layout import enter, leave
+from autopar.runtime.shard_layout import Hop
+from autopar.runtime.sharded_parameter import ShardedParameter
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from autopar.ir.mesh import Mesh
 from autopar.runtime import _torch
 from autopar.runtime.context import Axes
-from autopar.runtime.slots import ShardedParameter
+from autopar.runtime.sharded_parameter import ShardedParameter
 
 
 @torch.no_grad()

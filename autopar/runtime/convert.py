@@ -12,12 +12,12 @@ import torch
 from autopar.errors import PlacementError
 from autopar.ir.placement import I, P, S, Type
 from autopar.runtime import _typed
+from autopar.runtime.async_loss import late_sum
+from autopar.runtime.coalesced import fetched
 from autopar.runtime.context import Axis
 from autopar.runtime.context import axis as axis_named
-from autopar.runtime.late import late_sum
 from autopar.runtime.named import label, named
 from autopar.runtime.regather import remember
-from autopar.runtime.together import fetched
 
 
 def convert(

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.runtime._torch import TorchDispatchMode
-from autopar.runtime.beside import description
+from autopar.runtime.gradient_groups import description
 
 KINDS = {
     "allreduce_": "all_reduce",

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 import torch.distributed as dist
 
 from autopar.errors import RankFailedError, RankMismatchError
-from autopar.runtime import _torch, agreement, faults
+from autopar.runtime import _torch, agreement
+from autopar.runtime import failure_watchdog as faults
 
 RESTART = "Start all ranks again, and go on from the last checkpoint (parallel.load(path))."
 REMEDY = (

@@ -10,7 +10,7 @@ from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes
 from autopar.runtime.module import Namespace
 from autopar.runtime.reducer import in_buckets
-from autopar.runtime.slots import ShardedParameter, refuse_other_data
+from autopar.runtime.sharded_parameter import ShardedParameter, refuse_other_data
 
 
 class Leaves:

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
-from autopar.runtime.slots import ShardedParameter, refuse_hooks
+from autopar.runtime.sharded_parameter import ShardedParameter, refuse_hooks
 
 LISTED = 4
 """Names that a message spells out."""

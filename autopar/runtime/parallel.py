@@ -20,15 +20,15 @@ from autopar.plans.plan import Plan
 from autopar.request.batch import Batch
 from autopar.request.model_state import ModelState
 from autopar.runtime import _torch, agreement, context, regather
+from autopar.runtime.async_loss import in_time, late_loss
 from autopar.runtime.autocast import check_autocast, no_autocast
 from autopar.runtime.batch_agreement import BatchAgreement
-from autopar.runtime.beside import beside
+from autopar.runtime.checkpointable import CheckpointableModule, refuse_without_gradients
 from autopar.runtime.clip import clip_grad_norm_
 from autopar.runtime.extra import extra_states
 from autopar.runtime.failures import agree_on_failure
-from autopar.runtime.held import CheckpointableModule, refuse_without_gradients
+from autopar.runtime.gradient_groups import beside
 from autopar.runtime.inference import normal_tensors, outside_inference
-from autopar.runtime.late import in_time, late_loss
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
 from autopar.runtime.only import arriving, refuse_other_gradients

@@ -15,16 +15,16 @@ import torch
 
 from autopar.errors import InputError, RuleError, SourceError
 from autopar.ir.graph import Graph, Tensor, is_random
-from autopar.ir.leaving import leaving
 from autopar.ir.placement import P, Sharding
+from autopar.ir.result_layout import leaving
 from autopar.ops.operators import callable_of
 from autopar.plans.grouping import Group, groups
 from autopar.plans.plan import Plan
 from autopar.runtime import _torch
+from autopar.runtime.coalesced import fetching
 from autopar.runtime.context import device
 from autopar.runtime.marks import marked
 from autopar.runtime.module import Module, Namespace
-from autopar.runtime.together import fetching
 
 
 @dataclass(frozen=True)

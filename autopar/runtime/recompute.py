@@ -19,7 +19,8 @@ from torch.utils.checkpoint import (
 )
 
 from autopar.ops.operators import dear_kernels
-from autopar.runtime import deferred, together
+from autopar.runtime import coalesced as together
+from autopar.runtime import deferred
 
 Forward = Callable[..., Any]
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]

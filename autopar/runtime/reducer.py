@@ -16,8 +16,8 @@ from autopar.plans.buckets import buckets
 from autopar.runtime import _torch
 from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes
-from autopar.runtime.entry import kept_here
-from autopar.runtime.slots import ShardedParameter
+from autopar.runtime.padded_layout import kept_here
+from autopar.runtime.sharded_parameter import ShardedParameter
 
 
 class Reducer:

@@ -17,10 +17,10 @@ from autopar.ir.placement import I, Sharding
 from autopar.plans.decisions import ParameterPlan
 from autopar.plans.plan import Plan
 from autopar.runtime import _torch
-from autopar.runtime.entry import PaddedLayout
-from autopar.runtime.pieces import ShardLayout, hops
+from autopar.runtime.padded_layout import PaddedLayout
+from autopar.runtime.shard_layout import ShardLayout, hops
+from autopar.runtime.sharded_parameter import ShardedParameter
 from autopar.runtime.shards import held, placements
-from autopar.runtime.slots import ShardedParameter
 from autopar.runtime.weights.target import Target
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autopar.errors import RankFailedError, RankMismatchError
-from autopar.runtime import faults, limits
+from autopar.runtime import failure_watchdog as faults
+from autopar.runtime import limits
 from autopar.runtime.launch import Launch
 
 POLL_S = 0.25

@@ -11,7 +11,7 @@ from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
 from autopar.request import presets
 from autopar.request.constraints import Constraint
-from autopar.sharding.posed import Settings, ShardingProblem, pose
+from autopar.sharding.sharding_problem import Settings, ShardingProblem, pose
 from cost_models.hardware import Hardware
 from cost_models.measured import Times
 

@@ -19,9 +19,9 @@ from autopar.ir.graph import Graph, Saved, Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.pads import true_shape
 from autopar.ir.placement import Sharding
-from autopar.memory.keeps import SavedTensors
 from autopar.memory.of_rank import of_rank
-from autopar.memory.recomputed import again
+from autopar.memory.recompute_set import again
+from autopar.memory.saved_tensors import SavedTensors
 from autopar.plans.decisions import BlockPlan, Choice, Conversion, OpSharding, ParameterPlan
 from autopar.plans.grouping import companions, is_gather
 from autopar.plans.plan import Plan

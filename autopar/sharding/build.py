@@ -22,8 +22,8 @@ from autopar.cost.prices import Prices
 from autopar.cost.routes import Closure, Routes
 from autopar.ir.blocks import Block, blocks
 from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved, Tensor
-from autopar.ir.leaving import leaving
 from autopar.ir.placement import Sharding
+from autopar.ir.result_layout import leaving
 from autopar.memory.shards import local_nbytes
 from autopar.plans.grouping import companions
 from autopar.sharding.space import Candidates, Priced

@@ -19,12 +19,18 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding
 from autopar.plans.decisions import Conversion
 from autopar.plans.plan import Plan
-from autopar.sharding.flights import InFlightPlanner
+from autopar.sharding.in_flight import InFlightPlanner
 from autopar.sharding.limited import within
 from autopar.sharding.padded import best_padded
-from autopar.sharding.posed import Compilation, Settings, ShardingProblem, batch_inputs, pose
+from autopar.sharding.sharding_problem import (
+    Compilation,
+    Settings,
+    ShardingProblem,
+    batch_inputs,
+    pose,
+)
 from autopar.solver import hull
-from autopar.utils.watch import Watch, alone, unwatched
+from autopar.utils.progress import Watch, alone, unwatched
 from cost_models.hardware import Hardware
 
 

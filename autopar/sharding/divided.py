@@ -14,8 +14,8 @@ from autopar.plans.plan import Plan
 from autopar.plans.record import Share
 from autopar.request import presets
 from autopar.request.constraints import Constraint
-from autopar.sharding.posed import batch_inputs, where_batch_is
-from autopar.utils.wording import argument
+from autopar.sharding.sharding_problem import batch_inputs, where_batch_is
+from autopar.utils.messages import argument
 
 
 def check_divided(plan: Plan, graph: Graph, constraints: tuple[Constraint, ...]) -> None:

@@ -17,7 +17,7 @@ from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.request import presets
 from autopar.sharding.asked import preset_constraints
-from autopar.sharding.posed import Settings, pose
+from autopar.sharding.sharding_problem import Settings, pose
 from autopar.sharding.space import Decisions
 from cost_models.hardware import Hardware
 

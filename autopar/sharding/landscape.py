@@ -13,7 +13,7 @@ from autopar.errors import OverLimitError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.posed import Compilation, Settings
+from autopar.sharding.sharding_problem import Compilation, Settings
 from cost_models.hardware import Hardware
 
 

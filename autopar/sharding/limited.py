@@ -18,9 +18,9 @@ import numpy as np
 
 from autopar.errors import InfeasibleError, OverLimitError
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import ShardingProblem
+from autopar.sharding.sharding_problem import ShardingProblem
 from autopar.solver import hull, readable
-from autopar.solver.care import FAIR
+from autopar.solver.gap_tolerance import FAIR
 from autopar.solver.problem import Assignment
 
 BISECTIONS = 4
@@ -59,7 +59,7 @@ def within(
             search.descend(each)
     for each in either:
         if not search.is_within(FAR):
-            search.calm_down(each)
+            search.forbid_memory_hungry_ops(each)
     if search.best is None:
         search.try_hulls(either)
     if search.best is None:
@@ -167,7 +167,7 @@ class _Search:
                 budget = middle
         self._try(posed, self._solved(posed, budget, branches=True))
 
-    def calm_down(self, posed: ShardingProblem) -> None:
+    def forbid_memory_hungry_ops(self, posed: ShardingProblem) -> None:
         """Forbid what needs much besides, from much to little, and give the solver all the rest."""
         self._helpful = self._helpful or []
         for most in self._levels(posed):

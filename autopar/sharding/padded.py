@@ -15,7 +15,7 @@ from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.plans.record import Padded, Padding
 from autopar.sharding.padding import Proposal, padded, proposals
-from autopar.sharding.posed import Compilation, Settings
+from autopar.sharding.sharding_problem import Compilation, Settings
 
 WORTH = 0.99
 """Padding has to save one per cent of the step: within a prediction's error the simpler plan wins."""

@@ -16,7 +16,7 @@ from autopar.cost.parameters import Storage
 from autopar.errors import InfeasibleError
 from autopar.ir.placement import R
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import ShardingProblem
+from autopar.sharding.sharding_problem import ShardingProblem
 
 LONGER = 1.005
 """Times the sum: where the prediction is not longer than that, there are few messages more."""

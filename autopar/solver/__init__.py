@@ -7,7 +7,7 @@ from autopar.solver.alternatives import best_with_each_state
 from autopar.solver.completion import completed
 from autopar.solver.dual import readable
 from autopar.solver.hull import corners, hull
-from autopar.solver.ready import PreparedProblem, solve
+from autopar.solver.prepared import PreparedProblem, solve
 
 __all__ = [
     "PreparedProblem",

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.errors import InfeasibleError
-from autopar.solver.care import THOROUGH, GapTolerance
 from autopar.solver.crossover import pieces
 from autopar.solver.dual import Found, best_within
+from autopar.solver.gap_tolerance import THOROUGH, GapTolerance
 from autopar.solver.order import ordered
 from autopar.solver.rows import Goal
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from autopar.solver.prepared import solve
 from autopar.solver.problem import Assignment, Factor, Problem, Variable
-from autopar.solver.ready import solve
 
 
 def completed(problem: Problem, states: Sequence[int]) -> Assignment:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.errors import InfeasibleError, OverLimitError
-from autopar.solver.care import THOROUGH
 from autopar.solver.crossover import improved
 from autopar.solver.elimination import Elimination, eliminate
+from autopar.solver.gap_tolerance import THOROUGH
 from autopar.solver.network import Prices
 from autopar.solver.order import Order
 from autopar.solver.problem import Array

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from autopar.solver.dual import Found, Point, best_within
 from autopar.solver.elimination import eliminate
 from autopar.solver.network import Prices
+from autopar.solver.prepared import PreparedProblem, refuse_too_large
 from autopar.solver.problem import Assignment, Limit, Problem
-from autopar.solver.ready import PreparedProblem, refuse_too_large
 from autopar.solver.rows import Goal
-from autopar.utils.watch import Watch, unwatched
+from autopar.utils.progress import Watch, unwatched
 
 DEAR = 1e3
 """Where as many bytes as the fastest point has cost so many times its ticks, few are left to save."""

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.solver.alike import TableGroup, merged
 from autopar.solver.problem import Array, Factor, Problem
+from autopar.solver.table_groups import TableGroup, merged
 
 FINEST_S = 1e-12
 FEW = float(2**20)

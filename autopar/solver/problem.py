@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.errors import PlanError
-from autopar.solver.alike import TableGroup, grouped
+from autopar.solver.table_groups import TableGroup, grouped
 
 Array = NDArray[np.float64]
 MOST_SECONDS = 1e100

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from autopar.errors import PlanError
 from autopar.solver.problem import Array, Factor, Problem, Variable
-from autopar.utils.reading import first_fault
+from autopar.utils.io import first_fault
 
 DEEPEST = 16
 """Dims of a table that is written by hand."""

@@ -13,13 +13,13 @@ A bound is not believed: the problem is posed and solved again.
 from __future__ import annotations
 
 from autopar.plans.plan import Plan
-from autopar.sharding.flights import COARSE
-from autopar.sharding.posed import ShardingProblem
-from autopar.verify.again import RecomputedFigures
+from autopar.sharding.in_flight import COARSE
+from autopar.sharding.sharding_problem import ShardingProblem
 from autopar.verify.bound import bounds
 from autopar.verify.check import Check
 from autopar.verify.decisions import allowed, belongs, follows
 from autopar.verify.figures import figures
+from autopar.verify.recomputed import RecomputedFigures
 
 __all__ = ["Check", "certify"]
 

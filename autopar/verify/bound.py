@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from autopar.solver import hull
 from autopar.solver.problem import Assignment
-from autopar.verify.again import RecomputedFigures
 from autopar.verify.check import Check, checked, differs
+from autopar.verify.recomputed import RecomputedFigures
 
 SAME = 1e-6
 """Relative difference of bounds that were proved in the same way."""

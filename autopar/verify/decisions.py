@@ -11,11 +11,11 @@ from autopar.ir.blocks import MODES, blocks
 from autopar.plans.decisions import Conversion
 from autopar.plans.plan import Plan
 from autopar.request.optimizers import states_of
-from autopar.sharding.posed import candidates_of
+from autopar.sharding.sharding_problem import candidates_of
 from autopar.sharding.space import Candidates
-from autopar.utils.wording import argument
-from autopar.verify.again import RecomputedFigures
+from autopar.utils.messages import argument
 from autopar.verify.check import Check, checked, differs, priced_for
+from autopar.verify.recomputed import RecomputedFigures
 
 
 def belongs(again: RecomputedFigures) -> Iterator[Check]:

@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 from autopar.plans.estimate import Estimate
 from autopar.plans.plan import Plan
 from autopar.plans.record import Share
-from autopar.verify.again import RecomputedFigures
 from autopar.verify.check import Check, checked, differs
+from autopar.verify.recomputed import RecomputedFigures
 
 PARTS = ("forward_s", "backward_s", "update_s", "covers_s")
 Figures = dict[str, object]

@@ -23,7 +23,7 @@ from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.request import presets
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.posed import Compilation, Settings
+from autopar.sharding.sharding_problem import Compilation, Settings
 from cost_models.hardware import Hardware, load
 from tests import parity
 from tests.architectures import ARCHITECTURES

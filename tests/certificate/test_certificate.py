@@ -22,7 +22,7 @@ from autopar.ir.placement import S
 from autopar.plans.plan import Plan
 from autopar.sharding.asked import posed_for
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.posed import Compilation, Settings, ShardingProblem
+from autopar.sharding.sharding_problem import Compilation, Settings, ShardingProblem
 from autopar.verify import Check, certify
 from cost_models.hardware import load
 from tests import models, parity

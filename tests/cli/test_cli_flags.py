@@ -242,7 +242,7 @@ def test_a_preset_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         asked.append(len(pairs))
         return [], []
 
-    monkeypatch.setattr("autopar.profile.wanted.measure", measure)
+    monkeypatch.setattr("autopar.profile.profiled_plan.measure", measure)
     path, database = tmp_path / "plan.json", tmp_path / "times.sqlite"
     words = ("profile", GOOD, "--mesh", "2", "--hardware", "cpu", "--database", database)
     ok(*words, "--preset", "ddp", "-o", path)

@@ -115,7 +115,7 @@ def test_timing_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         still.append(not isinstance(sys.stderr, FileProxy))
         return [], []
 
-    monkeypatch.setattr("autopar.profile.wanted.measure", measure)
+    monkeypatch.setattr("autopar.profile.profiled_plan.measure", measure)
     words = ("profile", GOOD, "--mesh", "2", "--hardware", "cpu", "--preset", "ddp", "--database")
     piped = run(*words, tmp_path / "piped.sqlite")
     assert all(line.startswith("timing ") for line in complaints(piped.stderr))

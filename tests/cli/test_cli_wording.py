@@ -14,9 +14,9 @@ import autopar
 from autopar.api import compile_staged
 from autopar.cli.app import COMMANDS
 from autopar.cli.flags import MODEL_HELP
-from autopar.cli.wording import RENAMED, RETURNED, Flags
+from autopar.cli.messages import RENAMED, RETURNED, Flags
 from autopar.explain.explained import explain_plan
-from autopar.utils.wording import argument, of_python, quoted, worded
+from autopar.utils.messages import argument, of_python, quoted, worded
 from tests.cli.commands import fails
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ def test_no_message_is_for_python_alone() -> None:
         for path, line, text in _texts()
         if named.search(text) and text not in PRINTED
     }
-    assert not found, f"write argument(...) of autopar.utils.wording: {found}"
+    assert not found, f"write argument(...) of autopar.utils.messages: {found}"
 
 
 def _texts() -> Iterator[tuple[Path, int, str]]:

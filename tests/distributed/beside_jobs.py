@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import nn
 
 import autopar
-from autopar.runtime.beside import both_at_once
 from autopar.runtime.counting import CountTraffic
+from autopar.runtime.gradient_groups import both_at_once
 from tests.distributed.jobs import same_weights
 from tests.parity import check_traffic
 

@@ -6,7 +6,8 @@ import time
 
 import torch.distributed as dist
 
-from autopar.runtime import faults, watcher
+from autopar.runtime import failure_watchdog as faults
+from autopar.runtime import watcher
 
 watcher.POLL_S = 0.0
 store = dist.TCPStore("127.0.0.1", 0, 1, True)

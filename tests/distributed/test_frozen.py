@@ -14,7 +14,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
 from autopar.plans.plan import Plan
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.posed import Settings
+from autopar.sharding.sharding_problem import Settings
 from cost_models.hardware import load
 from tests import parity
 from tests.daily import daily

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from autopar.runtime import _torch, together
+from autopar.runtime import _torch
+from autopar.runtime import coalesced as together
 from tests import parity
 from tests.pool import Pool
 

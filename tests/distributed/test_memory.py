@@ -14,7 +14,7 @@ from autopar.ir.blocks import Recompute, blocks
 from autopar.ir.mesh import Mesh
 from autopar.request import presets
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.posed import Settings
+from autopar.sharding.sharding_problem import Settings
 from cost_models.hardware import load as load_hardware
 from tests import composite, heavy, parity, peaks
 from tests.architectures import ARCHITECTURES, WORKAROUNDS

@@ -14,9 +14,9 @@ import autopar
 from autopar.compile.planned import captured_for
 from autopar.errors import InternalError
 from autopar.explain import explain, explain_plan
-from autopar.explain.again import ConstrainedReplanner
 from autopar.explain.explained import hardware_of
 from autopar.explain.explanation import Explanation
+from autopar.explain.replanner import ConstrainedReplanner
 from autopar.explain.target import stored
 from autopar.plans.decisions import ParameterPlan
 from autopar.plans.plan import Plan

@@ -14,13 +14,13 @@ from autopar.errors import InfeasibleError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.ir.split import Stages, split
-from autopar.pipeline.build.alike import StageCompiler, StageRequest
 from autopar.pipeline.build.nameless import nameless, renamed
+from autopar.pipeline.build.stage_compiler import StageCompiler, StageRequest
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.flights import InFlightPlanner
+from autopar.sharding.in_flight import InFlightPlanner
 from autopar.sharding.limited import within
-from autopar.sharding.posed import Settings
-from autopar.solver.care import FAIR
+from autopar.sharding.sharding_problem import Settings
+from autopar.solver.gap_tolerance import FAIR
 from cost_models.hardware import load
 from tests import models
 
@@ -113,7 +113,7 @@ def test_what_lies_between_few_and_many_in_flight_is_not_searched_for() -> None:
     limit = 0.97 * (free.memory_nbytes + 3 * free.activation_nbytes)
     limited = replace(SETTINGS, memory_limit=limit)
     flights = InFlightPlanner(part, MESH, HARDWARE, limited, kept)
-    with mock.patch("autopar.sharding.flights.within", wraps=within) as searches:
+    with mock.patch("autopar.sharding.in_flight.within", wraps=within) as searches:
         plans = {many: flights.plan(many)[1] for many in range(6, 0, -1)}
     assert 0 < searches.call_count < 6
     for many, plan in plans.items():

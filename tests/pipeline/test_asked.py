@@ -8,7 +8,7 @@ import torch
 from autopar.compile.automatic import samples_of
 from autopar.errors import InputError, ScheduleError
 from autopar.ir.mesh import Mesh
-from autopar.pipeline.build.wanted import PipelineSpec, asked_of_pipelines, worker_meshes
+from autopar.pipeline.build.pipeline_spec import PipelineSpec, asked_of_pipelines, worker_meshes
 from autopar.pipeline.schedules import SCHEDULES, build, check
 from autopar.runtime.programs import in_parts
 

@@ -11,11 +11,11 @@ import pytest
 from autopar.capture import capture
 from autopar.errors import InputError
 from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.staged import Staged, compile_pipeline
-from autopar.pipeline.build.wanted import PipelineSpec
 from autopar.runtime.pipeline.limits import check_limits
 from autopar.runtime.pipeline.relays import Relays
-from autopar.sharding.posed import Settings
+from autopar.sharding.sharding_problem import Settings
 from cost_models.hardware import load
 from tests import models
 from tests.architectures import ARCHITECTURES

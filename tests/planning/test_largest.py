@@ -11,7 +11,7 @@ from autopar.compile.sweep import largest_batch
 from autopar.errors import InputError
 from autopar.sharding.landscape import Point
 from autopar.sharding.largest import MOST, NEAR, largest
-from autopar.sharding.posed import Compilation
+from autopar.sharding.sharding_problem import Compilation
 from tests.cli.factories import good
 
 

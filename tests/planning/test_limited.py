@@ -16,7 +16,7 @@ from autopar.ir.blocks import MODES, no_blocks
 from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
 from autopar.render.text import show_plan
-from autopar.sharding.posed import Settings, pose
+from autopar.sharding.sharding_problem import Settings, pose
 from cost_models.hardware import load
 from tests import models, parity
 

@@ -15,11 +15,11 @@ from torch import nn
 import autopar
 from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
-from autopar.sharding.flights import COARSE, MANY, InFlightPlanner, Searched
+from autopar.sharding.in_flight import COARSE, MANY, InFlightPlanner, Searched
 from autopar.sharding.limited import BISECTIONS, WarmStart, _Search
-from autopar.sharding.posed import Settings, pose
-from autopar.solver.care import FAIR, THOROUGH, GapTolerance
-from autopar.solver.ready import PreparedProblem, solve
+from autopar.sharding.sharding_problem import Settings, pose
+from autopar.solver.gap_tolerance import FAIR, THOROUGH, GapTolerance
+from autopar.solver.prepared import PreparedProblem, solve
 from cost_models.hardware import load
 from tests import parity
 

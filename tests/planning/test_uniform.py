@@ -13,7 +13,7 @@ import autopar
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import R
 from autopar.sharding import uniform
-from autopar.sharding.posed import Settings, pose
+from autopar.sharding.sharding_problem import Settings, pose
 from cost_models.hardware import load
 from tests import parity
 

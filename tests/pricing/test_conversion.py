@@ -9,7 +9,7 @@ import pytest
 
 from autopar.cost.prices import Prices
 from autopar.cost.routes import Routes
-from autopar.cost.webs import web_of
+from autopar.cost.sharding_graph import web_of
 from autopar.ir.conversion import Copy, Step, collectives
 from autopar.ir.graph import Tensor
 from autopar.ir.mesh import Mesh

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from autopar.memory.lives import Lifetimes
+from autopar.memory.lifetimes import Lifetimes
 from tests import parity, peaks
 from tests.daily import daily
 

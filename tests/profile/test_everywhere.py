@@ -17,7 +17,7 @@ from autopar.cost.timed import setting_here
 from autopar.pipeline.build.staged import Staged
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import Compilation
+from autopar.sharding.sharding_problem import Compilation
 from cost_models.hardware import load
 from cost_models.measured import Database, Pass, Timed
 from tests.models import mlp
@@ -161,7 +161,7 @@ def test_ranks_that_do_not_plan_need_no_database(database: Path) -> None:
     """What ranks agree upon speaks of no times, so a database may lie on the first host alone."""
     from autopar.compile.compiler import Compiler
     from autopar.compile.pipeline_compiler import PipelineCompiler
-    from autopar.pipeline.build.wanted import PipelineSpec
+    from autopar.pipeline.build.pipeline_spec import PipelineSpec
     from autopar.request.meta import without_weights
     from autopar.request.options import Options
 

@@ -21,13 +21,14 @@ from autopar.errors import InputError
 from autopar.ir.graph import Ref, Tensor
 from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
-from autopar.profile import ProfiledPlan, Timing, measure, profile, wanted
+from autopar.profile import ProfiledPlan, Timing, measure, profile
+from autopar.profile import profiled_plan as wanted
 from autopar.profile.bench import Pool, bench
 from autopar.render.text import header, to_text
 from autopar.request.options import Options
 from autopar.rules import LocalCall, local_call
 from autopar.sharding.asked import posed_for
-from autopar.sharding.posed import Compilation
+from autopar.sharding.sharding_problem import Compilation
 from autopar.verify import certify
 from cost_models.hardware import load
 from cost_models.measured import Call, Database, Pass, Setting, Timed, Times, Work

@@ -15,7 +15,7 @@ from autopar.capture.saved import saved
 from autopar.cost.work import StepFlops, step_flops
 from autopar.ir.graph import Graph
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import Compilation
+from autopar.sharding.sharding_problem import Compilation
 
 WHOLE = {"x": "I"}
 """What enters and leaves a block: the same on all ranks (Shoeybi et al. 2019, figure 3)."""

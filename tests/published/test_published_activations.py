@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.memory.keeps import SavedTensors
 from autopar.memory.of_rank import of_rank
-from autopar.sharding.posed import Compilation
+from autopar.memory.saved_tensors import SavedTensors
+from autopar.sharding.sharding_problem import Compilation
 from tests.daily import daily
 from tests.published.models import kept, small
 

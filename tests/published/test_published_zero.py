@@ -20,9 +20,9 @@ from functools import cache
 import pytest
 import torch
 
-from autopar.memory.keeps import SavedTensors
 from autopar.memory.of_rank import of_rank
-from autopar.sharding.posed import Compilation
+from autopar.memory.saved_tensors import SavedTensors
+from autopar.sharding.sharding_problem import Compilation
 from tests.published.models import compiled, gpt, kept, parameters
 
 TABLE = {

@@ -15,7 +15,7 @@ from autopar.ir.graph import Graph, short
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
 from autopar.request.constraints import from_user
-from autopar.sharding.posed import Settings, candidates_of, where_batch_is
+from autopar.sharding.sharding_problem import Settings, candidates_of, where_batch_is
 
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

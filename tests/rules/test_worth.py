@@ -10,7 +10,7 @@ from autopar.compile.compiler import with_outputs
 from autopar.ir.graph import Graph, short
 from autopar.ir.mesh import Mesh
 from autopar.rules.worth import worth_splitting
-from autopar.sharding.posed import Settings, candidates_of
+from autopar.sharding.sharding_problem import Settings, candidates_of
 from tests import parity
 
 

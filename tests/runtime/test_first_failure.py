@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autopar.runtime.faults import _Watch
+from autopar.runtime.failure_watchdog import _Watch
 from autopar.runtime.watcher import say
 
 LOST = RuntimeError("[gloo] Connection closed by peer [10.0.0.1]:5")

@@ -8,7 +8,7 @@ import pytest
 
 from autopar import compile_model
 from autopar.plans.differences import differences
-from autopar.sharding.posed import Compilation
+from autopar.sharding.sharding_problem import Compilation
 from tests.models import CASES
 
 

@@ -12,7 +12,7 @@ from autopar.api import compile_staged
 from autopar.pipeline.build.staged import Staged
 from autopar.plans.focus import tensor_facts, within_block
 from autopar.render.text import header, operators, show_block, show_pipeline, show_tensor, to_text
-from autopar.sharding.posed import Compilation
+from autopar.sharding.sharding_problem import Compilation
 from tests.models import CASES
 from tests.show import hand_made
 

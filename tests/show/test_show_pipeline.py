@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autopar.ir.mesh import Mesh
-from autopar.pipeline.build.wanted import worker_meshes
+from autopar.pipeline.build.pipeline_spec import worker_meshes
 from autopar.pipeline.schedules import build, lower
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.render.text.pipeline import schedule_page

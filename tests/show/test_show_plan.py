@@ -25,7 +25,7 @@ from autopar.render.text.fold import Item, Row
 from autopar.render.text.operators import Cells, folded
 from autopar.render.text.parameters import used
 from autopar.render.text.table import WIDTH
-from autopar.sharding.posed import Compilation
+from autopar.sharding.sharding_problem import Compilation
 from tests.models import CASES
 from tests.show import hand_made
 

@@ -12,7 +12,7 @@ from autopar.explain.words import words
 from autopar.ir.mesh import Mesh
 from autopar.request import presets
 from autopar.request.constraints import Constraint
-from autopar.sharding.posed import Compilation
+from autopar.sharding.sharding_problem import Compilation
 from tests import models
 
 FSDP = "data parallel (FSDP, regathered)"

@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 from autopar.errors import InfeasibleError, PlanError
 from autopar.ir.blocks import MODES, Recompute
 from autopar.ir.mesh import Mesh
-from autopar.sharding.posed import Settings, pose
+from autopar.sharding.sharding_problem import Settings, pose
 from autopar.solver import best_with_each_state, completed, hull, solve
 from autopar.solver.branch import branched
-from autopar.solver.care import THOROUGH, GapTolerance
 from autopar.solver.dominance import reduced
 from autopar.solver.dual import best_within
 from autopar.solver.elimination import eliminate
+from autopar.solver.gap_tolerance import THOROUGH, GapTolerance
 from autopar.solver.ilp import solve_ilp
 from autopar.solver.marginals import marginals
 from autopar.solver.network import Network
 from autopar.solver.order import ordered
+from autopar.solver.prepared import PreparedProblem
 from autopar.solver.problem import Array, Assignment, Factor, Limit, Problem, Variable, brute_force
 from autopar.solver.problem_text import from_json, to_json
-from autopar.solver.ready import PreparedProblem
 from autopar.solver.rows import Goal
 from cost_models.hardware import load as load_hardware
 from tests import parity
@@ -254,7 +254,7 @@ def test_relaxed_answers_are_called_so(problem: Problem, share: float | None, mo
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("autopar.solver.order.MAX_TABLE", most)
-        patch.setattr("autopar.solver.ready.MOST_ENTRIES", 0)
+        patch.setattr("autopar.solver.prepared.MOST_ENTRIES", 0)
         try:
             found = solve(problem, limit)
         except InfeasibleError:

@@ -21,7 +21,7 @@ from autopar.errors import InfeasibleError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import Settings, ShardingProblem, pose
+from autopar.sharding.sharding_problem import Settings, ShardingProblem, pose
 from autopar.solver import solve
 from autopar.solver.problem import Array, Assignment, Problem
 from cost_models.hardware import load

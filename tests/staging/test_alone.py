@@ -8,10 +8,10 @@ import pytest
 
 from autopar.compile.automatic import source_of
 from autopar.ir.mesh import Mesh
-from autopar.pipeline.build.alone import SingleStagePlanner
 from autopar.pipeline.build.choose import PipelineOptions, choose
-from autopar.pipeline.build.rivals import Chosen
-from autopar.sharding.posed import Compilation
+from autopar.pipeline.build.comparison import Chosen
+from autopar.pipeline.build.single_stage import SingleStagePlanner
+from autopar.sharding.sharding_problem import Compilation
 from cost_models.hardware import load
 from tests.staging.cases import compiler_of
 from tests.staging.hosts import slow_hosts

@@ -14,12 +14,12 @@ from autopar.compile.automatic import source_of
 from autopar.errors import InfeasibleError, InputError
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.choose import PipelineOptions, choose
+from autopar.pipeline.build.comparison import Chosen
 from autopar.pipeline.build.predict import predict
-from autopar.pipeline.build.rivals import Chosen
 from autopar.pipeline.build.shapes import shapes
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import Settings
+from autopar.sharding.sharding_problem import Settings
 from cost_models.hardware import Hardware
 from tests.staging.cases import compiler_of
 from tests.staging.hosts import slow_hosts
@@ -90,7 +90,7 @@ def test_stages_have_to_be_worth_it(slow: Chosen, monkeypatch: pytest.MonkeyPatc
     plain = next(each for each in slow.compared if each.what.startswith("no stages"))
     assert slow.staged is not None and slow.staged.plan.prediction is not None
     assert plain.step_s is not None and plain.step_s > 1.05 * slow.staged.plan.prediction.step_s
-    monkeypatch.setattr("autopar.pipeline.build.rivals.WORTH", 1e3)
+    monkeypatch.setattr("autopar.pipeline.build.comparison.WORTH", 1e3)
     kept = chosen(hosts())
     assert kept.staged is None and kept.plain is not None
     said = [view.mesh for view in kept.plain.plan.views if "stages have to be" in view.mesh]

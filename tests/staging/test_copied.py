@@ -9,10 +9,10 @@ import pytest
 from autopar.compile.automatic import source_of
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.copied import copied
+from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.predict import predict
 from autopar.pipeline.build.staged import Staged, compile_pipeline
-from autopar.pipeline.build.wanted import PipelineSpec
-from autopar.sharding.posed import Settings
+from autopar.sharding.sharding_problem import Settings
 from tests.staging.cases import compiler_of
 from tests.staging.hosts import slow_hosts
 

@@ -14,10 +14,10 @@ from autopar.ir.mesh import Mesh
 from autopar.pipeline.build import forced
 from autopar.pipeline.build.cuts import balanced
 from autopar.pipeline.build.forced import compile_forced
+from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.predict import predict, predict_with_peaks
 from autopar.pipeline.build.staged import Staged, compile_pipeline
-from autopar.pipeline.build.wanted import PipelineSpec
-from autopar.sharding.posed import Settings
+from autopar.sharding.sharding_problem import Settings
 from autopar.solver import readable
 from cost_models.hardware import load
 from tests.staging.cases import compiler_of

@@ -9,10 +9,10 @@ import pytest
 from autopar.compile.automatic import source_of
 from autopar.cost.spent import Spent
 from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.predict import costs
 from autopar.pipeline.build.staged import compile_pipeline
-from autopar.pipeline.build.wanted import PipelineSpec
-from autopar.sharding.posed import Settings
+from autopar.sharding.sharding_problem import Settings
 from tests.staging.cases import compiler_of
 from tests.staging.hosts import slow_hosts
 

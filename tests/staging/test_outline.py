@@ -5,10 +5,10 @@ from __future__ import annotations
 from autopar.compile.automatic import source_of
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.forced import compile_forced
+from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.staged import Staged
-from autopar.pipeline.build.wanted import PipelineSpec
 from autopar.plans.changes import Figures
-from autopar.sharding.posed import Settings
+from autopar.sharding.sharding_problem import Settings
 from cost_models.hardware import load
 from tests.staging.cases import compiler_of
 

@@ -16,16 +16,16 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.split import split
 from autopar.memory.shards import local_nbytes
 from autopar.pipeline.build.choose import Source
-from autopar.pipeline.build.decided import decide, of_pieces
 from autopar.pipeline.build.figures import Cut, Piece, Pieces
 from autopar.pipeline.build.positions import places
 from autopar.pipeline.build.sizes import Sizes
-from autopar.pipeline.build.tabled import ModelStageTable, StageTableBuilder
+from autopar.pipeline.build.stage_tables import ModelStageTable, StageTableBuilder
+from autopar.pipeline.build.submesh_sharding import decide, of_pieces
 from autopar.pipeline.planner import ONE_F_ONE_B
 from autopar.pipeline.planner.table import Array
 from autopar.sharding.asked import preset_constraints
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.posed import Settings, pose, prices_of
+from autopar.sharding.sharding_problem import Settings, pose, prices_of
 from cost_models.hardware import load
 from cost_models.ops import op_seconds
 from tests.daily import daily

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from autopar.errors import InputError
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 
 LINKS = ("intra_host", "inter_host")
 MOST_MICROBATCHES = 4096

@@ -10,7 +10,7 @@ from autopar.errors import InputError
 from autopar.explain.replay.conditions import LINKS, Conditions
 from autopar.ir.mesh import Mesh
 from autopar.plans.estimate import Flow
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 from cost_models.collectives import collective_seconds
 from cost_models.hardware import Hardware, Link, digest, load, names
 

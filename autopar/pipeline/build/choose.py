@@ -6,7 +6,7 @@
    table comes near it, by the bound of all of them, it has won.
 3. The chosen stages are compiled exactly, each within the memory that its schedule leaves.  Where the
    table promised too much, the planner is asked again with a little less memory.
-4. So are the V's of the table that come near them (`autopar/pipeline/planner/vee.py`).
+4. So are the V's of the table that come near them (`autopar/pipeline/planner/v_schedule.py`).
 5. Against it stands one stage that accumulates gradients over microbatches, as well.  A plan without
    stages whose memory has to be searched for comes last, unless its bound is worse.  The least
    predicted step wins (`rivals.py`).
@@ -21,21 +21,21 @@ from functools import partial
 from autopar.errors import InfeasibleError, InputError, OverLimitError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
-from autopar.sharding.posed import Settings, device_memory
+from autopar.sharding.sharding_problem import Settings, device_memory
 from autopar.plans.pipeline_data import Prediction, WorkerPlan
 from autopar.solver import readable
 from autopar.ir.split import split
-from autopar.pipeline.planner import FAMILIES, Family, StagePlan, StageProblem, VSchedulePlan, plan_stages, vee
-from autopar.pipeline.build.alone import SingleStagePlanner
+from autopar.pipeline.planner import FAMILIES, Family, StagePlan, StageProblem, VSchedulePlan, plan_stages, v_schedule as vee
+from autopar.pipeline.build.single_stage import SingleStagePlanner
 from autopar.pipeline.build.forced import compile_forced
 from autopar.pipeline.build.positions import forced, places
 from autopar.pipeline.build.predict import predict
-from autopar.pipeline.build.rivals import Candidate, Chosen, NoVeeError, PlanComparison, worth_of
+from autopar.pipeline.build.comparison import Candidate, Chosen, NoVeeError, PlanComparison, worth_of
 from autopar.pipeline.build.sizes import Sizes
 from autopar.pipeline.build.staged import Staged, compile_stages, on_full_hosts
-from autopar.pipeline.build.tabled import StageTableBuilder, ModelStageTable, counts
-from autopar.pipeline.build.wanted import PipelineSpec
-from autopar.utils.wording import argument
+from autopar.pipeline.build.stage_tables import StageTableBuilder, ModelStageTable, counts
+from autopar.pipeline.build.pipeline_spec import PipelineSpec
+from autopar.utils.messages import argument
 from cost_models.hardware import Hardware
 
 TIGHTER = (0.93, 0.85, 0.75)

@@ -17,13 +17,13 @@ from autopar.ir.blocks import Recompute, blocks
 from autopar.ir.graph import Graph, Node, Saved
 from autopar.plans.decisions import Conversion, OpSharding
 from autopar.cost.issued import Copied, Sent
-from autopar.memory.keeps import SavedTensors
+from autopar.memory.saved_tensors import SavedTensors
 from autopar.memory.of_rank import divided
 from autopar.cost.operators import OperatorSeconds, operator_seconds
 from autopar.cost.prices import Prices
-from autopar.memory.recomputed import RecomputeSet, again
+from autopar.memory.recompute_set import RecomputeSet, again
 from autopar.cost.spent import Issued, SecondsOf, Spent, issued, once, spent
-from autopar.pipeline.build.decided import PieceChoices
+from autopar.pipeline.build.submesh_sharding import PieceChoices
 from autopar.pipeline.build.nameless import nameless
 
 Sized = TypeVar("Sized", Sent, Copied)

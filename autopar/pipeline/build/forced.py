@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from autopar.errors import InfeasibleError, OverLimitError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
-from autopar.sharding.posed import Settings
+from autopar.sharding.sharding_problem import Settings
 from autopar.plans.pipeline_data import Compared, Prediction, StageFigures
 from autopar.solver import readable
 from autopar.ir.split import computing
 from autopar.pipeline.build.cuts import balanced, divided, places_for
 from autopar.pipeline.build.predict import predict_with_peaks
 from autopar.pipeline.build.staged import Limits, Staged, compile_pipeline, stage_compiler
-from autopar.pipeline.build.wanted import PipelineSpec
+from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from cost_models.hardware import Hardware
 
 MOST = 12

@@ -8,7 +8,7 @@ from dataclasses import replace
 from autopar.capture.saved import Known, saved
 from autopar.ir.graph import Graph
 from autopar.ir.placement import Sharding
-from autopar.sharding.posed import Settings, prices_of
+from autopar.sharding.sharding_problem import Settings, prices_of
 from autopar.plans.pipeline_data import Joined, Passed, Prediction, StageFigures, StagePlan
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from autopar.capture.saved import saved
 from autopar.ir.graph import Graph
 from autopar.sharding.asked import settings_of
-from autopar.sharding.posed import ShardingProblem, Settings, pose
+from autopar.sharding.sharding_problem import ShardingProblem, Settings, pose
 from autopar.plans.pipeline_data import StagePlan
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.sharding.narrow import speaks

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from autopar.ir.blocks import Recompute
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
-from autopar.sharding.posed import Settings, prices_of
+from autopar.sharding.sharding_problem import Settings, prices_of
 from autopar.cost.estimate import storage_bytes
 from autopar.cost.spent import Spent
-from autopar.pipeline.build.decided import SubmeshSharding, decide, of_pieces
+from autopar.pipeline.build.submesh_sharding import SubmeshSharding, decide, of_pieces
 from autopar.pipeline.build.figures import Cut, Pieces, Remembered
 from autopar.pipeline.build.sizes import Sized, Sizes
 from autopar.pipeline.build.ways import Tie

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autopar.errors import InputError
 from autopar.ir.graph import Graph, Node
 from autopar.ir.split import computing, shared, split
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 
 Holders = frozenset[int]
 """Stages that hold a parameter."""

@@ -15,7 +15,7 @@ from autopar.pipeline.planner.read_piper import read_piper
 from autopar.pipeline.planner.stage_plan import PlannedStage, StagePlan
 from autopar.pipeline.planner.table import StageOption, StageProblem, StageTable
 from autopar.pipeline.planner.throughput import LoadedStage, ThroughputPlan, least_load
-from autopar.pipeline.planner.vee import VSchedulePlan, vees
+from autopar.pipeline.planner.v_schedule import VSchedulePlan, vees
 from autopar.pipeline.planner.workload import Layer, Option, Pool, Tensor, Workload
 
 __all__ = [

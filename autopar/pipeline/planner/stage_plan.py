@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from autopar.errors import PlanError
-from autopar.utils.reading import first_fault
+from autopar.utils.io import first_fault
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from autopar.errors import PlanError
 from autopar.pipeline.planner.workload import Layer, Option, Pool, Tensor, Workload
-from autopar.utils.reading import first_fault
+from autopar.utils.io import first_fault
 
 
 def to_json(workload: Workload) -> str:

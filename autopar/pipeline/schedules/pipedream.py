@@ -13,7 +13,7 @@ from autopar.errors import ScheduleError
 from autopar.pipeline.schedules.action import Action
 from autopar.pipeline.schedules.one_f_one_b import one_f_one_b
 from autopar.pipeline.schedules.schedule import Schedule
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 
 
 def pipedream(workers: int, microbatches: int, per_update: int = 1) -> Schedule:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autopar.errors import InputError
 from autopar.ir.graph import Graph
-from autopar.utils.reading import text_of
+from autopar.utils.io import text_of
 
 MOST = 4
 """Files: a library's model may pass through many."""

@@ -10,7 +10,7 @@ import torch
 from autopar.errors import InputError
 from autopar.request.batch import Batch
 from autopar.runtime import agreement
-from autopar.runtime.held import refuse_without_gradients
+from autopar.runtime.checkpointable import refuse_without_gradients
 from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.pipeline.stream import Stream

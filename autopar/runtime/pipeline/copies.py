@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from autopar.runtime import _torch
 from autopar.runtime.pipeline.channel import Channel
 from autopar.runtime.pipeline.tiles import Layout
-from autopar.runtime.slots import ShardedParameter
+from autopar.runtime.sharded_parameter import ShardedParameter
 
 
 @dataclass(eq=False)

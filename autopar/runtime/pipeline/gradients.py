@@ -9,7 +9,7 @@ from autopar.runtime.bucket import Bucket
 from autopar.runtime.context import Axes
 from autopar.runtime.pipeline.filling import Filling
 from autopar.runtime.reducer import in_buckets
-from autopar.runtime.slots import ShardedParameter
+from autopar.runtime.sharded_parameter import ShardedParameter
 
 
 class Gradients:

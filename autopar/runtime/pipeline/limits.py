@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autopar.errors import InputError
 from autopar.ir.graph import Graph
-from autopar.ir.leaving import leaving
+from autopar.ir.result_layout import leaving
 from autopar.ir.split import Stages
 from autopar.plans.grouping import groups
 from autopar.plans.pipeline_plan import PipelinePlan

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import torch
 
-from autopar.ir.leaving import leaving
 from autopar.ir.placement import Sharding
+from autopar.ir.result_layout import leaving
 from autopar.ir.split import Crossing, Stages
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.runtime.pipeline.channel import Channel

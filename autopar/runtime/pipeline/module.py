@@ -20,11 +20,11 @@ from autopar.request.model_state import ModelState
 from autopar.runtime import agreement, context
 from autopar.runtime.autocast import check_autocast, no_autocast
 from autopar.runtime.batch_agreement import BatchAgreement
+from autopar.runtime.checkpointable import CheckpointableModule, refuse_without_gradients
 from autopar.runtime.clip import gradients, shrink, total_norm
 from autopar.runtime.expected import Expected
 from autopar.runtime.extra import extra_states
 from autopar.runtime.failures import refuse_broken, report_broken
-from autopar.runtime.held import CheckpointableModule, refuse_without_gradients
 from autopar.runtime.inference import normal_tensors, outside_inference
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
@@ -40,7 +40,7 @@ from autopar.runtime.pipeline.stage import Stage, Tensors
 from autopar.runtime.pipeline.step import Step
 from autopar.runtime.programs import Kept, Numbers, in_parts
 from autopar.runtime.random import Seeds
-from autopar.runtime.slots import refuse_other_data
+from autopar.runtime.sharded_parameter import refuse_other_data
 from autopar.runtime.updates import check_before_steps
 from autopar.runtime.weights.fill import fill
 from autopar.runtime.weights.initialise import Init

@@ -15,8 +15,8 @@ from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.stage_gradient import StageGradient
 from autopar.runtime.pipeline.targets import Spread
 from autopar.runtime.pipeline.tiles import Layout
+from autopar.runtime.sharded_parameter import ShardedParameter
 from autopar.runtime.shards import held
-from autopar.runtime.slots import ShardedParameter
 from autopar.runtime.state import buffers, slot
 
 

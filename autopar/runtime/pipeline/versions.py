@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from autopar.pipeline.schedules.action import COMPUTE, Action
 from autopar.runtime import _torch
 from autopar.runtime.leaves import Leaves
-from autopar.runtime.slots import ShardedParameter
+from autopar.runtime.sharded_parameter import ShardedParameter
 
 
 class Versions:

@@ -9,16 +9,16 @@ from functools import cached_property, partial
 
 from autopar.errors import InfeasibleError
 from autopar.ir.mesh import Mesh
-from autopar.sharding.posed import Compilation
+from autopar.sharding.sharding_problem import Compilation
 from autopar.plans.pipeline_data import Compared
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.record import View
 from autopar.utils.processes import Aside
 from autopar.pipeline.planner import Planner, StagePlan, StageProblem, VSchedulePlan, vees
-from autopar.pipeline.planner.vee import NAME
-from autopar.pipeline.build.alone import SingleStagePlanner
+from autopar.pipeline.planner.v_schedule import NAME
+from autopar.pipeline.build.single_stage import SingleStagePlanner
 from autopar.pipeline.build.staged import Staged
-from autopar.pipeline.build.tabled import ModelStageTable
+from autopar.pipeline.build.stage_tables import ModelStageTable
 from cost_models.hardware import Hardware
 
 BEHIND = 1.25

@@ -14,7 +14,7 @@ from functools import cached_property
 from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved, short
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
-from autopar.memory.recomputed import NOTHING, Form, RecomputeSet
+from autopar.memory.recompute_set import NOTHING, Form, RecomputeSet
 from autopar.memory.shards import VIEWS, local_nbytes
 from autopar.plans.decisions import Conversion, OpSharding
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from autopar.utils.wording import Wording
+from autopar.utils.messages import Wording
 
 RENAMED = {"cuts": "--cut", "memory_limit": "--memory", "constraints": "--constraint"}
 """Arguments whose flags are called otherwise."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from autopar.cost.parameters import Storage
 from autopar.ir.blocks import blocks
 from autopar.plans.plan import Plan
-from autopar.sharding.posed import ShardingProblem
+from autopar.sharding.sharding_problem import ShardingProblem
 from autopar.sharding.space import Decisions
 from autopar.solver.problem import Assignment
 

@@ -29,7 +29,7 @@ from autopar.sharding.build import build
 from autopar.sharding.narrow import narrow, speaks
 from autopar.sharding.space import Candidates, Decisions, Priced
 from autopar.solver import PreparedProblem, completed
-from autopar.solver.care import THOROUGH, GapTolerance
+from autopar.solver.gap_tolerance import THOROUGH, GapTolerance
 from autopar.solver.problem import Assignment, Limit
 from cost_models.hardware import Hardware
 from cost_models.measured import Times

@@ -17,8 +17,8 @@ from autopar.errors import InfeasibleError
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.flights import InFlightPlanner
-from autopar.sharding.posed import Compilation, Settings
+from autopar.sharding.in_flight import InFlightPlanner
+from autopar.sharding.sharding_problem import Compilation, Settings
 from cost_models.hardware import Hardware
 
 

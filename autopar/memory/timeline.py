@@ -12,9 +12,9 @@ from functools import cached_property
 from itertools import accumulate
 
 from autopar.memory.backward import Back, back
-from autopar.memory.keeps import SavedTensors
-from autopar.memory.lives import Lifetimes
-from autopar.memory.recomputed import Form
+from autopar.memory.lifetimes import Lifetimes
+from autopar.memory.recompute_set import Form
+from autopar.memory.saved_tensors import SavedTensors
 
 
 @dataclass(frozen=True, slots=True)

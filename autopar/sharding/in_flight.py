@@ -19,11 +19,11 @@ from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
 from autopar.sharding.frugal import frugal
 from autopar.sharding.limited import WarmStart, over, within
-from autopar.sharding.posed import Settings, ShardingProblem, pose
+from autopar.sharding.sharding_problem import Settings, ShardingProblem, pose
 from autopar.sharding.uniform import shortest
-from autopar.solver.care import FAIR
+from autopar.solver.gap_tolerance import FAIR
 from autopar.solver.problem import Assignment, Limit
-from autopar.utils.wording import argument
+from autopar.utils.messages import argument
 from cost_models.hardware import Hardware
 
 MANY = 3

@@ -18,10 +18,10 @@ import numpy as np
 
 from autopar.errors import InfeasibleError, PlanError
 from autopar.solver.branch import branched
-from autopar.solver.care import THOROUGH, GapTolerance
 from autopar.solver.dominance import Reduced, States, reduced
 from autopar.solver.dual import Found, Point, best_within
 from autopar.solver.elimination import eliminate
+from autopar.solver.gap_tolerance import THOROUGH, GapTolerance
 from autopar.solver.marginals import going_back
 from autopar.solver.network import Network
 from autopar.solver.order import Order, ordered

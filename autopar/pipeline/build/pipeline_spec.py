@@ -13,7 +13,7 @@ from autopar.plans.pipeline_data import WorkerPlan
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.pipeline.schedules import SCHEDULES, Schedule, build
 from autopar.pipeline.schedules.stream import typical
-from autopar.utils.wording import argument, quoted
+from autopar.utils.messages import argument, quoted
 
 Shape = int | Sequence[int]
 

@@ -15,7 +15,7 @@ from autopar.errors import InfeasibleError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import Sharding
-from autopar.sharding.posed import ShardingProblem, Settings, pose
+from autopar.sharding.sharding_problem import ShardingProblem, Settings, pose
 from autopar.plans.decisions import Choice, Conversion, OpSharding, ParameterPlan
 from autopar.sharding.assemble import LaidOut, lay_out
 from autopar.solver import corners

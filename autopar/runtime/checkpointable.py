@@ -20,7 +20,7 @@ from autopar.runtime.holders import holders, like_a_sequence
 from autopar.runtime.inference import outside_inference
 from autopar.runtime.random import Seeds
 from autopar.runtime.scaler import GradScaler
-from autopar.runtime.slots import ShardedParameter, refuse_other_data
+from autopar.runtime.sharded_parameter import ShardedParameter, refuse_other_data
 from autopar.runtime.updates import was_replaced
 from autopar.runtime.weights.fill import load
 from autopar.runtime.weights.match import (

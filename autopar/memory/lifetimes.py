@@ -15,10 +15,10 @@ from functools import cached_property
 from autopar.ir.graph import SAVES_NOTHING, Graph, LeafKind, Saved
 from autopar.ir.placement import Sharding
 from autopar.memory.functions import Functions
-from autopar.memory.keeps import SavedTensors
 from autopar.memory.messages import Carried, collectives, made_by
 from autopar.memory.of_rank import of_rank
-from autopar.memory.recomputed import Form, again
+from autopar.memory.recompute_set import Form, again
+from autopar.memory.saved_tensors import SavedTensors
 from autopar.plans.decisions import Conversion
 from autopar.plans.plan import Plan
 

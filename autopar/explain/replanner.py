@@ -14,7 +14,7 @@ from autopar.ir.blocks import MODES, blocks
 from autopar.plans.changes import Difference
 from autopar.plans.plan import Plan
 from autopar.sharding.compile import best_plan
-from autopar.sharding.posed import ShardingProblem, pose
+from autopar.sharding.sharding_problem import ShardingProblem, pose
 from autopar.sharding.space import Decisions
 
 ROUNDING = 1e-6

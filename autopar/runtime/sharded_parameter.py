@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
-from autopar.runtime.entry import PaddedLayout
-from autopar.runtime.pieces import Hop, ShardLayout
+from autopar.runtime.padded_layout import PaddedLayout
+from autopar.runtime.shard_layout import Hop, ShardLayout
 from autopar.runtime.updates import update_locally
 
 

@@ -23,7 +23,7 @@ from autopar.profile.measure import Refused, measure
 from autopar.request import presets
 from autopar.request.options import Options
 from autopar.rules import LocalCall, local_call
-from autopar.sharding.posed import Compilation
+from autopar.sharding.sharding_problem import Compilation
 from cost_models.measured import Call, Database, Setting, Timed
 from cost_models.measured.timer import Effort
 
