@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autopar.conversion import Copy, Traffic
-from autopar.graph import ITEMSIZE, Graph, Saved
+from autopar.graph import ITEMSIZE, Graph, Saved, short
 from autopar.grouping import groups
 from autopar.mesh import Mesh
 from autopar.placement import Sharding
@@ -20,6 +20,9 @@ from autopar.pricing.parameters import exchanges
 from autopar.pricing.prices import is_sum, regathered, widened
 from autopar.pricing.recomputed import Again, again
 from autopar.rules import variant_traffic
+
+WITHOUT_GRADIENT = {"native_layer_norm_backward": 5}
+"""The operand of an operator that PyTorch differentiates, but not by it: here the bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,10 @@ class Running:
             for choice in self.choices
             for node in [graph.node[choice.node]]
             if any(tensor.name in reached for tensor in node.outputs)
-            for name, form in zip(node.operands, choice.sharding.inputs, strict=True)
+            for place, (name, form) in enumerate(
+                zip(node.operands, choice.sharding.inputs, strict=True)
+            )
+            if place != WITHOUT_GRADIENT.get(short(node.op))
         }
         results = {name for name in graph.results if graph.tensors[name].differentiable}
         for conversion in reversed(self.conversions):
