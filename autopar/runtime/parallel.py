@@ -210,6 +210,7 @@ class Parallel(Held):
                 loss = self._loss_of(self(**batch))
                 scaled(loss).backward()
             return loss.detach()
+        self.refuse_beside_forward()
         self._begin_call("a training step")
         self._agree(Batch.of((), batch))
         parts = in_parts(batch, microbatches)

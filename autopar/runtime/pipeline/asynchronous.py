@@ -40,7 +40,7 @@ class Asynchronous(Pipelined):
         `optimizer` is any over ``parallel.parameters()``; each rank's steps once per batch, on the
         gradients of its own stage, and finds them cleared afterwards.
         """
-        refuse_without_gradients()
+        refuse_without_gradients(self)
         built = self._stream_of(batches)
         for batch in batches:
             self.refuse_what_is_not_there(batch)

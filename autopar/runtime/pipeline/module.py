@@ -169,7 +169,7 @@ class Pipelined(Held):
         self, engine: Engine, batch: Mapping[str, Any], scaler: torch.amp.GradScaler | None = None
     ) -> torch.Tensor:
         """`train_step`, the actions being interpreted by `engine`."""
-        refuse_without_gradients()
+        refuse_without_gradients(self)
         self.refuse_what_is_not_there(batch)
         refuse_other_data(self._slots)
         check_autocast(self._device, self._precision)
