@@ -112,7 +112,7 @@ def makes_tensors(op: str) -> bool:
 
 def returns_list(op: str) -> bool:
     """Whether what it returns is a list of tensors, though there be one in it."""
-    returns = getattr(getattr(callable_of(op), "_schema", None), "returns", ())
+    returns: Sequence[Any] = getattr(getattr(callable_of(op), "_schema", None), "returns", ())
     return len(returns) == 1 and str(returns[0].type) == "List[Tensor]"
 
 
