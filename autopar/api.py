@@ -121,8 +121,8 @@ def parallelize(
       without it the model's own ``_init_weights`` and ``reset_parameters``.
     - `stages`: a number, or the shapes of the meshes that hold them, such as ``[(2, 2), 4]``:
       consecutive ranks hold a stage each.  ``"auto"`` decides whether to cut at all, and what is not
-      given of these.  `schedule` (see `autopar.pipeline.schedules`) says who does what when, with how many
-      `microbatches`; `cuts` may name the operators that the later stages begin with.
+      given of these.  `schedule` (see `autopar.pipeline.schedules`) says who does what when, with how
+      many `microbatches`; `cuts` may name the operators that the later stages begin with.
     - `asynchronous`: permits schedules that update weights while microbatches are in flight, so that
       gradients are those of older weights; it is an `Asynchronous` then, which trains by
       ``train_steps(batches, optimizer)``.

@@ -295,11 +295,6 @@ def has_storage(value: object) -> bool:
     return isinstance(value, torch.Tensor) and torch._C._has_storage(value)
 
 
-def has_gradient_hooks(parameter: torch.Tensor) -> bool:
-    """Whether the user registered hooks on a leaf's gradient."""
-    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
-
-
 def is_fake(value: object) -> bool:
     """Whether a value is a tensor of a trace."""
     return isinstance(value, FakeTensor)

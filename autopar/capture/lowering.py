@@ -20,7 +20,7 @@ from autopar.capture.inplace import Memory, changes_only_geometry, functional_fo
 from autopar.capture.strided import STRIDED, window
 from autopar.capture.tracing import Trace
 from autopar.capture.views import put_back
-from autopar.capture.where import origin_of, spoken, under_gradient
+from autopar.capture.where import around, origin_of, spoken, under_gradient
 from autopar.errors import CaptureError
 from autopar.ir.graph import Arg, DType, Graph, LeafKind, Node, Ref
 from autopar.ops.functions import NAMESPACE, without_gradient
@@ -125,6 +125,8 @@ class _Lowering:
 
     def _call(self, node: fx.Node) -> None:
         target = node.target
+        known = around(node)
+        self.grad_enabled = self.grad_enabled if known is None else known
         if target is operator.getitem:
             source, index = cast(tuple[fx.Node, int], node.args)
             self.now[node] = (self.now[source][index],)

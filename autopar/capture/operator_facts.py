@@ -129,7 +129,8 @@ class _Call:
     def within(self, arriving: Sequence[int]) -> Made:
         """What is made besides, and where gradients lie, by operand."""
         names = list(self.operands)
-        with _torch.fake_mode():
+        # A plan may be made under no_grad, where a view of a leaf would have no way back to it.
+        with _torch.fake_mode(), torch.enable_grad():
             tensors = self._tensors()
             leaves = [(name, tensors[name]) for name in names if tensors[name].requires_grad]
             differentiable = [x for _, x in leaves]

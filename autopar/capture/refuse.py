@@ -78,18 +78,6 @@ def watchers() -> Mapping[Any, Watcher]:
     return {function: refuser(function, why) for function, why in LOST.items()}
 
 
-def refuse_parameter_hooks(model: nn.Module) -> None:
-    """Hooks sit on the user's own parameters, which the parallel module replaces."""
-    for name, parameter in model.named_parameters():
-        if _torch.has_gradient_hooks(parameter):
-            raise CaptureError(
-                f"Parameter {name!r} has gradient hooks, which the parallel module would "
-                "lose. Remove them "
-                "before, and do what they do to parameter.grad of the parallel module between backward "
-                "and optimizer.step()."
-            )
-
-
 @contextlib.contextmanager
 def explained(
     model: nn.Module, where: Whereabouts, inputs: Mapping[str, torch.Tensor]

@@ -21,16 +21,13 @@ from autopar.capture.inputs import Call
 from autopar.capture.known import KnownValues, likely, suppose
 from autopar.capture.loss import find_loss, no_loss, output_tensors
 from autopar.capture.python_state import undone
-from autopar.capture.refuse import (
-    explained,
-    refuse_parameter_hooks,
-    watchers,
-)
+from autopar.capture.refuse import explained, watchers
 from autopar.capture.remembered import Forgotten, Remembered
 from autopar.capture.state import AssignedBuffers, ByProduct, clean_attributes
 from autopar.capture.transformers_patches import synchronised_norms, transformers_told
 from autopar.capture.where import Watcher, Whereabouts
 from autopar.ir.graph import LeafKind
+from autopar.request.meta import refuse_parameter_hooks
 
 Tensors = dict[str, torch.Tensor]
 

@@ -27,7 +27,7 @@ from autopar.errors import CaptureError
 from autopar.ir.graph import Origin
 
 WHERE = "autopar_where"
-GRADIENT = "autopar_gradient"
+GRADIENT, AROUND = "autopar_gradient", "autopar_around"
 Watcher = Callable[[tuple[Any, ...], "FrameType | None"], None]
 """Called with the arguments of a torch function and the user's frame before it runs."""
 
@@ -100,7 +100,7 @@ class Whereabouts(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        frame = sys._getframe(1)
+        frame, around = sys._getframe(1), torch.is_grad_enabled()
         if func is torch.autograd.grad and (kwargs or {}).get("is_grads_batched"):
             place = spoken(origin_at(users_frame(frame)))
             raise CaptureError(
@@ -125,20 +125,22 @@ class Whereabouts(TorchFunctionMode):
         graph = _torch.graph_in_progress()
         if graph is not None:
             kept = _keeps_history(func, args, kwargs or {})
-            self._tag(graph, frame, torch.is_grad_enabled() if kept is None else kept)
+            self._tag(graph, frame, around, torch.is_grad_enabled() if kept is None else kept)
         return result
 
-    def _tag(self, graph: fx.Graph, frame: FrameType | None, gradient: bool) -> None:
+    def _tag(self, graph: fx.Graph, frame: FrameType | None, around: bool, gradient: bool) -> None:
+        """`around`: whether autograd was on when the function was called."""
         newest = _torch.newest_node(graph)
         if newest is self._last or newest.op == "root":
             return
         frame = users_frame(frame)
         place = (self.module, frame.f_code.co_filename, frame.f_lineno) if frame else ("", "", 0)
-        node = newest
+        oldest = node = newest
         while node is not self._last and node.op != "root" and WHERE not in node.meta:
             node.meta[WHERE] = place
             node.meta[GRADIENT] = gradient
-            node = _torch.previous_node(node)
+            oldest, node = node, _torch.previous_node(node)
+        oldest.meta[AROUND] = around
         self._last = newest
 
 
@@ -146,6 +148,15 @@ def origin_of(node: fx.Node) -> Origin:
     """The origin that tracing recorded for a node."""
     place = node.meta.get(WHERE)
     return located(*place) if place else Origin()
+
+
+def around(node: fx.Node) -> bool | None:
+    """Whether autograd was on before the node was made; None where that is not known.
+
+    Switches of autograd are nodes of their own, but one inside a hook on saved tensors may be lost.
+    """
+    known: bool | None = node.meta.get(AROUND)
+    return known
 
 
 def under_gradient(node: fx.Node) -> bool:

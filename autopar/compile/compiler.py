@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from autopar.capture import ExampleInputs, Traced, finished, traced
+from autopar.capture.outside import OutsideValues
 from autopar.capture.passes.dead import drop_dead
 from autopar.capture.saved import saved
-from autopar.compile.microbatch import part
+from autopar.compile.microbatch import Parted, part
 from autopar.cost.timed import times_for
 from autopar.errors import (
     ConstraintError,
@@ -34,7 +35,7 @@ from autopar.request import presets
 from autopar.request.batch import mapped
 from autopar.request.constraint_file import from_file
 from autopar.request.constraints import Constraint, from_user
-from autopar.request.model_state import ModelState
+from autopar.request.model_state import ModelState, Outside
 from autopar.request.options import Options
 from autopar.rules import batch_forms
 from autopar.runtime import agreement
@@ -105,6 +106,33 @@ class Compiler:
         self._batch: Sharding | None = None
         self._state: ModelState | None = None
         self._programs: dict[tuple[str, str], Program] = {}
+        self._outside = OutsideValues(model, options.loss)
+
+    def outside(self) -> Outside:
+        """What forward or the loss may read outside of the model, where it is not as it was."""
+        return self._outside.differences()
+
+    def known_program(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
+    ) -> Program | None:
+        """The program of a batch, if it is there already; found without other ranks."""
+        with self.standing(state):
+            return self._known(self.graph(kwargs or args, state.gradients))
+
+    def known_programs(
+        self,
+        whole: Mapping[str, Any],
+        microbatch: Mapping[str, Any],
+        pieces: int,
+        state: ModelState,
+    ) -> tuple[Program | None, Program | None]:
+        """Those of `for_microbatches`, likewise."""
+        parted = self._parted(whole, microbatch, pieces, state)
+        counts = None if parted.counts is None else self._known(parted.counts)
+        return counts, self._known(parted.microbatch)
+
+    def _known(self, graph: Graph) -> Program | None:
+        return self._programs.get((graph.digest, graph.returns))
 
     def on(self, mesh: Mesh) -> Compiler:
         """The same on another mesh."""
@@ -276,12 +304,21 @@ class Compiler:
         state: ModelState,
     ) -> tuple[Program | None, Program]:
         """Programs that count the whole batch's denominators, and that run one microbatch."""
+        parted = self._parted(whole, microbatch, pieces, state)
+        counts = None if parted.counts is None else self.program_of(parted.counts)
+        return counts, self.program_of(parted.microbatch)
+
+    def _parted(
+        self,
+        whole: Mapping[str, Any],
+        microbatch: Mapping[str, Any],
+        pieces: int,
+        state: ModelState,
+    ) -> Parted:
         with self.standing(state):
             all_of_it = self.traced(whole)
             piece = self.graph_of(self.traced(microbatch), whole=all_of_it)
-            parted = part(self.graph_of(all_of_it), piece, pieces)
-        counts = None if parted.counts is None else self.program_of(parted.counts)
-        return counts, self.program_of(parted.microbatch)
+            return part(self.graph_of(all_of_it), piece, pieces)
 
 
 def _fits(form: Sharding, graph: Graph, mesh: Mesh) -> bool:

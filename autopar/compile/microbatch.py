@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from autopar.compile.shares import check_shares
 from autopar.errors import InputError
 from autopar.ir.graph import Arg, Graph, Node, Ref, Tensor, short
 from autopar.ir.mesh import Mesh
@@ -51,9 +52,24 @@ def part(whole: Graph, microbatch: Graph, pieces: int) -> Parted:
     naming the operator that mixes samples, where the step would change meaning.
     """
     divisions = tuple(_divisions(whole))
-    check_separable(_with_denominators(whole, whole, divisions), pieces)
+    _check_state(whole)
+    types = check_separable(_with_denominators(whole, whole, divisions), pieces)
+    check_shares(whole, microbatch, types, pieces)
     counts = _counts(whole, divisions)
     return Parted(counts, _with_denominators(microbatch, whole, divisions))
+
+
+def _check_state(graph: Graph) -> None:
+    """A step changes a buffer once; microbatches that read what they change would do it once each."""
+    changed = {name for name, value in graph.mutations}
+    read = {name for node in graph.nodes for name in node.operands}
+    for node in graph.leaves("buffer"):
+        if node.target in changed and node.outputs[0].name in read:
+            raise InputError(
+                f"Forward reads the buffer {node.target!r} and changes it, as counters, averages and "
+                "spectral_norm do; each microbatch would change it again, and the next would read what "
+                f"it left. {as_one()}"
+            )
 
 
 def _by_tensors(divisions: Iterable[Node]) -> list[Node]:
@@ -146,11 +162,12 @@ def _with_denominators(graph: Graph, whole: Graph, divisions: tuple[Node, ...]) 
     return replace(changed, nodes=tuple(n for n in changed.nodes if n.name in kept))
 
 
-def check_separable(graph: Graph, pieces: int) -> None:
+def check_separable(graph: Graph, pieces: int) -> dict[str, frozenset[Type]]:
     """Raise `InputError` unless the loss is a sum over samples, the batch being dim 0 of the inputs.
 
     Every tensor gets the types it can have on an axis that splits the batch: inputs are shards,
     parameters are whole, and what is uniform along the batch (an expanded constant) may be either.
+    Returns these types.
     """
     options = candidates(graph, Mesh.of(pieces, names=("microbatch",)), local_inputs=True)
     split = {node.name for node in batch_inputs(graph)}
@@ -173,6 +190,7 @@ def check_separable(graph: Graph, pieces: int) -> None:
         raise InputError(
             f"The loss is not a sum of its samples' losses, so microbatches would change it. {as_one()}"
         )
+    return types
 
 
 def _types(
@@ -192,9 +210,13 @@ def _types(
     ]
 
 
+def _where(node: Node) -> str:
+    return f" ({node.origin.file}:{node.origin.line})" if node.origin.file else ""
+
+
 def _mixes(node: Node, graph: Graph) -> str:
     shapes = ", ".join(str(list(graph.tensors[name].shape)) for name in node.operands)
-    where = f" ({node.origin.file}:{node.origin.line})" if node.origin.file else ""
+    where = _where(node)
     return (
         f"{node.path}{where} mixes the samples of a batch (operands {shapes}), so microbatches would "
         f"change what the model computes. {as_one()}"

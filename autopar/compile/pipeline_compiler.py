@@ -24,7 +24,7 @@ from autopar.pipeline.schedules.action import forward
 from autopar.pipeline.schedules.lower import without_transfers
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
-from autopar.request.model_state import ModelState
+from autopar.request.model_state import ModelState, Outside
 from autopar.runtime import agreement
 from autopar.runtime.pipeline.built import Built
 from autopar.runtime.program import Program, load
@@ -83,6 +83,16 @@ class PipelineCompiler:
         with self._compiler.standing(state):
             return self._pipeline_for(batch, state.gradients)
 
+    def outside(self) -> Outside:
+        """What forward or the loss may read outside of the model, where it is not as it was."""
+        return self._compiler.outside()
+
+    def captured(self, batch: Mapping[str, Any], state: ModelState) -> str:
+        """What `Built.captured` of this batch would be; found without other ranks."""
+        with self._compiler.standing(state):
+            wanted = self._wanted_for(batch) if state.gradients else None
+            return _digest(*self._graphs(batch, wanted))
+
     def first(self, batch: Mapping[str, Any]) -> Built:
         """The pipeline of the example inputs, for the model as it came."""
         return self._pipeline_for(batch, training=True)
@@ -101,7 +111,9 @@ class PipelineCompiler:
             plan.check(stages)
         if self._first is None:
             self._first, self._graph = Staged(plan, stages, {}), graph
-        return self._built(plan, stages, counts, texts[1:])
+        return replace(
+            self._built(plan, stages, counts, texts[1:]), captured=_digest(graph, counts)
+        )
 
     def _wanted_for(self, batch: Mapping[str, Any]) -> PipelineSpec:
         """Other batches are cut as the first was, or into microbatches that are no larger than its."""
@@ -204,6 +216,10 @@ def evaluation(schedule: Schedule) -> Schedule:
         for number in range(len(schedule.workers))
     )
     return Schedule("evaluation", schedule.stages, 1, tuple(lists))
+
+
+def _digest(graph: Graph, counts: Graph | None) -> str:
+    return f"{graph.digest} {counts and counts.digest}"
 
 
 def _loaded(plan: Plan, graph: Graph, source: str, suffix: str) -> Program:

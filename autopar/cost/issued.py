@@ -13,7 +13,7 @@ from functools import cached_property
 from autopar.cost.parameters import exchanges
 from autopar.cost.prices import is_sum, regathered, widened
 from autopar.ir.conversion import Copy, Traffic
-from autopar.ir.graph import ITEMSIZE, Graph, Saved
+from autopar.ir.graph import ITEMSIZE, Graph, Saved, short
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import Sharding
 from autopar.memory.recompute_set import RecomputeSet, again
@@ -21,6 +21,9 @@ from autopar.plans.decisions import Choice, Conversion, ParameterPlan, reduction
 from autopar.plans.grouping import groups
 from autopar.plans.plan import Plan
 from autopar.rules import variant_traffic
+
+WITHOUT_GRADIENT = {"native_layer_norm_backward": 5}
+"""The operand of an operator that PyTorch differentiates, but not by it: here the bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,10 @@ class Running:
             for choice in self.choices
             for node in [graph.node[choice.node]]
             if any(tensor.name in reached for tensor in node.outputs)
-            for name, form in zip(node.operands, choice.sharding.inputs, strict=True)
+            for place, (name, form) in enumerate(
+                zip(node.operands, choice.sharding.inputs, strict=True)
+            )
+            if place != WITHOUT_GRADIENT.get(short(node.op))
         }
         results = {name for name in graph.results if graph.tensors[name].differentiable}
         for conversion in reversed(self.conversions):

@@ -16,7 +16,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, P, R, S, Sharding
 from autopar.ir.result_layout import leaving
 from autopar.memory.lifetimes import Lifetimes
-from autopar.ops.operators import makes_tensors
+from autopar.ops.operators import makes_tensors, returns_list
 from autopar.plans.decisions import Conversion, OpSharding, reduction_dtype
 from autopar.plans.plan import Plan
 
@@ -97,7 +97,10 @@ class _Program:
         for value in targets:
             self._bound[value] = value
         frees = tuple(Value(*form) for form in self._freed.get(node.name, ()))
-        self.statements.append(Statement(targets, parts, self._comment(node), node.origin, frees))
+        made = Statement(
+            targets, parts, self._comment(node), node.origin, frees, is_list=_is_list(op)
+        )
+        self.statements.append(made)
 
     def _per_shard(self, parts: tuple[Part, ...], choice: OpSharding) -> tuple[Part, ...]:
         """Random numbers differ along the axes that split the result, and only there."""
@@ -158,6 +161,11 @@ class _Program:
         self._bound[target] = target
         comment = describe(tensor, conversion.target, mesh)
         self.statements.append(Statement((target,), (f"{verb}(", source, text), comment, origin))
+
+
+def _is_list(op: str) -> bool:
+    """Variants and what is written out of a plan have one result."""
+    return "." in op and not op.startswith("autopar.") and returns_list(op)
 
 
 def _indexes_by_number(node: Node, graph: Graph) -> bool:

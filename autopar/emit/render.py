@@ -189,14 +189,10 @@ def _written_at(statement: Statement) -> tuple[str, int, str]:
 def _line(statement: Statement, names: Names, weights: dict[Weight, str], home: str) -> str:
     text = "".join(_text(part, names, weights, home) for part in statement.parts)
     targets = ", ".join(names.define(value) for value in statement.targets)
-    if len(statement.targets) == 1 and _is_tuple(text):
+    if len(statement.targets) == 1 and statement.is_list:
         targets += ","
     code = f"{targets} = {text}"
     return f"{code:<{WIDTH - 24}}  # {comment(statement.comment)}"
-
-
-def _is_tuple(text: str) -> bool:
-    return bool(re.search(r"\.(split|chunk|unbind)\([^()]*(\[[^]]*\])?[^()]*\)$", text))
 
 
 def _text(part: str | Value | Weight, names: Names, weights: dict[Weight, str], home: str) -> str:

@@ -37,6 +37,8 @@ class Statement:
     origin: Origin
     frees: tuple[Value, ...] = ()
     """What is deleted behind it."""
+    is_list: bool = False
+    """Whether the expression is a list of tensors, though there be one target."""
 
     @property
     def reads(self) -> tuple[Value, ...]:

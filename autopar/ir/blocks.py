@@ -81,21 +81,21 @@ def blocks(graph: Graph) -> tuple[Block, ...]:
 
     In a stage of a pipeline one is enough: its siblings are in other stages.
     """
-    numbered = _numbered(graph)
+    numbered, state = _numbered(graph), _state(graph)
     return tuple(
         Block(f"{prefix}.{index}", runs[0])
         for (prefix, index), runs in numbered.items()
-        if not _unfit(prefix, runs, numbered, graph) and len(runs[0]) >= FEWEST
+        if not _unfit(prefix, runs, numbered, graph, state) and len(runs[0]) >= FEWEST
     )
 
 
 def no_blocks(graph: Graph) -> tuple[tuple[str, str], ...]:
     """Numbered modules as large as blocks that are none, which no recomputation reaches: path, why."""
-    numbered = _numbered(graph)
+    numbered, state = _numbered(graph), _state(graph)
     return tuple(
         (f"{prefix}.{index}", why)
         for (prefix, index), runs in numbered.items()
-        if (why := _unfit(prefix, runs, numbered, graph)) and sum(map(len, runs)) >= FEWEST
+        if (why := _unfit(prefix, runs, numbered, graph, state)) and sum(map(len, runs)) >= FEWEST
     )
 
 
@@ -111,9 +111,40 @@ def _numbered(graph: Graph) -> _Numbered:
     return found
 
 
-def _unfit(prefix: str, runs: Sequence[tuple[Node, ...]], numbered: _Numbered, graph: Graph) -> str:
+def _unfit(
+    prefix: str,
+    runs: Sequence[tuple[Node, ...]],
+    numbered: _Numbered,
+    graph: Graph,
+    state: Mapping[str, str],
+) -> str:
     """Why a numbered module is no block, apart from its size; nothing where it is one."""
     if len(runs) > 1:
         return f"runs in {len(runs)} pieces"
     siblings = sum(other == prefix for other, _ in numbered)
-    return "has no numbered sibling" if siblings < (1 if graph.is_stage else 2) else ""
+    if siblings < (1 if graph.is_stage else 2):
+        return "has no numbered sibling"
+    moved = next((state[node.name] for node in runs[0] if node.name in state), "")
+    return f"reads buffer {moved}, which forward changes" if moved else ""
+
+
+def _state(graph: Graph) -> Mapping[str, str]:
+    """Operators on the way to the loss that read a buffer which forward changes, and the buffer.
+
+    Run again in the backward they would read what forward left.  A batch norm in training only
+    updates its statistics.
+    """
+    changed = {name for name, _ in graph.mutations}
+    if not changed:
+        return {}
+    matters = {graph.loss, *graph.sends, *(name for _, name in graph.outputs)}
+    for node in reversed(graph.nodes):
+        if any(tensor.name in matters for tensor in node.outputs):
+            matters.update(node.operands)
+    return {
+        reader.name: leaf.target
+        for leaf in graph.leaves("buffer")
+        if leaf.target in changed
+        for reader in graph.consumers[leaf.outputs[0].name]
+        if reader.op != "autopar.batch_norm" and any(t.name in matters for t in reader.outputs)
+    }

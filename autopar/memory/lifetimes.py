@@ -1,8 +1,8 @@
 """How long storages are in use in the forward of an emitted module, in places of the graph's nodes.
 
 A variable lives until its function returns: a block's, or the whole forward.  What nobody saves, reads
-or returns any more would be held until then, so emitted code deletes it: `Lifetimes.freed` says what, and
-behind which operator.  One line at most stands below a line of the user's; small tensors are let be.
+or returns any more would be held until then, so emitted code deletes it: `Lifetimes.freed` says what
+and behind which operator.  One line at most stands below a line of the user's; small tensors are let be.
 """
 
 from __future__ import annotations

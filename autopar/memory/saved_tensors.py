@@ -89,8 +89,12 @@ class SavedTensors:
 
     def _may_be_copied(self, node: Node, place: int) -> bool:
         """Whether what is kept may be a copy: a gather leaves other strides than what it stands for."""
-        maker = self.graph.producer[node.operands[place]]
-        return short(node.op) in LAYS_OUT and short(maker.op) in REORDERED
+        if short(node.op) not in LAYS_OUT:
+            return False
+        operand = node.operands[place]
+        maker = self.graph.producer[operand]
+        turned = self._of(maker).turned
+        return short(maker.op) in REORDERED or operand in {maker.outputs[at].name for at in turned}
 
     @cached_property
     def saved_storages(self) -> frozenset[Form]:

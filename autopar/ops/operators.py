@@ -110,6 +110,12 @@ def makes_tensors(op: str) -> bool:
     return schema is not None and any(argument.name == "device" for argument in schema.arguments)
 
 
+def returns_list(op: str) -> bool:
+    """Whether what it returns is a list of tensors, though there be one in it."""
+    returns: Sequence[Any] = getattr(getattr(callable_of(op), "_schema", None), "returns", ())
+    return len(returns) == 1 and str(returns[0].type) == "List[Tensor]"
+
+
 def bind(arg: Arg, tensors: dict[str, Any] | Callable[[str], Any]) -> Any:
     """An argument with its tensors and dtypes put in."""
     look_up = tensors if callable(tensors) else tensors.__getitem__

@@ -99,8 +99,8 @@ class Prediction:
     Where updates do not wait, `step_s` is a batch's share of a simulated stream of them.
 
     `bound_s` is below the step of every plan of the table that the planner was given, by the
-    relaxation of `autopar/pipeline/planner/relaxation.py`; the stages themselves are then solved one by one, and
-    may be better than in the table.  None where a person chose, and of V's, which the relaxation does
+    relaxation of `autopar/pipeline/planner/relaxation.py`; the stages themselves are then solved one by
+    one, and may be better than in the table.  None where a person chose, and of V's, which the relaxation does
     not know.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.utils._pytree import SUPPORTED_NODES
 
 Opened = tuple[list[Any], Callable[[list[Any]], Any]]
@@ -23,3 +24,8 @@ def opened(value: Any) -> Opened | None:
 def context_of(value: Any) -> Any:
     """What a registered type keeps beside its children."""
     return SUPPORTED_NODES[type(value)].flatten_fn(value)[1]
+
+
+def has_gradient_hooks(parameter: torch.Tensor) -> bool:
+    """Whether the user registered hooks on a leaf's gradient."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)

@@ -7,7 +7,8 @@ import copy
 import torch
 from torch import nn
 
-from autopar.errors import InputError
+from autopar.errors import CaptureError, InputError
+from autopar.request import _torch
 from autopar.request.arrivals import arrived
 from autopar.request.derived import derived
 from autopar.request.storages import refuse_shared_memory
@@ -35,6 +36,7 @@ def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.
         )
     model = arrived(model)
     refuse_shared_memory(model)
+    refuse_parameter_hooks(model)
     memo: dict[int, object] = {id(group): group for group in _groups(model)}
     memo |= {id(derived): derived.detach().to("meta") for derived in _derived_tensors(model)}
     for parameter in model.parameters():
@@ -48,6 +50,17 @@ def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.
         if not buffer.is_meta and tells_sizes(buffer):
             setattr(bare, VALUES, buffer.detach().to("cpu", copy=True))
     return copy.deepcopy(model, memo)
+
+
+def refuse_parameter_hooks(model: nn.Module) -> None:
+    """Raise `CaptureError`: hooks sit on the user's parameters, which the parallel module replaces."""
+    for name, parameter in model.named_parameters():
+        if _torch.has_gradient_hooks(parameter):
+            raise CaptureError(
+                f"Parameter {name!r} has gradient hooks, which the parallel module would lose. Remove "
+                "them before, and do what they do to parameter.grad of the parallel module between "
+                "backward and optimizer.step()."
+            )
 
 
 def tells_sizes(tensor: torch.Tensor) -> bool:

@@ -38,6 +38,10 @@ class Change:
         return here, self.steps[-1], before
 
 
+Outside = tuple[tuple[str, Any], ...]
+"""Places outside of the model's modules, and the values there."""
+
+
 @dataclass(frozen=True)
 class ModelState:
     """A program serves calls in one such state.

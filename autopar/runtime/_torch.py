@@ -153,6 +153,16 @@ def has_forward_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or _global_forward_hooks)
 
 
+def has_own_hooks(module: nn.Module) -> bool:
+    """Whether a call of the module would call hooks that were registered on it."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
 def local_of(parameter: DTensor) -> torch.Tensor:
     """The local tensor itself, outside autograd."""
     return parameter._local_tensor

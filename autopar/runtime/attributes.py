@@ -17,7 +17,7 @@ from torch import nn
 
 from autopar.errors import InputError
 from autopar.request.model_state import ABSENT, Change, ModelState
-from autopar.runtime.closed import Elsewhere
+from autopar.runtime.closed import BEFORE, Elsewhere
 from autopar.runtime.holders import INTERNAL
 
 SIMPLE = (
@@ -75,6 +75,7 @@ class Attributes:
     def __init__(self, root: nn.Module) -> None:
         self._modules = list(root.modules())
         self._places = list(_places(root))
+        self._forwards = [(path, m, vars(m)["forward"]) for path, m in root.named_modules()]
         self._tensors = [
             (f"{path}.{key}".lstrip("."), value, value._version)
             for path, module in root.named_modules()
@@ -87,6 +88,12 @@ class Attributes:
         for name, tensor, version in self._tensors:
             if tensor._version != version:
                 raise InputError(_refusal(name, "a tensor that is no buffer, was written to"))
+        for path, module, forward in self._forwards:
+            if vars(module).get("forward") is not forward:
+                raise InputError(
+                    f"{path or 'the model'}.forward was replaced after autopar.parallelize, and the "
+                    f"step computes what it was. {BEFORE}"
+                )
         return ModelState(
             gradients,
             tuple(module.training for module in self._modules),

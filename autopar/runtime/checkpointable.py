@@ -93,6 +93,16 @@ class CheckpointableModule(nn.Module):
         self._root.train(mode)
         return self
 
+    def refuse_beside_forward(self) -> None:
+        """Raise `InputError` for what only a call of the module does, before a step without one."""
+        found = "a forward that was set on it" if "forward" in vars(self) else ""
+        if found or _torch.has_own_hooks(self):
+            raise InputError(
+                f"The parallel model has {found or 'hooks'}, which train_step does not "
+                "call here: it runs the parts of a batch itself. Do before and after train_step what "
+                "that would do; without stages and with microbatches=1 it is called."
+            )
+
     def __getattr__(self, name: str) -> Any:
         """What this module lacks is the user's model's: attributes, and methods that need no forward."""
         try:
@@ -255,8 +265,13 @@ class CheckpointableModule(nn.Module):
         return match
 
 
-def refuse_without_gradients() -> None:
-    """Raise `InputError`, on all ranks alike, before a step that has to record gradients cannot."""
+def refuse_without_gradients(module: CheckpointableModule | None = None) -> None:
+    """Raise `InputError`, on all ranks alike, before a step that has to record gradients cannot.
+
+    `module`: one whose own forward the step does not call.
+    """
+    if module is not None:
+        module.refuse_beside_forward()
     if not torch.is_grad_enabled():
         raise InputError(
             "train_step computes gradients, which are off here (torch.no_grad, inference_mode). "

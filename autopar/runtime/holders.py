@@ -26,12 +26,22 @@ def holders(model: nn.Module, tensors: Mapping[str, torch.Tensor], device: str) 
     """The tree for `model` on a type of device; `tensors` by the user's names, some of which a rank
     may lack."""
     named = (*model.named_parameters(), *model.named_buffers())
+    for name, tensor in named:
+        if name in tensors:
+            _marked_like(tensors[name], tensor)
     twins: dict[int, Any] = {id(t): tensors.get(name, Elsewhere(name)) for name, t in named}
     twins |= {id(module): _bare(module) for module in model.modules()}
     for path, module in model.named_modules():
         _complete(twins[id(module)], module, path, twins, device)
     made: nn.Module = twins[id(model)]
     return made
+
+
+def _marked_like(made: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Attributes that people set on a parameter, such as ``_no_weight_decay``, which groups are by."""
+    for key, value in vars(tensor).items():
+        if key not in vars(made):
+            setattr(made, key, value)
 
 
 class Compiled(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -47,6 +47,20 @@ class Leaves:
                 bucket.gather()
         self._stale = False
         return replaced
+
+    def writes_shown(self) -> Callable[[], None]:
+        """To be called when a backward begins: autograd then knows of writes to parameters since now.
+
+        A write to a DTensor leaves the version of what it holds as it was.
+        """
+        seen = [slot.version for slot in self._slots]
+
+        def show() -> None:
+            for slot, version in zip(self._slots, seen, strict=True):
+                if slot.version != version:
+                    torch.autograd.graph.increment_version(slot.leaf)
+
+        return show
 
     def put(self, slot: ShardedParameter, leaf: torch.Tensor) -> None:
         """Forward and backward read this leaf from now on."""

@@ -48,7 +48,7 @@ def refuse_changed(slots: Sequence[ShardedParameter], trained: Mapping[str, bool
 
 
 def arriving(
-    leaves: Sequence[torch.Tensor], begin: Callable[[], None]
+    leaves: Sequence[torch.Tensor], *begin: Callable[[], None]
 ) -> Callable[[torch.Tensor], torch.Tensor | None]:
     """What a result's gradient meets first, in every backward through it.
 
@@ -67,7 +67,8 @@ def arriving(
                 "parameters of a parallel step, whose gradients are summed over ranks behind a whole "
                 "backward. Call loss.backward(), and read p.grad."
             )
-        begin()
+        for each in begin:
+            each()
         return gradient.full_tensor() if isinstance(gradient, DTensor) else None
 
     return met

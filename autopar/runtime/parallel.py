@@ -210,6 +210,7 @@ class Parallel(CheckpointableModule):
                 loss = self._loss_of(self(**batch))
                 scaled(loss).backward()
             return loss.detach()
+        self.refuse_beside_forward()
         self._begin_call("a training step")
         self._agree(Batch.of((), batch))
         parts = in_parts(batch, microbatches)
@@ -279,10 +280,11 @@ class Parallel(CheckpointableModule):
         """See every backward begin that comes through a result."""
         given = {program.graph.loss or "", *dict(program.graph.outputs).values()}
         leaves = [slot.leaf for slot in self._slots if slot.leaf.requires_grad]
+        show = self._leaves.writes_shown()
         for name in given & results.keys():
             result = results[name]
             if result.requires_grad and not result.is_leaf:
-                result.register_hook(arriving(leaves, self._reducer.begin))
+                result.register_hook(arriving(leaves, show, self._reducer.begin))
 
     def _agree(self, batch: Batch) -> None:
         """Ranks that should have the same batch must have it, and parts of one are alike."""

@@ -12,14 +12,32 @@ import torch
 
 from autopar.errors import InputError
 from autopar.request.batch import Batch, leaves_of, mapped, top
-from autopar.request.model_state import ModelState
+from autopar.request.model_state import ModelState, Outside
 from autopar.runtime.expected import Expected
 from autopar.runtime.inference import normal_tensors
 from autopar.runtime.program import Program
+from autopar.runtime.surroundings import Kept, Surroundings
 
 
 class Compiles(Protocol):
     """Plans and emits while training runs; the same call is made on every rank."""
+
+    def outside(self) -> Outside:
+        """What forward or the loss may read outside of the model, where it is not as it was."""
+
+    def known_program(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
+    ) -> Program | None:
+        """The program of a batch, if it is there already; found without other ranks."""
+
+    def known_programs(
+        self,
+        whole: Mapping[str, Any],
+        microbatch: Mapping[str, Any],
+        pieces: int,
+        state: ModelState,
+    ) -> tuple[Program | None, Program | None]:
+        """Those of a batch's denominators and of its parts, likewise."""
 
     def for_batch(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
@@ -36,25 +54,8 @@ class Compiles(Protocol):
         """The programs that count a batch's denominators and that run one of its parts."""
 
 
-MOST = 64
-"""Programs of other batches that are kept, beside the first; the longest unused goes first."""
 VALUES = 5
 """So many values of a number are heard of: each has a plan of its own."""
-
-
-class Kept(dict[Any, Any]):
-    """Programs by batch, the last used last; no more than `MOST`, and never without the first."""
-
-    def use(self, key: Any) -> Any:
-        """The program of a key, which is now the last used."""
-        self[key] = found = self.pop(key)
-        return found
-
-    def keep(self, key: Any, made: Any, first: Any) -> None:
-        """One more; those that were not used for longest go."""
-        self[key] = made
-        while len(self) > MOST:
-            del self[next(old for old, program in self.items() if program is not first)]
 
 
 class Numbers:
@@ -99,9 +100,10 @@ class Programs:
         self.expected = Expected(example)
         self._compiler = compiler
         self._replan, self._local_input = replan, local_input
-        self._of_batch = Kept({(state, example.signature): first})
+        self._of_batch = Kept({((state, example.signature), ()): first})
         self._of_parts = Kept()
         self._numbers = Numbers(example)
+        self._surroundings = Surroundings()
         self._finish: Callable[[Program], None] = lambda _: None
 
     @property
@@ -127,7 +129,13 @@ class Programs:
         if self._local_input:
             args, kwargs = self._whole(args, kwargs)
         batch = Batch.of(args, kwargs)
-        key = (state, batch.signature)
+        key = self._surroundings.key(
+            (state, batch.signature),
+            self._compiler.outside(),
+            self._of_batch,
+            self.first,
+            lambda last: self._compiler.known_program(args, kwargs, state) is last,
+        )
         if key not in self._of_batch:
             if state.training and not self._replan and self._is_other(batch):
                 if self.expected.differences(batch):
@@ -155,7 +163,13 @@ class Programs:
         self.expected.check((), batch)
         if self._local_input:
             batch, piece = self._whole((), batch)[1], self._whole((), piece)[1]
-        key = (state, Batch.of((), batch).signature, pieces)
+        key = self._surroundings.key(
+            (state, Batch.of((), batch).signature, pieces),
+            self._compiler.outside(),
+            self._of_parts,
+            None,
+            lambda last: self._compiler.known_programs(batch, piece, pieces, state) == last,
+        )
         if key not in self._of_parts:
             with normal_tensors(), self.expected.explained(Batch.of((), batch)):
                 counts, program = self._compiler.for_microbatches(batch, piece, pieces, state)

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from autopar.errors import InputError
+
 T = TypeVar("T")
 Gather = Callable[[torch.Tensor], torch.Tensor]
 
@@ -36,9 +38,8 @@ class Gathered:
     def again(self) -> torch.Tensor:
         """The gathered tensor, gathered again the first time it is asked for."""
         if self.result is None:
-            source = self.source.redeem() if isinstance(self.source, Ticket) else self.source
             with torch.no_grad():
-                self.result = self.gather(source)
+                self.result = self.gather(_redeemed(self.source))
         result = self.result
         self.waiting -= 1
         if self.waiting <= 0:
@@ -58,6 +59,14 @@ class Ticket:
     def redeem(self) -> torch.Tensor:
         """The saved tensor."""
         return self.gathered.again().as_strided(self.shape, self.stride, self.offset)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What is gathered again: a rank's part of a weight, at the version that the forward saw."""
+
+    tensor: torch.Tensor
+    version: int
 
 
 Scope = dict[int, tuple[torch.Tensor, Gathered]]
@@ -159,8 +168,7 @@ class _Together:
     def take(self, place: int) -> torch.Tensor:
         """One result; the others wait for their turn."""
         if place not in self.results:
-            shards = [s.redeem() if isinstance(s, Ticket) else s for s in self.sources]
-            self.results = dict(enumerate(self.gather(shards)))
+            self.results = dict(enumerate(self.gather([_redeemed(s) for s in self.sources])))
         return self.results.pop(place)
 
 
@@ -197,7 +205,20 @@ def taken(tensor: torch.Tensor) -> torch.Tensor:
 def _kept(source: torch.Tensor, forward: _Forward) -> Any:
     """What stands for a source until the backward: the shard, or a ticket if it is a gather itself."""
     shared = forward.find(source)
-    return source.detach() if shared is None else shared.ticket(source)
+    return Shard(source.detach(), source._version) if shared is None else shared.ticket(source)
+
+
+def _redeemed(kept: Ticket | Shard | None) -> Any:
+    """The source; raise `InputError` where it is not what it was in the forward."""
+    if not isinstance(kept, Shard):
+        return None if kept is None else kept.redeem()
+    if kept.tensor._version != kept.version:
+        raise InputError(
+            f"Weights of shape {tuple(kept.tensor.shape)} on this rank were changed in place between a "
+            "forward and its backward (optimizer.step(), or a write under torch.no_grad()), which needs "
+            "them as they were. Call loss.backward() before the update, or the forward again behind it."
+        )
+    return kept.tensor
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -113,7 +113,7 @@ class ShardingProblem:
         return {block.path: "none" for block in blocks(self.graph)} if asks else {}
 
     def solve(self, nbytes: float | None = None, branches: bool = True) -> Assignment:
-        """The best answer within a limit on bytes, as the solver counts them; see `PreparedProblem.solve`."""
+        """The best answer within so many bytes, as the solver counts them: `PreparedProblem.solve`."""
         limit = None if nbytes is None else Limit(nbytes, self.settings.in_flight)
         return self.ready.solve(limit, branches, self.settings.care)
 

@@ -17,9 +17,9 @@ from svg import BLUE, GREEN, ORANGE, PINK, YELLOW, Drawing
 
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import Sharding
-from autopar.runtime.shards import part
 from autopar.pipeline.schedules import build
 from autopar.render.text.schedules import equal_parts
+from autopar.runtime.shards import part
 
 RANKS = (BLUE, ORANGE)
 

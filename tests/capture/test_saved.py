@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -273,3 +275,20 @@ def test_a_loss_may_lie_among_its_terms(name: str) -> None:
     node = next(node for node in graph.nodes if short(node.op) == name)
     real = loss(torch.rand(3, 6), torch.ones(3, 6), reduction="sum").untyped_storage().nbytes()
     assert sum(saved(graph)[node.name].spare) + 4 == real
+
+
+def test_a_plan_made_under_no_grad_asks_for_backwards_all_the_same() -> None:
+    """An evaluation plans where autograd is off; an operator may give its operand itself."""
+
+    def body(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(m.linear(x)).square().sum()  # type: ignore[operator]
+
+    model, inputs = small(body)
+    graph = capture(model, inputs)
+    laid_out = {"aten.tanh.default": "aten.contiguous.default"}
+    graph = replace(
+        graph, nodes=tuple(replace(n, op=laid_out.get(n.op, n.op)) for n in graph.nodes)
+    )
+    with torch.no_grad():
+        found = saved(graph)
+    assert dict(found) == dict(saved(graph))

@@ -120,3 +120,22 @@ def bump(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Changes its operand, and says so."""
     x.add_(1)
     return y.clone()
+
+
+@torch.library.custom_op("autopar_tests::marked", mutates_args=())
+def marked(x: torch.Tensor) -> torch.Tensor:
+    """The mean of what has the value 7, which no draw has."""
+    return torch.where(x == 7, x, 0).mean()
+
+
+@marked.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(())
+
+
+def _marked_backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    (x,) = ctx.saved_tensors
+    return gradient / x.numel() * (x == 7)
+
+
+marked.register_autograd(_marked_backward, setup_context=_keep)

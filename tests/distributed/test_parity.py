@@ -64,7 +64,7 @@ def test_random_plans(pool: Pool, name: str) -> None:
 @pytest.mark.parametrize("shape", MESHES)
 @pytest.mark.parametrize("name", models.CASES)
 def test_many_random_plans(pool: Pool, name: str, shape: tuple[int, ...]) -> None:
-    """A hundred random plans on every mesh, and they cover the algebra."""
+    """Thirty random plans on every mesh, and they cover the algebra."""
     works = [parity.random_work(name, shape, seed) for seed in range(ALL)]
     run(pool, works)
     found = conversions([Plan.from_json(work.plan) for work in works], name)

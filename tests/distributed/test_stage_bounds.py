@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import autopar
-from autopar.runtime import programs
+from autopar.runtime import surroundings
 from tests.parity import close
 from tests.pool import Pool
 from tests.wide import Wide
@@ -73,7 +73,7 @@ def idle(stages: tuple[int, ...]) -> None:
 
 def numbers() -> tuple[int, int, int]:
     """Pipelines and links kept behind many values of a number, and how often that was warned of."""
-    programs.MOST = 4
+    surroundings.MOST = 4
     torch.manual_seed(0)
     model = Tied().double()
     single = copy.deepcopy(model)

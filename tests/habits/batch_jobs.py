@@ -147,3 +147,8 @@ def numbers(as_tensor: bool) -> tuple[int, int, float]:
             worst = max(worst, abs(loss.item() - alone(x, value(step)).item()))
     said = [w for w in heard if "'scale'" in str(w.message)]
     return len(parallel._programs._of_batch), len(said), worst
+
+
+def nested_in_stages() -> float:
+    """`nested` as a pipeline."""
+    return nested("deep", stages=2, microbatches=2)

@@ -10,7 +10,7 @@ import torch
 import autopar
 from autopar.errors import InputError
 from autopar.request.batch import Batch
-from autopar.runtime.programs import MOST, Kept
+from autopar.runtime.surroundings import MOST, Kept
 from tests.habits import batch_jobs as jobs
 from tests.pool import Pool
 
@@ -21,11 +21,7 @@ def test_nested_batches(pool: Pool, kind: str) -> None:
 
 
 def test_nested_batches_in_stages(pool: Pool) -> None:
-    assert max(pool.run(2, _in_stages)) < 1e-9
-
-
-def _in_stages() -> float:
-    return jobs.nested("deep", stages=2, microbatches=2)
+    assert max(pool.run(2, jobs.nested_in_stages)) < 1e-9
 
 
 class Opaque:

@@ -10,6 +10,8 @@ from torch import nn
 
 import autopar
 from autopar.errors import CaptureError
+from tests.habits import patched_jobs
+from tests.pool import Pool
 
 
 def planned(model: nn.Module) -> Any:
@@ -41,3 +43,24 @@ def test_hooks_on_the_backward_are_refused() -> None:
     model[1].register_full_backward_hook(lambda module, before, after: None)
     with pytest.raises(CaptureError, match="1 has a hook on its backward"):
         planned(model)
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_on_gradients_of_parameters_are_refused(register: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    getattr(model[1].weight, register)(lambda gradient: None)
+    with pytest.raises(CaptureError, match=r"'1\.weight' has gradient hooks"):
+        planned(model)
+
+
+HOWS = [
+    ("ddp", {"preset": "ddp"}),
+    ("fsdp", {"preset": "fsdp"}),
+    ("stages", {"stages": 2, "microbatches": 2}),
+]
+
+
+@pytest.mark.parametrize(("how", "options"), HOWS)
+def test_what_is_put_beside_forward(pool: Pool, how: str, options: dict[str, Any]) -> None:
+    pool.run(2, patched_jobs.beside_forward, options)
+    pool.run(2, patched_jobs.marks, options)

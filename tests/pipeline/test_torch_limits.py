@@ -88,14 +88,6 @@ def test_weights_that_torch_would_miss() -> None:
     assert "1f1b" in message
 
 
-def test_weights_that_are_fetched_together() -> None:
-    message = limit(staged("gpt2", (2, 2), "zb-h1", seed=0))
-    assert "Stage 1 fetches transformer.h.1" in message
-    assert "Trying to backward through the graph a second time" in message
-    made = staged("gpt2", (2, 2), "1f1b", seed=0)
-    check_limits(made.plan, Relays(made.stages))
-
-
 def test_gradients_that_would_be_zeros() -> None:
     made = staged("gpt2", (1, 1), "1f1b")
     crossings = tuple(replace(crossing, returns=False) for crossing in made.stages.crossings)

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import nn
 
+from autopar.capture import capture
+from autopar.capture.saved import saved
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import R, S, Sharding
+from autopar.memory.saved_tensors import SavedTensors
+from autopar.plans.decisions import Conversion, OpSharding
 from autopar.runtime import regather
 
 
@@ -33,3 +41,34 @@ def test_what_leaves_a_block_is_gathered_again() -> None:
 
 def test_what_stays_in_a_block_is_forgotten_there() -> None:
     assert gathers_again(returned=False) == 0
+
+
+class Mixed(nn.Module):
+    """An einsum of a product whose elements lie as a permuted operand's do."""
+
+    def __init__(self, permuted: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(6, 6, 4))
+        self.scale = nn.Parameter(torch.rand(6))
+        self.permuted = permuted
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        order = (1, 0, 2) if self.permuted else (0, 1, 2)
+        product = self.weight.permute(order) * self.weight.permute(order).exp()
+        return torch.einsum("sbl,slh->sbh", x * self.scale, product).square().sum()
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_what_an_einsum_lays_out_anew_is_not_gathered_again(permuted: bool) -> None:
+    """Behind a gather elements lie in row-major order, so einsum keeps a copy and asks for no gather."""
+    graph = capture(Mixed(permuted), {"x": torch.rand(6, 2, 6)})
+    maker = graph.producer["product"]
+    whole, parts = Sharding((R,)), Sharding((S(0),))
+    shardings = {
+        node.name: OpSharding((whole,) * len(node.operands), (whole,) * len(node.outputs), ("",))
+        for node in graph.nodes
+    }
+    shardings[maker.name] = OpSharding((whole, whole), (parts,), ("",))
+    gather = Conversion("product", 0, parts, whole, regather=True)
+    keeps = SavedTensors(graph, shardings, (gather,), Mesh.of(2), saved(graph))
+    assert keeps.effective()[0].regather is not permuted

@@ -147,6 +147,27 @@ def test_what_no_experiment_can_speak_of(op: str) -> None:
     assert not rule.text and reason in rule.reason
 
 
+LOOKS_FOR_LABELS = ("cosine_embedding_loss", "hinge_embedding_loss", "margin_ranking_loss")
+
+
+@pytest.mark.parametrize("op", LOOKS_FOR_LABELS)
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+def test_targets_are_tried_that_an_operator_looks_for(op: str, reduction: int) -> None:
+    """Of targets that are neither 1 nor -1 a cosine loss is zero, as zeros of its parts would add up."""
+    if op == "cosine_embedding_loss":
+        rule = found(f"aten.{op}", t(12, 6), t(12, 6), n(12), 0.5, reduction)
+    elif op == "hinge_embedding_loss":
+        rule = found(f"aten.{op}", t(12), n(12), 0.5, reduction)
+    else:
+        rule = found(f"aten.{op}", t(12), t(12), n(12), 0.5, reduction)
+    assert bool(rule.text) == (reduction != 1)
+
+
+def test_nothing_is_told_from_zeros() -> None:
+    rule = found("autopar_tests.marked", t(12, 6))
+    assert not rule.text and "is zero" in rule.reason
+
+
 def test_an_operator_for_one_dtype() -> None:
     leaf, made = (Tensor(name, (4, 8), "float16", False) for name in ("x", "made"))
     node = Node("made", "autopar_tests.half_only.default", (Ref("x"),), outputs=(made,))

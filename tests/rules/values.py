@@ -12,6 +12,10 @@ POSITIVE = {
 }  # fmt: skip
 INSIDE_ONE = {"acos", "asin", "atanh", "erfinv", "binary_cross_entropy"}
 ABOVE_ONE = {"acosh"}
+COMPARED = {"eq", "ne", "isclose"}
+"""Values meet each other."""
+ODD = {"isnan": float("nan"), "isinf": float("inf")}
+"""What is looked for is among the values."""
 POSITIVE_BEHIND_FIRST = {"div", "true_divide", "addcdiv", "cross_entropy_sum", "count_valid"}
 
 
@@ -31,11 +35,18 @@ def _one(
 ) -> torch.Tensor:
     tensor, kind = operands[place], short(node.op)
     if tensor.dtype == "bool":
-        return torch.rand(tensor.shape, generator=generator) < 0.6
+        made = torch.rand(tensor.shape, generator=generator) < 0.6
+        if made.dim() > 1:  # in some rows all are true
+            made |= torch.rand(made.shape[:-1], generator=generator)[..., None] < 0.3
+        return made
     if "float" not in tensor.dtype:
         return _integers(node, operands, place, generator)
     value = torch.rand(tensor.shape, generator=generator, dtype=torch.float64)
     is_variance = kind == "batch_norm" and place == len(operands) - 1
+    if kind in COMPARED:
+        return value.round()
+    if kind in ODD:
+        return torch.where(value < 0.5, ODD[kind], value)
     if kind in INSIDE_ONE:
         return value * 0.9 + 0.05
     if kind in ABOVE_ONE:

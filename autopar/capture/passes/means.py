@@ -22,11 +22,17 @@ REDUCTION_AT = {
     "aten.mse_loss.default": 2, "aten.l1_loss.default": 2, "aten.smooth_l1_loss.default": 2,
     "aten.huber_loss.default": 2, "aten.binary_cross_entropy.default": 3,
     "aten.binary_cross_entropy_with_logits.default": 4, "aten.kl_div.default": 2,
-    "aten.soft_margin_loss.default": 2,
+    "aten.soft_margin_loss.default": 2, "aten.margin_ranking_loss.default": 4,
+    "aten.hinge_embedding_loss.default": 3, "aten.poisson_nll_loss.default": 5,
 }  # fmt: skip
 """Elementwise losses: where `reduction` stands; the mean divides by the number of elements."""
+OF_ROWS_AT = {
+    "aten.cosine_embedding_loss.default": 4, "aten.triplet_margin_loss.default": 7,
+    "aten.multi_margin_loss.default": 5, "aten.multilabel_margin_loss.default": 2,
+}  # fmt: skip
+"""Losses of rows, which are the last dim: where `reduction` stands; the mean divides by their number."""
 LOSSES = {
-    *REDUCTION_AT, "aten.cross_entropy_loss.default", "aten.nll_loss_nd.default",
+    *REDUCTION_AT, *OF_ROWS_AT, "aten.cross_entropy_loss.default", "aten.nll_loss_nd.default",
     "aten.nll_loss.default",
 }  # fmt: skip
 LOW = ("float16", "bfloat16")
@@ -44,8 +50,9 @@ def _split(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
         return _cross_entropy(node, tensors)
     if node.op == "aten.nll_loss_nd.default" or node.op == "aten.nll_loss.default":
         return _nll(node, tensors)
-    if node.op in REDUCTION_AT and argument(node, REDUCTION_AT[node.op], "reduction", MEAN) == MEAN:
-        return _elementwise(node, tensors)
+    place = (REDUCTION_AT | OF_ROWS_AT).get(node.op)
+    if place is not None and argument(node, place, "reduction", MEAN) == MEAN:
+        return _summed(node, tensors, place)
     if node.op in ("aten.mean.default", "aten.mean.dim"):
         return _mean(node, tensors)
     return None
@@ -95,10 +102,9 @@ def _over_count(
     return summed, count, _divided(node, summed, Ref(name))
 
 
-def _elementwise(node: Node, tensors: Tensors) -> tuple[Node, ...]:
-    position = REDUCTION_AT[node.op]
-    operands = [_tensor(arg, tensors).shape for arg in node.args[:2]]
-    shape = torch.broadcast_shapes(*operands)
+def _summed(node: Node, tensors: Tensors, position: int) -> tuple[Node, ...]:
+    operands = [tensors[name].shape for name in node.operands]
+    shape = operands[0][:-1] if node.op in OF_ROWS_AT else torch.broadcast_shapes(*operands)
     summed = _part(node, node.op, "sum")
     kwargs = {key: value for key, value in node.kwargs if key != "reduction"}
     args = list(node.args[:position])

@@ -21,6 +21,8 @@ DOMAINS = ("any", "positive", "between zero and one")
 """Floats that an operator may want; the first for which all that it makes is finite."""
 DRAWS = (0, 1)
 """Seeds of the first small shapes; of others the last one alone."""
+LABELS = ((-1, 1), (0, 1))
+"""Values of operands without gradient, tried besides: an operator may look for just these (y == 1)."""
 LEAST_INDEX = 2
 """Indices of the first draw are below this: inside any dim, split or not."""
 
@@ -79,6 +81,9 @@ def bench(
             except Declined as reason:
                 errors.append(str(reason))
                 continue
+            wholes += _labelled(graph, probe, tensors, domain)
+            if not any(bool(made.any()) for whole in wholes for made in whole.outputs):
+                raise Declined("all that it makes of random numbers is zero, as any part of it is")
             return Bench(graph, probe, tensors, tuple(wholes))
     raise Declined(errors[0])
 
@@ -153,8 +158,27 @@ def _probed(node: Node, operands: tuple[Tensor, ...], domain: str) -> Node:
     return replace(node, outputs=tuple(found))
 
 
+def _labelled(
+    graph: Graph, node: Node, operands: tuple[Tensor, ...], domain: str
+) -> list[Reference]:
+    """Draws in which what has no gradient has values of `LABELS`, where the operator takes them."""
+    flowing = [tensor for tensor in operands if tensor.differentiable]
+    if not flowing or len(flowing) == len(operands):
+        return []
+    found = []
+    for number, values in enumerate(LABELS):
+        with contextlib.suppress(Declined):
+            found.append(_whole(graph, node, operands, domain, number, values))
+    return found
+
+
 def _whole(
-    graph: Graph, node: Node, operands: tuple[Tensor, ...], domain: str, number: int
+    graph: Graph,
+    node: Node,
+    operands: tuple[Tensor, ...],
+    domain: str,
+    number: int,
+    labels: tuple[int, ...] = (),
 ) -> Reference:
     """One draw, run twice."""
     highest = (
@@ -167,7 +191,7 @@ def _whole(
         try:
             for _ in range(2):
                 generator = torch.Generator().manual_seed(number)
-                values = draw(operands, domain, high, generator)
+                values = draw(operands, domain, high, generator, labels)
                 runs.append(reference(graph, node, values, generator))
         except Exception as error:
             if high != LEAST_INDEX:
@@ -186,12 +210,19 @@ def _whole(
 
 
 def draw(
-    operands: tuple[Tensor, ...], domain: str, highest: int, generator: torch.Generator
+    operands: tuple[Tensor, ...],
+    domain: str,
+    highest: int,
+    generator: torch.Generator,
+    labels: tuple[int, ...] = (),
 ) -> list[torch.Tensor]:
-    """Random values; a tensor that is read twice has one."""
+    """Random values; a tensor that is read twice has one.  `labels`: those of what has no gradient."""
     drawn: dict[str, torch.Tensor] = {}
     for tensor in operands:
         value = _one(tensor, domain, highest, generator)
+        if labels and not tensor.differentiable and tensor.dtype != "bool":
+            places = torch.randint(0, len(labels), tensor.shape, generator=generator)
+            value = torch.tensor(labels, dtype=value.dtype)[places]
         drawn.setdefault(tensor.name, value)
     return [drawn[tensor.name] for tensor in operands]
 

@@ -21,7 +21,8 @@ from autopar.utils.cache import cache_directory, write
 SWITCH = "AUTOPAR_DISCOVERY"
 MODES = ("on", "off", "fresh")
 """`off`: no experiments; `fresh`: experiments, without a look at the disk."""
-VERSION = 1
+VERSION = 2
+"""Of what a claim has to stand: findings of other trials are made again."""
 Key = Mapping[str, str]
 
 

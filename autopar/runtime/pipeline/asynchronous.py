@@ -15,7 +15,7 @@ from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.pipeline.stream import Stream
 from autopar.runtime.pipeline.versions import Versions
-from autopar.runtime.programs import Kept
+from autopar.runtime.surroundings import Kept
 
 
 class Asynchronous(Pipelined):
@@ -40,7 +40,7 @@ class Asynchronous(Pipelined):
         `optimizer` is any over ``parallel.parameters()``; each rank's steps once per batch, on the
         gradients of its own stage, and finds them cleared afterwards.
         """
-        refuse_without_gradients()
+        refuse_without_gradients(self)
         built = self._stream_of(batches)
         for batch in batches:
             self.refuse_what_is_not_there(batch)
@@ -99,7 +99,7 @@ class Asynchronous(Pipelined):
         return self._streaming(built, 1) if training else built
 
     def _streaming(self, built: Built, batches: int) -> Built:
-        key = (built.plan.digest, batches)
+        key = (built.plan.digest, built.captured, batches)
         if key not in self._streams:
             self._streams.keep(key, built.streaming(batches), None)
         found: Built = self._streams.use(key)

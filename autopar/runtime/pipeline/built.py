@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, Protocol
 
 import torch.distributed as dist
 
@@ -12,17 +13,22 @@ from autopar.ir.split import Stages
 from autopar.pipeline.schedules import check, lower, stream
 from autopar.pipeline.schedules.collectives import completing
 from autopar.plans.pipeline_plan import PipelinePlan, edges
+from autopar.request.model_state import ModelState, Outside
 from autopar.runtime.program import Program
 
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """`programs` by stage; `counts` computes the whole batch's denominators, where there are any."""
+    """`programs` by stage; `counts` computes the whole batch's denominators, where there are any.
+
+    `captured` is the digest of the graphs before they were cut.
+    """
 
     plan: PipelinePlan
     stages: Stages
     programs: Mapping[int, Program]
     counts: Program | None = None
+    captured: str = ""
 
     @cached_property
     def worker(self) -> int:
@@ -75,3 +81,16 @@ class Built:
             for node in graph.leaves("parameter"):
                 found.setdefault(node.target, set()).update(self.plan.schedule.holders[stage])
         return {name: tuple(sorted(workers)) for name, workers in found.items()}
+
+
+class Compiles(Protocol):
+    """Plans and emits while training runs; the same call is made on every rank."""
+
+    def outside(self) -> Outside:
+        """What forward or the loss may read outside of the model, where it is not as it was."""
+
+    def captured(self, batch: Mapping[str, Any], state: ModelState) -> str:
+        """The digest of a batch's graphs; found without other ranks."""
+
+    def pipeline_for(self, batch: Mapping[str, Any], state: ModelState) -> Built:
+        """The pipeline of a batch of other shapes, or of the model in another state."""

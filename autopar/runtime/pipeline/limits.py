@@ -6,7 +6,6 @@ from autopar.errors import InputError
 from autopar.ir.graph import Graph
 from autopar.ir.result_layout import leaving
 from autopar.ir.split import Stages
-from autopar.plans.grouping import groups
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.runtime.pipeline.relays import Relays
 from autopar.runtime.pipeline.tiles import Layout
@@ -31,7 +30,7 @@ def check_limits(plan: PipelinePlan, relays: Relays) -> None:
         for name in names:
             _check_layout(plan, relays, border, name)
     if plan.schedule.splits_backward:
-        _check_halves(plan, relays)
+        _check_halves(relays)
 
 
 def layout_of(plan: PipelinePlan, stages: Stages, stage: int, name: str) -> Layout:
@@ -90,14 +89,13 @@ def _check_layout(plan: PipelinePlan, relays: Relays, border: int, name: str) ->
             )
 
 
-def _check_halves(plan: PipelinePlan, relays: Relays) -> None:
+def _check_halves(relays: Relays) -> None:
     """Torch's I goes from results to what was received, and its W from there to each weight.
 
     It runs the first stage's backward whole, in W.
     """
     for stage in range(1, len(relays.stages.graphs)):
         graph = relays.stages.graphs[stage]
-        own = plan.of[stage, plan.schedule.holders[stage][0]]
         fed = _dependents(graph, "received")
         for name in sorted(_dependents(graph, "parameter") - fed):
             if name in (*graph.sends, graph.loss):
@@ -106,13 +104,6 @@ def _check_halves(plan: PipelinePlan, relays: Relays) -> None:
                     "from others. Where a backward is split (I and W), torch's pipeline engine would "
                     f"leave such weights' gradients out. {_WHOLE}"
                 )
-        for group in groups(graph, own.conversions, own.mesh, own.precision):
-            names = ", ".join(member.name for member in group.members)
-            raise InputError(
-                f"Stage {stage} fetches {names} in one collective. Where a backward is split (I and "
-                "W), torch's pipeline engine would run its backward once per weight ('Trying to "
-                f"backward through the graph a second time'). {_WHOLE}"
-            )
 
 
 def _dependents(graph: Graph, op: str) -> set[str]:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,7 +16,6 @@ from torch import nn
 from autopar.errors import InputError
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.request.batch import Batch
-from autopar.request.model_state import ModelState
 from autopar.runtime import agreement, context
 from autopar.runtime.autocast import check_autocast, no_autocast
 from autopar.runtime.batch_agreement import BatchAgreement
@@ -30,7 +29,7 @@ from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
 from autopar.runtime.only import refuse_other_gradients
 from autopar.runtime.pipeline.buffers import Buffers
-from autopar.runtime.pipeline.built import Built
+from autopar.runtime.pipeline.built import Built, Compiles
 from autopar.runtime.pipeline.copies import copies
 from autopar.runtime.pipeline.engine import Engine, own_engine
 from autopar.runtime.pipeline.gradients import Gradients, last_stages
@@ -38,22 +37,16 @@ from autopar.runtime.pipeline.links import Links
 from autopar.runtime.pipeline.ownership import Ownership
 from autopar.runtime.pipeline.stage import Stage, Tensors
 from autopar.runtime.pipeline.step import Step
-from autopar.runtime.programs import Kept, Numbers, in_parts
+from autopar.runtime.programs import Numbers, in_parts
 from autopar.runtime.random import Seeds
 from autopar.runtime.sharded_parameter import refuse_other_data
+from autopar.runtime.surroundings import Kept, Surroundings
 from autopar.runtime.updates import check_before_steps
 from autopar.runtime.weights.fill import fill
 from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.match import Dialect
 from autopar.runtime.weights.source import Weights
 from autopar.runtime.world import worker_mesh
-
-
-class Compiles(Protocol):
-    """Plans and emits while training runs; the same call is made on every rank."""
-
-    def pipeline_for(self, batch: Mapping[str, Any], state: ModelState) -> Built:
-        """The pipeline of a batch of other shapes, or of the model in another state."""
 
 
 class Pipelined(CheckpointableModule):
@@ -83,7 +76,7 @@ class Pipelined(CheckpointableModule):
         self._device = self.device_mesh.device_type
         self.axes = context.Axes.of(self.device_mesh)
         self._first, self._compiler = built, compiler
-        self._expected = Expected(example)
+        self._expected, self._numbers = Expected(example), Numbers(example)
         self._links_of: WeakKeyDictionary[Built, Links] = WeakKeyDictionary()
         self._agreement = BatchAgreement()
         seed = int(agreement.from_first_rank(lambda: (str(torch.initial_seed()),))[0])
@@ -96,8 +89,9 @@ class Pipelined(CheckpointableModule):
         self._aliases = aliases
         self._dialect = Dialect.of(model, aliases)
         self._register(model)
-        self._of_batch = Kept({(self._attributes.state(gradients=True), example.signature): built})
-        self._numbers = Numbers(example)
+        state = self._attributes.state(gradients=True)
+        self._of_batch = Kept({((state, example.signature), ()): built})
+        self._surroundings = Surroundings()
         fill(
             model, self._targets, self._dialect, persistent=self._persistent,
             weights=weights, init=init, device_mesh=self.device_mesh, seed=seed,
@@ -175,7 +169,7 @@ class Pipelined(CheckpointableModule):
         self, engine: Engine, batch: Mapping[str, Any], scaler: torch.amp.GradScaler | None = None
     ) -> torch.Tensor:
         """`train_step`, the actions being interpreted by `engine`."""
-        refuse_without_gradients()
+        refuse_without_gradients(self)
         self.refuse_what_is_not_there(batch)
         refuse_other_data(self._slots)
         check_autocast(self._device, self._precision)
@@ -272,7 +266,13 @@ class Pipelined(CheckpointableModule):
     def _for_batch(self, batch: Mapping[str, Any], training: bool) -> Built:
         self._expected.check((), batch)
         state = self._attributes.state(training)
-        key = (state, Batch.of((), batch).signature)
+        key = self._surroundings.key(
+            (state, Batch.of((), batch).signature),
+            self._compiler.outside(),
+            self._of_batch,
+            self._first,
+            lambda last: self._compiler.captured(batch, state) == last.captured,
+        )
         if key not in self._of_batch:
             self._numbers.see(Batch.of((), batch))
             with normal_tensors(), self._expected.explained(Batch.of((), batch)):
