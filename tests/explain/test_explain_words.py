@@ -14,7 +14,6 @@ from torch import nn
 import autopar
 from autopar.api import compile_model
 from autopar.errors import InputError, PlanError
-from autopar.explain import explain_plan
 from autopar.explain.explained import explain_plan
 from autopar.explain.explanation import Alternative, Explanation
 from autopar.explain.sentences import sentence

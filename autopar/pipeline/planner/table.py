@@ -1,9 +1,9 @@
 """What a chain of positions can be cut into, as arrays: one table per number of microbatches.
 
 Positions 0..L are the places where a chain of L layers can be cut (or the downsets of a graph, numbered
-along their order).  A `StageOption` is one way to run any range of them on one submesh shape: a
-logical view, a sharding, a choice of recompute.  Several ways on one shape are the small set from which the planner
-picks.
+along their order).  A `StageOption` is one way to run any range of them on one submesh shape: a logical
+view, a sharding, a choice of recompute.  Several options on one shape are the small set from which the
+planner picks.
 """
 
 from __future__ import annotations
