@@ -100,8 +100,8 @@ class Prediction:
 
     `bound_s` is below the step of every plan of the table that the planner was given, by the
     relaxation of `autopar/pipeline/planner/relaxation.py`; the stages themselves are then solved one by
-    one, and may be better than in the table.  None where a person chose, and of V's, which the relaxation
-    does not know.
+    one, and may be better than in the table.  None where a person chose, and of V's, which the
+    relaxation does not know.
     """
 
     step_s: float

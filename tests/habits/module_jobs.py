@@ -618,6 +618,17 @@ def _total(parallel: Any) -> None:
     utils.get_total_norm([p.grad for p in parallel.parameters() if p.grad is not None])
 
 
+def _squares(parallel: Any) -> None:
+    """Each number alone may be read."""
+    numbers = [p.grad.square().sum() for p in parallel.parameters() if p.grad is not None]
+    assert all(float(each.full_tensor()) >= 0 for each in numbers)
+    float(sum(numbers))
+
+
+def _stacked(parallel: Any) -> None:
+    torch.stack([p.grad.abs().max() for p in parallel.parameters() if p.grad is not None]).max()
+
+
 def _drawn(parallel: Any) -> None:
     for p in parallel.parameters():
         nn.init.normal_(p)
@@ -626,6 +637,8 @@ def _drawn(parallel: Any) -> None:
 IN_STAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "clip": (_clip, "Call parallel.clip_grad_norm_"),
     "total_norm": (_total, "Call parallel.clip_grad_norm_"),
+    "squares": (_squares, "Call parallel.clip_grad_norm_"),
+    "stacked": (_stacked, "Call parallel.clip_grad_norm_"),
     "drawn": (_drawn, "of a pipeline"),
     "elsewhere": (
         lambda p: [torch.sum(m.weight) for m in p.modules() if isinstance(m, nn.Linear)],

@@ -1,13 +1,29 @@
-"""The gradient of a parameter of one stage: its norm is not the model's."""
+"""The gradient of a parameter of one stage: what is summed over such gradients is not the model's.
+
+What is computed from one gradient may be read.  Norms over several, and numbers of several put together,
+are of this rank's stages alone, and are refused.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.distributed.tensor import DTensor
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
+
+REMEDY = (
+    "Call parallel.clip_grad_norm_(max_norm) instead of torch.nn.utils.clip_grad_norm_: it clips by the "
+    "whole model's norm and returns it (float('inf') clips nothing)."
+)
+COPIES: tuple[Any, ...] = (
+    torch.Tensor.clone, torch.clone, torch.Tensor.detach, torch.detach,
+    torch.zeros_like, torch.empty_like, torch.ones_like, torch.full_like,
+)  # fmt: skip
+"""What optimizers begin their states with, which are plain DTensors."""
 
 
 class StageGradient(DTensor):
@@ -18,7 +34,41 @@ class StageGradient(DTensor):
         if func in _torch.NORMS:
             raise InputError(
                 "This is the norm of the gradients of this rank's stages alone; those of other stages "
-                "lie on others. Call parallel.clip_grad_norm_(max_norm) instead of "
-                "torch.nn.utils.clip_grad_norm_: it clips by the whole model's norm, and returns it."
+                f"lie on others. {REMEDY}"
             )
-        return _torch.plain_function(func, types, args, kwargs or {})
+        made = _torch.plain_function(func, types, args, kwargs or {})
+        return made if func in COPIES else _marked(made, args)
+
+
+class StageNumber(DTensor):
+    """A number made of one parameter's gradient: it may be read, and not be added to another's."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if sum(isinstance(each, StageNumber) for each in _tensors(args)) > 1:
+            raise InputError(
+                "Numbers of several parameters' gradients are put together here: that is of this rank's "
+                f"stages alone, and those of other stages lie on others. {REMEDY}"
+            )
+        return _marked(_torch.plain_function(func, types, args, kwargs or {}), args)
+
+
+def _tensors(args: tuple[Any, ...]) -> Iterator[torch.Tensor]:
+    """Those among arguments, and in lists of them."""
+    for arg in args:
+        every = arg if isinstance(arg, list | tuple) else [arg]
+        yield from (each for each in every if isinstance(each, torch.Tensor))
+
+
+def _marked(made: Any, args: tuple[Any, ...]) -> Any:
+    """A new result, as what it is computed from: of a stage, a number if it has become one."""
+    if type(made) is not DTensor or any(made is each for each in _tensors(args)):
+        return made
+    from_tensors = any(
+        isinstance(each, StageGradient) and each._spec.ndim > 0 for each in _tensors(args)
+    )
+    is_number = made._spec.ndim == 0 and (
+        from_tensors or any(isinstance(each, StageNumber) for each in _tensors(args))
+    )
+    kind = StageNumber if is_number else StageGradient
+    return _torch.dtensor(_torch.local_of(made), made._spec, kind)
