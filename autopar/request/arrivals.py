@@ -63,6 +63,12 @@ def _replica(module: nn.Module) -> nn.Module | None:
     return module.module if isinstance(module, replicas) else None
 
 
+def _is_foreign(hook: Any) -> bool:
+    """Not one of torch's own, which keep a version (`torch.nn.utils.spectral_norm`)."""
+    where = str(getattr(hook, "__module__", None) or type(hook).__module__)
+    return where.partition(".")[0] != "torch"
+
+
 WRAPPERS = (Wrapper("torch.compile", _compiled), Wrapper("DDP or DataParallel", _replica))
 BEFORE = (
     "Pass the model as it was before, on every rank; "
@@ -98,6 +104,14 @@ MODULES = (
         lambda m: type(m).__module__.startswith(("torch.ao.nn.quantized", "torch.nn.quantized")),
         "is quantised, so nothing of it can be trained",
         "Pass the model as it was before the conversion.",
+    ),
+    RefusedModule(
+        "hooks of state_dict",
+        lambda m: any(
+            map(_is_foreign, (*m._state_dict_hooks.values(), *m._state_dict_pre_hooks.values()))
+        ),
+        "has a hook of state_dict, which a parallel model's would not call",
+        "Remove it before, and change what parallel.full_state_dict() gives.",
     ),
 )
 TENSORS = (

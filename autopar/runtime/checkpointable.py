@@ -15,7 +15,13 @@ from autopar.runtime import _torch, agreement, checkpoint
 from autopar.runtime.attributes import Attributes
 from autopar.runtime.closed import no_copy, no_empty, refuse_whole_model
 from autopar.runtime.draws import draw_whole
-from autopar.runtime.extra import check_extra_states, set_extra_states, without_extra_states
+from autopar.runtime.extra import (
+    KEY,
+    check_extra_states,
+    has_extra_state,
+    set_extra_states,
+    without_extra_states,
+)
 from autopar.runtime.holders import holders, like_a_sequence
 from autopar.runtime.inference import outside_inference
 from autopar.runtime.random import Seeds
@@ -189,7 +195,10 @@ class CheckpointableModule(nn.Module):
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The tensors that this rank holds, by the user's names."""
         refuse_other_data(self._slots)
-        return super().state_dict(*args, **kwargs)
+        made = super().state_dict(*args, **kwargs)
+        if has_extra_state(self._root):  # the model's own place in the tree is this module's
+            made[kwargs.get("prefix", "") + KEY] = self._root.get_extra_state()
+        return made
 
     @outside_inference
     def save(

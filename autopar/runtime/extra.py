@@ -41,6 +41,11 @@ def without_extra_states(root: nn.Module, state: Mapping[str, Any]) -> dict[str,
     return {name: value for name, value in state.items() if name not in extra}
 
 
+def has_extra_state(module: nn.Module) -> bool:
+    """Whether its class has a `get_extra_state` of its own."""
+    return type(module).get_extra_state is not nn.Module.get_extra_state
+
+
 def _having(root: nn.Module, method: str) -> Iterator[tuple[str, nn.Module]]:
     """The modules whose class has its own, by the name of the state."""
     for path, module in root.named_modules(remove_duplicate=False):

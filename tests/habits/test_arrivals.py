@@ -55,6 +55,14 @@ def _mapped() -> nn.Module:
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "state_dict_hook": (
+        lambda: _with(lambda m: m.register_state_dict_post_hook(lambda *_: None)),
+        "'layers.1' of Three has a hook of state_dict.*full_state_dict",
+    ),
+    "state_dict_pre_hook": (
+        lambda: _with(lambda m: m.register_state_dict_pre_hook(lambda *_: None)),
+        "has a hook of state_dict",
+    ),
     "lazy": (
         lambda: _with(lambda m: setattr(m, "up", nn.LazyLinear(16))),
         "'layers.1.up.weight' of Three has no shape yet.*model\\(\\*\\*batch\\)",

@@ -36,6 +36,13 @@ class Two(nn.Module):
     def __init__(self, value: int) -> None:
         super().__init__()
         self.first, self.last = Extra(value), Extra(value + 1)
+        self.value = 10 * value
+
+    def get_extra_state(self) -> int:
+        return self.value
+
+    def set_extra_state(self, state: int) -> None:
+        self.value = state
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(self.first(x).relu()).square().mean()
@@ -46,7 +53,9 @@ def extra(options: dict[str, Any]) -> None:
     parallel = autopar.parallelize(Two(3), 2, {"x": torch.ones(4, 8)}, hardware="cpu", **options)
     plain = Two(0)
     plain.load_state_dict(parallel.full_state_dict())
-    assert (plain.first.value, plain.last.value) == (3, 4)
+    assert (plain.first.value, plain.last.value, plain.value) == (3, 4, 30)
+    assert parallel.state_dict()["_extra_state"] == 30
+    assert parallel.state_dict(prefix="model.")["model._extra_state"] == 30
     plain.first.value = 7
     parallel.load_state_dict(plain.state_dict())
     assert parallel.first.value == 7
@@ -54,7 +63,7 @@ def extra(options: dict[str, Any]) -> None:
     parallel.load_state_dict(lacking, strict=False)
     before = parallel.full_state_dict()
     lacking = {name: value + 1 for name, value in lacking.items()}
-    said(lambda: parallel.load_state_dict(lacking), "lacks 'first._extra_state'")
+    said(lambda: parallel.load_state_dict(lacking), "lacks '_extra_state'")
     after = parallel.full_state_dict()
     assert all(torch.equal(after[name], before[name]) for name in lacking), "partly loaded"
 
