@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.errors import ScheduleError
-from autopar.pipeline.schedules import Edge, build, lower
+from autopar.pipeline.schedules import Edge, build, check, lower
 from autopar.pipeline.simulate import (
     Costs,
     Link,
@@ -54,7 +54,7 @@ def test_valid_and_within_memory(
         rest = sum(c.static for c in held) + max(c.working for c in held)
         limits.append(rest + sum(c.kept for c in held) * random.uniform(1, microbatches))
     found = fit(costs, placement, microbatches, limits, split)
-    found.schedule.check(edges)
+    check(found.schedule, edges)
     lower(found.schedule, edges).check(edges)
     assert found.schedule.splits_backward <= split
     assert all(
@@ -74,7 +74,7 @@ def test_one_worker_never_gets_stuck(seed: int) -> None:
     rest = sum(c.static for c in costs.stages) + max(c.working for c in costs.stages)
     limit = rest + kept * random.uniform(1, 3)
     found = fit(costs, [0] * 4, 5, [limit], split=random.random() < 0.5)
-    found.schedule.check(edges)
+    check(found.schedule, edges)
     assert found.simulated.peaks[0] <= limit * (1 + 1e-9)
 
 
