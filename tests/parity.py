@@ -287,6 +287,10 @@ def parallel_of(work: Work) -> Parallel:
 class NoOther:
     """Plans nothing: tests of one plan run one batch."""
 
+    def outside(self) -> tuple[()]:
+        """Nothing changes there."""
+        return ()
+
     def for_batch(self, *_: Any) -> Any:
         raise AssertionError("no other batch is expected")
 

@@ -55,7 +55,7 @@ def test_valid_and_within_memory(
         limits.append(rest + sum(c.kept for c in held) * random.uniform(1, microbatches))
     found = fit(costs, placement, microbatches, limits, split)
     check(found.schedule, edges)
-    lower(found.schedule, edges).check(edges)
+    check(lower(found.schedule, edges), edges)
     assert found.schedule.splits_backward <= split
     assert all(
         p <= limit * (1 + 1e-9) for p, limit in zip(found.simulated.peaks, limits, strict=True)
