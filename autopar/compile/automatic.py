@@ -12,7 +12,7 @@ import torch
 
 from autopar.capture import Traced
 from autopar.compile.compiler import Compiler
-from autopar.compile.microbatch import as_one, part
+from autopar.compile.microbatch import as_one, check_divisible, part
 from autopar.errors import CaptureError, ConstraintError, InputError
 from autopar.ir.graph import Graph
 from autopar.pipeline.build.choose import PipelineOptions, Source, choose
@@ -172,7 +172,7 @@ def _is_trained(whole: Graph) -> bool:
 def _whole_because(whole: Graph) -> str | None:
     """Why microbatches would change the meaning of the step, None where they keep it."""
     try:
-        part(whole, whole, 2)
+        check_divisible(whole, 2)
     except InputError as error:
         return str(error).removesuffix(f" {as_one()}")
     return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from autopar.compile.shares import check_shares
+from autopar.compile.shares import Types, check_shares
 from autopar.errors import InputError
 from autopar.ir.graph import Arg, Graph, Node, Ref, Tensor, short
 from autopar.ir.mesh import Mesh
@@ -51,12 +51,18 @@ def part(whole: Graph, microbatch: Graph, pieces: int) -> Parted:
     The part's numbers are those of the whole already (`autopar.capture.numbers`).  Raises `InputError`
     naming the operator that mixes samples, where the step would change meaning.
     """
-    divisions = tuple(_divisions(whole))
-    _check_state(whole)
-    types = check_separable(_with_denominators(whole, whole, divisions), pieces)
+    divisions, types = tuple(_divisions(whole)), check_divisible(whole, pieces)
     check_shares(whole, microbatch, types, pieces)
     counts = _counts(whole, divisions)
     return Parted(counts, _with_denominators(microbatch, whole, divisions))
+
+
+def check_divisible(whole: Graph, pieces: int) -> Types:
+    """The types that tensors have on an axis of `pieces`; raise `InputError` where samples mix."""
+    divided = _with_denominators(whole, whole, tuple(_divisions(whole)))
+    types = check_separable(divided, pieces)
+    _check_state(whole)
+    return types
 
 
 def _check_state(graph: Graph) -> None:
