@@ -345,6 +345,11 @@ class _Lowering:
             return tuple(self._arg(item) for item in value)
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
+        if isinstance(value, complex):
+            raise CaptureError(
+                f"An operator has the complex number {value!r} as an argument: keep it in a tensor, as in "
+                f"torch.tensor({value!r})."
+            )
         kind = type(value).__name__
         raise CaptureError(f"An operator has an argument of type {kind}: {value!r}.")
 

@@ -7,6 +7,7 @@ import keyword
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import zip_longest
 
 from autopar.capture.passes.rewriting import rename, renamed_ends
 from autopar.ir.graph import Graph, Node, bare, short
@@ -108,7 +109,7 @@ def _last_of_line(graph: Graph) -> set[str]:
     """Nodes behind which the user's code moves on to another line: they made the assigned value."""
     computing = [node for node in graph.nodes if not node.is_leaf]
     ends = set()
-    for node, following in zip(computing, [*computing[1:], None], strict=True):
+    for node, following in zip_longest(computing, computing[1:]):
         place = (node.origin.file, node.origin.line)
         if following is None or (following.origin.file, following.origin.line) != place:
             ends.add(node.name)

@@ -74,6 +74,7 @@ BEFORE = (
     "Pass the model as it was before, on every rank; "
     f"{argument('preset', 'fsdp')} shards it the same way."
 )
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MODULES = (
     RefusedModule(
         "FSDP",
@@ -104,6 +105,12 @@ MODULES = (
         lambda m: type(m).__module__.startswith(("torch.ao.nn.quantized", "torch.nn.quantized")),
         "is quantised, so nothing of it can be trained",
         "Pass the model as it was before the conversion.",
+    ),
+    RefusedModule(
+        "average of all batches",
+        lambda m: isinstance(m, BATCH_NORMS) and m.momentum is None and m.training,
+        "has momentum=None: it averages all batches so far by a count that forward reads",
+        "Give it a number, as in momentum=0.1, or call eval() on it.",
     ),
     RefusedModule(
         "hooks of state_dict",

@@ -357,3 +357,32 @@ def test_modules_that_are_shared_keep_one_name() -> None:
         "second.bias": "first.bias",
     }
     assert [leaf.target for leaf in graph.leaves("input")] == ["0"]
+
+
+class OfComplex(nn.Module):
+    def __init__(self, in_tensor: bool) -> None:
+        super().__init__()
+        self.layer, self.in_tensor = nn.Linear(4, 4), in_tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.layer(x) * (torch.tensor(1j) if self.in_tensor else 1j)).abs().mean()
+
+
+def test_a_complex_number_is_kept_in_a_tensor() -> None:
+    with pytest.raises(CaptureError, match=r"torch\.tensor\(1j\)"):
+        capture(OfComplex(False), {"x": torch.ones(2, 4)})
+    capture(OfComplex(True), {"x": torch.ones(2, 4)}).check()
+
+
+class Constant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.layer(x)
+        return torch.tensor(1.0)
+
+
+def test_a_loss_may_depend_on_nothing() -> None:
+    capture(Constant(), {"x": torch.ones(2, 4)}).check()

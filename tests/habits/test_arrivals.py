@@ -59,6 +59,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: _with(lambda m: m.register_state_dict_post_hook(lambda *_: None)),
         "'layers.1' of Three has a hook of state_dict.*full_state_dict",
     ),
+    "average_of_all_batches": (
+        lambda: _with(lambda m: setattr(m, "norm", nn.BatchNorm1d(8, momentum=None))),
+        "'layers.1.norm' of Three has momentum=None.*momentum=0.1",
+    ),
     "state_dict_pre_hook": (
         lambda: _with(lambda m: m.register_state_dict_pre_hook(lambda *_: None)),
         "has a hook of state_dict",
