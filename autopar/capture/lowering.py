@@ -347,8 +347,8 @@ class _Lowering:
             return value
         if isinstance(value, complex):
             raise CaptureError(
-                f"An operator has the complex number {value!r} as an argument: keep it in a tensor, as in "
-                f"torch.tensor({value!r})."
+                f"An operator has the complex number {value!r} as an argument: keep it in a tensor, as "
+                f"in torch.tensor({value!r})."
             )
         kind = type(value).__name__
         raise CaptureError(f"An operator has an argument of type {kind}: {value!r}.")
