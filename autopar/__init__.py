@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from autopar.utils.gc import uncollected
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from autopar.plans.plan import Plan
     from autopar.rules import rule
     from autopar.runtime.parallel import Parallel
+
+    __version__: str
     from autopar.sharding.sharding_problem import Compilation
 
 __all__ = [
@@ -39,6 +42,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Imported when it is first asked for: torch takes seconds, and the shell's TAB must not wait."""
+    if name == "__version__":
+        return version("autopar")
     home = next((home for home, names in _HOMES.items() if name in names), None)
     where = f"autopar.{home or name}"
     try:
