@@ -1,23 +1,52 @@
-"""The console script: what the shell completes is answered here, without torch; all else by autopar."""
+"""The console script.  What needs none of the commands is answered here, without torch.
+
+Importing the commands takes two seconds; completing a word, the version, the list of commands, and a
+command or an option that there is not are answered from `commands.json`.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+from importlib.metadata import version
+from typing import Any
 
 PROGRAM, ASKED = "autopar", "_AUTOPAR_COMPLETE"
 INTERRUPTED = 130
 """Shells give this code to what Ctrl-C has ended."""
+HELP, VERSION, DEBUG = "--help", "--version", "--debug"
 
 
 def main() -> None:
     """Complete a word where the shell asks for it, or run the command."""
-    if os.environ.get(ASKED, "").startswith("complete_"):
-        from autopar.cli.completion.listed import listed
-
-        listed()(prog_name=PROGRAM, complete_var=ASKED)
-    else:
-        try:
+    try:
+        if os.environ.get(ASKED, "").startswith("complete_"):
+            _listed(complete_var=ASKED)
+        elif sys.argv[1:] == [VERSION]:
+            print(f"{PROGRAM} {version(PROGRAM)}")
+        elif sys.argv[1:] in ([], [HELP]):
+            _listed()
+        else:
+            if HELP not in sys.argv and VERSION not in sys.argv:
+                _check_words()
             from autopar.cli.app import main as command
-        except KeyboardInterrupt:  # imports take a second, in which nothing is there to handle it
-            raise SystemExit(INTERRUPTED) from None
-        command()
+
+            command()
+    except KeyboardInterrupt:  # imports take a second, in which nothing is there to handle it
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _check_words() -> None:
+    """End with what is wrong with a command's or an option's name; ``--debug`` may stand anywhere."""
+    try:
+        _listed(args=[word for word in sys.argv[1:] if word != DEBUG])
+    except SystemExit as end:
+        if end.code:
+            raise
+
+
+def _listed(**options: Any) -> None:
+    """The commands as they are listed, which do nothing."""
+    from autopar.cli.completion.listed import listed
+
+    listed()(prog_name=PROGRAM, **options)

@@ -102,9 +102,51 @@ def test_completing_imports_no_torch() -> None:
     assert done.stdout.split() == ["presets", "False"]
 
 
+ANSWERED = {
+    "--version": (0, "autopar 0."),
+    "--help": (0, "Plan, inspect and emit parallel PyTorch models."),
+    "paln": (2, "Did you mean 'plan'?"),
+    "plan --mehs 2": (2, "--mesh"),
+    "--debug plan --mehs 2": (2, "--mesh"),
+}
+
+
+@pytest.mark.parametrize("line", ANSWERED)
+def test_what_is_answered_without_torch(line: str) -> None:
+    code, said = ANSWERED[line]
+    script = (
+        "import sys, autopar.cli.main\n"
+        "try: autopar.cli.main.main()\n"
+        "finally: assert 'torch' not in sys.modules\n"
+    )
+    command = [sys.executable, "-c", script, *line.split()]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == code and said in done.stdout + done.stderr
+
+
+def test_help_is_that_of_the_commands() -> None:
+    runner = CliRunner()
+    outputs = [
+        runner.invoke(each, ["--help"], prog_name="autopar").output for each in (app, listed())
+    ]
+    assert outputs[0] == outputs[1]
+
+
+def test_a_word_that_is_right_leads_to_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    monkeypatch.setattr("autopar.cli.app.main", lambda: called.append(sys.argv[1:]))
+    monkeypatch.delenv("_AUTOPAR_COMPLETE", raising=False)
+    lines = (["plan", "m.py:f", "--mesh", "2x2", "--debug"], ["plan", "--help"], ["show", "p.json"])
+    for words in lines:
+        monkeypatch.setattr(sys, "argv", ["autopar", *words])
+        autopar.cli.main.main()
+    assert called == list(lines)
+
+
 def test_all_else_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
     monkeypatch.setattr("autopar.cli.app.main", lambda: called.append(True))
+    monkeypatch.setattr(sys, "argv", ["autopar", "presets"])
     monkeypatch.delenv("_AUTOPAR_COMPLETE", raising=False)
     autopar.cli.main.main()
     monkeypatch.setenv("_AUTOPAR_COMPLETE", "source_zsh")
@@ -125,6 +167,7 @@ def test_an_interrupt_while_everything_is_imported_prints_nothing(
         def __getattr__(self, name: str) -> object:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(sys, "argv", ["autopar", "presets"])
     monkeypatch.delenv("_AUTOPAR_COMPLETE", raising=False)
     monkeypatch.setitem(sys.modules, "autopar.cli.app", Interrupted())
     with pytest.raises(SystemExit) as ended:

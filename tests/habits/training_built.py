@@ -32,6 +32,9 @@ class Planned:
             self._known[name, key] = getattr(self._compiler, name)(*args)
         return self._known[name, key]
 
+    def outside(self) -> Any:
+        return self._compiler.outside()
+
     def for_batch(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState) -> Any:
         key = state, Batch.of(args, kwargs).signature
         return self._once("for_batch", key, args, kwargs, state)

@@ -23,7 +23,12 @@ Outline = Sequence[Mapping[str, Any]]
 def listed() -> typer.Typer:
     """All commands, which can be completed and do nothing."""
     content = json.loads(LISTED.read_text(encoding="utf-8"))
-    app = typer.Typer(add_completion=True)
+    app = typer.Typer(
+        help=content["help"],
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+    )
     app.callback()(_function(content["options"], content["lists"]))
     for name, each in content["commands"].items():
         made = _function(each["parameters"], content["lists"])

@@ -37,13 +37,14 @@ def written() -> str:
     }  # fmt: skip
     commands = {
         name: {
-            "help": command.get_short_help_str(),
+            "help": (command.help or "").partition("\n\n")[0],
             "parameters": [_outlined(each) for each in command.params],
         }
         for name, command in group.commands.items()
     }
     options = [_outlined(each) for each in group.params if "completion" not in each.name]
-    return _lines({"lists": lists, "options": options, "commands": commands}) + "\n"
+    about = {"help": group.help or "", "lists": lists, "options": options, "commands": commands}
+    return _lines(about) + "\n"
 
 
 def _lines(content: Any, depth: int = 1) -> str:
