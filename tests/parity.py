@@ -291,6 +291,9 @@ class NoOther:
         """Nothing changes there."""
         return ()
 
+    def captured_digest(self, *_: Any) -> str:
+        raise AssertionError("ranks read the same")
+
     def for_batch(self, *_: Any) -> Any:
         raise AssertionError("no other batch is expected")
 

@@ -40,6 +40,7 @@ from autopar.request.options import Options
 from autopar.rules import batch_forms
 from autopar.runtime import agreement
 from autopar.runtime.program import Program, load
+from autopar.runtime.surroundings import Kept
 from autopar.sharding.asked import preset_constraints, storage_of
 from autopar.sharding.compile import arriving, batch_form, compile_graph, frontier
 from autopar.sharding.divided import check_divided, check_local
@@ -105,12 +106,19 @@ class Compiler:
         self._first: Plan | None = None
         self._batch: Sharding | None = None
         self._state: ModelState | None = None
-        self._programs: dict[tuple[str, str], Program] = {}
+        self._programs = Kept()
         self._outside = OutsideValues(model, options.loss)
 
     def outside(self) -> Outside:
         """What forward or the loss may read outside of the model, where it is not as it was."""
         return self._outside.differences()
+
+    def captured_digest(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
+    ) -> str:
+        """Of the graph that this rank captures of a batch now."""
+        with self.standing(state):
+            return self.graph(kwargs or args, state.gradients).digest
 
     def known_program(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
@@ -267,7 +275,8 @@ class Compiler:
         )
         known = graph.digest, graph.returns
         if edited is None and known in self._programs:
-            return self._programs[known]
+            found: Program = self._programs.use(known)
+            return found
         plan_text, source = agreement.from_first_rank(lambda: self._decide(graph, edited))
         plan = Plan.from_json(plan_text, "the plan of rank 0")
         graph = padded(graph, plan.padding)
@@ -276,8 +285,9 @@ class Compiler:
             self._first = plan
             self._batch = arriving(plan, graph)
         path = edited or keep(source, f"{graph.name}_{plan.digest}.py")
-        self._programs[known] = load(plan, graph, source, path)
-        return self._programs[known]
+        made = load(plan, graph, source, path)
+        self._programs.keep(known, made, None)
+        return made
 
     def _decide(self, graph: Graph, edited: Path | None) -> tuple[str, str]:
         made = self.compile(graph)

@@ -93,6 +93,12 @@ class PipelineCompiler:
             wanted = self._wanted_for(batch) if state.gradients else None
             return _digest(*self._graphs(batch, wanted))
 
+    def captured_digest(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
+    ) -> str:
+        """Of the graph that this rank captures of a batch now; `args` are none."""
+        return self.captured(kwargs, state)
+
     def first(self, batch: Mapping[str, Any]) -> Built:
         """The pipeline of the example inputs, for the model as it came."""
         return self._pipeline_for(batch, training=True)

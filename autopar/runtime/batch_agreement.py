@@ -1,20 +1,24 @@
 """Every step the ranks compare their batches, before a collective could hang on other shapes.
 
-One small all-gather over gloo carries three numbers per rank: of keys, shapes and constants; of values;
-and which part of the batch the rank passes.  All ranks must agree on the first, ranks of the same part
-on the second.  Of values, `SAMPLED` elements of each tensor count, and all in the first step; those of
-tensors on a GPU, which have to be waited for, in every `SELDOM`-th step.
+One small all-gather over gloo carries five numbers per rank: of keys, shapes and constants; of values;
+which part of the batch the rank passes; of modules' modes; and of what the model reads outside, which
+may differ where the graph is the same.  Ranks of the same part must agree on the second, all on others.
+Of values, `SAMPLED` elements of each tensor count, and all in the first step; those of tensors on a GPU,
+which have to be waited for, in every `SELDOM`-th step.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from autopar.errors import RankMismatchError
 from autopar.request.batch import Batch
+from autopar.request.model_state import ModelState, Outside
 from autopar.runtime import agreement
 from autopar.runtime.counting import BATCHES
 from autopar.runtime.gradient_groups import of_all_ranks
@@ -28,35 +32,64 @@ LOCAL = (
     "With input='local' every rank passes a part of the same size (DistributedSampler, or "
     "DataLoader(drop_last=True)); pad or drop what is left over."
 )
+MODES, OUTSIDE = "the modes of the model's modules", "what the model reads outside of its modules"
+ALIKE = "Set it alike on every rank, before the same call."
 SAME_PART = (
     "Ranks with the same data_rank pass the same part of the batch: sample by "
     "parallel.data_replicas and parallel.data_rank, and seed what shuffles alike."
 )
 
 
+class Captures(Protocol):
+    """What captures graphs while training runs."""
+
+    def outside(self) -> Outside:
+        """What forward or the loss may read outside of the model, where it is not as it was."""
+
+    def captured_digest(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
+    ) -> str:
+        """Of the graph that this rank captures of a batch now."""
+
+
 class BatchAgreement:
     """`part`: which part of the batch this rank passes; it is 0 where all pass the whole."""
 
-    def __init__(self) -> None:
-        self._steps = 0
+    def __init__(self, compiler: Captures) -> None:
+        self._steps, self._compiler = 0, compiler
         # Of its own, on the host: collectives of the step keep their order, and no GPU is waited for.
         self._group = of_all_ranks(BATCHES) if dist.get_world_size() > 1 else None
 
-    def check(self, batch: Batch, part: int, *, local: bool) -> None:
-        """Raise `RankMismatchError`, on all ranks, where their batches do not belong together."""
+    def check(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        part: int,
+        state: ModelState,
+        *,
+        local: bool,
+    ) -> None:
+        """Raise `RankMismatchError`, on all ranks, where batches or models do not belong together.
+
+        A rank that captures another graph would plan it, and wait for the others.
+        """
         if self._group is None:
             return
+        batch, modes = Batch.of(args, kwargs), _modes(state)
+        outside = _in_text(self._compiler.outside())
         first = self._steps == 0
         kinds = _number(repr(batch.signature))
         values = _number(batch.digest if first else _sample(batch, self._steps % SELDOM == 0))
         self._steps += 1
-        mine = torch.tensor([kinds, values, part], dtype=torch.int64, device="cpu")
-        found = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-        with named(CHECKS):
-            dist.all_gather(found, mine, group=self._group)
-        rows = torch.stack(found).tolist()
+        rows = self._gathered(kinds, values, part, _number(modes), _number(outside))
+        if _differ(rows, 3):
+            agreement.assert_same_on_all_ranks(MODES, modes, ALIKE)
+        if _differ(rows, 4):
+            graph = self._compiler.captured_digest(args, kwargs, state)
+            if _differ(self._gathered(_number(graph)), 0):
+                agreement.assert_same_on_all_ranks(OUTSIDE, outside or "as it was", ALIKE)
         step = "the first step" if first else f"step {self._steps}"
-        if len({row[0] for row in rows}) > 1:
+        if _differ(rows, 0):
             words = f"the shapes of the batch of {step}" if local else f"the batch of {step}"
             remedy = LOCAL if local else agreement.SAME_BATCH
             agreement.assert_same_on_all_ranks(words, _in_words(batch), remedy)
@@ -67,6 +100,36 @@ class BatchAgreement:
                 f"Ranks disagree about the batch of {step}: rank {', '.join(map(str, odd))} passed "
                 f"other values than the first rank of the same part ({batch}). {remedy}"
             )
+
+    def _gathered(self, *mine: int) -> list[list[int]]:
+        """Of every rank."""
+        here = torch.tensor(mine, dtype=torch.int64, device="cpu")
+        found = [torch.empty_like(here) for _ in range(dist.get_world_size())]
+        with named(CHECKS):
+            dist.all_gather(found, here, group=self._group)
+        rows: list[list[int]] = torch.stack(found).tolist()
+        return rows
+
+
+def _differ(rows: list[list[int]], column: int) -> bool:
+    return len({row[column] for row in rows}) > 1
+
+
+def _modes(state: ModelState) -> str:
+    """Of all modules, in the order of ``named_modules()``."""
+    modes = "".join("te"[not mode] for mode in state.modes)
+    return f"{'with' if state.gradients else 'without'} gradients, train or eval: {modes}"
+
+
+def _in_text(outside: Outside) -> str:
+    """What differs from the model that came: values that have a text, and the names of others."""
+    return ", ".join(
+        f"{place} is {value[-1]}" if _is_told(value) else place for place, value in outside
+    )
+
+
+def _is_told(value: Any) -> bool:
+    return isinstance(value, tuple) and isinstance(value[-1], str)
 
 
 def _first(rows: list[list[int]], part: int) -> int:

@@ -72,7 +72,7 @@ class Parallel(CheckpointableModule):
         self._device = device_mesh.device_type
         self.axes = context.Axes.of(device_mesh)
         self._local_input = local_input
-        self._agreement = BatchAgreement()
+        self._agreement = BatchAgreement(compiler)
         seed = agreement.from_first_rank(lambda: (str(torch.initial_seed()),))
         self.seeds = Seeds(int(seed[0]))
         self._synchronises = True
@@ -159,7 +159,7 @@ class Parallel(CheckpointableModule):
         self._begin_call("a training step" if torch.is_grad_enabled() else "an evaluation")
         with self._whole_or_not():
             batch = Batch.of(args, kwargs)
-            self._agree(batch)
+            self._agree(args, kwargs)
             program = self._programs.for_batch(args, kwargs, self._state())
             with self._programs.expected.explained(batch):
                 return self._run(program, batch)
@@ -212,7 +212,7 @@ class Parallel(CheckpointableModule):
             return loss.detach()
         self.refuse_beside_forward()
         self._begin_call("a training step")
-        self._agree(Batch.of((), batch))
+        self._agree((), batch)
         parts = in_parts(batch, microbatches)
         counts, program = self._programs.for_parts(batch, parts[0], microbatches, self._state())
         denominators = {} if counts is None else self._denominators(counts, batch)
@@ -286,10 +286,10 @@ class Parallel(CheckpointableModule):
             if result.requires_grad and not result.is_leaf:
                 result.register_hook(arriving(leaves, show, self._reducer.begin))
 
-    def _agree(self, batch: Batch) -> None:
+    def _agree(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Ranks that should have the same batch must have it, and parts of one are alike."""
         part = self.data_rank if self._local_input else 0
-        self._agreement.check(batch, part, local=self._local_input)
+        self._agreement.check(args, kwargs, part, self._state(), local=self._local_input)
 
     def _input(self, program: Program, batch: Batch, key: str) -> torch.Tensor:
         if key not in batch.tensors:

@@ -12,18 +12,16 @@ import torch
 
 from autopar.errors import InputError
 from autopar.request.batch import Batch, leaves_of, mapped, top
-from autopar.request.model_state import ModelState, Outside
+from autopar.request.model_state import ModelState
+from autopar.runtime.batch_agreement import Captures
 from autopar.runtime.expected import Expected
 from autopar.runtime.inference import normal_tensors
 from autopar.runtime.program import Program
 from autopar.runtime.surroundings import Kept, Surroundings
 
 
-class Compiles(Protocol):
+class Compiles(Captures, Protocol):
     """Plans and emits while training runs; the same call is made on every rank."""
-
-    def outside(self) -> Outside:
-        """What forward or the loss may read outside of the model, where it is not as it was."""
 
     def known_program(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState

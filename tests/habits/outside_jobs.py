@@ -247,3 +247,41 @@ def warned(ranks: int) -> None:
             parallel(**given).backward()
     said = [str(each.message) for each in caught if "values" in str(each.message)]
     assert len(said) == 1 and "beta of" in said[0] and "torch.tensor" in said[0], said
+
+
+class Logging(Base):
+    """It names what it computes nothing with."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        len(SEEN)
+        return super().forward(x) * FACTOR
+
+
+def ranks_differ(ranks: int, options: dict[str, Any]) -> None:
+    """What one rank alone sets is told to all, at once; where it changes no graph, it may differ."""
+    global FACTOR
+    FACTOR, rank = 1.0, torch.distributed.get_rank()
+    (batch, *_) = batches(1)
+    parallel = autopar.parallelize(Logging().double(), ranks, batch, loss=entropy, hardware="cpu", **options)
+    step = parallel.train_step if "stages" in options else parallel
+    for _ in range(2):
+        SEEN.extend([1] * rank)
+        step(**batch)
+    FACTOR = 1.0 + rank
+    try:
+        step(**batch)
+    except autopar.errors.RankMismatchError as error:
+        assert "FACTOR is 2.0" in str(error) and "alike on every rank" in str(error), error
+    else:
+        raise AssertionError("a rank multiplied by another factor, and nothing was said")
+    FACTOR = 1.0
+    if rank:
+        parallel.layers[1].eval()
+    try:
+        step(**batch)
+    except autopar.errors.RankMismatchError as error:
+        assert "modes of the model's modules" in str(error), error
+    else:
+        raise AssertionError("a module of one rank was in another mode, and nothing was said")
+    parallel.train()
+    step(**batch)

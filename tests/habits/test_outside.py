@@ -32,3 +32,8 @@ def test_what_is_not_computed_with_costs_no_program(pool: Pool, how: str) -> Non
 
 def test_a_number_that_varies_is_warned_of(pool: Pool) -> None:
     pool.run(2, outside_jobs.warned, 2)
+
+
+@pytest.mark.parametrize("how", ["ddp", "stages"])
+def test_what_one_rank_alone_sets_is_told(pool: Pool, how: str) -> None:
+    pool.run(2, outside_jobs.ranks_differ, 2, LAYOUTS[how])

@@ -35,6 +35,11 @@ class Planned:
     def outside(self) -> Any:
         return self._compiler.outside()
 
+    def captured_digest(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
+    ) -> Any:
+        return self._compiler.captured_digest(args, kwargs, state)
+
     def for_batch(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState) -> Any:
         key = state, Batch.of(args, kwargs).signature
         return self._once("for_batch", key, args, kwargs, state)

@@ -13,7 +13,8 @@ from autopar.ir.split import Stages
 from autopar.pipeline.schedules import check, lower, stream
 from autopar.pipeline.schedules.collectives import completing
 from autopar.plans.pipeline_plan import PipelinePlan, edges
-from autopar.request.model_state import ModelState, Outside
+from autopar.request.model_state import ModelState
+from autopar.runtime.batch_agreement import Captures
 from autopar.runtime.program import Program
 
 
@@ -83,11 +84,8 @@ class Built:
         return {name: tuple(sorted(workers)) for name, workers in found.items()}
 
 
-class Compiles(Protocol):
+class Compiles(Captures, Protocol):
     """Plans and emits while training runs; the same call is made on every rank."""
-
-    def outside(self) -> Outside:
-        """What forward or the loss may read outside of the model, where it is not as it was."""
 
     def captured(self, batch: Mapping[str, Any], state: ModelState) -> str:
         """The digest of a batch's graphs; found without other ranks."""

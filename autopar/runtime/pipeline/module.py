@@ -78,7 +78,7 @@ class Pipelined(CheckpointableModule):
         self._first, self._compiler = built, compiler
         self._expected, self._numbers = Expected(example), Numbers(example)
         self._links_of: WeakKeyDictionary[Built, Links] = WeakKeyDictionary()
-        self._agreement = BatchAgreement()
+        self._agreement = BatchAgreement(compiler)
         seed = int(agreement.from_first_rank(lambda: (str(torch.initial_seed()),))[0])
         self.seeds = Seeds(seed)
         self._tree = Namespace()
@@ -276,15 +276,15 @@ class Pipelined(CheckpointableModule):
         if key not in self._of_batch:
             self._numbers.see(Batch.of((), batch))
             with normal_tensors(), self._expected.explained(Batch.of((), batch)):
-                made = self._compiler.pipeline_for(batch, state)
-            self._of_batch.keep(key, made, self._first)
+                self._of_batch.keep(key, self._compiler.pipeline_for(batch, state), self._first)
         built: Built = self._of_batch.use(key)
         self._written.used_by(built)
         return built
 
     def _agree(self, batch: Mapping[str, Any]) -> None:
-        """Ranks must have the same batch."""
-        self._agreement.check(Batch.of((), batch), 0, local=False)
+        """Ranks must have the same batch, and models that stand alike."""
+        stands = self._attributes.state(torch.is_grad_enabled())
+        self._agreement.check((), batch, 0, stands, local=False)
 
     def _inputs(self, built: Built, part: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """What this rank's stages read of a microbatch."""
