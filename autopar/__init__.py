@@ -33,7 +33,7 @@ _HOMES = {
     "errors": ("AutoparError",),
     "ir.mesh": ("Mesh",),
     "ir.placement": ("I", "N", "P", "R", "S", "Sharding"),
-    "sharding.posed": ("Compilation",),
+    "sharding.sharding_problem": ("Compilation",),
     "plans.plan": ("Plan",),
     "rules": ("rule",),
     "runtime.parallel": ("Parallel",),

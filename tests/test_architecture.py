@@ -181,3 +181,5 @@ def test_public_names() -> None:
         "AutoparError", "Compilation", "I", "Mesh", "N", "P", "Parallel", "Plan", "R", "S",
         "Sharding", "compile_model", "parallelize", "plan", "rule",
     ]  # fmt: skip
+    assert all(getattr(autopar, name) is not None for name in autopar.__all__)
+    assert callable(autopar.plan), "a package of that name stands in its place"
