@@ -345,13 +345,9 @@ class _Lowering:
             return tuple(self._arg(item) for item in value)
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
-        if isinstance(value, complex):
-            raise CaptureError(
-                f"An operator has the complex number {value!r} as an argument: keep it in a tensor, as "
-                f"in torch.tensor({value!r})."
-            )
         kind = type(value).__name__
-        raise CaptureError(f"An operator has an argument of type {kind}: {value!r}.")
+        remedy = f" Write torch.tensor({value!r})." if isinstance(value, complex) else ""
+        raise CaptureError(f"An operator has an argument of type {kind}: {value!r}.{remedy}")
 
 
 def _recorded(value: Any) -> Any:

@@ -84,6 +84,29 @@ def _refuse_coupled(optimizer: optim.Optimizer, owner: nn.Module) -> None:
         )
 
 
+def _refuse_plain(optimizer: optim.Optimizer) -> None:
+    """Raise `InputError` for states and gradients of whole tensors; the first that has any tells."""
+    mine = (p for p in _parameters(optimizer) if hasattr(p, OURS) and p.dim())
+    first = next((p for p in mine if p.grad is not None), None)
+    if first is None:
+        return
+    if not isinstance(first.grad, DTensor):
+        raise InputError(
+            f"A gradient of shape {tuple(first.shape)} was set to a plain tensor, which the step cannot "
+            "add to a part of a parameter. Change the one that is there, as in p.grad.mul_(2), or "
+            "p.grad.copy_(distribute_tensor(whole, p.device_mesh, p.placements)) with "
+            "torch.distributed.tensor.distribute_tensor."
+        )
+    state = optimizer.state.get(first, {})
+    if any(type(each) is torch.Tensor and each.dim() for each in state.values()):
+        raise InputError(
+            f"This {type(optimizer).__name__} has the state of an optimizer of one process: whole "
+            "tensors beside parts of parameters. In that process call "
+            "autopar.runtime.checkpoint.save(path, model, optimizer), and here parallel.load(path, "
+            "optimizer)."
+        )
+
+
 class _Hooks:
     installed = False
 
@@ -114,6 +137,7 @@ def _before(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
     for owner, (parameters, check) in list(_CHECKS.items()):
         if stepped & parameters and (found := check()) is not None:
             _refuse_coupled(optimizer, owner)
+            _refuse_plain(optimizer)
             found()
     if _recomputes(args, kwargs) or not _is_elementwise(optimizer):
         return

@@ -262,7 +262,9 @@ def ranks_differ(ranks: int, options: dict[str, Any]) -> None:
     global FACTOR
     FACTOR, rank = 1.0, torch.distributed.get_rank()
     (batch, *_) = batches(1)
-    parallel = autopar.parallelize(Logging().double(), ranks, batch, loss=entropy, hardware="cpu", **options)
+    parallel = autopar.parallelize(
+        Logging().double(), ranks, batch, loss=entropy, hardware="cpu", **options
+    )
     step = parallel.train_step if "stages" in options else parallel
     for _ in range(2):
         SEEN.extend([1] * rank)
