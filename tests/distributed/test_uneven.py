@@ -34,7 +34,7 @@ PADDED = {
     "uneven_half_frozen": {(2,): {257: 258, 5: 6}},
 }
 """By model and mesh: what the sizes become."""
-EVERYDAY, ALL = 2, 60
+EVERYDAY, ALL = 2, 15
 
 
 @pytest.mark.thorough
