@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import autopar.cli.main
@@ -122,6 +123,13 @@ def test_what_is_answered_without_torch(line: str) -> None:
     command = [sys.executable, "-c", script, *line.split()]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == code and said in done.stdout + done.stderr
+
+
+def test_the_list_can_say_what_the_commands_take() -> None:
+    """Of several words behind an option or as one argument it would make a wrong word."""
+    group = typer.main.get_command(app)
+    commands = vars(group)["commands"].values()
+    assert all(parameter.nargs == 1 for command in commands for parameter in command.params)
 
 
 def test_help_is_that_of_the_commands() -> None:
