@@ -55,10 +55,11 @@ def run_all(options: argparse.Namespace) -> None:
     from tests.architectures import ARCHITECTURES
 
     found: dict[str, Any] = {}
+    options.date = datetime.date.today().isoformat()
     if options.names and options.output.exists():
-        found = {
-            entry["name"]: entry for entry in json.loads(options.output.read_text())["results"]
-        }
+        before = json.loads(options.output.read_text())
+        found = {entry["name"]: entry for entry in before["results"]}
+        options.date = f"{before['date']}; {', '.join(options.names)} of {options.date}"
     for name in options.names or ARCHITECTURES:
         found[name] = {"name": name, **stages_of(name, options)}
         print(line(found[name]), flush=True)
@@ -98,7 +99,7 @@ def stages_of(name: str, options: argparse.Namespace) -> dict[str, Any]:
 def document(found: dict[str, Any], names: Any, options: argparse.Namespace) -> dict[str, Any]:
     """What is written."""
     return {
-        "date": datetime.date.today().isoformat(),
+        "date": options.date,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, one thread",
         "mesh": options.mesh,
         "hardware": options.hardware,
