@@ -133,11 +133,14 @@ class Compiler:
         microbatch: Mapping[str, Any],
         pieces: int,
         state: ModelState,
-    ) -> tuple[Program | None, Program | None]:
-        """Those of `for_microbatches`, likewise."""
+    ) -> tuple[Program | None, Program] | None:
+        """Those of `for_microbatches`, likewise; None unless all that are needed are there."""
         parted = self._parted(whole, microbatch, pieces, state)
         counts = None if parted.counts is None else self._known(parted.counts)
-        return counts, self._known(parted.microbatch)
+        program = self._known(parted.microbatch)
+        if program is None or (counts is None and parted.counts is not None):
+            return None
+        return counts, program
 
     def _known(self, graph: Graph) -> Program | None:
         return self._programs.get((graph.digest, graph.returns))

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from autopar.errors import RankMismatchError
+from autopar.errors import AutoparError, RankMismatchError
 from autopar.request.batch import Batch
 from autopar.request.model_state import ModelState, Outside
 from autopar.runtime import agreement
@@ -57,6 +57,7 @@ class BatchAgreement:
 
     def __init__(self, compiler: Captures) -> None:
         self._steps, self._compiler = 0, compiler
+        self._captured: tuple[Any, str] = (None, "")
         # Of its own, on the host: collectives of the step keep their order, and no GPU is waited for.
         self._group = of_all_ranks(BATCHES) if dist.get_world_size() > 1 else None
 
@@ -76,7 +77,8 @@ class BatchAgreement:
         if self._group is None:
             return
         batch, modes = Batch.of(args, kwargs), _modes(state)
-        outside = _in_text(self._compiler.outside())
+        around = self._compiler.outside()
+        outside = _in_text(around)
         first = self._steps == 0
         kinds = _number(repr(batch.signature))
         values = _number(batch.digest if first else _sample(batch, self._steps % SELDOM == 0))
@@ -84,15 +86,15 @@ class BatchAgreement:
         rows = self._gathered(kinds, values, part, _number(modes), _number(outside))
         if _differ(rows, 3):
             agreement.assert_same_on_all_ranks(MODES, modes, ALIKE)
-        if _differ(rows, 4):
-            graph = self._compiler.captured_digest(args, kwargs, state)
-            if _differ(self._gathered(_number(graph)), 0):
-                agreement.assert_same_on_all_ranks(OUTSIDE, outside or "as it was", ALIKE)
         step = "the first step" if first else f"step {self._steps}"
         if _differ(rows, 0):
             words = f"the shapes of the batch of {step}" if local else f"the batch of {step}"
             remedy = LOCAL if local else agreement.SAME_BATCH
             agreement.assert_same_on_all_ranks(words, _in_words(batch), remedy)
+        if _differ(rows, 4) and _differ(
+            self._gathered(_number(self._graph(args, kwargs, state, around))), 0
+        ):
+            agreement.assert_same_on_all_ranks(OUTSIDE, outside or "as it was", ALIKE)
         if len({(row[2], row[1]) for row in rows}) > len({row[2] for row in rows}):
             odd = [rank for rank, row in enumerate(rows) if row[1] != _first(rows, row[2])]
             remedy = SAME_PART if local else agreement.SAME_BATCH
@@ -100,6 +102,22 @@ class BatchAgreement:
                 f"Ranks disagree about the batch of {step}: rank {', '.join(map(str, odd))} passed "
                 f"other values than the first rank of the same part ({batch}). {remedy}"
             )
+
+    def _graph(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        state: ModelState,
+        outside: Outside,
+    ) -> str:
+        """The digest of what this rank captures; the last is remembered.  All ranks get an answer."""
+        key = state, Batch.of(args, kwargs).signature, outside
+        if key != self._captured[0]:
+            try:
+                self._captured = key, self._compiler.captured_digest(args, kwargs, state)
+            except AutoparError as error:
+                return str(error)  # it is raised by the call itself, where all ranks have it
+        return self._captured[1]
 
     def _gathered(self, *mine: int) -> list[list[int]]:
         """Of every rank."""

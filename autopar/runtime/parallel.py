@@ -72,7 +72,6 @@ class Parallel(CheckpointableModule):
         self._device = device_mesh.device_type
         self.axes = context.Axes.of(device_mesh)
         self._local_input = local_input
-        self._agreement = BatchAgreement(compiler)
         seed = agreement.from_first_rank(lambda: (str(torch.initial_seed()),))
         self.seeds = Seeds(int(seed[0]))
         self._synchronises = True
@@ -85,6 +84,7 @@ class Parallel(CheckpointableModule):
             program, example, self._attributes.state(gradients=True), compiler,
             replan=replan, local_input=local_input,
         )  # fmt: skip
+        self._agreement = BatchAgreement(self._programs)
         self._persistent = self.state_dict().keys()
         fill(
             model, self._targets, self._dialect, persistent=self._persistent,

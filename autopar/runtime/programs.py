@@ -12,7 +12,7 @@ import torch
 
 from autopar.errors import InputError
 from autopar.request.batch import Batch, leaves_of, mapped, top
-from autopar.request.model_state import ModelState
+from autopar.request.model_state import ModelState, Outside
 from autopar.runtime.batch_agreement import Captures
 from autopar.runtime.expected import Expected
 from autopar.runtime.inference import normal_tensors
@@ -34,7 +34,7 @@ class Compiles(Captures, Protocol):
         microbatch: Mapping[str, Any],
         pieces: int,
         state: ModelState,
-    ) -> tuple[Program | None, Program | None]:
+    ) -> tuple[Program | None, Program] | None:
         """Those of a batch's denominators and of its parts, likewise."""
 
     def for_batch(
@@ -119,6 +119,18 @@ class Programs:
         """Into how many parts the batch is split."""
         return math.prod(self.first.plan.mesh.sizes[axis] for axis in self.data_axes)
 
+    def outside(self) -> Outside:
+        """As the compiler sees it."""
+        return self._compiler.outside()
+
+    def captured_digest(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
+    ) -> str:
+        """Of the graph of the whole batch that this one is, or is a part of."""
+        if self._local_input:
+            args, kwargs = self._whole(args, kwargs)
+        return self._compiler.captured_digest(args, kwargs, state)
+
     def for_batch(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
     ) -> Program:
@@ -132,7 +144,7 @@ class Programs:
             self._compiler.outside(),
             self._of_batch,
             self.first,
-            lambda last: self._compiler.known_program(args, kwargs, state) is last,
+            lambda: self._compiler.known_program(args, kwargs, state),
         )
         if key not in self._of_batch:
             if state.training and not self._replan and self._is_other(batch):
@@ -166,7 +178,7 @@ class Programs:
             self._compiler.outside(),
             self._of_parts,
             None,
-            lambda last: self._compiler.known_programs(batch, piece, pieces, state) == last,
+            lambda: self._compiler.known_programs(batch, piece, pieces, state),
         )
         if key not in self._of_parts:
             with normal_tensors(), self.expected.explained(Batch.of((), batch)):

@@ -18,10 +18,16 @@ VALUES = 5
 
 MOST = 64
 """Programs of other batches that are kept, beside the first; the longest unused goes first."""
+KEYS = 8
+"""So many keys lead to one program."""
 
 
 class Kept(dict[Any, Any]):
-    """Programs by batch, the last used last; no more than `MOST`, and never without the first."""
+    """Programs by batch, the last used last; no more than `MOST`, and never without the first.
+
+    Ranks may have other keys for one program, but use and lose the same programs: a rank that alone had
+    lost one would plan it, and wait for the others.
+    """
 
     def use(self, key: Any) -> Any:
         """The program of a key, which is now the last used."""
@@ -29,11 +35,26 @@ class Kept(dict[Any, Any]):
         return found
 
     def keep(self, key: Any, made: Any, first: Any) -> None:
-        """One more; those that were not used for longest go."""
+        """One more; programs that were not used for longest go, with all their keys."""
         self[key] = made
-        while len(self) > MOST:
-            others = (old for old, program in self.items() if program is not first)
-            del self[next(others, next(iter(self)))]
+        for old in [each for each, program in self.items() if program is made][:-KEYS]:
+            del self[old]
+        used = {id(program): program for program in reversed(self.values())}
+        others = [each for each, program in used.items() if program is not first]
+        gone = set(others[MOST - (len(used) - len(others)) :])
+        for old in [each for each, program in self.items() if id(program) in gone]:
+            del self[old]
+
+    def alike(self, found: Any) -> Any:
+        """The same as it is here: of programs that go together, the tuple in which they do."""
+        if not isinstance(found, tuple):
+            return found
+        same = (p for p in self.values() if all(a is b for a, b in zip(p, found, strict=True)))
+        return next(same, found)
+
+    def of_graph(self, captured: str) -> Any:
+        """The pipeline of a captured graph, if it is here."""
+        return next((built for built in self.values() if built.captured == captured), None)
 
 
 class Surroundings:
@@ -49,15 +70,14 @@ class Surroundings:
         now: Outside,
         kept: Kept,
         first: Any,
-        is_same: Callable[[Any], bool],
+        known: Callable[[], Any],
     ) -> tuple[Any, Outside]:
-        """`key` and what is around; `is_same`: whether capturing again gives this program."""
-        before = self._last.get(key, ())
-        last = kept.get((key, before))
-        if now != before and (key, now) not in kept:
+        """`key` and what is around; `known` captures again, and gives what is there of it."""
+        if now != self._last.get(key, ()) and (key, now) not in kept:
             self._warn(now)
-            if last is not None and is_same(last):
-                kept.keep((key, now), last, first)
+            found = known()
+            if found is not None:
+                kept.keep((key, now), kept.alike(found), first)
         self._last[key] = now
         if len(self._last) > MOST:
             self._last = {key: now for key, now in self._last.items() if (key, now) in kept}

@@ -266,9 +266,11 @@ def ranks_differ(ranks: int, options: dict[str, Any]) -> None:
         Logging().double(), ranks, batch, loss=entropy, hardware="cpu", **options
     )
     step = parallel.train_step if "stages" in options else parallel
-    for _ in range(2):
+    for number in range(12):
+        FACTOR = 1.0 + (number // 2) % 2  # what is planned for it is there again, under other keys
         SEEN.extend([1] * rank)
         step(**batch)
+    FACTOR = 1.0
     FACTOR = 1.0 + rank
     try:
         step(**batch)

@@ -10,7 +10,7 @@ import torch
 import autopar
 from autopar.errors import InputError
 from autopar.request.batch import Batch
-from autopar.runtime.surroundings import MOST, Kept
+from autopar.runtime.surroundings import KEYS, MOST, Kept
 from tests.habits import batch_jobs as jobs
 from tests.pool import Pool
 
@@ -114,3 +114,16 @@ def test_programs_are_bounded() -> None:
         assert kept.use(key)
     assert len(kept) == MOST
     assert kept[0] is first
+
+
+def test_programs_are_lost_with_all_their_keys() -> None:
+    """One rank may have many keys for a program; it still loses the same programs as the others."""
+    programs = [object() for _ in range(3 * MOST)]
+    one, other = Kept({0: programs[0]}), Kept({0: programs[0]})
+    for number, program in enumerate(programs[1:], 1):
+        one.keep((number, 0), program, programs[0])
+        for alias in range(3 * KEYS):
+            other.keep((number, alias), program, programs[0])
+    assert {*map(id, one.values())} == {*map(id, other.values())}
+    assert len({*map(id, one.values())}) == MOST
+    assert len(other) <= MOST * KEYS

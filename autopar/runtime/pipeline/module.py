@@ -271,7 +271,7 @@ class Pipelined(CheckpointableModule):
             self._compiler.outside(),
             self._of_batch,
             self._first,
-            lambda last: self._compiler.captured(batch, state) == last.captured,
+            lambda: self._of_batch.of_graph(self._compiler.captured(batch, state)),
         )
         if key not in self._of_batch:
             self._numbers.see(Batch.of((), batch))
