@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from autopar.ir.mesh import Mesh
     from autopar.ir.placement import I, N, P, R, S, Sharding
     from autopar.plans.plan import Plan
+    from autopar.request.batches import Batches
+    from autopar.request.pipeline import Pipeline
+    from autopar.request.planning import Planning
+    from autopar.request.weights import Weights
     from autopar.rules import rule
     from autopar.runtime.parallel import Parallel
 
@@ -22,8 +26,8 @@ if TYPE_CHECKING:
     from autopar.sharding.sharding_problem import Compilation
 
 __all__ = [
-    "AutoparError", "Compilation", "I", "Mesh", "N", "P", "Parallel", "Plan", "R", "S", "Sharding",
-    "compile_model", "parallelize", "plan", "rule",
+    "AutoparError", "Batches", "Compilation", "I", "Mesh", "N", "P", "Parallel", "Pipeline", "Plan",
+    "Planning", "R", "S", "Sharding", "Weights", "compile_model", "parallelize", "plan", "rule",
 ]  # fmt: skip
 
 RENDERERS.append("autopar.render.text.html")
@@ -35,6 +39,10 @@ _HOMES = {
     "ir.placement": ("I", "N", "P", "R", "S", "Sharding"),
     "sharding.sharding_problem": ("Compilation",),
     "plans.plan": ("Plan",),
+    "request.batches": ("Batches",),
+    "request.pipeline": ("Pipeline",),
+    "request.planning": ("Planning",),
+    "request.weights": ("Weights",),
     "rules": ("rule",),
     "runtime.parallel": ("Parallel",),
 }

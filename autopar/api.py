@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.capture import ExampleInputs
 from autopar.compile.automatic import (
-    StagesLike,
     agreed_stages,
     chosen,
     refuse_asynchronous,
@@ -33,30 +31,33 @@ from autopar.compile.pipeline_compiler import PipelineCompiler
 from autopar.errors import InfeasibleError, InputError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
-from autopar.pipeline.build.choose import PipelineOptions
-from autopar.pipeline.build.pipeline_spec import PipelineSpec, asked_of_pipelines
+from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.staged import Staged
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.plans.record import View
 from autopar.request.arrivals import arrived
 from autopar.request.batch import Batch
+from autopar.request.batches import Batches
 from autopar.request.meta import without_weights
+from autopar.request.old_spellings import with_old_spellings
 from autopar.request.optimizers import OptimizerLike
 from autopar.request.options import Constraints, Loss, Options
+from autopar.request.pipeline import Pipeline, StagesLike
+from autopar.request.planning import Planning
+from autopar.request.weights import Weights, WeightsSource
 from autopar.runtime import agreement, world
 from autopar.runtime import failure_watchdog as faults
 from autopar.runtime.inference import outside_inference
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.pipeline.asynchronous import Asynchronous
 from autopar.runtime.pipeline.module import Pipelined
-from autopar.runtime.weights.initialise import Init
-from autopar.runtime.weights.source import Weights
 from autopar.sharding.sharding_problem import Compilation
 from autopar.utils.progress import Watch, alone, unwatched
 from cost_models.hardware import Hardware
 
 
+@with_old_spellings
 @outside_inference
 def parallelize(
     model: nn.Module,
@@ -66,24 +67,15 @@ def parallelize(
     loss: Loss | None = None,
     optimizer: OptimizerLike = torch.optim.AdamW,
     precision: Any = None,
-    memory_limit: float | str | None = None,
-    hardware: str | Hardware | None = None,
     preset: str | None = None,
     constraints: Constraints | None = None,
-    input: str = "global",
-    outputs: Sequence[str] = (),
+    memory_limit: float | str | None = None,
     recompute: str | None = None,
-    database: str | Path | None = None,
-    source: str | Path | None = None,
-    replan: bool = True,
-    weights: Weights | None = None,
-    init: Init | None = None,
-    stages: StagesLike = 1,
-    schedule: str | None = None,
-    microbatches: int | None = None,
-    cuts: Sequence[str] = (),
-    asynchronous: bool = False,
-    allow_undivided: bool = False,
+    hardware: str | Hardware | None = None,
+    pipeline: Pipeline | StagesLike = 1,
+    batches: Batches | None = None,
+    weights: Weights | WeightsSource | None = None,
+    planning: Planning | None = None,
 ) -> Parallel | Pipelined:
     """The model as a distributed training step; call it on every rank, under ``torchrun``.
 
@@ -101,32 +93,21 @@ def parallelize(
     - `optimizer`: the kind that you will use, for the memory of its state and the time of its step:
       a class, its name, or ``functools.partial(torch.optim.AdamW, fused=True)``.
     - `precision`: None (as the model is), ``"bfloat16"``, ``"float16"``, or a ``torch.autocast``.
-    - `memory_limit`: per device, in bytes or as ``"40GiB"``; None is the device's own, where the best
-      plan would need more, and ``"none"`` permits a plan without stages to do so, as a preset may.
-    - `hardware`: a profile's name or file; None is this machine.
     - `preset`, `constraints`: a known parallelism; patterns over names and their types, or tables of
       them below ``"pin"``, ``"forbid"`` and ``"prefer"`` (`autopar.request.constraints.from_user`), or
       a TOML file of these.
-    - `database`: a file of operator times that `autopar profile` measured on this device.
-    - `input`: with ``"local"`` every rank passes its own part of the batch.
-    - `outputs`: names of outputs that the call returns beside the loss.
+    - `memory_limit`: per device, in bytes or as ``"40GiB"``; None is the device's own, where the best
+      plan would need more, and ``"none"`` permits a plan without stages to do so, as a preset may.
     - `recompute`: ``"none"``, ``"selective"`` or ``"full"`` says what every block (`autopar.ir.blocks`)
       does in the backward, while what is no block keeps what it made; None leaves it to the solver,
       which lets blocks forget only where the memory limit asks for it.
-    - `source`: an emitted file that was edited by hand.
-    - `replan`: whether batches of other shapes are planned when they come, or refused.
-    - `weights`: a .safetensors file, a directory of them or of `torch.distributed.checkpoint`, or a
-      state dict, read in slices.
-    - `init`: makes what a model on the meta device lacks then, called as ``model.apply(init)`` would;
-      without it the model's own ``_init_weights`` and ``reset_parameters``.
-    - `stages`: a number, or the shapes of the meshes that hold them, such as ``[(2, 2), 4]``:
-      consecutive ranks hold a stage each.  ``"auto"`` decides whether to cut at all, and what is not
-      given of these.  `schedule` (see `autopar.pipeline.schedules`) says who does what when, with how
-      many `microbatches`; `cuts` may name the operators that the later stages begin with.
-    - `asynchronous`: permits schedules that update weights while microbatches are in flight, so that
-      gradients are those of older weights; it is an `Asynchronous` then, which trains by
+    - `hardware`: a profile's name or file; None is this machine.
+    - `pipeline`: a number of stages, ``"auto"``, or a `Pipeline` with its schedule and microbatches.
+      With ``asynchronous=True`` an `Asynchronous` comes back, which trains by
       ``train_steps(batches, optimizer)``.
-    - `allow_undivided`: permits a preset, constraint or local input that divides nothing.
+    - `batches`: a `Batches`: each rank's own part, other outputs, other shapes.
+    - `weights`: where the weights are read from in slices, or a `Weights` with an initialiser.
+    - `planning`: a `Planning`: measured times, an edited file, what may stay undivided.
 
     Raises `InputError` and its kinds for what does not fit, `CaptureError` for a model that cannot
     be captured as it is, `InfeasibleError` where nothing meets the constraints.
@@ -134,10 +115,11 @@ def parallelize(
     model = arrived(model)
     options = Options.of(
         loss=loss, optimizer=optimizer, precision=precision, memory_limit=memory_limit,
-        preset=preset, constraints=constraints, input=input, outputs=outputs, recompute=recompute,
-        database=database, allow_undivided=allow_undivided,
+        preset=preset, constraints=constraints, recompute=recompute, pipeline=pipeline,
+        batches=batches, planning=planning,
     )  # fmt: skip
-    if stages == 1 and len(meshes := meshes_of(mesh, options)) > 1:
+    given = Weights.of(weights)
+    if options.pipeline.is_one_stage and len(meshes := meshes_of(mesh, options)) > 1:
         mesh = _agreed_view(model, meshes, example_inputs, hardware, options)
     device_mesh = world.device_mesh(mesh if isinstance(mesh, DeviceMesh) else as_mesh(mesh))
     faults.watch()
@@ -147,16 +129,12 @@ def parallelize(
         as_hardware(hardware),
         options,
     )
-    asked_of_pipelines(
-        stages, schedule, microbatches, cuts, asynchronous,
-        input=input, source=source, replan=replan,
-    )  # fmt: skip
-    if stages != 1:
+    if not options.pipeline.is_one_stage:
         batch = _batch_of(model, example_inputs)
-        found = agreed_stages(compiler, batch, stages, schedule, microbatches, cuts, asynchronous)
+        found = agreed_stages(compiler, batch, options.pipeline)
         if found is not None:
-            return _pipelined(model, compiler, *found, batch, weights, init)
-    return _whole(model, device_mesh, compiler, example_inputs, source, replan, weights, init)
+            return _pipelined(model, compiler, *found, batch, given)
+    return _whole(model, device_mesh, compiler, example_inputs, given)
 
 
 def _whole(
@@ -164,20 +142,17 @@ def _whole(
     device_mesh: DeviceMesh,
     compiler: Compiler,
     example_inputs: ExampleInputs | None,
-    source: str | Path | None,
-    replan: bool,
-    weights: Weights | None,
-    init: Init | None,
+    weights: Weights,
 ) -> Parallel:
     """The model in one piece."""
     options = compiler.options
     example = example_inputs if example_inputs is not None else offered_inputs(model)
-    if options.input == "global":
+    if not options.batches.local:
         agreement.assert_same_on_all_ranks("the example inputs", Batch.of(*as_call(example)).digest)
-    program = compiler.program(example, edited=None if source is None else Path(source))
+    program = compiler.program(example, edited=options.planning.source)
     return Parallel(
-        model, device_mesh, program, compiler, example=Batch.of(*as_call(example)), replan=replan,
-        local_input=options.input == "local", weights=weights, init=init,
+        model, device_mesh, program, compiler, example=Batch.of(*as_call(example)),
+        replan=options.batches.replan, local_input=options.batches.local, weights=weights,
     )  # fmt: skip
 
 
@@ -187,8 +162,7 @@ def _pipelined(
     wanted: PipelineSpec,
     given: Staged | None,
     example: Mapping[str, Any],
-    weights: Weights | None,
-    init: Init | None,
+    weights: Weights,
 ) -> Pipelined:
     """The model as stages of a pipeline."""
     agreement.assert_same_on_all_ranks("the example inputs", Batch.of((), example).digest)
@@ -197,7 +171,7 @@ def _pipelined(
     aliases = compiler.graph(example).aliases
     kind = Asynchronous if built.plan.schedule.asynchronous else Pipelined
     return kind(
-        model, built, staged, example=Batch.of((), example), aliases=aliases, weights=weights, init=init,
+        model, built, staged, example=Batch.of((), example), aliases=aliases, weights=weights,
     )  # fmt: skip
 
 
@@ -212,69 +186,66 @@ def _batch_of(model: nn.Module, example_inputs: ExampleInputs | None) -> Mapping
     return example
 
 
+@with_old_spellings
 def plan(
     model: nn.Module,
     mesh: MeshLike,
     example_inputs: ExampleInputs | None = None,
     *,
     hardware: str | Hardware | None = None,
-    stages: StagesLike = 1,
-    schedule: str | None = None,
-    microbatches: int | None = None,
-    cuts: Sequence[str] = (),
-    asynchronous: bool = False,
     **options: Any,
 ) -> Plan | PipelinePlan:
     """What `parallelize` would decide, without processes and without weights.
 
     A number of devices for `mesh` is searched: every mesh of one or two axes that they make.
-    The model may be on the meta device.  `options` are the keyword arguments of `parallelize`.
+    The model may be on the meta device.  `options` are those of `parallelize`, but for `weights`.
     """
-    asked_of_pipelines(
-        stages, schedule, microbatches, cuts, asynchronous, input=options.get("input", "global"),
-        source=None, replan=True,
-    )  # fmt: skip
-    if stages == 1:
-        return compile_model(model, mesh, example_inputs, hardware=hardware, **options).plan
-    return compile_staged(
-        model, mesh, example_inputs, hardware=hardware, stages=stages, schedule=schedule,
-        microbatches=microbatches, cuts=cuts, asynchronous=asynchronous, **options,
-    ).plan  # fmt: skip
+    asked = Options.of(**options)
+    if asked.pipeline.is_one_stage:
+        return _best_view(model, meshes_of(mesh, asked), example_inputs, hardware, asked).plan
+    return _staged(model, mesh, example_inputs, hardware, asked).plan
 
 
+@with_old_spellings
 def compile_staged(
     model: nn.Module,
     mesh: MeshLike,
     example_inputs: ExampleInputs | None = None,
     *,
     hardware: str | Hardware | None = None,
-    stages: StagesLike = "auto",
-    schedule: str | None = None,
-    microbatches: int | None = None,
-    cuts: Sequence[str] = (),
-    asynchronous: bool = False,
+    pipeline: Pipeline | StagesLike = "auto",
     **options: Any,
 ) -> Staged | Compilation:
     """A pipeline with its stages' graphs and sources; where ``"auto"`` finds none better, a plan."""
-    asked = Options.of(**options)
-    if stages == "auto" and not isinstance(example_inputs or offered_inputs(model), Mapping):
-        return compile_model(model, mesh, example_inputs, hardware=hardware, **options)
+    asked = Options.of(pipeline=pipeline, **options)
+    return _staged(model, mesh, example_inputs, hardware, asked)
+
+
+def _staged(
+    model: nn.Module,
+    mesh: MeshLike,
+    example_inputs: ExampleInputs | None,
+    hardware: str | Hardware | None,
+    asked: Options,
+) -> Staged | Compilation:
+    """A pipeline as it was asked for, or the best of all, with or without stages."""
+    is_auto = asked.pipeline.stages == "auto"
+    if is_auto and not isinstance(example_inputs or offered_inputs(model), Mapping):
+        return _best_view(model, meshes_of(mesh, asked), example_inputs, hardware, asked)
     inputs = _batch_of(model, example_inputs)
     bare = without_weights(model, asked.precision.compute)
     compiler = Compiler(bare, as_mesh(mesh), as_hardware(hardware), asked)
-    if stages == "auto":
-        refuse_asynchronous(asynchronous)
-        found = chosen(compiler, inputs, PipelineOptions(schedule, microbatches, tuple(cuts)))
+    if is_auto:
+        refuse_asynchronous(asked.pipeline)
+        found = chosen(compiler, inputs, asked.pipeline)
         best = found.staged or found.plain
         assert best is not None
         return best
-    samples = samples_of(inputs)
-    wanted = PipelineSpec.of(
-        compiler.mesh, stages, schedule, microbatches, cuts, asynchronous, samples
-    )
+    wanted = PipelineSpec.of(compiler.mesh, asked.pipeline, samples_of(inputs))
     return PipelineCompiler(compiler, wanted).decide(inputs)[0]
 
 
+@with_old_spellings
 def compile_model(
     model: nn.Module,
     mesh: MeshLike,
@@ -283,11 +254,12 @@ def compile_model(
     hardware: str | Hardware | None = None,
     **options: Any,
 ) -> Compilation:
-    """`plan`, with every stage's output: graph, problem, plan and source."""
-    chosen = Options.of(**options)
-    return _best_view(model, meshes_of(mesh, chosen), example_inputs, hardware, chosen)
+    """`plan` without stages, with every step's output: graph, problem, plan and source."""
+    asked = Options.of(**options)
+    return _best_view(model, meshes_of(mesh, asked), example_inputs, hardware, asked)
 
 
+@with_old_spellings
 def plan_frontier(
     model: nn.Module,
     mesh: MeshLike,

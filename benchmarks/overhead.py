@@ -134,7 +134,9 @@ def makers() -> dict[str, Callable[[], Callable[[], None]]]:
         return step
 
     def ours(preset: str) -> Callable[[], None]:
-        parallel = autopar.parallelize(model(), ranks, batch, preset=preset, input="local")
+        parallel = autopar.parallelize(
+            model(), ranks, batch, preset=preset, batches=autopar.Batches(local=True)
+        )
         return stepping(parallel, part)
 
     def ddp() -> Callable[[], None]:

@@ -34,6 +34,7 @@ from autopar.pipeline.build.staged import Staged, compile_pipeline
 from autopar.pipeline.planner import plan_stages
 from autopar.request.meta import without_weights
 from autopar.request.options import Options
+from autopar.request.pipeline import Pipeline
 from autopar.utils.gc import uncollected
 from cost_models.hardware import load
 
@@ -114,7 +115,7 @@ def measured(name: str) -> dict[str, Any]:
     ids = torch.zeros(asked["batch"], dtype=torch.int64, device="meta")
     made = compile_staged(
         model, asked["mesh"], {"input_ids": ids, "labels": ids}, hardware=asked["hardware"],
-        precision=asked["precision"], stages="auto",
+        precision=asked["precision"], pipeline="auto",
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(made, Staged):
@@ -157,7 +158,7 @@ def alpas_step() -> float:
     )
     steps = []
     for microbatches in ALPAS_MICROBATCHES:
-        wanted = PipelineSpec.of(mesh, [(4,)] * 16, "1f1b", microbatches)
+        wanted = PipelineSpec.of(mesh, Pipeline([(4,)] * 16, "1f1b", microbatches))
         with suppress(InfeasibleError):
             graph = source.parted(microbatches)
             made = compile_pipeline(graph, mesh, hardware, settings, wanted)

@@ -145,7 +145,8 @@ def contender(model: str, plan: str, asked: dict[str, Any], folder: Path) -> Con
     made, batch = case.case(case.measured)
     parallel = autopar.parallelize(
         made, tuple(asked["mesh"]), batch, hardware=asked["hardware"],
-        preset=None if plan == "solver" else plan, database=folder / "times.sqlite",
+        preset=None if plan == "solver" else plan,
+        planning=autopar.Planning(database=folder / "times.sqlite"),
     )  # fmt: skip
     return Contender(parallel, batch, torch.optim.AdamW(parallel.parameters(), lr=1e-4))
 

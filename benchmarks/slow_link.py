@@ -33,7 +33,9 @@ WARM_UP = 2
 
 def stages(schedule: str, microbatches: int, stages: Any = 2, **more: Any) -> dict[str, Any]:
     """A pipeline that a person might set up."""
-    return {"stages": stages, "schedule": schedule, "microbatches": microbatches, **more}
+    return {
+        "pipeline": {"stages": stages, "schedule": schedule, "microbatches": microbatches, **more}
+    }
 
 
 ONE: dict[str, dict[str, Any]] = {
@@ -49,7 +51,7 @@ ONE: dict[str, dict[str, Any]] = {
     "interleaved, 8": stages("interleaved", 8),
     "2 stages, cut early, 1f1b, 8": stages("1f1b", 8, cuts=("ln_1_3",)),
     "2 stages, cut late, 1f1b, 8": stages("1f1b", 8, cuts=("ln_1_5",)),
-    "autopar": {"stages": "auto"},
+    "autopar": {"pipeline": {"stages": "auto"}},
 }
 """With one rank per host."""
 TWO: dict[str, dict[str, Any]] = {
@@ -65,7 +67,7 @@ TWO: dict[str, dict[str, Any]] = {
     "4 stages, 1f1b, 8": stages("1f1b", 8, 4),
     "4 stages, zb-h1, 16": stages("zb-h1", 16, 4),
     "stages of 1 and 3, 1f1b, 8": stages("1f1b", 8, [1, 3]),
-    "autopar": {"stages": "auto"},
+    "autopar": {"pipeline": {"stages": "auto"}},
 }
 """With two."""
 
@@ -198,6 +200,8 @@ def contender(kwargs: dict[str, Any], hardware: str) -> tuple[Callable[[int], fl
     ids = torch.randint(0, 2048, (8, 16, 128), generator=generator)
     model = transformers.GPT2LMHeadModel(config)
     given = dict(kwargs)
+    if "pipeline" in given:
+        given["pipeline"] = autopar.Pipeline(**given["pipeline"])
     batch = {"input_ids": ids[0], "labels": ids[0]}
     parallel = autopar.parallelize(model, given.pop("mesh"), batch, hardware=hardware, **given)
     optimizer = torch.optim.AdamW(parallel.parameters(), lr=1e-4)

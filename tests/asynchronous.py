@@ -110,11 +110,11 @@ def check_run(run: Run) -> bool:
 
 def pipelined(run: Run, model: Any, example: dict[str, Any], loss: Any) -> Asynchronous:
     """The model as stages that update at their own times."""
+    asked = autopar.Pipeline(run.stages, run.schedule, run.microbatches, asynchronous=True)
     with Wide(), random_stages(run.seed):
         parallel = autopar.parallelize(
             model, sum(run.stages), example, loss=loss, optimizer="AdamW", hardware="cpu",
-            stages=run.stages, schedule=run.schedule, microbatches=run.microbatches,
-            asynchronous=True, **run.options,
+            pipeline=asked, **run.options,
         )  # fmt: skip
     assert isinstance(parallel, Asynchronous)
     return parallel

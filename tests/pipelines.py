@@ -81,11 +81,11 @@ def check_line(line: Line) -> None:
 def pipelined(line: Line, case: Reference) -> Pipelined:
     """The model as stages."""
     loss = CASES[line.name]()[2]
+    asked = autopar.Pipeline(line.stages, line.schedule, line.microbatches, line.cuts)
     with Wide(), random_stages(line.seed):
         parallel = autopar.parallelize(
             case.model, line.mesh, case.inputs, loss=loss, optimizer="SGD", hardware=line.hardware,
-            stages=line.stages, schedule=line.schedule, microbatches=line.microbatches,
-            cuts=line.cuts, preset=line.preset, recompute=line.recompute,
+            pipeline=asked, preset=line.preset, recompute=line.recompute,
         )  # fmt: skip
     assert isinstance(parallel, Pipelined)
     return parallel

@@ -178,8 +178,8 @@ def test_files_and_functions_stay_small() -> None:
 
 def test_public_names() -> None:
     assert sorted(autopar.__all__) == [
-        "AutoparError", "Compilation", "I", "Mesh", "N", "P", "Parallel", "Plan", "R", "S",
-        "Sharding", "compile_model", "parallelize", "plan", "rule",
+        "AutoparError", "Batches", "Compilation", "I", "Mesh", "N", "P", "Parallel", "Pipeline", "Plan",
+        "Planning", "R", "S", "Sharding", "Weights", "compile_model", "parallelize", "plan", "rule",
     ]  # fmt: skip
     assert all(getattr(autopar, name) is not None for name in autopar.__all__)
     assert callable(autopar.plan), "a package of that name stands in its place"

@@ -20,7 +20,8 @@ from autopar.compile.compiler import Compiler
 from autopar.errors import AutoparError, InputError, OverLimitError
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, Letter, N, P, R
-from autopar.pipeline.build.choose import PipelineOptions, choose
+from autopar.pipeline.build.choose import choose
+from autopar.request.pipeline import Pipeline
 from autopar.sharding.sharding_problem import Settings
 from autopar.utils import processes
 from autopar.utils.processes import Aside, side_by_side
@@ -176,7 +177,7 @@ def test_a_plan_is_the_same_by_any_number_of_processes(monkeypatch: pytest.Monke
     for count in ("1", "3"):
         monkeypatch.setenv(processes.SWITCH, count)
         source = source_of(*compiler_of("gpt2", mesh, hardware, layers=4))
-        found = choose(source, mesh, hardware, Settings(), PipelineOptions())
+        found = choose(source, mesh, hardware, Settings(), Pipeline())
         assert found.staged is not None and len(found.staged.plan.workers) > 1
         texts.append((found.staged.plan.to_json(), found.staged.sources))
     assert texts[0] == texts[1]
@@ -198,7 +199,7 @@ def test_what_a_model_warns_of_is_heard_once(
 
     monkeypatch.setattr(Compiler, "traced", loud)
     compiler, batch = compiler_of("llama", Mesh.of(2), slow_hosts(3e5, per_host=1), layers=2)
-    chosen(compiler, batch, PipelineOptions(microbatches=2))
+    chosen(compiler, batch, Pipeline(microbatches=2))
     heard.close()
     logging.getLogger("model").removeHandler(heard)
     assert (tmp_path / "heard").read_text().count("once is enough") == 1

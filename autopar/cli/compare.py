@@ -30,6 +30,7 @@ from autopar.ir.mesh import Mesh
 from autopar.render.text.html import drawn
 from autopar.request import presets
 from autopar.request.options import Options
+from autopar.request.planning import Planning
 
 
 def command(
@@ -56,7 +57,7 @@ def command(
     """
     asked: dict[str, Any] = {
         "optimizer": optimizer, "precision": precision, "memory_limit": memory,
-        "database": database,
+        "planning": Planning(database),
     }  # fmt: skip
     chosen = tuple(known("preset", name, presets.names()) for name in preset or presets.names())
     devices, profile = Mesh.parse(mesh), as_hardware(hardware or None)

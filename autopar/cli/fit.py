@@ -22,6 +22,7 @@ from autopar.compile.given import as_hardware
 from autopar.compile.sweep import largest_batch
 from autopar.ir.mesh import Mesh
 from autopar.render.text import landscape_table
+from autopar.request.planning import Planning
 from autopar.sharding.landscape import Point
 
 
@@ -47,7 +48,7 @@ def command(
         tried = sorted(
             largest_batch(
                 loaded.model, devices, loaded.inputs, memory_limit=memory, hardware=profile,
-                loss=loaded.loss, optimizer=optimizer, precision=precision, database=database,
+                loss=loaded.loss, optimizer=optimizer, precision=precision, planning=Planning(database),
             ),
             key=lambda point: point.batch,
         )  # fmt: skip

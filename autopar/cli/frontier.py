@@ -28,6 +28,7 @@ from autopar.errors import InputError
 from autopar.ir.mesh import Mesh
 from autopar.render.text import curve
 from autopar.request.options import Options
+from autopar.request.planning import Planning
 
 
 def command(
@@ -53,7 +54,7 @@ def command(
     loaded = load(model, batch, sequence)
     plans = plan_frontier(
         loaded.model, devices, loaded.inputs, hardware=profile, watch=watched, loss=loaded.loss,
-        optimizer=optimizer, precision=precision, database=database,
+        optimizer=optimizer, precision=precision, planning=Planning(database),
     )  # fmt: skip
     for plan in plans if output else ():
         assert output is not None

@@ -27,6 +27,7 @@ from autopar.errors import InputError
 from autopar.ir.mesh import Mesh
 from autopar.render.text import landscape_grid, landscape_table
 from autopar.request.options import Options, nbytes
+from autopar.request.planning import Planning
 from autopar.utils.io import text_of
 
 BEGIN, END = "<!-- written by autopar map, anew each time -->", "<!-- until here -->"
@@ -62,7 +63,7 @@ def command(
     loaded = load(model, sizes[0] if model.startswith("hf:") else None, sequence)
     every = plan_landscape(
         loaded.model, devices, loaded.inputs, batches=sizes, memories=limits, hardware=profile,
-        loss=loaded.loss, optimizer=optimizer, precision=precision, database=database,
+        loss=loaded.loss, optimizer=optimizer, precision=precision, planning=Planning(database),
     )  # fmt: skip
     points = list(watched(every, len(sizes) * len(limits), "planning"))
     if not as_json:

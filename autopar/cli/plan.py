@@ -31,7 +31,7 @@ from autopar.cli.flags import (
 from autopar.cli.inputs import inputs
 from autopar.cli.models import Loaded, load
 from autopar.cli.output import console, known, save, working, writable
-from autopar.cli.stages import Forced, Shape, read_stages
+from autopar.cli.stages import Shape, read_pipeline, usual_pipeline
 from autopar.cli.values import outlined, print_json
 from autopar.compile.given import as_hardware
 from autopar.errors import ConstraintError, InputError, MeshError
@@ -44,6 +44,8 @@ from autopar.request import presets
 from autopar.request.constraint_file import from_file
 from autopar.request.constraints import from_user
 from autopar.request.options import Constraints, Options
+from autopar.request.pipeline import Pipeline
+from autopar.request.planning import Planning
 from autopar.request.views import views
 from autopar.rules import coverage, discovered
 from autopar.sharding.sharding_problem import Compilation, device_memory
@@ -103,14 +105,14 @@ def command(
         preset=known("preset", preset, presets.names()) if preset else None,
         constraints=_asked(constraint or [], constraints, mesh),
         recompute=recompute,
-        database=database,
+        planning=Planning(database),
     )
     if problem is not None and problem.resolve() == output.resolve():
         raise InputError(f"--output and --problem are both {output}: pass two files.")
     reads = inputs(constraints, database, model=model, hardware=hardware)
     writable(output, problem, reads=reads)
     shape, profile = _shape(mesh, devices, axes), as_hardware(hardware or None)
-    forced = Forced(read_stages(stages), schedule, microbatches, tuple(cut or ()), asynchronous)
+    forced = read_pipeline(stages, schedule, microbatches, cut, asynchronous)
     with working("planning"):
         made = _made(load(model, batch, sequence), shape, profile, asked, forced, problem)
     save(made.plan.to_json() + "\n", output)
@@ -157,29 +159,24 @@ def _made(
     shape: Shape,
     profile: Hardware,
     asked: Options,
-    forced: Forced,
+    forced: Pipeline | None,
     problem: Path | None,
 ) -> Staged | Compilation:
     """A plan of the whole model, or of stages."""
-    forced.check()
+    pipeline = forced or usual_pipeline(shape, profile, asked)
     options: dict[str, Any] = {
         "hardware": profile, "loss": loaded.loss, "optimizer": asked.optimizer,
         "precision": asked.precision, "memory_limit": asked.memory_limit, "preset": asked.preset,
         "constraints": asked.constraints, "recompute": asked.recompute,
-        "database": asked.database,
+        "planning": asked.planning,
     }  # fmt: skip
-    stages = forced.meant(shape, profile, asked)
-    if stages == 1 or (forced.stages is None and problem is not None):
+    if pipeline.is_one_stage or (forced is None and problem is not None):
         return compile_model(loaded.model, shape, loaded.inputs, **options)
     if problem is not None:
         raise InputError(
             "--problem writes the problem of one graph; with --stages there are several."
         )
-    return compile_staged(
-        loaded.model, shape, loaded.inputs, stages=stages, schedule=forced.schedule,
-        microbatches=forced.microbatches, cuts=forced.cuts, asynchronous=forced.asynchronous,
-        **options,
-    )  # fmt: skip
+    return compile_staged(loaded.model, shape, loaded.inputs, pipeline=pipeline, **options)
 
 
 def _shape(mesh: str | None, devices: int | None, axes: int | None) -> Shape:

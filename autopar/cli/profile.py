@@ -28,7 +28,7 @@ from autopar.cli.flags import (
 from autopar.cli.inputs import inputs
 from autopar.cli.models import Loaded, load
 from autopar.cli.output import console, save, working, writable
-from autopar.cli.stages import Forced, read_stages
+from autopar.cli.stages import read_pipeline
 from autopar.cli.traced import refuse_crowd, refuse_flags, run
 from autopar.cli.values import outlined, print_json
 from autopar.compile.given import as_hardware
@@ -39,7 +39,9 @@ from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.staged import Staged
 from autopar.profile import ProfiledPlan, Timing, profile, profile_stages
 from autopar.render.text import show_pipeline, show_plan, timings
-from autopar.request.options import Options
+from autopar.request.options import ONE_STAGE, Options
+from autopar.request.pipeline import Pipeline
+from autopar.request.planning import Planning
 from autopar.sharding.sharding_problem import Compilation, prices_of
 from cost_models.hardware import Hardware
 from cost_models.measured import Database, Setting
@@ -95,15 +97,14 @@ def command(
     trace is set beside what the plan predicts, line by line; with --database the prediction is that of
     its times.
     """
-    forced = Forced(read_stages(stages), schedule, microbatches, tuple(cut or ()))
-    forced.check()
+    pipeline = read_pipeline(stages, schedule, microbatches, cut) or ONE_STAGE
     options: dict[str, Any] = {"hardware": hardware, "preset": preset, "precision": precision,
                                "memory_limit": memory}  # fmt: skip
     if running:
-        _refuse_stages(forced, "--run")
+        _refuse_stages(pipeline, "--run")
         refuse_flags({"--output": output, "--threads": threads, "--all": every, "--again": again},
                      "is of timing operators, and --run times none")  # fmt: skip
-        options |= {"database": database}
+        options |= {"planning": Planning(database)}
         run(model, (batch, sequence), Mesh.parse(mesh), options, steps, as_json)
         return
     refuse_flags({"--steps": steps}, "is of --run")
@@ -116,12 +117,12 @@ def command(
         imports=_imports(model), tell=lambda text: print(text, file=sys.stderr), during=working,
     )  # fmt: skip
     options |= {"hardware": known, "loss": loaded.loss}
-    if forced.stages in (None, 1):
+    if pipeline.is_one_stage:
         found, prices = _whole(loaded, devices, options, timing, every)
     else:
         if every:
-            _refuse_stages(forced, "--all")
-        found = profile_stages(partial(_staged, loaded, devices, forced, options), timing)
+            _refuse_stages(pipeline, "--all")
+        found = profile_stages(partial(_staged, loaded, devices, pipeline, options), timing)
         prices = Prices(devices, known)
     _told(found, prices, timing.database, output, as_json)
 
@@ -170,18 +171,16 @@ def _whole(
 
 
 def _staged(
-    loaded: Loaded, mesh: Mesh, forced: Forced, options: dict[str, Any], database: Path | None
+    loaded: Loaded, mesh: Mesh, pipeline: Pipeline, options: dict[str, Any], database: Path | None
 ) -> Staged | Compilation:
     """A pipeline by the times of a database, or by the roofline's."""
-    assert forced.stages is not None
     return compile_staged(
-        loaded.model, mesh, loaded.inputs, stages=forced.stages, schedule=forced.schedule,
-        microbatches=forced.microbatches, cuts=forced.cuts, database=database, **options,
-    )  # fmt: skip
+        loaded.model, mesh, loaded.inputs, pipeline=pipeline, planning=Planning(database), **options
+    )
 
 
-def _refuse_stages(forced: Forced, flag: str) -> None:
-    if forced.stages not in (None, 1):
+def _refuse_stages(pipeline: Pipeline, flag: str) -> None:
+    if not pipeline.is_one_stage:
         raise InputError(f"{flag} is of plans without stages: leave --stages out.")
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from autopar import rules
 from autopar.capture.saved import saved
 from autopar.cli.models import load
 from autopar.cli.output import working
-from autopar.compile.automatic import StagesLike
 from autopar.emit import emit
 from autopar.errors import InputError
 from autopar.explain.explained import microbatch_for
@@ -22,6 +21,7 @@ from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.render.text.pipeline import schedule_page
 from autopar.request.options import Options
+from autopar.request.pipeline import Pipeline, StagesLike
 from cost_models.files import text
 from cost_models.hardware import Hardware
 
@@ -29,32 +29,34 @@ Shape = Mesh | tuple[Mesh, ...] | int
 """A mesh, several to choose from, or how many devices there are."""
 
 
-@dataclass(frozen=True)
-class Forced:
-    """What flags say of stages; None: nothing."""
+def read_pipeline(
+    stages: str | None,
+    schedule: str | None,
+    microbatches: int | None,
+    cuts: Sequence[str] | None,
+    asynchronous: bool = False,
+) -> Pipeline | None:
+    """What flags ask of a pipeline; None: nothing.
 
-    stages: StagesLike | None
-    schedule: str | None
-    microbatches: int | None
-    cuts: tuple[str, ...]
-    asynchronous: bool = False
+    Raises `InputError` where there are no stages that the other flags could speak of.
+    """
+    count = read_stages(stages)
+    others = {
+        "schedule": schedule, "microbatches": microbatches, "cut": cuts,
+        "asynchronous": asynchronous,
+    }  # fmt: skip
+    for flag, given in others.items():
+        if given and count in (None, 1):
+            raise InputError(f"--{flag} speaks of stages: pass --stages auto, or how many.")
+    if count is None:
+        return None
+    return Pipeline(count, schedule, microbatches, tuple(cuts or ()), asynchronous)
 
-    def check(self) -> None:
-        """Raise where there are no stages that the other flags could speak of."""
-        others = {
-            "schedule": self.schedule, "microbatches": self.microbatches, "cut": self.cuts,
-            "asynchronous": self.asynchronous,
-        }  # fmt: skip
-        for flag, given in others.items():
-            if given and self.stages in (None, 1):
-                raise InputError(f"--{flag} speaks of stages: pass --stages auto, or how many.")
 
-    def meant(self, shape: Shape, hardware: Hardware, asked: Options) -> StagesLike:
-        """Without a word: stages may help where devices are on several hosts, if axes are left open."""
-        if self.stages is not None:
-            return self.stages
-        across = isinstance(shape, Mesh) and shape.world_size > hardware.devices_per_host
-        return "auto" if across and not (asked.preset or asked.constraints) else 1
+def usual_pipeline(shape: Shape, hardware: Hardware, asked: Options) -> Pipeline:
+    """Without a word: stages may help where devices are on several hosts, if axes are left open."""
+    across = isinstance(shape, Mesh) and shape.world_size > hardware.devices_per_host
+    return Pipeline("auto" if across and not (asked.preset or asked.constraints) else 1)
 
 
 def read_stages(written: str | None) -> StagesLike | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -15,21 +15,20 @@ from autopar.compile.compiler import Compiler
 from autopar.compile.microbatch import as_one, check_divisible, part
 from autopar.errors import CaptureError, ConstraintError, InputError
 from autopar.ir.graph import Graph
-from autopar.pipeline.build.choose import PipelineOptions, Source, choose
+from autopar.pipeline.build.choose import Source, choose
 from autopar.pipeline.build.comparison import Chosen
-from autopar.pipeline.build.pipeline_spec import PipelineSpec, Shape
+from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.sizes import NotLinear, graph_between
 from autopar.pipeline.build.staged import Staged
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.request.batch import Batch, leaves_of, mapped
+from autopar.request.pipeline import Pipeline
 from autopar.runtime import agreement
 from autopar.utils.messages import argument
 from autopar.utils.processes import Aside
 
-StagesLike = int | Sequence[Shape] | Literal["auto"]
 
-
-def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: PipelineOptions) -> Chosen:
+def chosen(compiler: Compiler, batch: Mapping[str, Any], asked: Pipeline) -> Chosen:
     """Whether to pipeline, and how."""
     settings = compiler.settings(None)
     if settings.constraints or settings.preset:
@@ -41,10 +40,10 @@ def chosen(compiler: Compiler, batch: Mapping[str, Any], wishes: PipelineOptions
     with Aside(lambda: _one_sample(compiler, batch)) as one:
         traced = compiler.traced(batch)
         whole = compiler.graph_of(traced)
-        if wishes == PipelineOptions() and not _is_trained(whole):
+        if asked.is_open and not _is_trained(whole):
             return Chosen(None, compiler.compile(whole), ())
         source = _source(compiler, batch, traced, one.result)
-        return choose(source, compiler.mesh, compiler.hardware, settings, wishes)
+        return choose(source, compiler.mesh, compiler.hardware, settings, asked)
 
 
 def _one_sample(compiler: Compiler, batch: Mapping[str, Any]) -> Traced:
@@ -66,9 +65,9 @@ def _unsaid() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def refuse_asynchronous(asynchronous: bool) -> None:
+def refuse_asynchronous(asked: Pipeline) -> None:
     """Raise `InputError` where stages are to be chosen among asynchronous schedules."""
-    if asynchronous:
+    if asked.asynchronous:
         raise InputError(
             f"{argument('stages', 'auto')} chooses among schedules whose steps are those of one "
             f"process. Say how many stages there are ({argument('stages', 2)}) with "
@@ -77,27 +76,17 @@ def refuse_asynchronous(asynchronous: bool) -> None:
 
 
 def agreed_stages(
-    compiler: Compiler,
-    batch: Mapping[str, Any],
-    stages: StagesLike,
-    schedule: str | None,
-    microbatches: int | None,
-    cuts: Sequence[str],
-    asynchronous: bool,
+    compiler: Compiler, batch: Mapping[str, Any], asked: Pipeline
 ) -> tuple[PipelineSpec, Staged | None] | None:
     """What was asked for, or what rank 0 finds best and has compiled; None: no pipeline."""
-    if stages != "auto":
-        samples = samples_of(batch)
-        wanted = PipelineSpec.of(
-            compiler.mesh, stages, schedule, microbatches, cuts, asynchronous, samples
-        )
-        return wanted, None
-    refuse_asynchronous(asynchronous)
+    if asked.stages != "auto":
+        return PipelineSpec.of(compiler.mesh, asked, samples_of(batch)), None
+    refuse_asynchronous(asked)
     agreement.assert_same_on_all_ranks("the example inputs", Batch.of((), batch).digest)
     made: list[Staged] = []
 
     def decide() -> tuple[str, ...]:
-        found = chosen(compiler, batch, PipelineOptions(schedule, microbatches, tuple(cuts)))
+        found = chosen(compiler, batch, asked)
         if found.staged is None:
             return ()
         made.append(found.staged)

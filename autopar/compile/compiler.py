@@ -95,7 +95,7 @@ def _finished(
         # Evaluation moves the same tensors; only their letters (I, R) tell shards from copies.
         frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
         graph = graph.with_gradients(frozen)
-    return with_outputs(graph, options.outputs)
+    return with_outputs(graph, options.batches.outputs)
 
 
 class Compiler:
@@ -187,7 +187,7 @@ class Compiler:
         Where every rank brings its own part, the batch arrives divided the way the best plan for a
         whole batch divides it.
         """
-        if self.options.input == "global":
+        if not self.options.batches.local:
             return self._compile(graph, None)
         form = self._batch or batch_form(self._compile(graph, None).plan, graph)
         if form.is_split or self._first is not None:
@@ -204,7 +204,7 @@ class Compiler:
                         made.append(self._compile(graph, form))
         if made:
             return min(made, key=lambda each: each.plan.objective_s)
-        if not self.options.allow_undivided:
+        if not self.options.planning.allow_undivided:
             check_local(whole, graph, self.mesh)
         return self._compile(graph, whole)
 
@@ -213,7 +213,7 @@ class Compiler:
         settings, kept = self.settings(batch), self._saved(graph)
         flights = InFlightPlanner(graph, self.mesh, self.hardware, settings, kept)
         made = compile_graph(graph, self.mesh, self.hardware, settings, kept, known=flights)
-        if self._first is None and not self.options.allow_undivided:
+        if self._first is None and not self.options.planning.allow_undivided:
             check_divided(made.plan, made.graph, settings.constraints)
         own = device_memory(self.mesh, self.hardware)
         is_free = self.options.memory_limit is None and self.options.preset is None
@@ -247,7 +247,7 @@ class Compiler:
             precision=str(options.precision),
             batch=batch,
             storage=storage_of(self._first),
-            pads_batch=options.input == "global",
+            pads_batch=not options.batches.local,
             padding=None if self._first is None else _of_parameters(self._first),
             recompute=options.recompute,
             first=self._first is None,
@@ -256,7 +256,7 @@ class Compiler:
     @cached_property
     def times(self) -> Times | None:
         """What was measured of operators here, where a database was named."""
-        database = self.options.database
+        database = self.options.planning.database
         return None if database is None else times_for(database, self.hardware, self.mesh)
 
     def frontier(self, graph: Graph, watch: Watch = unwatched) -> tuple[Compilation, ...]:

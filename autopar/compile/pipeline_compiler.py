@@ -67,7 +67,7 @@ class PipelineCompiler:
 
     def _compiled(self, graph: Graph) -> Staged:
         """As was asked for, with the predicted step."""
-        settings, allowed = self._settings, self._compiler.options.allow_undivided
+        settings, allowed = self._settings, self._compiler.options.planning.allow_undivided
         made = compile_forced(graph, self._mesh, self._hardware, settings, self._wanted)
         idle = [each for each in made.plan.stages if each.plan.idle]
         if settings.preset and idle and not allowed:

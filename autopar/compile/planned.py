@@ -12,6 +12,7 @@ from autopar.compile.given import offered_inputs
 from autopar.errors import PaddingError
 from autopar.ir.graph import Graph
 from autopar.plans.plan import Plan
+from autopar.request.batches import Batches
 from autopar.request.meta import without_weights
 from autopar.request.options import Loss, Options, Precision
 from autopar.sharding.padding import padded
@@ -24,7 +25,7 @@ def captured_for(
     options = replace(
         Options(loss=loss),
         precision=Precision.parse(plan.precision),
-        outputs=plan.asked.outputs,
+        batches=Batches(outputs=plan.asked.outputs),
     )
     inputs = example_inputs if example_inputs is not None else offered_inputs(model)
     graph = captured(without_weights(model, options.precision.compute), inputs, options)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from autopar.request.batch import leaves_of, mapped
 from autopar.request.meta import without_weights
 from autopar.request.optimizers import OptimizerLike
 from autopar.request.options import Options
+from autopar.request.planning import Planning
 from autopar.sharding.landscape import Point, landscape
 from autopar.sharding.largest import largest
 from autopar.sharding.sharding_problem import Settings, device_memory
@@ -41,15 +41,17 @@ def plan_landscape(
     loss: Callable[..., Any] | None = None,
     optimizer: OptimizerLike = torch.optim.AdamW,
     precision: Any = None,
-    database: str | Path | None = None,
+    planning: Planning | None = None,
 ) -> Iterator[Point]:
     """The best plan for every size of the batch and every memory per device, one after the other.
 
-    `memories` are in bytes, `database` holds measured times of operators.  The example inputs are
+    `memories` are in bytes, `planning` may name measured times of operators.  The example inputs are
     resized: their first dim is the batch.  A point that no plan meets has none, and says how much
     memory would do.
     """
-    options = Options.of(loss=loss, optimizer=optimizer, precision=precision, database=database)
+    options = Options.of(
+        loss=loss, optimizer=optimizer, precision=precision, planning=planning,
+    )  # fmt: skip
     swept = _Swept.of(model, mesh, example_inputs, hardware, options)
     return swept.landscape(batches, memories)
 
@@ -64,7 +66,7 @@ def largest_batch(
     loss: Callable[..., Any] | None = None,
     optimizer: OptimizerLike = torch.optim.AdamW,
     precision: Any = None,
-    database: str | Path | None = None,
+    planning: Planning | None = None,
 ) -> Iterator[Point]:
     """Batches as they are tried, each with its best plan; the largest with a plan is what fits.
 
@@ -73,7 +75,7 @@ def largest_batch(
     """
     options = Options.of(
         loss=loss, optimizer=optimizer, precision=precision, memory_limit=memory_limit,
-        database=database,
+        planning=planning,
     )  # fmt: skip
     if options.memory_limit == math.inf:
         raise InputError("Without a limit every batch fits: pass one such as '40GiB', or None.")

@@ -72,11 +72,13 @@ def profile(
 
     What the database holds of this setting is not timed again, unless that is asked for.
     """
-    free = replace(compiler.options, database=None)
+    free = replace(compiler.options, planning=replace(compiler.options.planning, database=None))
     with timing.during("planning"):
         made = compiler.with_options(free).compile(graph)
         pairs = _of_every(made) if every else _of_plans(made, *_presets(compiler, free, graph))
-    timed = compiler.with_options(replace(free, database=timing.database))
+    timed = compiler.with_options(
+        replace(free, planning=replace(free.planning, database=timing.database))
+    )
     return _until_known(pairs, lambda: timed.compile(graph), timing)
 
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 import torch
 
 from autopar.errors import InputError
 from autopar.ir.blocks import MODES, Recompute
+from autopar.request.batches import Batches
 from autopar.request.constraints import Constraint, Given
 from autopar.request.optimizers import OptimizerLike, name_of, states_of
+from autopar.request.pipeline import Pipeline, StagesLike
+from autopar.request.planning import Planning
 from autopar.utils.messages import argument, of_python, quoted
 
 Constraints = Given | tuple[Constraint, ...] | str | Path
 Loss = Callable[..., Any]
+Value = TypeVar("Value")
+ONE_STAGE, WHOLE_BATCHES, USUAL = Pipeline(1), Batches(), Planning()
 PRECISIONS = "float32", "bfloat16", "float16"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -67,7 +72,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class Options:
-    """The keyword arguments of `autopar.parallelize`, read and checked."""
+    """The keyword arguments of `autopar.plan`, read and checked."""
 
     loss: Loss | None = None
     optimizer: str = "AdamW"
@@ -77,13 +82,10 @@ class Options:
     memory_limit: float | None = None
     preset: str | None = None
     constraints: Constraints | None = None
-    input: Literal["global", "local"] = "global"
-    outputs: tuple[str, ...] = ()
     recompute: Recompute | None = None
-    database: Path | None = None
-    """Measured times of operators, from `autopar profile`."""
-    allow_undivided: bool = False
-    """Whether a preset, a constraint or local input may divide nothing."""
+    pipeline: Pipeline = ONE_STAGE
+    batches: Batches = WHOLE_BATCHES
+    planning: Planning = USUAL
 
     @classmethod
     def of(
@@ -95,17 +97,12 @@ class Options:
         memory_limit: float | str | None = None,
         preset: str | None = None,
         constraints: Constraints | None = None,
-        input: str = "global",
-        outputs: Sequence[str] = (),
         recompute: str | None = None,
-        database: str | Path | None = None,
-        allow_undivided: bool = False,
+        pipeline: Pipeline | StagesLike = 1,
+        batches: Batches | None = None,
+        planning: Planning | None = None,
     ) -> Options:
         """Read what a user passed."""
-        if input not in ("global", "local"):
-            raise InputError(f"{argument('input', input)} is unknown: pass 'global' or 'local'.")
-        if isinstance(outputs, str):
-            raise InputError(f"outputs is a list of names, not {outputs!r}: pass [{outputs!r}].")
         if recompute is not None and recompute not in MODES:
             raise InputError(
                 f"{argument('recompute', recompute)} is unknown: pass {', '.join(map(quoted, MODES))}, "
@@ -119,21 +116,48 @@ class Options:
             nbytes(memory_limit),
             preset,
             constraints,
-            "local" if input == "local" else "global",
-            tuple(outputs),
             recompute,
-            None if database is None else Path(database),
-            allow_undivided,
+            Pipeline.of(pipeline),
+            value_of(Batches, "batches", batches),
+            value_of(Planning, "planning", planning),
+        )._checked()
+
+    def _checked(self) -> Options:
+        """Raise `InputError` for what pipelines cannot do."""
+        if self.pipeline.is_one_stage:
+            return self
+        others = (
+            ("local", self.batches.local, False),
+            ("source", self.planning.source, None),
+            ("replan", self.batches.replan, True),
         )
+        for name, given, usual in others:
+            if given != usual:
+                raise InputError(
+                    f"{argument(name, given)} is not there for pipelines yet; leave it out, or "
+                    f"{argument('stages')}."
+                )
+        return self
 
     def __str__(self) -> str:
         """Equal on ranks that were asked for the same; callables and files do not count."""
         return (
             f"optimizer={self.optimizer} precision={self.precision} memory={self.memory_limit} "
-            f"preset={self.preset} constraints={self.constraints} input={self.input} "
-            f"outputs={self.outputs} recompute={self.recompute} "
-            f"allow_undivided={self.allow_undivided}"
+            f"preset={self.preset} constraints={self.constraints} local={self.batches.local} "
+            f"outputs={self.batches.outputs} recompute={self.recompute} "
+            f"allow_undivided={self.planning.allow_undivided} pipeline={self.pipeline}"
         )
+
+
+def value_of(kind: type[Value], name: str, given: Value | None) -> Value:
+    """An option value, or the usual one; `InputError` for anything else."""
+    if given is None:
+        return kind()
+    if isinstance(given, kind):
+        return given
+    raise InputError(
+        f"{argument(name, given)} is not a {kind.__name__}: pass {name}=autopar.{kind.__name__}(...)."
+    )
 
 
 def nbytes(limit: float | str | None) -> float | None:

@@ -29,8 +29,8 @@ SAMPLED = 4096
 SELDOM = 50
 """Steps between two looks at tensors on a GPU."""
 LOCAL = (
-    "With input='local' every rank passes a part of the same size (DistributedSampler, or "
-    "DataLoader(drop_last=True)); pad or drop what is left over."
+    "With batches=autopar.Batches(local=True) every rank passes a part of the same size "
+    "(DistributedSampler, or DataLoader(drop_last=True)); pad or drop what is left over."
 )
 MODES, OUTSIDE = "the modes of the model's modules", "what the model reads outside of its modules"
 ALIKE = "Set it alike on every rank, before the same call."

@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.errors import InputError
+from autopar.request.weights import WeightsSource
 from autopar.runtime import _torch, agreement, checkpoint
 from autopar.runtime.attributes import Attributes
 from autopar.runtime.closed import no_copy, no_empty, refuse_whole_model
@@ -37,7 +38,7 @@ from autopar.runtime.weights.match import (
     Match,
     refuse_leftovers,
 )
-from autopar.runtime.weights.source import Source, Weights, opened
+from autopar.runtime.weights.source import Source, opened
 from autopar.runtime.weights.target import Target
 from autopar.runtime.world import OwnGroup
 
@@ -259,7 +260,7 @@ class CheckpointableModule(nn.Module):
         return _torch.IncompatibleKeys(list(match.missing), list(match.unexpected))
 
     @outside_inference
-    def load_weights(self, weights: Weights) -> None:
+    def load_weights(self, weights: WeightsSource) -> None:
         """Read what `autopar.parallelize` takes as weights=, each rank its own slices."""
         self._load(opened(weights), FOR_LOAD_WEIGHTS)
 

@@ -81,7 +81,8 @@ def _draw(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise InputError(
             f"{operator} draws random values for a parameter of a pipeline, whose ranks hold other "
             "stages: they would not draw what one process draws. Initialise the model before "
-            "autopar.parallelize, pass it init=, or give parallel.load_state_dict the values."
+            "autopar.parallelize, pass it weights=autopar.Weights(init=...), or give "
+            "parallel.load_state_dict the values."
         )
     if tensor.device_mesh not in _Meshes.whole:
         return _torch.unhandled(operator, args, kwargs)

@@ -19,6 +19,7 @@ from autopar.ir.graph import Graph
 from autopar.plans.plan import Plan
 from autopar.request.batch import Batch
 from autopar.request.model_state import ModelState
+from autopar.request.weights import OF_THE_MODEL, Weights
 from autopar.runtime import _torch, agreement, context, regather
 from autopar.runtime.async_loss import in_time, late_loss
 from autopar.runtime.autocast import check_autocast, no_autocast
@@ -41,10 +42,8 @@ from autopar.runtime.shards import placements
 from autopar.runtime.state import buffers, slots, targets
 from autopar.runtime.updates import check_before_steps
 from autopar.runtime.weights.fill import fill
-from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.match import Dialect
 from autopar.runtime.weights.saving import save as save_weights
-from autopar.runtime.weights.source import Weights
 
 
 class Parallel(CheckpointableModule):
@@ -64,8 +63,7 @@ class Parallel(CheckpointableModule):
         example: Batch,
         replan: bool = True,
         local_input: bool = False,
-        weights: Weights | None = None,
-        init: Init | None = None,
+        weights: Weights = OF_THE_MODEL,
     ) -> None:
         super().__init__()
         self.device_mesh = device_mesh
@@ -88,7 +86,7 @@ class Parallel(CheckpointableModule):
         self._persistent = self.state_dict().keys()
         fill(
             model, self._targets, self._dialect, persistent=self._persistent,
-            weights=weights, init=init, device_mesh=device_mesh, seed=int(seed[0]),
+            weights=weights, device_mesh=device_mesh, seed=int(seed[0]),
         )  # fmt: skip
         self._leaves = Leaves(self._slots, self.axes, self._tree)
         sums = beside(self.axes, device_mesh, program.plan)
@@ -153,7 +151,7 @@ class Parallel(CheckpointableModule):
         return place
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The loss, equal on all ranks; with `outputs=`, the user's output object."""
+        """The loss, equal on all ranks; with `Batches.outputs`, the user's output object."""
         self._recover()
         check_autocast(self._device, self.plan.precision)
         self._begin_call("a training step" if torch.is_grad_enabled() else "an evaluation")

@@ -152,8 +152,9 @@ class Programs:
                     raise InputError(self.expected.refusal(batch))
                 raise InputError(
                     f"This batch ({batch}) has other shapes than the example inputs, and "
-                    "replan=False was asked for. Pad it, drop it (DataLoader(drop_last=True)), or "
-                    "pass replan=True to autopar.parallelize."
+                    "Batches(replan=False) was asked for. Pad it, drop it "
+                    "(DataLoader(drop_last=True)), or pass "
+                    "batches=autopar.Batches(replan=True) to autopar.parallelize."
                 )
             self._numbers.see(batch)
             with normal_tensors(), self.expected.explained(batch):

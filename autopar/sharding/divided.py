@@ -1,5 +1,5 @@
 """What was asked to be divided is divided: a preset, a constraint or local input that splits nothing is
-an error, unless ``allow_undivided=True`` permits it."""
+an error, unless ``Planning(allow_undivided=True)`` permits it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_local(form: Sharding, graph: Graph, mesh: Mesh) -> None:
     """Raise `ConstraintError` where every rank brings a part of a batch that the plan does not split."""
     if mesh.world_size > 1 and not form.is_split:
         raise ConstraintError(
-            f"{argument('input', 'local')} means that every rank passes its own part of the batch, but "
+            f"{argument('local', True)} means that every rank passes its own part of the batch, but "
             f"the plan on mesh ({mesh}) does not split the batch, so each rank would train on its own "
             f"part alone. {_sizes(graph)} {_remedies(mesh, graph)}"
         )
@@ -131,8 +131,8 @@ def _remedies(mesh: Mesh, graph: Graph) -> str:
         return (
             "The mesh divides the batch, so it is the model's operators that the preset does not "
             "split: they have no rule, or sizes that the mesh does not divide. See which with "
-            f"autopar.plan(..., {argument('allow_undivided', True)}); use another preset or none, or "
-            f"pass {wholes}."
+            f"autopar.plan(..., {argument('allow_undivided', True)}); use another preset "
+            f"or none, or pass {wholes}."
         )
     sizes = sorted({size for size in (*mesh.sizes, math.prod(mesh.sizes)) if size > 1})
     return (

@@ -1,7 +1,9 @@
 """How messages name what a person may pass: as Python's arguments, or as the command line's flags.
 
 A message has ``argument("stages", [1, 3])`` where it speaks of an argument.  That reads
-``stages=[1, 3]``; within `worded` it reads as the caller spells it, such as ``--stages 1+3``.
+``pipeline=[1, 3]``, and ``argument("cuts", ["a"])`` reads
+``pipeline=Pipeline(cuts=['a'])``; within `worded` it reads as the caller spells it, such as
+``--stages 1+3``.
 """
 
 from __future__ import annotations
@@ -11,6 +13,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+PIPELINE = "pipeline"
+"""What the number of stages may be passed as, alone."""
+FIELDS = {
+    "schedule": "Pipeline", "microbatches": "Pipeline", "cuts": "Pipeline",
+    "asynchronous": "Pipeline", "local": "Batches", "outputs": "Batches", "replan": "Batches",
+    "database": "Planning", "allow_undivided": "Planning", "source": "Planning", "init": "Weights",
+}  # fmt: skip
+"""Which option value of `autopar.request` has a field of this name."""
+
 
 @dataclass(frozen=True)
 class Wording:
@@ -18,11 +29,14 @@ class Wording:
 
     def named(self, name: str) -> str:
         """An argument, whatever it is."""
-        return f"{name}="
+        return f"{PIPELINE if name == 'stages' else name}="
 
     def given(self, name: str, value: object) -> str:
         """An argument as somebody wrote it, or might."""
-        return f"{name}={value!r}"
+        if name == "stages":
+            return f"{PIPELINE}={value!r}"
+        kind = FIELDS.get(name)
+        return f"{kind.lower()}={kind}({name}={value!r})" if kind else f"{name}={value!r}"
 
     def quoted(self, value: object) -> str:
         """What might be passed."""
@@ -48,7 +62,7 @@ def worded(wording: Wording) -> Iterator[None]:
 
 
 def argument(name: str, *value: object) -> str:
-    """``stages=`` or, of a value, ``stages=2``."""
+    """``preset=`` or, of a value, ``preset='fsdp'``."""
     spoken = _SPOKEN.get()
     return spoken.given(name, value[0]) if value else spoken.named(name)
 

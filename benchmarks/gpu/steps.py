@@ -107,7 +107,9 @@ def run(case: Case, hardware: Hardware, database: Path | None) -> dict[str, Any]
         model = built(case.model, case.layers, dtype, "cuda")
         options: dict[str, Any] = {"hardware": hardware, "precision": case.precision,
                                    "recompute": case.recompute, "memory_limit": "none"}  # fmt: skip
-        priced = autopar.parallelize(model, 1, batch, database=database, **options)
+        priced = autopar.parallelize(
+            model, 1, batch, planning=autopar.Planning(database=database), **options
+        )
         if database is not None:
             estimates["with times"] = priced.plan.estimate
         if case.compiled:

@@ -24,7 +24,7 @@ def settings(place: Place) -> Iterator[Setting]:
 def chosen(model: Model, place: Place) -> Contender:
     """Whether to make a pipeline, and how to split every stage, under the calibrated profile."""
     parallel = autopar.parallelize(
-        model.make(), place.mesh, model.batches()[0], hardware=place.hardware, stages="auto",
+        model.make(), place.mesh, model.batches()[0], hardware=place.hardware, pipeline="auto",
         optimizer=partial(torch.optim.AdamW, fused=True),
     )  # fmt: skip
 

@@ -147,7 +147,13 @@ def test_constraints_of_the_user_are_in_the_plan() -> None:
 def test_batches_that_arrive_in_parts() -> None:
     model, inputs, loss = models.mlp()
     made = autopar.compile_model(
-        model, (2, 2), inputs, loss=loss, hardware=H100, preset="ddp", input="local"
+        model,
+        (2, 2),
+        inputs,
+        loss=loss,
+        hardware=H100,
+        preset="ddp",
+        batches=autopar.Batches(local=True),
     )
     assert str(made.plan.asked.batch) == "[S(0), S(0, of=2)]"
     assert_sound(made.plan, made.graph)

@@ -16,21 +16,24 @@ from autopar.cli.app import COMMANDS
 from autopar.cli.flags import MODEL_HELP
 from autopar.cli.messages import RENAMED, RETURNED, Flags
 from autopar.explain.explained import explain_plan
-from autopar.utils.messages import argument, of_python, quoted, worded
+from autopar.utils.messages import FIELDS, argument, of_python, quoted, worded
 from tests.cli.commands import fails
 
 ROOT = Path(__file__).parents[2]
 FACTORIES = "tests.cli.factories"
 GPT = f"{FACTORIES}:gpt"
 CALLS = (autopar.parallelize, autopar.plan, compile_staged, explain_plan)
-ARGUMENTS = {name for call in CALLS for name in inspect.signature(call).parameters}
+ARGUMENTS = {name for call in CALLS for name in inspect.signature(call).parameters} | {
+    "stages",
+    *FIELDS,
+}
 OF_PYTHON_ALONE = ("cli", "emit", "report", "runtime")
 """Folders whose messages are for one of the two, or are no messages."""
 PRINTED = {
     "{} stages={} microbatches={}": "the head of a schedule, which is parsed again",
     "Cannot read {}; a schedule begins like '1f1b stages=4 microbatches=8'.": "as it is written",
-    "optimizer={} precision={} memory={} preset={} constraints={} input={} outputs={} recompute={} "
-    "allow_undivided={}":
+    "optimizer={} precision={} memory={} preset={} constraints={} local={} outputs={} recompute={} "
+    "allow_undivided={} pipeline={}":
         "what ranks compare",
     "{} is for pipelines: pass {} too. (Without stages, train_step(microbatches=...) says how a step is "
     "divided.)": "a method, which the command line has not",
@@ -63,7 +66,7 @@ def test_what_comes_with_the_model_is_asked_of_the_factory(tmp_path: Path) -> No
 
 
 def test_values_are_written_as_they_are_passed() -> None:
-    assert argument("stages", [1, (1, 3)]) == "stages=[1, (1, 3)]" and quoted("none") == "'none'"
+    assert argument("stages", [1, (1, 3)]) == "pipeline=[1, (1, 3)]" and quoted("none") == "'none'"
     with worded(Flags()):
         assert argument("stages", [1, (1, 3)]) == "--stages 1+1x3"
         assert (

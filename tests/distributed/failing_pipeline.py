@@ -17,7 +17,11 @@ how, failing = sys.argv[1], int(sys.argv[2])
 torch.set_num_threads(1)
 model, batch, loss = models.mlp()
 parallel = autopar.parallelize(
-    model, int(os.environ["WORLD_SIZE"]), batch, loss=loss, stages=2, microbatches=4
+    model,
+    int(os.environ["WORLD_SIZE"]),
+    batch,
+    loss=loss,
+    pipeline=autopar.Pipeline(2, microbatches=4),
 )
 steps = 0
 whole = Stage.backward

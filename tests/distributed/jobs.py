@@ -119,7 +119,9 @@ def clipping(mesh: tuple[int, ...], preset: str, norm_type: float) -> None:
 def evaluation(mesh: tuple[int, ...], preset: str) -> None:
     """eval() without labels gives the model's own output object with whole logits behind it."""
     case = models.gpt2()
-    parallel = autopar.parallelize(case[0], mesh, case[1], preset=preset, outputs=["logits"])
+    parallel = autopar.parallelize(
+        case[0], mesh, case[1], preset=preset, batches=autopar.Batches(outputs=["logits"])
+    )
     single = copy.deepcopy(case[0]).eval()
     parallel.eval()
     with torch.no_grad():
@@ -154,7 +156,7 @@ def other_shapes(mesh: tuple[int, ...]) -> None:
 def refused_shapes(mesh: tuple[int, ...]) -> str:
     """replan=False says what to do."""
     case = models.gpt2()
-    parallel = autopar.parallelize(case[0], mesh, case[1], replan=False)
+    parallel = autopar.parallelize(case[0], mesh, case[1], batches=autopar.Batches(replan=False))
     try:
         parallel(**{key: value[:3] for key, value in case[1].items()})
     except autopar.AutoparError as error:
@@ -167,7 +169,7 @@ def local_input(mesh: tuple[int, ...], preset: str) -> int:
     case = models.double(models.mlp())
     model, want = reference_steps(case, 2, torch.optim.SGD, lr=0.1)
     parallel = autopar.parallelize(
-        case[0], mesh, case[1], loss=case[2], preset=preset, input="local"
+        case[0], mesh, case[1], loss=case[2], preset=preset, batches=autopar.Batches(local=True)
     )
     size = models.BATCH // parallel.data_replicas
     start = parallel.data_rank * size
@@ -189,7 +191,9 @@ def edited_source(mesh: tuple[int, ...], folder: str) -> None:
     path = f"{folder}/edited_{os.environ['RANK']}.py"
     with open(path, "w") as file:
         file.write(f"{before}        return 2 * {result.strip().rstrip(',')},\n")
-    again = autopar.parallelize(case[0], mesh, case[1], loss=case[2], preset="ddp", source=path)
+    again = autopar.parallelize(
+        case[0], mesh, case[1], loss=case[2], preset="ddp", planning=autopar.Planning(source=path)
+    )
     assert abs(float(again(**case[1]).detach()) - 2 * first) < 1e-5
     assert again.source_path == path
 
@@ -263,7 +267,12 @@ def microbatches(name: str, mesh: tuple[int, ...], preset: str | None, local: bo
     gradients = {key: p.grad for key, p in single.named_parameters()}
     scale = max(float(g.abs().max()) for g in gradients.values() if g is not None)
     parallel = autopar.parallelize(
-        case[0], mesh, case[1], loss=case[2], preset=preset, input="local" if local else "global"
+        case[0],
+        mesh,
+        case[1],
+        loss=case[2],
+        preset=preset,
+        batches=autopar.Batches(local="local" if local else "global" == "local"),
     )
     batch = dict(case[1])
     if local:
@@ -397,7 +406,7 @@ def different_shapes(mesh: tuple[int, ...]) -> str:
 def different_shapes_of_stages(mesh: tuple[int, ...]) -> str:
     """The same of a pipeline."""
     case = models.mlp()
-    parallel = autopar.parallelize(case[0], mesh, case[1], loss=case[2], stages=2)
+    parallel = autopar.parallelize(case[0], mesh, case[1], loss=case[2], pipeline=2)
     times = 1 + int(os.environ["RANK"])
     inputs = {key: torch.cat([value] * times) for key, value in case[1].items()}
     return message_of(lambda: parallel.train_step(**inputs))
@@ -446,7 +455,9 @@ def broken_source(mesh: tuple[int, ...], path: str) -> str:
     """An edited file that does not import."""
     case = models.mlp()
     return message_of(
-        lambda: autopar.parallelize(case[0], mesh, case[1], loss=case[2], source=path)
+        lambda: autopar.parallelize(
+            case[0], mesh, case[1], loss=case[2], planning=autopar.Planning(source=path)
+        )
     )
 
 
@@ -471,7 +482,7 @@ def dropout(mesh: tuple[int, ...], constraints: dict[str, str] | None, preset: s
     found = []
     parallel = autopar.parallelize(
         Dropping(), mesh, {"x": torch.ones(64, 8)}, preset=preset, constraints=constraints,
-        outputs=["dropped"],
+        batches=autopar.Batches(outputs=["dropped"]),
     )  # fmt: skip
     before = parallel.seeds.state.clone()
     for repeat in range(3):

@@ -19,7 +19,7 @@ from tests.pool import Pool
 
 def parallelized(model: nn.Module, batch: dict[str, torch.Tensor], stages: int) -> Any:
     """On two ranks."""
-    return autopar.parallelize(model, (2,), batch, loss=F.cross_entropy, stages=stages)
+    return autopar.parallelize(model, (2,), batch, loss=F.cross_entropy, pipeline=stages)
 
 
 def job(path: str, frozen: bool) -> str:
@@ -86,7 +86,7 @@ class Spare(nn.Module):
 def divided(model: nn.Module, x: torch.Tensor, stages: int) -> Any:
     """Between what the teacher says and where it is detached, where there are stages."""
     cuts = ("last",) if stages > 1 else ()
-    return autopar.parallelize(model, (2,), {"x": x}, stages=stages, cuts=cuts)
+    return autopar.parallelize(model, (2,), {"x": x}, pipeline=autopar.Pipeline(stages, cuts=cuts))
 
 
 def without_gradients(path: str, saved: int, loaded: int) -> str:

@@ -27,8 +27,8 @@ def job(schedule: str, sizes: tuple[int, ...], most: int) -> list[str]:
         for n in sizes
     ]
     parallel = autopar.parallelize(
-        copy.deepcopy(alone), (2,), batches[0], loss=F.cross_entropy, stages=2, schedule=schedule,
-        microbatches=4,
+        copy.deepcopy(alone), (2,), batches[0], loss=F.cross_entropy,
+        pipeline=autopar.Pipeline(2, schedule=schedule, microbatches=4),
     )  # fmt: skip
     one, two = (torch.optim.AdamW(m.parameters(), lr=0.1) for m in (parallel, alone))
     for batch in batches:

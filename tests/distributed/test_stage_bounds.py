@@ -41,9 +41,9 @@ class Tied(nn.Module):
 
 
 def pipelined(model: nn.Module, batch: dict[str, Any], stages: tuple[int, ...], **more: Any) -> Any:
-    options = {"hardware": "cpu", "stages": stages, "microbatches": 2, **more}
+    pipeline = autopar.Pipeline(stages, microbatches=2, **more)
     with Wide():
-        return autopar.parallelize(model, sum(stages), batch, **options)
+        return autopar.parallelize(model, sum(stages), batch, hardware="cpu", pipeline=pipeline)
 
 
 def idle(stages: tuple[int, ...]) -> None:

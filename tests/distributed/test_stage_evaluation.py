@@ -25,8 +25,8 @@ def check(stages: tuple[Any, ...], schedule: str | None, skip: int | None, extra
     single = copy.deepcopy(model)
     with Wide():
         parallel = autopar.parallelize(
-            model, sum(stages), batch(), hardware="cpu", stages=stages, schedule=schedule,
-            microbatches=1, optimizer="SGD",
+            model, sum(stages), batch(), hardware="cpu", optimizer="SGD",
+            pipeline=autopar.Pipeline(stages, schedule, microbatches=1),
         )  # fmt: skip
         optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (parallel, single)]
         for size in (8, 8, 6):

@@ -47,7 +47,7 @@ class Data(torch.utils.data.Dataset[int]):
 def parallelized() -> Any:
     options: dict[str, Any] = {"loss": loss, "hardware": "cpu"}
     if preset == "stages":
-        options |= {"stages": SIZE, "microbatches": 4}
+        options |= {"pipeline": autopar.Pipeline(SIZE, microbatches=4)}
     elif preset != "nothing":
         options |= {"preset": preset}
     return autopar.parallelize(model, SIZE, batch, **options)

@@ -120,7 +120,9 @@ def initialised(
     """The shards of a meta model are those of the tensors that one process makes."""
     case = on_meta(CASES[name])
     torch.manual_seed(SEED if int(os.environ["RANK"]) == 0 else 99)
-    parallel = autopar.parallelize(case[0], mesh, case[1], loss=case[2], preset=preset, init=init)
+    parallel = autopar.parallelize(
+        case[0], mesh, case[1], loss=case[2], preset=preset, weights=autopar.Weights(init=init)
+    )
     assert all(t.is_meta for t in (*case[0].parameters(), *case[0].buffers()))
     single = in_one_process(on_meta(CASES[name])[0], init)
     same_values(parallel, single)
@@ -273,7 +275,11 @@ def init_errors(mesh: tuple[int, ...], path: str) -> list[str]:
             model = make()
         messages.append(message_of(lambda model=model: autopar.parallelize(model, mesh, batch)))
         assert all(p.is_meta for p in model.parameters()), "the user's model was changed"
-    messages.append(message_of(lambda: autopar.parallelize(Bare(), mesh, batch, init=uniform)))
+    messages.append(
+        message_of(
+            lambda: autopar.parallelize(Bare(), mesh, batch, weights=autopar.Weights(init=uniform))
+        )
+    )
     with torch.device("meta"):
         model = Bare()
     messages.append(message_of(lambda: autopar.parallelize(model, mesh, batch, weights=path)))
@@ -290,7 +296,7 @@ def adapters_on_loaded(mesh: tuple[int, ...], path: str) -> None:
         for parameter in module.parameters(recurse=False):
             nn.init.constant_(parameter, 3.0)
 
-    parallel = autopar.parallelize(model, mesh, batch, weights=path, init=init)
+    parallel = autopar.parallelize(model, mesh, batch, weights=autopar.Weights(path, init=init))
     state = parallel.full_state_dict()
     torch.manual_seed(SEED)
     assert torch.equal(state["linear.weight"], nn.Linear(8, 8).weight)

@@ -17,7 +17,11 @@ from tests.models import gpt2, llama
 def planned() -> tuple[PipelinePlan, Any, Any]:
     model, inputs, _ = llama()
     made = autopar.plan(
-        model, (4,), inputs, hardware="h100", stages=2, schedule="1f1b", microbatches=4
+        model,
+        (4,),
+        inputs,
+        hardware="h100",
+        pipeline=autopar.Pipeline(2, schedule="1f1b", microbatches=4),
     )
     assert isinstance(made, PipelinePlan)
     return made, model, inputs

@@ -34,7 +34,7 @@ def built(mesh: Any, preset: str | None, stages: int = 1) -> tuple[Any, Any, Any
     torch.manual_seed(0)
     model = Layers().double()
     batch = {"x": torch.randn(8, 8, dtype=torch.float64)}
-    options: dict[str, Any] = {"stages": stages} if stages > 1 else {"preset": preset}
+    options: dict[str, Any] = {"pipeline": stages} if stages > 1 else {"preset": preset}
     parallel = autopar.parallelize(model, mesh, batch, hardware="cpu", **options)
     optimizer = torch.optim.AdamW(parallel.parameters(), lr=1e-2)
     return parallel, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)

@@ -76,7 +76,7 @@ def made() -> autopar.Compilation:
 
 @pytest.fixture(scope="module")
 def staged() -> PipelinePlan:
-    found = autopar.plan(Small(), 2, BATCH, hardware="cpu", stages=2)
+    found = autopar.plan(Small(), 2, BATCH, hardware="cpu", pipeline=2)
     assert isinstance(found, PipelinePlan)
     return found
 

@@ -67,7 +67,7 @@ def against_one(model: nn.Module, batches: list[dict[str, Any]], **asked: Any) -
     worst = 0.0
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (parallel, alone)]
     for batch in batches:
-        if "stages" in asked:
+        if "pipeline" in asked:
             loss = parallel.train_step(**batch)
         else:
             loss = parallel(**batch)
@@ -113,7 +113,7 @@ def differs(step: int, local: bool, values: bool) -> tuple[str, float]:
     """What is said where rank 1's batch of a step is of another shape or has other values."""
     rank = torch.distributed.get_rank()
     example = {"batch": torch.ones(4, 4)}
-    asked = {"input": "local"} if local else {}
+    asked = {"batches": autopar.Batches(local=True)} if local else {}
     parallel = autopar.parallelize(Nested(), (2,), example, preset="ddp", **asked)
     rows = 2 if local else 4
     for number in range(4):
@@ -151,4 +151,4 @@ def numbers(as_tensor: bool) -> tuple[int, int, float]:
 
 def nested_in_stages() -> float:
     """`nested` as a pipeline."""
-    return nested("deep", stages=2, microbatches=2)
+    return nested("deep", pipeline=autopar.Pipeline(2, microbatches=2))

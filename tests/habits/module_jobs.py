@@ -82,7 +82,7 @@ def parallelized(model: nn.Module, how: str, **options: Any) -> Any:
     """The model under a preset, as the solver likes it, or on two stages."""
     given: dict[str, Any] = {"loss": loss_of, **options}
     if how == "stages":
-        given |= {"stages": 2, "schedule": "gpipe", "microbatches": 1}
+        given |= {"pipeline": autopar.Pipeline(2, "gpipe", 1)}
     elif how != "solver":
         given |= {"preset": how}
     return autopar.parallelize(model, dist.get_world_size(), batch_of(), **given)

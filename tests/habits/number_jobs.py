@@ -68,7 +68,7 @@ def differences(name: str) -> dict[str, str]:
     gradients = {name: p.grad for name, p in plain.named_parameters()}
     ranks, found = dist.get_world_size(), {}
     for parts in (2, 8):
-        options = {} if ranks == 1 else {"stages": 2, "microbatches": parts}
+        options = {} if ranks == 1 else {"pipeline": autopar.Pipeline(2, microbatches=parts)}
         try:
             parallel = autopar.parallelize(copy.deepcopy(model), (ranks,), {"x": x}, **options)
             got = parallel.train_step(x=x, **({"microbatches": parts} if ranks == 1 else {}))

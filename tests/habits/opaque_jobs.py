@@ -192,7 +192,7 @@ def trained(model: nn.Module, whole: nn.Module, size: int, **options: Any) -> st
         want = whole(**batch)
         want.backward()
         theirs.step()
-        if "stages" in options:
+        if "pipeline" in options:
             got = parallel.train_step(**batch)
             mine.step()
             mine.zero_grad()
@@ -204,7 +204,7 @@ def trained(model: nn.Module, whole: nn.Module, size: int, **options: Any) -> st
         if got is not None:
             assert abs(float(got) - float(want)) <= 1e-9 * abs(float(want)), (got, want)
     same_weights(parallel, whole, 1e-9)
-    return "" if "stages" in options else parallel.source
+    return "" if "pipeline" in options else parallel.source
 
 
 class Called(Three):

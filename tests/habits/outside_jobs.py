@@ -200,8 +200,9 @@ def follows(kind: str, ranks: int, options: dict[str, Any]) -> None:
     model, loss, change = KINDS[kind]()
     model = model.double()
     single, given = copy.deepcopy(model), batches(4)
-    microbatches = {"microbatches": 1} if "stages" in options else {}
-    parallel = autopar.parallelize(model, ranks, given[0], loss=loss, **options, **microbatches)
+    if "pipeline" in options:
+        options = options | {"pipeline": autopar.Pipeline(options["pipeline"], microbatches=1)}
+    parallel = autopar.parallelize(model, ranks, given[0], loss=loss, **options)
     mine = torch.optim.SGD(parallel.parameters(), lr=0.1)
     its = torch.optim.SGD(single.parameters(), lr=0.1)
     for step, batch in enumerate(given):
@@ -265,7 +266,7 @@ def ranks_differ(ranks: int, options: dict[str, Any]) -> None:
     parallel = autopar.parallelize(
         Logging().double(), ranks, batch, loss=entropy, hardware="cpu", **options
     )
-    step = parallel.train_step if "stages" in options else parallel
+    step = parallel.train_step if "pipeline" in options else parallel
     for number in range(12):
         FACTOR = 1.0 + (number // 2) % 2  # what is planned for it is there again, under other keys
         SEEN.extend([1] * rank)

@@ -19,7 +19,7 @@ def parallel_of(model: torch.nn.Module, options: dict[str, Any]) -> Any:
 def beside_forward(options: dict[str, Any]) -> None:
     """What a step would not call raises; without it the step runs, and nothing is left behind."""
     parallel, batch = parallel_of(Base().double(), options), batches(1)[0]
-    parts = {} if "stages" in options else {"microbatches": 2}
+    parts = {} if "pipeline" in options else {"microbatches": 2}
     want = parallel.train_step(**batch, **parts)
     for register in ("register_forward_hook", "register_forward_pre_hook"):
         handle = getattr(parallel, register)(lambda *given: None)

@@ -281,7 +281,9 @@ def stages_refuse(schedule: str) -> None:
     """What a pipeline's step does not give either; a failed step ends it."""
     torch.manual_seed(0)
     batch = {"x": torch.randn(8, 8)}
-    parallel = autopar.parallelize(Net(), 2, batch, stages=2, microbatches=2, schedule=schedule)
+    parallel = autopar.parallelize(
+        Net(), 2, batch, pipeline=autopar.Pipeline(2, schedule=schedule, microbatches=2)
+    )
     asking = {"x": batch["x"].clone().requires_grad_()}
     assert "'x' requires a gradient" in message_of(lambda: parallel.train_step(**asking))
     mine = [p for p in parallel.parameters() if p.numel()]

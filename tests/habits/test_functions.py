@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import autopar
 from tests.habits import opaque_jobs as jobs
 from tests.pool import Pool
 
@@ -35,10 +36,9 @@ def test_other_numbers_of_ranks(pool: Pool, between: str, size: int) -> None:
 @pytest.mark.parametrize("between", ["round", "product", "local", "centred"])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_stages(pool: Pool, between: str, schedule: str) -> None:
-    options: dict[str, Any] = {"stages": 2, "schedule": schedule}
     # Rows that look at each other cannot come in parts.
-    options["microbatches"] = 1 if between == "centred" else 2
-    steps(pool, between, 2, **options)
+    parts = 1 if between == "centred" else 2
+    steps(pool, between, 2, pipeline=autopar.Pipeline(2, schedule, parts))
 
 
 @pytest.mark.parametrize("between", ["round", "product", "centred"])

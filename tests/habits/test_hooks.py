@@ -56,7 +56,7 @@ def test_hooks_on_gradients_of_parameters_are_refused(register: str) -> None:
 HOWS = [
     ("ddp", {"preset": "ddp"}),
     ("fsdp", {"preset": "fsdp"}),
-    ("stages", {"stages": 2, "microbatches": 2}),
+    ("stages", {"pipeline": autopar.Pipeline(2, microbatches=2)}),
 ]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import autopar
 from tests.daily import daily
 from tests.habits import outside_jobs
 from tests.pool import Pool
@@ -13,8 +14,8 @@ from tests.pool import Pool
 LAYOUTS: dict[str, dict[str, Any]] = {
     "ddp": {"preset": "ddp"},
     "fsdp": {"preset": "fsdp"},
-    "megatron": {"preset": "megatron", "allow_undivided": True},
-    "stages": {"stages": 2},
+    "megatron": {"preset": "megatron", "planning": autopar.Planning(allow_undivided=True)},
+    "stages": {"pipeline": 2},
 }
 CASES = [(kind, how) for kind in outside_jobs.KINDS for how in LAYOUTS]
 SOME = [(kind, how) for kind, how in CASES if how == "fsdp"] + [("by_threshold", "stages")]

@@ -10,7 +10,9 @@ from torch import nn
 
 import autopar
 from autopar.errors import ConstraintError
+from autopar.request.batches import Batches
 
+LOCAL = Batches(local=True)
 PRESETS = ("ddp", "zero2", "fsdp", "hsdp")
 
 
@@ -27,7 +29,7 @@ def planned(samples: int, mesh: Any, **asked: Any) -> Any:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_six_samples_on_four_ranks(preset: str, given: str) -> None:
     with pytest.raises(ConstraintError, match=r"'x' \(4 devices\).*6 samples.*allow_undivided"):
-        planned(6, (4,), preset=preset, input=given)
+        planned(6, (4,), preset=preset, batches=Batches(local=given == "local"))
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -43,16 +45,16 @@ def test_what_divides_is_planned_and_one_device_needs_nothing(preset: str) -> No
 
 
 def test_permitted_plans_say_it_in_their_first_line() -> None:
-    plan = planned(6, (4,), preset="ddp", allow_undivided=True)
+    plan = planned(6, (4,), preset="ddp", planning=autopar.Planning(allow_undivided=True))
     assert "axis x (4 devices) splits no work" in str(plan).splitlines()[0]
 
 
 def test_local_parts_are_always_divided() -> None:
-    assert planned(8, (2,), input="local").asked.batch.is_split
-    with pytest.raises(ConstraintError, match="input='local'"):
-        planned(5, (2,), input="local")
-    with pytest.raises(ConstraintError, match="input='local'"):
-        planned(8, (2,), input="local", preset="megatron")
+    assert planned(8, (2,), batches=LOCAL).asked.batch.is_split
+    with pytest.raises(ConstraintError, match=r"Batches\(local=True\)"):
+        planned(5, (2,), batches=LOCAL)
+    with pytest.raises(ConstraintError, match=r"Batches\(local=True\)"):
+        planned(8, (2,), batches=LOCAL, preset="megatron")
 
 
 def test_constraints_that_split_nothing() -> None:
@@ -61,6 +63,7 @@ def test_constraints_that_split_nothing() -> None:
 
 
 def test_presets_are_read_on_the_meshes_of_stages() -> None:
-    plan = planned(8, (8,), stages=[(2, 2), (2, 2)], preset="megatron", microbatches=2)
+    pipeline = autopar.Pipeline([(2, 2), (2, 2)], microbatches=2)
+    plan = planned(8, (8,), preset="megatron", pipeline=pipeline)
     for stage in plan.stages:
         assert all(share.flops for share in stage.plan.shares)

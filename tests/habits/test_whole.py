@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from autopar.request.pipeline import Pipeline
 from tests.habits import whole_jobs as jobs
 from tests.pool import Pool
 
 
-@pytest.mark.parametrize("options", [{"preset": "fsdp"}, {"stages": (1, 1), "microbatches": 2}])
+@pytest.mark.parametrize(
+    "options", [{"preset": "fsdp"}, {"pipeline": Pipeline((1, 1), microbatches=2)}]
+)
 def test_extra_states_are_kept(pool: Pool, options: dict[str, Any]) -> None:
     pool.run(2, jobs.extra, options)
 

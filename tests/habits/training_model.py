@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from autopar.request.pipeline import Pipeline
+
 SAMPLES, FEATURES, WIDTH, LAYERS = 8, 6, 8, 3
 PARTS = ("first", "norm", "layers.0", "layers.2", "head")
 """Submodules that are frozen or change their mode."""
@@ -29,11 +31,13 @@ class Layout:
     @property
     def is_staged(self) -> bool:
         """Whether it is a pipeline."""
-        return "stages" in self.options
+        return "pipeline" in self.options
 
 
-def _staged(ranks: int, **options: Any) -> Layout:
-    return Layout(ranks, {"stages": 2, "microbatches": 2, **options})
+def _staged(
+    ranks: int, schedule: str | None = None, microbatches: int = 2, **options: Any
+) -> Layout:
+    return Layout(ranks, {"pipeline": Pipeline(2, schedule, microbatches), **options})
 
 
 LAYOUTS: dict[str, Layout] = {

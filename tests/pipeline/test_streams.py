@@ -8,14 +8,14 @@ import pytest
 
 from autopar.api import compile_staged
 from autopar.pipeline.build.staged import Staged
+from autopar.request.pipeline import Pipeline
 from tests import models
 
 
 def planned(schedule: str, **options: Any) -> Staged:
     model, inputs, loss = models.mlp()
-    made = compile_staged(
-        model, 2, inputs, loss=loss, hardware="cpu", stages=2, schedule=schedule, **options
-    )
+    pipeline = Pipeline(2, schedule, **options)
+    made = compile_staged(model, 2, inputs, loss=loss, hardware="cpu", pipeline=pipeline)
     assert isinstance(made, Staged)
     return made
 

@@ -13,6 +13,7 @@ from autopar.errors import InputError
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.staged import Staged, compile_pipeline
+from autopar.request.pipeline import Pipeline
 from autopar.runtime.pipeline.limits import check_limits
 from autopar.runtime.pipeline.relays import Relays
 from autopar.sharding.sharding_problem import Settings
@@ -27,7 +28,7 @@ def staged(name: str, stages: Any, schedule: str, seed: int | None = None) -> St
     model, inputs, loss = (models.ALL.get(name) or ARCHITECTURES[name])()
     mesh = Mesh.of(sum(stages))
     settings = Settings(optimizer="SGD", states=0.0)
-    wanted = PipelineSpec.of(mesh, stages, schedule, None)
+    wanted = PipelineSpec.of(mesh, Pipeline(stages, schedule, None))
     with random_stages(seed):
         return compile_pipeline(
             capture(model, inputs, loss=loss), mesh, load("cpu"), settings, wanted

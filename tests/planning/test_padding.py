@@ -292,7 +292,7 @@ def test_constraints_may_need_padding() -> None:
     with pytest.raises(AutoparError):
         autopar.plan(
             model, (4,), inputs, hardware="cpu", constraints={"tensor:*.ln_f/layer_norm": "[S(0)]"},
-            input="local",
+            batches=autopar.Batches(local=True),
         )  # fmt: skip
 
 

@@ -100,8 +100,8 @@ def pipelines() -> Iterator[PipelinePlan]:
     """The same two stages without waiting and with."""
     for hardware in (load("h100"), waiting(behind=0.0)):
         plan = autopar.plan(
-            Deep(), (2,), {"x": torch.zeros(ROWS, WIDTH)}, hardware=hardware, stages=2,
-            schedule="gpipe", microbatches=4,
+            Deep(), (2,), {"x": torch.zeros(ROWS, WIDTH)}, hardware=hardware,
+            pipeline=autopar.Pipeline(2, schedule="gpipe", microbatches=4),
         )  # fmt: skip
         assert isinstance(plan, PipelinePlan)
         yield plan

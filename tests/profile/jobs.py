@@ -26,7 +26,11 @@ def names_of_stages(schedule: str) -> tuple[set[str], list[str]]:
     """What a profiler sees of a pipeline's step on this rank, and this worker's actions."""
     model, inputs, loss = models.CASES["mlp"]()
     parallel = autopar.parallelize(
-        model, (2,), inputs, loss=loss, stages=2, schedule=schedule, microbatches=2
+        model,
+        (2,),
+        inputs,
+        loss=loss,
+        pipeline=autopar.Pipeline(2, schedule=schedule, microbatches=2),
     )
     assert isinstance(parallel, Pipelined)
     with torch.profiler.profile() as profiler:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from autopar.cost.timed import setting_here
 from autopar.pipeline.build.staged import Staged
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
+from autopar.request.pipeline import Pipeline
+from autopar.request.planning import Planning
 from autopar.sharding.sharding_problem import Compilation
 from cost_models.hardware import load
 from cost_models.measured import Database, Pass, Timed
@@ -40,8 +41,8 @@ def ok(*words: object) -> str:
 def staged(**options: Any) -> Staged:
     """The MLP in two stages."""
     model, inputs, loss = mlp()
-    made = compile_staged(model, 2, inputs, stages=2, microbatches=2, hardware="cpu", loss=loss,
-                          **options)  # fmt: skip
+    pipeline = Pipeline(2, microbatches=2)
+    made = compile_staged(model, 2, inputs, pipeline=pipeline, hardware="cpu", loss=loss, **options)
     assert isinstance(made, Staged)
     return made
 
@@ -103,7 +104,13 @@ def test_stages_are_priced_by_times(files: dict[str, Path]) -> None:
 def test_stages_are_chosen_by_times(database: Path) -> None:
     model, inputs, loss = mlp()
     made = compile_staged(
-        model, 2, inputs, stages="auto", hardware="cpu", loss=loss, database=database
+        model,
+        2,
+        inputs,
+        pipeline="auto",
+        hardware="cpu",
+        loss=loss,
+        planning=Planning(database=database),
     )
     assert made.plan.times is not None
 
@@ -166,7 +173,7 @@ def test_ranks_that_do_not_plan_need_no_database(database: Path) -> None:
     from autopar.request.options import Options
 
     model, _, loss = mlp()
-    options = replace(Options(loss=loss), database=database.parent / "not there.sqlite")
+    options = Options(loss=loss, planning=Planning(database.parent / "not there.sqlite"))
     plan = staged().plan
     compiler = Compiler(without_weights(model, None), plan.mesh, CPU, options)
     PipelineCompiler(compiler, PipelineSpec.like(plan))

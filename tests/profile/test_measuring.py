@@ -77,7 +77,7 @@ def planned(database: Path, **options: object) -> Plan:
         loss=loss,
         hardware="cpu",
         preset="megatron",
-        database=database,
+        planning=autopar.Planning(database=database),
         **options,
     )
     assert isinstance(found, Plan)

@@ -38,7 +38,12 @@ def whole(preset: str | None = "fsdp_megatron") -> Plan:
 def staged() -> PipelinePlan:
     model, inputs, loss = CASES["gpt2"]()
     plan = autopar.plan(
-        model, (4,), inputs, loss=loss, hardware="h100", stages=2, microbatches=4, schedule="zb-h1"
+        model,
+        (4,),
+        inputs,
+        loss=loss,
+        hardware="h100",
+        pipeline=autopar.Pipeline(2, schedule="zb-h1", microbatches=4),
     )
     assert isinstance(plan, PipelinePlan)
     return plan

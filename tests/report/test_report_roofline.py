@@ -39,7 +39,12 @@ def test_no_operator_is_above_its_roof(hardware: str) -> None:
 def test_of_stages_all_are_drawn() -> None:
     model, inputs, loss = CASES["mlp"]()
     made = compile_staged(
-        model, (2,), inputs, loss=loss, hardware="cpu", stages=2, microbatches=2, schedule="1f1b"
+        model,
+        (2,),
+        inputs,
+        loss=loss,
+        hardware="cpu",
+        pipeline=autopar.Pipeline(2, schedule="1f1b", microbatches=2),
     )
     found = roofline_of_stages(made.plan, made.stages, load("cpu"))
     names = [trace["name"] for trace in drawn(found)["data"]]

@@ -14,6 +14,7 @@ from autopar.ir.split import computing, shared
 from autopar.plans.focus import holding, stage_plan, tensor_facts, within_block
 from autopar.render.text import show_block, show_plan, show_tensor, to_text
 from autopar.request.constraints import Constraint
+from autopar.request.pipeline import Pipeline
 from tests.models import CASES
 from tests.show import hand_made
 
@@ -55,7 +56,12 @@ def test_what_every_stage_computes_for_itself_is_in_all() -> None:
     """And an operator that is only one stage's is found by its path, which the graphs know."""
     model, inputs, loss = CASES["llama"]()
     made = compile_staged(
-        model, (2,), inputs, loss=loss, hardware="cpu", stages=2, microbatches=2, schedule="1f1b"
+        model,
+        (2,),
+        inputs,
+        loss=loss,
+        hardware="cpu",
+        pipeline=Pipeline(2, schedule="1f1b", microbatches=2),
     )
     graphs = made.stages.graphs
     assert holding(made.plan, "model.layers.1.mlp.act_fn", graphs) == 1

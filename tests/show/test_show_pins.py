@@ -12,6 +12,7 @@ from autopar.api import compile_staged
 from autopar.pipeline.build.staged import Staged
 from autopar.plans.focus import tensor_facts, within_block
 from autopar.render.text import header, operators, show_block, show_pipeline, show_tensor, to_text
+from autopar.request.pipeline import Pipeline
 from autopar.sharding.sharding_problem import Compilation
 from tests.models import CASES
 from tests.show import hand_made
@@ -30,8 +31,8 @@ def made() -> Compilation:
 def staged() -> Staged:
     model, inputs, loss = CASES["mlp"]()
     return compile_staged(
-        model, (4,), inputs, loss=loss, hardware="cpu", stages=2, microbatches=2, schedule="1f1b",
-        memory_limit="1GiB", constraints=PINS,
+        model, (4,), inputs, loss=loss, hardware="cpu",
+        pipeline=Pipeline(2, "1f1b", 2), memory_limit="1GiB", constraints=PINS,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from autopar.explain.words import words
 from autopar.ir.mesh import Mesh
 from autopar.request import presets
 from autopar.request.constraints import Constraint
+from autopar.request.planning import Planning
 from autopar.sharding.sharding_problem import Compilation
 from tests import models
 
@@ -38,7 +39,13 @@ def under(name: str, preset: str, shape: tuple[int, ...] = (2, 2)) -> Compilatio
     # Images have no sequence.
     none = name == "cnn" and preset == "megatron_sp"
     return compile_model(
-        model, shape, inputs, loss=loss, hardware="h100", preset=preset, allow_undivided=none
+        model,
+        shape,
+        inputs,
+        loss=loss,
+        hardware="h100",
+        preset=preset,
+        planning=Planning(allow_undivided=none),
     )
 
 

@@ -13,12 +13,13 @@ import autopar
 from autopar.compile.automatic import source_of
 from autopar.errors import InfeasibleError, InputError
 from autopar.ir.mesh import Mesh
-from autopar.pipeline.build.choose import PipelineOptions, choose
+from autopar.pipeline.build.choose import choose
 from autopar.pipeline.build.comparison import Chosen
 from autopar.pipeline.build.predict import predict
 from autopar.pipeline.build.shapes import shapes
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
+from autopar.request.pipeline import Pipeline
 from autopar.sharding.sharding_problem import Settings
 from cost_models.hardware import Hardware
 from tests.staging.cases import compiler_of
@@ -30,13 +31,13 @@ MESH = Mesh.of(2)
 
 def chosen(
     hardware: Hardware,
-    wishes: PipelineOptions | None = None,
+    wishes: Pipeline | None = None,
     mesh: Mesh = MESH,
     memory: float | None = None,
 ) -> Chosen:
     source = source_of(*compiler_of("llama", mesh, hardware, layers=2))
     settings = Settings(memory_limit=memory)
-    return choose(source, mesh, hardware, settings, wishes or PipelineOptions())
+    return choose(source, mesh, hardware, settings, wishes or Pipeline())
 
 
 def hosts(bytes_per_s: float = 3e5) -> Hardware:
@@ -64,13 +65,13 @@ def test_a_microbatch_of_one_sample_may_be_another_graph() -> None:
     """BERT's token types are expanded over the batch, which for one sample is no operator."""
     hardware = hosts(1e6)
     source = source_of(*compiler_of("bert", MESH, hardware, layers=2))
-    found = choose(source, MESH, hardware, Settings(), PipelineOptions())
+    found = choose(source, MESH, hardware, Settings(), Pipeline())
     assert found.staged is not None
     plan = found.staged.plan
     plan.check(found.staged.stages)
     assert plan.microbatches < source.batch
     with pytest.raises(InputError, match="runs other operators than the batch"):
-        choose(source, MESH, hardware, Settings(), PipelineOptions(microbatches=source.batch))
+        choose(source, MESH, hardware, Settings(), Pipeline(microbatches=source.batch))
 
 
 def test_the_prediction_is_of_the_plan(slow: Chosen) -> None:
@@ -109,16 +110,16 @@ def test_fast_links_ask_for_none() -> None:
 @pytest.mark.thorough
 def test_memory_is_kept() -> None:
     """Every stage fits into a limit that just does; far below nothing does."""
-    wide = chosen(hosts(), PipelineOptions("1f1b"))
+    wide = chosen(hosts(), Pipeline("auto", "1f1b"))
     assert wide.staged is not None and wide.staged.plan.prediction is not None
     most = max(stage.nbytes for stage in wide.staged.plan.prediction.stages)
-    tight = chosen(hosts(), PipelineOptions("1f1b"), memory=1.02 * most)
+    tight = chosen(hosts(), Pipeline("auto", "1f1b"), memory=1.02 * most)
     assert tight.staged is not None and tight.staged.plan.prediction is not None
     assert all(s.nbytes <= 1.02 * most for s in tight.staged.plan.prediction.stages)
     with pytest.raises(
         InfeasibleError, match="Use more devices, a smaller batch, or a higher limit"
     ):
-        chosen(hosts(), PipelineOptions("1f1b"), memory=0.1 * most)
+        chosen(hosts(), Pipeline("auto", "1f1b"), memory=0.1 * most)
 
 
 class Mixing(nn.Module):
@@ -134,7 +135,7 @@ class Mixing(nn.Module):
 
 def planned_mixing(**options: Any) -> Plan | PipelinePlan:
     batch = {"input": torch.zeros(16, 8)}
-    return autopar.plan(Mixing(), (2,), batch, hardware=hosts(), stages="auto", **options)
+    return autopar.plan(Mixing(), (2,), batch, hardware=hosts(), pipeline="auto", **options)
 
 
 def test_a_model_that_refuses_one_sample_is_planned() -> None:
@@ -152,20 +153,20 @@ def test_why_the_batch_stayed_whole_is_said() -> None:
 def test_wishes_are_heard(slow: Chosen) -> None:
     assert slow.staged is not None
     cuts = slow.staged.plan.cuts[:1]
-    made = chosen(hosts(), PipelineOptions("gpipe", 4, cuts)).staged
+    made = chosen(hosts(), Pipeline("auto", "gpipe", 4, cuts)).staged
     assert made is not None
     assert (made.plan.schedule.name, made.plan.microbatches) == ("gpipe", 4)
     assert set(made.plan.cuts) <= set(cuts)
     with pytest.raises(InputError, match="3 equal microbatches"):
-        chosen(hosts(), PipelineOptions(microbatches=3))
+        chosen(hosts(), Pipeline(microbatches=3))
     with pytest.raises(InputError, match=r"chooses among.*zb-v"):
-        chosen(hosts(), PipelineOptions("chimera"))
+        chosen(hosts(), Pipeline("auto", "chimera"))
     with pytest.raises(InputError, match="zb-h2, not 'zb-v'"):
-        chosen(hosts(), PipelineOptions("zb-v", cuts=cuts))
+        chosen(hosts(), Pipeline("auto", "zb-v", cuts=cuts))
 
 
 def test_a_v_is_taken_where_it_is_asked_for() -> None:
-    found = chosen(hosts(), PipelineOptions("zb-v", 4)).staged
+    found = chosen(hosts(), Pipeline("auto", "zb-v", 4)).staged
     assert found is not None
     plan = found.plan
     plan.check(found.stages)
@@ -174,16 +175,16 @@ def test_a_v_is_taken_where_it_is_asked_for() -> None:
     with pytest.raises(
         InfeasibleError, match=r"no such pipeline was found: .*2 devices of 1000 bytes"
     ):
-        chosen(hosts(), PipelineOptions("zb-v"), memory=1000.0)
+        chosen(hosts(), Pipeline("auto", "zb-v"), memory=1000.0)
     with pytest.raises(InfeasibleError, match=r"the mesh has 1 devices .*\. Leave schedule= out"):
-        chosen(hosts(), PipelineOptions("zb-v"), Mesh.of(1))
+        chosen(hosts(), Pipeline("auto", "zb-v"), Mesh.of(1))
 
 
 def test_a_v_keeps_tied_weights_on_one_worker() -> None:
     """The sum of the embedding's gradients over a slow link is what other schedules wait for."""
     hardware = hosts(1e6)
     source = source_of(*compiler_of("gpt2", MESH, hardware, layers=4))
-    found = choose(source, MESH, hardware, Settings(), PipelineOptions()).staged
+    found = choose(source, MESH, hardware, Settings(), Pipeline()).staged
     assert found is not None and found.plan.prediction is not None
     assert found.plan.schedule.name == "zb-v" and not found.plan.prediction.copied
     best = {

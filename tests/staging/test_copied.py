@@ -12,6 +12,7 @@ from autopar.pipeline.build.copied import copied
 from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.predict import predict
 from autopar.pipeline.build.staged import Staged, compile_pipeline
+from autopar.request.pipeline import Pipeline
 from autopar.sharding.sharding_problem import Settings
 from tests.staging.cases import compiler_of
 from tests.staging.hosts import slow_hosts
@@ -23,7 +24,7 @@ HOSTS = slow_hosts(BYTES_PER_S, LATENCY_S, per_host=1)
 
 def piped(name: str, schedule: str) -> Staged:
     graph = source_of(*compiler_of(name, MESH, HOSTS, layers=2)).parted(2)
-    wanted = PipelineSpec.of(MESH, 2, schedule, 2)
+    wanted = PipelineSpec.of(MESH, Pipeline(2, schedule, 2))
     return compile_pipeline(graph, MESH, HOSTS, Settings(), wanted)
 
 

@@ -17,6 +17,7 @@ from autopar.pipeline.build.forced import compile_forced
 from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.predict import predict, predict_with_peaks
 from autopar.pipeline.build.staged import Staged, compile_pipeline
+from autopar.request.pipeline import Pipeline
 from autopar.sharding.sharding_problem import Settings
 from autopar.solver import readable
 from cost_models.hardware import load
@@ -30,7 +31,7 @@ def graph_of(name: str) -> Graph:
 
 
 def wanted_of(stages: int) -> PipelineSpec:
-    return PipelineSpec.of(MESH, stages, "1f1b", 4)
+    return PipelineSpec.of(MESH, Pipeline(stages, "1f1b", 4))
 
 
 def step_s(made: Staged) -> float:
@@ -95,7 +96,7 @@ def test_what_does_not_fit_is_passed_over() -> None:
 
 def test_stages_share_a_workers_memory_by_what_they_need() -> None:
     """Two of a V are unequal, and their peaks need not come together."""
-    graph, wanted = graph_of("llama"), PipelineSpec.of(Mesh.of(2), 2, "zb-v", 4)
+    graph, wanted = graph_of("llama"), PipelineSpec.of(Mesh.of(2), Pipeline(2, "zb-v", 4))
     wanted = replace(wanted, cuts=balanced(graph, [8.0, 1.0, 1.0, 2.0]))
 
     def made(memory: float | None) -> tuple[Staged, tuple[float, ...]]:
@@ -117,7 +118,7 @@ def test_stages_share_a_workers_memory_by_what_they_need() -> None:
 
 def test_a_larger_limit_is_never_too_small() -> None:
     """All of these are too small for equal shares, some for as much as each stage would like."""
-    graph, wanted = graph_of("llama"), PipelineSpec.of(Mesh.of(2), 2, "zb-v", 4)
+    graph, wanted = graph_of("llama"), PipelineSpec.of(Mesh.of(2), Pipeline(2, "zb-v", 4))
     wanted = replace(wanted, cuts=balanced(graph, [8.0, 1.0, 1.0, 2.0]))
     free = compile_forced(graph, Mesh.of(2), HARDWARE, Settings(), wanted)
     most = max(predict_with_peaks(free.plan, free.stages, HARDWARE, Settings())[1])

@@ -12,6 +12,7 @@ from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.predict import costs
 from autopar.pipeline.build.staged import compile_pipeline
+from autopar.request.pipeline import Pipeline
 from autopar.sharding.sharding_problem import Settings
 from tests.staging.cases import compiler_of
 from tests.staging.hosts import slow_hosts
@@ -28,7 +29,9 @@ def test_only_weights_hide_sums_of_a_backward_in_two_halves(schedule: str, hidde
     """They take a quarter of this backward, and so much of what it covers is beside them."""
     mesh = Mesh.of(2)
     graph = source_of(*compiler_of("llama", mesh, HOSTS, layers=2)).parted(2)
-    made = compile_pipeline(graph, mesh, HOSTS, Settings(), PipelineSpec.of(mesh, 2, schedule, 2))
+    made = compile_pipeline(
+        graph, mesh, HOSTS, Settings(), PipelineSpec.of(mesh, Pipeline(2, schedule, 2))
+    )
     for hideable_s in (10.0, 1.0):
         spent = replace(SPENT, hideable_s=hideable_s)
         found = costs(made.plan, made.stages, {(0, 0): spent, (1, 1): spent}, HOSTS)

@@ -8,6 +8,7 @@ from autopar.pipeline.build.forced import compile_forced
 from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.staged import Staged
 from autopar.plans.changes import Figures
+from autopar.request.pipeline import Pipeline
 from autopar.sharding.sharding_problem import Settings
 from cost_models.hardware import load
 from tests.staging.cases import compiler_of
@@ -18,7 +19,7 @@ MESH, MICROBATCHES = Mesh.of(4), 4
 def piped() -> Staged:
     hardware = load("cpu")
     graph = source_of(*compiler_of("llama", MESH, hardware, layers=2)).parted(MICROBATCHES)
-    wanted = PipelineSpec.of(MESH, 2, "1f1b", MICROBATCHES)
+    wanted = PipelineSpec.of(MESH, Pipeline(2, "1f1b", MICROBATCHES))
     return compile_forced(graph, MESH, hardware, Settings(), wanted)
 
 

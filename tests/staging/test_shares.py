@@ -31,7 +31,9 @@ class Layers(nn.Module):
 
 def planned(model: nn.Module, parts: int) -> autopar.plans.pipeline_plan.PipelinePlan:
     batch = {"x": torch.randn(4, 3, 4), "y": torch.randn(4, 3, 4)}
-    return autopar.plan(model, (2,), batch, hardware="h100", stages=2, microbatches=parts)
+    return autopar.plan(
+        model, (2,), batch, hardware="h100", pipeline=autopar.Pipeline(2, microbatches=parts)
+    )
 
 
 def counted(m: Layers, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

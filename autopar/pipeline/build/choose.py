@@ -35,6 +35,7 @@ from autopar.pipeline.build.sizes import Sizes
 from autopar.pipeline.build.staged import Staged, compile_stages, on_full_hosts
 from autopar.pipeline.build.stage_tables import StageTableBuilder, ModelStageTable, counts
 from autopar.pipeline.build.pipeline_spec import PipelineSpec
+from autopar.request.pipeline import Pipeline
 from autopar.utils.messages import argument
 from cost_models.hardware import Hardware
 
@@ -63,56 +64,48 @@ class Source:
     whole_because: str | None = None
 
 
-@dataclass(frozen=True)
-class PipelineOptions:
-    """What a person forces of an automatic choice; None and () leave it open."""
+def has_vees(asked: Pipeline) -> bool:
+    """Whether V's may be chosen; cuts are of stages with a worker each."""
+    return asked.schedule in (None, vee.NAME) and not asked.cuts
 
-    schedule: str | None = None
-    microbatches: int | None = None
-    cuts: tuple[str, ...] = ()
 
-    @property
-    def has_vees(self) -> bool:
-        """Whether V's may be chosen; cuts are of stages with a worker each."""
-        return self.schedule in (None, vee.NAME) and not self.cuts
+def families(asked: Pipeline) -> tuple[Family, ...]:
+    """The schedules of one stage per worker to choose from."""
+    if asked.schedule is None or (asked.schedule == vee.NAME and has_vees(asked)):
+        return tuple(FAMILIES[name] for name in DEFAULT)
+    if asked.schedule not in FAMILIES:
+        names = ", ".join([*FAMILIES, *([] if asked.cuts else [vee.NAME])])
+        raise InputError(
+            f"{argument('stages', 'auto')} chooses among the schedules {names}, not "
+            f"{asked.schedule!r}. Pass one of them, or say how many stages there are: "
+            f"{argument('stages', 2)}."
+        )
+    return (FAMILIES[asked.schedule],)
 
-    @property
-    def families(self) -> tuple[Family, ...]:
-        """The schedules of one stage per worker to choose from."""
-        if self.schedule is None or (self.schedule == vee.NAME and self.has_vees):
-            return tuple(FAMILIES[name] for name in DEFAULT)
-        if self.schedule not in FAMILIES:
-            names = ", ".join([*FAMILIES, *([] if self.cuts else [vee.NAME])])
-            raise InputError(
-                f"{argument('stages', 'auto')} chooses among the schedules {names}, not "
-                f"{self.schedule!r}. Pass one of them, or say how many stages there are: "
-                f"{argument('stages', 2)}."
-            )
-        return (FAMILIES[self.schedule],)
 
-    def counts(self, batch: int) -> tuple[int, ...]:
-        """The numbers of microbatches to choose from, where there may be several."""
-        if self.microbatches is None:
-            return counts(batch)
-        if self.microbatches < 1 or batch % self.microbatches:
-            raise InputError(
-                f"A batch of {batch} cannot be cut into {self.microbatches} equal microbatches."
-            )
-        return (self.microbatches,)
+def _batch_counts(asked: Pipeline, batch: int) -> tuple[int, ...]:
+    """The numbers of microbatches to choose from, where there may be several."""
+    if asked.microbatches is None:
+        return counts(batch)
+    if batch % asked.microbatches:
+        raise InputError(
+            f"A batch of {batch} cannot be cut into {asked.microbatches} equal microbatches."
+        )
+    return (asked.microbatches,)
 
 
 def choose(
-    source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, wishes: PipelineOptions
+    source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, asked: Pipeline
 ) -> Chosen:
     """The best of all; raise `InfeasibleError` where nothing fits."""
     limit = settings.memory_limit
     if limit is None:
         limit = device_memory(mesh, hardware)
     limited = replace(settings, memory_limit=limit)
-    sweep = _sweep(source, mesh, hardware, limited, wishes)
-    tabled = sweep.tabled(wishes.families, _counts(source, sweep.sizes, wishes))
+    sweep = _sweep(source, mesh, hardware, limited, asked)
+    tabled = sweep.tabled(families(asked), _counts(source, sweep.sizes, asked))
     alone = None
-    if _may_be_plain(wishes) and sweep.least_alone_nbytes() <= HOPELESS * limit:
+    if asked.is_open and sweep.least_alone_nbytes() <= HOPELESS * limit:
         alone = SingleStagePlanner(source.whole, mesh, hardware, limited)
     rivals = PlanComparison(alone, worth_of(sweep.hardware))
 
@@ -121,14 +114,14 @@ def choose(
         return rivals.planned(tabled, problem, fitting)
 
     found: list[Candidate] = []
-    if wishes.schedule != vee.NAME:
+    if asked.schedule != vee.NAME:
         found += planned(tabled.problem)
-    if wishes.has_vees:
+    if has_vees(asked):
         found += rivals.vees(tabled, partial(_vee, source, tabled, mesh, hardware, limited))
     rivals.enter(found)
-    if wishes.schedule != vee.NAME and not wishes.cuts:
+    if asked.schedule != vee.NAME and not asked.cuts:
         rivals.enter(planned(tabled.problem.of_one_stage()))
-    if _may_be_plain(wishes):
+    if asked.is_open:
         rivals.enter_alone(mesh)
     try:
         return rivals.winner()
@@ -140,7 +133,7 @@ def choose(
         raise InfeasibleError(
             f"Neither stages nor a plan without them fit {readable(limit)} per device. Use more "
             f"devices, a smaller batch, or a higher limit. The planner says: {error}."
-            f"{_no_microbatches(source, wishes)}"
+            f"{_no_microbatches(source, asked)}"
         ) from None
 
 
@@ -153,22 +146,18 @@ def _no_vee(mesh: Mesh, problem: StageProblem, limit: float) -> str:
     )
 
 
-def _no_microbatches(source: Source, wishes: PipelineOptions) -> str:
+def _no_microbatches(source: Source, asked: Pipeline) -> str:
     """Why microbatches could not help, if they could not."""
-    if source.whole_because is None or wishes.microbatches is not None:
+    if source.whole_because is None or asked.microbatches is not None:
         return ""
     return f" The batch stayed whole, which takes most memory: {source.whole_because}"
 
 
-def _may_be_plain(wishes: PipelineOptions) -> bool:
-    return wishes == PipelineOptions()
-
-
 def _sweep(
-    source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, wishes: PipelineOptions
+    source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, asked: Pipeline
 ) -> StageTableBuilder:
     """Of the places that may be cut."""
-    found = forced(wishes.cuts) if wishes.cuts else places(source.whole)
+    found = forced(asked.cuts) if asked.cuts else places(source.whole)
     assert settings.memory_limit is not None
     return StageTableBuilder(
         source.whole, found,
@@ -177,13 +166,13 @@ def _sweep(
     )  # fmt: skip
 
 
-def _counts(source: Source, sizes: Sizes, wishes: PipelineOptions) -> tuple[int, ...]:
+def _counts(source: Source, sizes: Sizes, asked: Pipeline) -> tuple[int, ...]:
     """Numbers of microbatches that run the operators of the batch; cuts and decisions name these."""
-    many = wishes.counts(source.batch)
-    if source.whole_because is not None and wishes.microbatches is None:
+    many = _batch_counts(asked, source.batch)
+    if source.whole_because is not None and asked.microbatches is None:
         return (1,)
     found = tuple(count for count in many if sizes.is_like_batch(source.batch // count))
-    if not found and wishes.microbatches is not None:
+    if not found and asked.microbatches is not None:
         raise InputError(
             f"Of {source.batch} samples in {many[0]} microbatches, a microbatch runs other operators "
             "than the batch (an expand to one sample is none). Ask for fewer microbatches, or say "

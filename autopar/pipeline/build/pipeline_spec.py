@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 from autopar.errors import InputError, ScheduleError
 from autopar.ir.mesh import Mesh
@@ -13,9 +12,8 @@ from autopar.plans.pipeline_data import WorkerPlan
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.pipeline.schedules import SCHEDULES, Schedule, build
 from autopar.pipeline.schedules.stream import typical
+from autopar.request.pipeline import Pipeline, Shape
 from autopar.utils.messages import argument, quoted
-
-Shape = int | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -36,19 +34,16 @@ class PipelineSpec:
     def of(
         cls,
         mesh: Mesh,
-        stages: int | Sequence[Shape],
-        schedule: str | None,
-        microbatches: int | None,
-        cuts: Sequence[str] = (),
-        asynchronous: bool = False,
+        asked: Pipeline,
         samples: int | None = None,
     ) -> PipelineSpec:
-        """Read what a user passed as stages=, schedule=, microbatches=, cuts= and asynchronous=."""
-        workers = worker_meshes(mesh, stages)
-        name = schedule or "1f1b"
+        """What was asked for on this mesh; stages are a number or meshes.  `samples`: the batch's."""
+        assert asked.stages != "auto"
+        workers, cuts = worker_meshes(mesh, asked.stages), asked.cuts
+        name = asked.schedule or "1f1b"
         if name not in SCHEDULES:
             raise InputError(f"No schedule is called {name!r}; there are {', '.join(SCHEDULES)}.")
-        _permitted(name, asynchronous)
+        _permitted(name, asked.asynchronous)
         named = SCHEDULES[name]
         usual = (named.per_worker or 2) * len(workers)
         count = len(cuts) + 1 if cuts else usual
@@ -59,8 +54,8 @@ class PipelineSpec:
                 "on each worker."
             )
         usually = named.parts(len(workers))
-        made = cls(workers, count, name, microbatches or usually, tuple(cuts))
-        return made if microbatches or not samples else made._dividing(samples, usually)
+        made = cls(workers, count, name, asked.microbatches or usually, cuts)
+        return made if asked.microbatches or not samples else made._dividing(samples, usually)
 
     @classmethod
     def like(cls, plan: PipelinePlan) -> PipelineSpec:
@@ -123,59 +118,6 @@ def _permitted(name: str, asynchronous: bool) -> None:
             f"{argument('schedule', name)} is none of them: leave {argument('asynchronous')} out, "
             "or pass one of these."
         )
-
-
-def asked_of_pipelines(
-    stages: int | Sequence[Shape] | Literal["auto"],
-    schedule: str | None,
-    microbatches: int | None,
-    cuts: Sequence[str],
-    asynchronous: bool = False,
-    **others: Any,
-) -> None:
-    """Raise `InputError` for what pipelines cannot do, or what only they can."""
-    _check_kinds(stages, microbatches, cuts)
-    given = {"schedule": schedule, "microbatches": microbatches, "cuts": cuts}
-    if stages == 1:
-        for name, value in (given | {"asynchronous": asynchronous}).items():
-            if value:
-                raise InputError(
-                    f"{argument(name, value)} is for pipelines: pass {argument('stages')} too. "
-                    "(Without stages, train_step(microbatches=...) says how a step is divided.)"
-                )
-        return
-    for name, usual in (("input", "global"), ("source", None), ("replan", True)):
-        if others[name] != usual:
-            raise InputError(
-                f"{argument(name, others[name])} is not there for pipelines yet; leave it out, or "
-                f"{argument('stages')}."
-            )
-
-
-def _check_kinds(stages: object, microbatches: object, cuts: object) -> None:
-    """What is neither a number nor a shape where one is wanted."""
-    if not _is_stages(stages):
-        raise InputError(
-            f"{argument('stages', stages)}: pass how many ({argument('stages', 2)}), the mesh of each "
-            f"({argument('stages', [1, (1, 3)])}), or {quoted('auto')}."
-        )
-    if microbatches is not None and (type(microbatches) is not int or microbatches < 1):
-        raise InputError(
-            f"{argument('microbatches', microbatches)}: pass a whole number, at least 1."
-        )
-    if isinstance(cuts, str):
-        raise InputError(
-            f"{argument('cuts', cuts)}: pass a list of operators' names, as [{cuts!r}]."
-        )
-
-
-def _is_stages(stages: object) -> bool:
-    if stages == "auto" or type(stages) is int:
-        return True
-    if isinstance(stages, str) or not isinstance(stages, Sequence) or not stages:
-        return False
-    shapes = (shape if isinstance(shape, tuple | list) else (shape,) for shape in stages)
-    return all(shape and all(type(size) is int for size in shape) for shape in shapes)
 
 
 def worker_meshes(mesh: Mesh, stages: int | Sequence[Shape]) -> tuple[WorkerPlan, ...]:

@@ -1,4 +1,4 @@
-"""All schedules by name, for `schedule=`."""
+"""All schedules by name, for `Pipeline(schedule=...)`."""
 
 from __future__ import annotations
 

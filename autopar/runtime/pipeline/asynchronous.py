@@ -124,7 +124,7 @@ class Asynchronous(Pipelined):
     def train_step(self, **_: Any) -> NoReturn:
         """Not there: one batch alone would wait for its own update."""
         raise InputError(
-            f"schedule={self._name!r} updates weights while batches are in flight: call "
+            f"Pipeline(schedule={self._name!r}) updates weights while batches are in flight: call "
             f"parallel.{self.TRAINS_BY}, which steps the optimizer itself. Or pass a synchronous "
             "schedule to autopar.parallelize."
         )
@@ -139,8 +139,8 @@ class Asynchronous(Pipelined):
 
     def _without(self, what: str) -> str:
         return (
-            f"{what}: under schedule={self._name!r} each stage updates at its own time. Take a "
-            "synchronous schedule, or do without."
+            f"{what}: under Pipeline(schedule={self._name!r}) each stage updates at its own time. Take "
+            "a synchronous schedule, or do without."
         )
 
     @property

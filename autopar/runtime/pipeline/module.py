@@ -16,6 +16,7 @@ from torch import nn
 from autopar.errors import InputError
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.request.batch import Batch
+from autopar.request.weights import OF_THE_MODEL, Weights
 from autopar.runtime import agreement, context
 from autopar.runtime.autocast import check_autocast, no_autocast
 from autopar.runtime.batch_agreement import BatchAgreement
@@ -43,9 +44,7 @@ from autopar.runtime.sharded_parameter import refuse_other_data
 from autopar.runtime.surroundings import Kept, Surroundings
 from autopar.runtime.updates import check_before_steps
 from autopar.runtime.weights.fill import fill
-from autopar.runtime.weights.initialise import Init
 from autopar.runtime.weights.match import Dialect
-from autopar.runtime.weights.source import Weights
 from autopar.runtime.world import worker_mesh
 
 
@@ -67,8 +66,7 @@ class Pipelined(CheckpointableModule):
         *,
         example: Batch,
         aliases: tuple[tuple[str, str], ...] = (),
-        weights: Weights | None = None,
-        init: Init | None = None,
+        weights: Weights = OF_THE_MODEL,
     ) -> None:
         super().__init__()
         meshes = [worker_mesh(worker.ranks, worker.mesh) for worker in built.plan.workers]
@@ -94,7 +92,7 @@ class Pipelined(CheckpointableModule):
         self._surroundings = Surroundings()
         fill(
             model, self._targets, self._dialect, persistent=self._persistent,
-            weights=weights, init=init, device_mesh=self.device_mesh, seed=seed,
+            weights=weights, device_mesh=self.device_mesh, seed=seed,
         )  # fmt: skip
         self._leaves = Leaves(self._slots, self.axes, self._tree)
         self._trained = {slot.name: slot.parameter.requires_grad for slot in self._slots}
@@ -212,7 +210,7 @@ class Pipelined(CheckpointableModule):
             raise InputError(
                 f"This model runs as {len(self._first.stages.graphs)} stages of a pipeline, whose "
                 f"backward cannot wait for loss.backward(). Call parallel.{self.TRAINS_BY}, which "
-                "does both; or parallel.eval() first; or pass stages=1 to autopar.parallelize."
+                "does both; or parallel.eval() first; or pass pipeline=1 to autopar.parallelize."
             )
         refuse_broken(self._broken)
         check_autocast(self._device, self._precision)

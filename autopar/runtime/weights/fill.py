@@ -10,10 +10,11 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.errors import InputError
+from autopar.request.weights import Weights
 from autopar.runtime.state import from_first_rank, sent
-from autopar.runtime.weights.initialise import Init, Visits
+from autopar.runtime.weights.initialise import Visits
 from autopar.runtime.weights.match import FOR_PARALLELIZE, Dialect, Match, refuse_leftovers
-from autopar.runtime.weights.source import Source, Weights, opened
+from autopar.runtime.weights.source import Source, opened
 from autopar.runtime.weights.target import Target
 
 
@@ -23,19 +24,19 @@ def fill(
     dialect: Dialect,
     *,
     persistent: Set[str],
-    weights: Weights | None,
-    init: Init | None,
+    weights: Weights,
     device_mesh: DeviceMesh,
     seed: int,
 ) -> None:
     """Set all targets; `model` is the user's, on the meta device or with rank 0's values.
 
-    `weights` must have every `persistent` tensor unless `init` makes what they lack.  What has values
-    already and is not read keeps rank 0's.
+    The source must have every `persistent` tensor unless `weights.init` makes what it lacks.  What
+    has values already and is not read keeps rank 0's.
     """
     read: Set[str] = set()
-    if weights is not None:
-        source = opened(weights)
+    init = weights.init
+    if weights.source is not None:
+        source = opened(weights.source)
         wanted = {name: target for name, target in targets.items() if name in persistent}
         match = dialect.match(wanted, source)
         missing = match.missing if init is None else ()
@@ -46,8 +47,8 @@ def fill(
     lacking = {name for name, tensor in values.items() if tensor.is_meta} - read
     if init is not None and not lacking:
         raise InputError(
-            "init= has nothing to initialise: no tensor that weights= lack is on the meta device. "
-            "Build the model under torch.device('meta'), or leave init= out."
+            "Weights(init=...) has nothing to initialise: no tensor that the source lacks is on the "
+            "meta device. Build the model under torch.device('meta'), or leave init out."
         )
     for name in [name for name in values if name not in read and name not in lacking]:
         targets[name].put(from_first_rank(values[name].detach(), device_mesh))

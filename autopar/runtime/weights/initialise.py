@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from autopar.errors import InputError
+from autopar.request.weights import Init
 from autopar.runtime import _torch
 from autopar.runtime.weights.target import Target
 
-Init = Callable[[nn.Module], Any]
 MOST = 0.5
 """One visit may reach this share of the model's bytes; blocks of a few modules may reach more."""
 MOST_MODULES = 4

@@ -96,7 +96,9 @@ class Advice:
     both: str = ""
 
 
-FOR_PARALLELIZE = Advice("pass init= to initialise what is missing")
+FOR_PARALLELIZE = Advice(
+    "pass weights=autopar.Weights(source, init=...) to initialise what is missing"
+)
 FOR_LOAD_WEIGHTS = Advice("add what is missing")
 FOR_LOAD_STATE_DICT = Advice("add what is missing", both=", or load it with strict=False")
 

@@ -10,11 +10,10 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from autopar.errors import InputError
+from autopar.request.weights import WeightsSource
 from autopar.runtime.weights.dcp import Checkpoint
 from autopar.runtime.weights.files import Safetensors
 from autopar.runtime.weights.target import Target
-
-Weights = str | Path | Mapping[str, Any]
 
 
 class Source(Protocol):
@@ -49,7 +48,7 @@ class Given:
         return "the state dict"
 
 
-def opened(weights: Weights) -> Source:
+def opened(weights: WeightsSource) -> Source:
     """What the user calls weights: a file, a directory or a state dict."""
     if isinstance(weights, Mapping):
         meta = [k for k, v in weights.items() if isinstance(v, torch.Tensor) and v.is_meta]

@@ -330,7 +330,7 @@ if ranks > 1:
 train(model, given)
 """,
         says="Ranks disagree about the batch",
-        instead="seed what shuffles alike on all ranks, or `input='local'`",
+        instead="seed what shuffles alike on all ranks, or `batches=autopar.Batches(local=True)`",
         ddp=NOT_TRIED,
         spoils=True,
     ),

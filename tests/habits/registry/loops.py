@@ -109,7 +109,7 @@ optimizer.step()
 """,
         in_stages="Call parallel.train_step(**batch)",
         instead="`model.train_step(microbatches=n, **batch)` without stages; with stages, "
-        "`autopar.parallelize(..., microbatches=n)`",
+        "`pipeline=autopar.Pipeline(2, microbatches=n)`",
     ),
     Habit(
         "accumulation under `no_sync()`",

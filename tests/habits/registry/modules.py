@@ -9,7 +9,7 @@ optimizer.zero_grad()
 train(model, batch(0))
 optimizer.step()
 """
-SEE = "name what you want to see with `outputs=`, or register it before `parallelize`"
+SEE = "name what you want to see with `Batches(outputs=...)`, or register it before `parallelize`"
 
 MODULES: tuple[Habit, ...] = (
     Habit(
@@ -154,7 +154,7 @@ result = found[:-1]
 result = own.layers[0](batch(0)["x"])
 """,
         says="cannot be called by itself",
-        instead="`outputs=`, or `full_state_dict()` into the plain model",
+        instead="`Batches(outputs=...)`, or `full_state_dict()` into the plain model",
         remedy="""
 plain = Net().double()
 plain.load_state_dict(model.full_state_dict())
@@ -232,7 +232,7 @@ plain.head.register_forward_hook(lambda module, args, output: None)
 model = prepare(plain)
 """,
         says="returns nothing",
-        instead="remove it, and name what you want to see with `outputs=`",
+        instead="remove it, and name what you want to see with `Batches(outputs=...)`",
         ddp=NOT_TRIED,
     ),
     Habit(

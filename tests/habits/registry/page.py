@@ -23,7 +23,7 @@ those of the first five sections under `fsdp`; about half of them with stages. `
 plan, one and four ranks are still to be run.
 
 - **Verdict**: *equal*, or the words of the error.
-- **With stages**: where a pipeline (`stages=2`) does something else.
+- **With stages**: where a pipeline (`pipeline=2`) does something else.
 - **DDP**: weights and gradients of the same program there; a dash where it was not tried.
 - **Instead**: what to do; ✓ marks what runs as a program, and ends as the habit in one process.
 """

@@ -49,12 +49,12 @@ for x, y in DataLoader(dataset, batch_size=12):
 """,
     ),
     Habit(
-        "`DistributedSampler` by `data_replicas` and `data_rank` with `input='local'`",
+        "`DistributedSampler` by `data_replicas` and `data_rank` with `Batches(local=True)`",
         DATASET
         + """
 from torch.utils.data import DistributedSampler
 
-model = prepare(Net().double(), tree(0, 8 // parts), input="local")
+model = prepare(Net().double(), tree(0, 8 // parts), batches=autopar.Batches(local=True))
 optimizer = sgd(model)
 sampler = DistributedSampler(dataset, model.data_replicas, model.data_rank, shuffle=False)
 for x, y in DataLoader(dataset, batch_size=8 // parts, sampler=sampler):

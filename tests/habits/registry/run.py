@@ -137,7 +137,7 @@ def prepared(net: nn.Module, way: str, example: Any = None, **options: Any) -> A
         return DistributedDataParallel(net)
     given: dict[str, Any] = {"optimizer": torch.optim.SGD, **options}
     if way == "stages":
-        given |= {"stages": 2, "schedule": "gpipe", "microbatches": 1}
+        given |= {"pipeline": autopar.Pipeline(2, "gpipe", 1)}
     elif way != "solver":
         given |= {"preset": way}
     example = models.batch(0) if example is None else example

@@ -1,0 +1,109 @@
+"""Arguments of version 0.1 that are fields of an option value now: they work, with a warning.
+
+They go with the next version, and this file with them.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, ParamSpec, TypeVar
+
+from autopar.errors import InputError
+from autopar.request.batches import Batches
+from autopar.request.pipeline import Pipeline
+from autopar.request.planning import Planning
+from autopar.request.weights import Weights
+from autopar.utils.messages import argument
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+HOMES: dict[str, tuple[str, type[Any], str]] = {
+    "stages": ("pipeline", Pipeline, "stages"),
+    "schedule": ("pipeline", Pipeline, "schedule"),
+    "microbatches": ("pipeline", Pipeline, "microbatches"),
+    "cuts": ("pipeline", Pipeline, "cuts"),
+    "asynchronous": ("pipeline", Pipeline, "asynchronous"),
+    "input": ("batches", Batches, "local"),
+    "outputs": ("batches", Batches, "outputs"),
+    "replan": ("batches", Batches, "replan"),
+    "database": ("planning", Planning, "database"),
+    "allow_undivided": ("planning", Planning, "allow_undivided"),
+    "source": ("planning", Planning, "source"),
+    "init": ("weights", Weights, "init"),
+}
+"""By the old argument: the argument, its value's class, and the field."""
+FIRST_FIELD = {Pipeline: "stages", Weights: "source"}
+"""What may be passed alone, in place of the value."""
+
+
+def with_old_spellings(function: Callable[Params, Result]) -> Callable[Params, Result]:
+    """The function, which takes the old arguments too."""
+
+    @functools.wraps(function)
+    def called(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        if kwargs.keys() & HOMES.keys():
+            return function(*args, **respelt(kwargs))
+        return function(*args, **kwargs)
+
+    return called
+
+
+def respelt(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as they are spelt now; warns of each value that was made of old ones."""
+    new = {name: value for name, value in arguments.items() if name not in HOMES}
+    made: dict[str, dict[str, Any]] = {}
+    for old in (name for name in arguments if name in HOMES):
+        name, kind, field = HOMES[old]
+        made.setdefault(name, _beside(name, kind, new))[field] = _meant(old, arguments[old])
+    for name, given in made.items():
+        kind = next(kind for other, kind, _ in HOMES.values() if other == name)
+        if kind is Pipeline:
+            given = {"stages": 1, **given}
+        new[name] = kind(**given)
+        _warn(name, kind, given)
+    return new
+
+
+def _beside(name: str, kind: type[Any], new: dict[str, Any]) -> dict[str, Any]:
+    """What is given of a value already, by field."""
+    given = new.get(name)
+    if given is None:
+        return {}
+    if not isinstance(given, kind) and kind in FIRST_FIELD:
+        return {FIRST_FIELD[kind]: given}
+    raise InputError(
+        f"{argument(name, given)} is given beside its old arguments: write all of them as fields of "
+        f"autopar.{kind.__name__}."
+    )
+
+
+def _meant(old: str, value: Any) -> Any:
+    """``input="local"`` is a truth value now."""
+    if old != "input":
+        return value
+    if value not in ("global", "local"):
+        raise InputError(f"{argument('input', value)} is unknown: pass {argument('local', True)}.")
+    return value == "local"
+
+
+def _warn(name: str, kind: type[Any], given: dict[str, Any]) -> None:
+    said = ", ".join(
+        f"{field.name}={_short(given[field.name])}" for field in fields(kind) if field.name in given
+    )
+    old = ", ".join(old for old, home in HOMES.items() if home[0] == name)
+    warnings.warn(
+        f"The arguments {old} are fields of "
+        f"autopar.{kind.__name__} now; they will be gone in the next version. Write "
+        f"{name}=autopar.{kind.__name__}({said}).",
+        FutureWarning,
+        stacklevel=4,
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else "..."

@@ -1,0 +1,90 @@
+"""What a person asks of a pipeline: one frozen value, for `plan`, `parallelize` and the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from autopar.errors import InputError
+from autopar.utils.messages import argument, quoted
+
+Shape = int | Sequence[int]
+"""The mesh of one stage: a number of devices, or the sizes of its axes."""
+StagesLike = int | Sequence[Shape] | Literal["auto"]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Stages, and how a step runs through them.
+
+    - `stages`: how many; the shapes of the meshes that hold them, such as ``[(2, 2), 4]``, where
+      consecutive ranks hold a stage each; or ``"auto"``, which decides whether to cut the model at
+      all, and what is left open of the rest.
+    - `schedule`: who runs which microbatch when (`autopar.pipeline.schedules`).
+    - `microbatches`: how many equal parts of the batch a step has.
+    - `cuts`: the operators that the stages after the first begin with.
+    - `asynchronous`: permits schedules that update weights while microbatches are in flight, so that
+      gradients are those of older weights.
+    """
+
+    stages: StagesLike = "auto"
+    schedule: str | None = None
+    microbatches: int | None = None
+    cuts: tuple[str, ...] = ()
+    asynchronous: bool = False
+
+    def __post_init__(self) -> None:
+        if not _is_stages(self.stages):
+            raise InputError(
+                f"{argument('stages', self.stages)}: pass how many ({argument('stages', 2)}), the mesh "
+                f"of each ({argument('stages', [1, (1, 3)])}), or {quoted('auto')}."
+            )
+        if self.microbatches is not None and not _is_count(self.microbatches):
+            raise InputError(
+                f"{argument('microbatches', self.microbatches)}: pass a whole number, at least 1."
+            )
+        if isinstance(self.cuts, str):
+            raise InputError(
+                f"{argument('cuts', self.cuts)}: pass a list of operators' names, as [{self.cuts!r}]."
+            )
+        object.__setattr__(self, "cuts", tuple(self.cuts))
+        self._check_one_stage()
+
+    def _check_one_stage(self) -> None:
+        if self.stages != 1:
+            return
+        for name in ("schedule", "microbatches", "cuts", "asynchronous"):
+            if value := getattr(self, name):
+                raise InputError(
+                    f"{argument(name, value)} is for pipelines: pass {argument('stages')} too. "
+                    "(Without stages, train_step(microbatches=...) says how a step is divided.)"
+                )
+
+    @classmethod
+    def of(cls, given: Pipeline | StagesLike) -> Pipeline:
+        """Read what a user passed as ``pipeline=``: a `Pipeline`, or its stages alone."""
+        return given if isinstance(given, Pipeline) else cls(given)
+
+    @property
+    def is_one_stage(self) -> bool:
+        """Whether the model stays in one piece."""
+        return self.stages == 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everything is left to the search, stages or none."""
+        return self == Pipeline()
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _is_stages(stages: object) -> bool:
+    if stages == "auto" or type(stages) is int:
+        return True
+    if isinstance(stages, str) or not isinstance(stages, Sequence) or not stages:
+        return False
+    shapes = (shape if isinstance(shape, tuple | list) else (shape,) for shape in stages)
+    return all(shape and all(type(size) is int for size in shape) for shape in shapes)
