@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import torch.distributed as dist
 import typer
-from rich.text import Text
 from typer.core import TyperGroup
 
 from autopar.cli import (
@@ -34,9 +33,9 @@ from autopar.cli import (
     solve,
     verify,
 )
+from autopar.cli.complaint import complain
 from autopar.cli.examples import ending
 from autopar.cli.messages import Flags
-from autopar.cli.output import console
 from autopar.cli.streams import lenient
 from autopar.errors import AutoparError
 from autopar.utils.gc import uncollected
@@ -69,7 +68,7 @@ class Commands(TyperGroup):
                 raise
             if ctx.params.get("debug"):
                 traceback.print_exc()
-            _complain(said)
+            complain(said)
             raise typer.Exit(1) from None
 
 
@@ -82,10 +81,6 @@ def _said(error: Exception) -> str | None:
     if error.filename is None:
         return None
     return f"Cannot use {error.filename}: {error.strerror}. Correct the path, or the rights to it."
-
-
-def _complain(what: str) -> None:
-    console(stderr=True).print(Text(f"error: {what}", style="red"), soft_wrap=True)
 
 
 app = typer.Typer(
@@ -145,7 +140,7 @@ def _flushed(code: int) -> int:
         sys.stdout.flush()
     except OSError as error:
         if code == 0 and error.errno != errno.EPIPE:
-            _complain(f"The output cannot be written: {error.strerror}.")
+            complain(f"The output cannot be written: {error.strerror}.")
         return code or 1
     sys.stderr.flush()
     return code

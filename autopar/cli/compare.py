@@ -20,7 +20,7 @@ from autopar.cli.flags import (
     SEQUENCE,
 )
 from autopar.cli.models import load
-from autopar.cli.output import console, known, watched
+from autopar.cli.output import console, watched
 from autopar.cli.stages import load_plan
 from autopar.cli.values import print_json
 from autopar.compile.given import as_hardware
@@ -31,6 +31,7 @@ from autopar.render.text.html import drawn
 from autopar.request import presets
 from autopar.request.options import Options
 from autopar.request.planning import Planning
+from autopar.utils.suggest import known
 
 
 def command(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from autopar.cli.output import near
+from autopar.cli.model_files import configuration
 from autopar.errors import InputError
-from cost_models.files import text
+from autopar.utils.suggest import near
 
 Batch = dict[str, torch.Tensor]
-WANTED = "Pass the config.json that `model.config.save_pretrained(folder)` of transformers writes."
 CODE = {
     "auto_map", "custom_pipelines", "kernel_config", "quantization_config", "trust_remote_code",
     "use_kernels", "use_pretrained_backbone",
@@ -28,7 +26,7 @@ MOST_TOKENS = 2**40
 
 def from_config(path: Path, batch: int | None, sequence: int | None) -> tuple[nn.Module, Batch]:
     """The model on the meta device, and token ids that are their own labels."""
-    content = _read(path)
+    content = configuration(path)
     if batch is None or sequence is None:
         raise InputError("hf: models need --batch N and --sequence N, the global batch.")
     if batch * sequence > MOST_TOKENS:
@@ -43,24 +41,6 @@ def from_config(path: Path, batch: int | None, sequence: int | None) -> tuple[nn
     model = _built(content, path)
     ids = torch.zeros(batch, sequence, dtype=torch.int64, device="meta")
     return model.train(), {"input_ids": ids, "labels": ids}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(text(path))
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror}. {WANTED}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not a JSON configuration: {error}. {WANTED}") from None
-    if not isinstance(content, dict):
-        raise InputError(
-            f"{path} is not a configuration: it holds a {type(content).__name__}. {WANTED}"
-        )
-    if "graph_digest" in content:
-        raise InputError(f"{path} is a plan that autopar wrote, not a configuration. {WANTED}")
-    if "model_type" not in content:
-        raise InputError(f"{path} is not a configuration of a model: no model_type. {WANTED}")
-    return content
 
 
 def _refuse_code(content: Any, path: Path, at: str) -> None:

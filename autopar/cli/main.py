@@ -37,12 +37,24 @@ def main() -> None:
 
 
 def _check_words() -> None:
-    """End with what is wrong with a command's or an option's name; ``--debug`` may stand anywhere."""
+    """End with what is wrong with the name of a command or an option, or with the value of one.
+
+    ``--debug`` may stand anywhere; with it, values are left to the command, which shows tracebacks.
+    """
+    from autopar.errors import AutoparError
+    from cost_models.errors import CostModelError
+
     try:
         _listed(args=[word for word in sys.argv[1:] if word != DEBUG])
     except SystemExit as end:
         if end.code:
             raise
+    except (AutoparError, CostModelError) as error:
+        if DEBUG not in sys.argv:
+            from autopar.cli.complaint import complain
+
+            complain(str(error))
+            raise SystemExit(1) from None
 
 
 def _listed(**options: Any) -> None:

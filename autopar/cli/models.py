@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from autopar.cli.flags import MODEL_HELP
 from autopar.cli.huggingface import from_config
-from autopar.cli.output import near, working
+from autopar.cli.model_files import CONFIGURATION, place, source_file
+from autopar.cli.output import working
 from autopar.errors import InputError
+from autopar.utils.suggest import near
 
 TORCH = str(Path(inspect.getfile(torch)).parent)
 
@@ -53,25 +54,18 @@ def built(text: str, batch: int | None, sequence: int | None) -> Loaded:
 
 
 def _loaded(text: str, batch: int | None, sequence: int | None) -> Loaded:
-    if text.startswith("hf:"):
-        return Loaded(*from_config(Path(text.removeprefix("hf:")), batch, sequence))
+    if text.startswith(CONFIGURATION):
+        return Loaded(*from_config(Path(text.removeprefix(CONFIGURATION)), batch, sequence))
     if batch is not None or sequence is not None:
         raise InputError(
             "--batch and --sequence are for hf: models; a factory returns its own example inputs."
         )
-    where, _, name = text.rpartition(":")
-    if not where or not name:
-        raise InputError(f"Cannot read MODEL {text!r}: write {MODEL_HELP}.")
-    module = _file(Path(where)) if where.endswith(".py") else _module(where)
+    where, name = place(text)
+    module = _file(source_file(Path(where))) if where.endswith(".py") else _module(where)
     return _checked(_made(module, name, where), f"{where}:{name}()")
 
 
 def _file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise InputError(
-            f"There is no file {path}. Write its path from the folder you are in, or MODEL as "
-            "package.module:factory."
-        )
     name = f"autopar_model_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -120,17 +119,3 @@ def _explained(path: Path) -> Iterator[None]:
         raise InputError(f"Cannot write {path}: {path.parent} is no folder.") from None
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror or error}.") from None
-
-
-def known(kind: str, name: str, names: Iterable[str]) -> str:
-    """The name, if it is one of these; otherwise an error that suggests the nearest."""
-    every = tuple(names)
-    if name in every:
-        return name
-    raise InputError(f"There is no {kind} {name!r}.{near(name, every)} Known: {', '.join(every)}.")
-
-
-def near(name: str, names: Iterable[str]) -> str:
-    """`` Did you mean 'fsdp'?``, or nothing."""
-    close = difflib.get_close_matches(name, tuple(names), 1)
-    return f" Did you mean {close[0]!r}?" if close else ""

@@ -30,7 +30,7 @@ from autopar.cli.flags import (
 )
 from autopar.cli.inputs import inputs
 from autopar.cli.models import Loaded, load
-from autopar.cli.output import console, known, save, working, writable
+from autopar.cli.output import console, save, working, writable
 from autopar.cli.stages import Shape, read_pipeline, usual_pipeline
 from autopar.cli.values import outlined, print_json
 from autopar.compile.given import as_hardware
@@ -50,6 +50,7 @@ from autopar.request.views import views
 from autopar.rules import coverage, discovered
 from autopar.sharding.sharding_problem import Compilation, device_memory
 from autopar.solver.problem_text import to_json
+from autopar.utils.suggest import known
 from cost_models.hardware import Hardware
 
 

@@ -11,7 +11,7 @@ import typer
 from autopar.api import captured_graph
 from autopar.cli.flags import AS_JSON, BATCH, MODEL_HELP, SEQUENCE
 from autopar.cli.models import load
-from autopar.cli.output import console, near, watched, working
+from autopar.cli.output import console, watched, working
 from autopar.errors import InputError
 from autopar.ir.graph import Graph, Node, bare
 from autopar.render.text import rule_report, rules_table
@@ -19,6 +19,7 @@ from autopar.render.text.rules import factor_words
 from autopar.rules import known_rules, rule_of
 from autopar.rules.example import example, overload_of
 from autopar.rules.report import Report, report
+from autopar.utils.suggest import near
 
 MOST = 4
 """Calls of one operator that are shown."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autopar import rules
 from autopar.capture.saved import saved
+from autopar.cli.early import read_stages
 from autopar.cli.models import load
 from autopar.cli.output import working
 from autopar.emit import emit
@@ -21,7 +22,7 @@ from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
 from autopar.render.text.pipeline import schedule_page
 from autopar.request.options import Options
-from autopar.request.pipeline import Pipeline, StagesLike
+from autopar.request.pipeline import Pipeline
 from cost_models.files import text
 from cost_models.hardware import Hardware
 
@@ -57,21 +58,6 @@ def usual_pipeline(shape: Shape, hardware: Hardware, asked: Options) -> Pipeline
     """Without a word: stages may help where devices are on several hosts, if axes are left open."""
     across = isinstance(shape, Mesh) and shape.world_size > hardware.devices_per_host
     return Pipeline("auto" if across and not (asked.preset or asked.constraints) else 1)
-
-
-def read_stages(written: str | None) -> StagesLike | None:
-    """``auto``, a number of stages, or a mesh for each: ``1+3``, ``2x2+4``."""
-    if written is None or written == "auto":
-        return "auto" if written else None
-    try:
-        if "+" not in written and "x" not in written:
-            return int(written)
-        return [tuple(int(size) for size in part.split("x")) for part in written.split("+")]
-    except ValueError:
-        raise InputError(
-            f"Cannot read --stages {written!r}: write auto, a number such as 4, or a mesh for each "
-            "stage such as 1+3 or 2x2+4."
-        ) from None
 
 
 def load_plan(path: Path) -> Plan | PipelinePlan:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING
 
 from autopar.errors import AutoparError, PlanError
 from cost_models.files import text
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 def text_of(path: str | Path, what: str, error: type[AutoparError] = PlanError) -> str:

@@ -6,9 +6,25 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from autopar.errors import InputError
+
 EXAMPLES = 5
 NEAR = 0.5
 """As alike as a slip of the hand leaves a name, or the end of one."""
+
+
+def known(kind: str, name: str, names: Iterable[str]) -> str:
+    """The name, if it is one of these; otherwise an error that suggests the nearest."""
+    every = tuple(names)
+    if name in every:
+        return name
+    raise InputError(f"There is no {kind} {name!r}.{near(name, every)} Known: {', '.join(every)}.")
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """`` Did you mean 'fsdp'?``, or nothing."""
+    close = difflib.get_close_matches(name, tuple(names), 1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def hint(name: str, names: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ Outline = Sequence[Mapping[str, Any]]
 
 
 def listed() -> typer.Typer:
-    """All commands, which can be completed and do nothing."""
+    """All commands, which can be completed, and check what stands on the line without torch."""
     content = json.loads(LISTED.read_text(encoding="utf-8"))
     app = typer.Typer(
         help=content["help"],
@@ -39,13 +39,15 @@ def listed() -> typer.Typer:
 def _function(every: Outline, lists: Lists) -> Callable[..., None]:
     """A function whose parameters are these."""
 
-    def nothing(**_: Any) -> None:
-        return None
+    def checked(**given: Any) -> None:
+        from autopar.cli.early import check  # completing a word needs none of it
+
+        check(given, lists)
 
     taken = [_parameter(each, lists) for each in every]
-    nothing.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
-    nothing.__annotations__ = {each.name: each.annotation for each in taken}
-    return nothing
+    checked.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+    checked.__annotations__ = {each.name: each.annotation for each in taken}
+    return checked
 
 
 def _parameter(each: Mapping[str, Any], lists: Lists) -> inspect.Parameter:

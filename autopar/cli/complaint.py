@@ -1,0 +1,12 @@
+"""How a command ends that cannot do what was asked: one message in red, on standard error."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+
+def complain(what: str) -> None:
+    """Print an error; whoever calls ends with exit code 1."""
+    console = Console(stderr=True, highlight=False)
+    console.print(Text(f"error: {what}", style="red"), soft_wrap=True)

@@ -1,0 +1,61 @@
+"""Values on a command line that are found wrong without torch, whose import takes two seconds.
+
+Each is read by what the command reads it with, so the message is the command's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from autopar.cli.messages import Flags
+from autopar.cli.model_files import check_model
+from autopar.errors import InputError
+from autopar.ir.mesh import Mesh
+from autopar.request.pipeline import StagesLike
+from autopar.utils.io import text_of
+from autopar.utils.messages import worded
+from autopar.utils.suggest import known
+from cost_models.hardware import load
+
+plan_text = partial(text_of, what="the plan")
+READERS: Mapping[str, Callable[[str], object]]
+"""By the parameter's name."""
+
+
+def check(given: Mapping[str, Any], lists: Mapping[str, Sequence[str]]) -> None:
+    """Raise what the command would raise for one of these values, by parameter; None: not given."""
+    for name, value in given.items():
+        for word in value if isinstance(value, list) else (value,):
+            if word is not None and word is not False:
+                _check(name, word, lists)
+
+
+def _check(name: str, word: str, lists: Mapping[str, Sequence[str]]) -> None:
+    with worded(Flags()):
+        if name == "preset":
+            known("preset", word, lists["preset"])
+        elif name in READERS:
+            READERS[name](word)
+
+
+def read_stages(written: str | None) -> StagesLike | None:
+    """``auto``, a number of stages, or a mesh for each: ``1+3``, ``2x2+4``."""
+    if written is None or written == "auto":
+        return "auto" if written else None
+    try:
+        if "+" not in written and "x" not in written:
+            return int(written)
+        return [tuple(int(size) for size in part.split("x")) for part in written.split("+")]
+    except ValueError:
+        raise InputError(
+            f"Cannot read --stages {written!r}: write auto, a number such as 4, or a mesh for each "
+            "stage such as 1+3 or 2x2+4."
+        ) from None
+
+
+READERS = {
+    "mesh": Mesh.parse, "hardware": load, "model": check_model, "stages": read_stages,
+    "plan": plan_text, "before": plan_text, "after": plan_text,
+}  # fmt: skip
