@@ -1,4 +1,4 @@
-"""Every habit of `tests/habits/registry`, each way: in DDP, under presets, as the solver likes it, on stages.
+"""Every habit of `tests/habits/registry`, each way: in DDP, under presets, free, on stages.
 
 python benchmarks/habits.py                  # all of them; ways that the JSON has are not run again
 python benchmarks/habits.py fsdp:4 stages:2  # these ways, again
@@ -11,10 +11,7 @@ refusal's words.  What is not right is in the JSON with what was found.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,15 +21,13 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
+from record import Record  # noqa: E402
 
 from tests.habits.registry import HABITS, run  # noqa: E402
 from tests.habits.registry.habit import EQUAL, RAISES, Habit  # noqa: E402
 from tests.habits.test_registry import LIGHT, WAYS, wrong  # noqa: E402
 from tests.pool import Pool, WorkerError  # noqa: E402
 
-FILE = HERE / "habits.json"
 HEAVY = "heavy"
 LIMIT_S, HEAVY_S = 60.0, 400.0
 
@@ -43,14 +38,10 @@ def main() -> None:
     parser.add_argument("--no-run", action="store_true")
     given = parser.parse_args()
     every = [f"{way}:{ranks}" for way, ranks in ((run.DDP, 2), *WAYS, (HEAVY, 2))]
-    found = json.loads(FILE.read_text()) if FILE.is_file() else {}
-    for name in given.ways or [name for name in every if name not in found]:
-        if not given.no_run:
-            found[name] = _tried(*name.split(":"))
-            FILE.write_text(
-                json.dumps({key: found[key] for key in every if key in found}, indent=1) + "\n"
-            )
-    Console(width=100).print(_table(found))
+    record = Record(HERE / "habits.json", every)
+    for name in [] if given.no_run else given.ways or record.missing:
+        record.keep(name, _tried(*name.split(":")))
+    record.show("equal", "refused", "otherwise", "seconds")
 
 
 def _tried(way: str, ranks: str) -> dict[str, Any]:
@@ -65,11 +56,8 @@ def _tried(way: str, ranks: str) -> dict[str, Any]:
             counts["refused"] += 1
         else:
             counts["equal"] += said[0] == EQUAL
-    pool.close()
-    return {
-        **counts, "otherwise": others, "seconds": round(time.monotonic() - began),
-        "commit": _commit(), "date": datetime.date.today().isoformat(),
-    }  # fmt: skip
+    pool.stop()
+    return {**counts, "otherwise": others, "seconds": round(time.monotonic() - began)}
 
 
 def _habits(way: str) -> list[Habit]:
@@ -87,26 +75,6 @@ def _verdicts(pool: Pool, habit: Habit, way: str, ranks: int, limit_s: float) ->
     except WorkerError as error:
         return [str(error)]
     return [verdict[habit.name] for verdict in each]
-
-
-def _table(found: dict[str, Any]) -> Table:
-    made = Table("way:ranks", "equal", "refused", "otherwise", "minutes", "commit", "date")
-    for name, each in found.items():
-        counts = (
-            each["equal"],
-            each["refused"],
-            len(each["otherwise"]),
-            round(each["seconds"] / 60, 1),
-        )
-        made.add_row(name, *map(str, counts), each["commit"], each["date"])
-    return made
-
-
-def _commit() -> str:
-    words = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(
-        words, cwd=HERE, capture_output=True, text=True, check=True
-    ).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -58,16 +59,15 @@ THOROUGH = {("fsdp", "exit_0", 0), ("nothing", "stop", 1), ("ddp", "later", 1)}
 PRESETS = ("ddp", "fsdp", "stages")
 
 
-def cases(hows: object, presets: tuple[str, ...]) -> list[object]:
-    """Each kind on either rank, and the presets in turn."""
+def cases(hows: Iterable[str], presets: tuple[str, ...]) -> list[object]:
+    """Each kind on one rank, and the presets in turn; `benchmarks/faults.py` has the product."""
     found = []
-    for number, how in enumerate(hows):  # type: ignore[arg-type, var-annotated]
-        for failing in (0, 1):
-            case = (presets[(number + failing) % len(presets)], how, failing)
-            extra = [c for c in (*EVERYDAY, *THOROUGH) if c[1:] == case[1:]]
-            for each in dict.fromkeys((*extra, case)):
-                mark = pytest.mark.thorough if each in THOROUGH else pytest.mark.slow
-                found.append(pytest.param(*each, marks=() if each in EVERYDAY else mark))
+    for number, how in enumerate(hows):
+        case = (presets[number % len(presets)], how, number % 2)
+        extra = [c for c in (*EVERYDAY, *THOROUGH) if c[1] == how]
+        for each in dict.fromkeys((*extra, case)):
+            mark = pytest.mark.thorough if each in THOROUGH else pytest.mark.slow
+            found.append(pytest.param(*each, marks=() if each in EVERYDAY else mark))
     return found
 
 

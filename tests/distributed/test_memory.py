@@ -251,9 +251,10 @@ def test_what_only_a_caller_holds_lives_as_long_as_its_variable(pool: Pool) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in WORKAROUNDS])
-def test_of_every_architecture(pool: Pool, name: str, ranks: int) -> None:
+def test_of_every_architecture(pool: Pool, name: str) -> None:
+    """On one rank or two in turn; `benchmarks/memory.py` has both, and the presets."""
+    ranks = 1 + list(ARCHITECTURES).index(name) % 2
     key = f"architectures.{name}"
     modes: tuple[Recompute, ...] = (
         ("selective", "full") if blocks(parity.reference(key).graph) else ()

@@ -1,0 +1,89 @@
+"""Parallel steps beside one process: a hundred random plans per model and mesh, and every schedule.
+
+python benchmarks/parity.py                   # all of it; what the JSON has is not run again
+python benchmarks/parity.py "gpt2 on 2x2"     # these rows, again
+python benchmarks/parity.py --no-run          # the table alone
+
+Random plans are drawn uniformly over types; together, those of a row convert from and to every type.
+Losses, gradients, weights and buffers are compared within 1e-9 in float64, and the bytes sent with the plan's.
+Schedules run on four ranks, as four kinds of stages' meshes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from record import Record  # noqa: E402
+
+from autopar.ir.conversion import _TABLE  # noqa: E402
+from autopar.plans.plan import Plan  # noqa: E402
+from tests import models, parity  # noqa: E402
+from tests.distributed.test_parity import MESHES, conversions, run  # noqa: E402
+from tests.distributed.test_pipelines import (  # noqa: E402
+    DEEP,
+    NAMES,
+    SYNCHRONOUS,
+    least_microbatches,
+)
+from tests.pipelines import Line, check_lines  # noqa: E402
+from tests.pool import Pool, WorkerError  # noqa: E402
+
+PLANS, AT_ONCE = 100, 20
+LIMIT_S = 400.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", nargs="*")
+    parser.add_argument("--no-run", action="store_true")
+    given = parser.parse_args()
+    plans = {f"{n} on {'x'.join(map(str, s))}": (n, s) for n in models.CASES for s in MESHES}
+    schedules = {f"{s} of {n}": (n, s) for n in NAMES for s in SYNCHRONOUS}
+    record = Record(HERE / "parity.json", [*plans, *schedules])
+    pool = Pool()
+    for name in [] if given.no_run else given.rows or record.missing:
+        began = time.monotonic()
+        row = _plans(pool, *plans[name]) if name in plans else _schedule(pool, *schedules[name])
+        record.keep(name, row | {"seconds": round(time.monotonic() - began)})
+    pool.stop()
+    record.show("tried", "failed", "not converted", "seconds")
+
+
+def _plans(pool: Pool, name: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    works = [parity.random_work(name, shape, seed) for seed in range(PLANS)]
+    failed = []
+    for first in range(0, PLANS, AT_ONCE):
+        try:
+            run(pool, works[first : first + AT_ONCE])
+        except WorkerError as error:
+            failed.append(str(error)[-1000:])
+    found = conversions([Plan.from_json(work.plan) for work in works], name)
+    return {
+        "tried": PLANS, "failed": failed,
+        "not converted": sorted(map(" to ".join, set(_TABLE) - set(found))),
+    }  # fmt: skip
+
+
+def _schedule(pool: Pool, name: str, schedule: str) -> dict[str, Any]:
+    every = [each for each in DEEP if schedule != "chimera" or len(each) % 2 == 0]
+    failed = []
+    for stages in every:
+        line = Line(name, (4,), stages, schedule, least_microbatches(schedule, len(stages)))
+        try:
+            pool.run(4, check_lines, [line], limit_s=LIMIT_S)
+        except WorkerError as error:
+            failed.append(f"{stages}: {str(error)[-1000:]}")
+    return {"tried": len(every), "failed": failed, "not converted": []}
+
+
+if __name__ == "__main__":
+    main()
