@@ -4,7 +4,7 @@ python benchmarks/parity.py                   # all of it; what the JSON has is 
 python benchmarks/parity.py "gpt2 on 2x2"     # these rows, again
 python benchmarks/parity.py --no-run          # the table alone
 
-Random plans are drawn uniformly over types; together, those of a row convert from and to every type.
+Random plans are drawn uniformly over types; those of a row convert from and to every type together.
 Losses, gradients, weights and buffers are compared within 1e-9 in float64, and the bytes sent with the plan's.
 Schedules run on four ranks, as four kinds of stages' meshes.
 """

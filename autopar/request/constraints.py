@@ -29,6 +29,7 @@ from typing import Literal, cast, get_args
 from autopar.errors import ConstraintError, PlacementError
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import N, S, Sharding, Type, parse_type
+from autopar.utils.suggest import near
 
 Subject = Literal["stored", "leaf", "used", "tensor"]
 Kind = Literal["pin", "forbid", "prefer"]
@@ -159,6 +160,12 @@ def from_user(constraints: Given | None, mesh: Mesh) -> tuple[Constraint, ...]:
                 f"Constraint {key!r}: {value} says nothing, as * stands for any type. Write a type for "
                 "some axis, such as S, or leave it out."
             )
+        if isinstance(value, dict) and any(map(_is_entry, value.values())):
+            raise ConstraintError(
+                f"{key!r} holds constraints, but is no table: tables are "
+                f"{', '.join(map(repr, get_args(Kind)))}, and what stands beside them is in one of them."
+                + near(key, get_args(Kind))
+            )
         for axis, text in by_axis.items():
             mesh.index(axis)
             found.append(Constraint.of(subject, pattern, text, axis))  # type: ignore[arg-type]
@@ -168,6 +175,11 @@ def from_user(constraints: Given | None, mesh: Mesh) -> tuple[Constraint, ...]:
 def of_kind(kind: Kind, given: dict[str, Entry], mesh: Mesh) -> tuple[Constraint, ...]:
     """What one table says."""
     return tuple(replace(made, kind=kind) for made in from_user(given, mesh))
+
+
+def _is_entry(value: object) -> bool:
+    """What stands behind a pattern, not behind an axis."""
+    return isinstance(value, dict) or str(value).lstrip().startswith("[")
 
 
 def _by_axis(key: str, value: Entry, mesh: Mesh) -> dict[str, str]:

@@ -251,6 +251,12 @@ def _spoken_of(
 def _refuse_unmatched(graph: Graph, constraints: tuple[Constraint, ...]) -> None:
     for constraint in constraints:
         if not speaks(constraint, graph):
+            for other, name in graph.aliases:
+                if constraint.matches(other):
+                    raise ConstraintError(
+                        f"The constraint ({constraint.line}) speaks of {other}, which the model ties to "
+                        f"{name}: they are one parameter. Write it of {name}."
+                    )
             near = ", ".join(
                 name
                 for names in _nameable(constraint, graph)

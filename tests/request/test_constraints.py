@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+import torch
+from torch import nn
+
+import autopar
 from autopar.errors import ConstraintError, InputError, MeshError
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, P, R, S, Sharding
@@ -74,3 +79,29 @@ def test_an_unknown_preset_lists_the_known() -> None:
 
 def test_letters_are_allowed_literally() -> None:
     assert Constraint.of("used", "*", "R").rank(Sharding((R, R)), MESH) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"pins": {"a": "[S(0), R]"}},
+            r"'pins' holds constraints, but is no table.*Did you mean 'pin'",
+        ),
+        ({"pin": {"a": "[R, R]"}, "b": "[R, R]"}, "what stands beside them is in one of them"),
+        ({"Pin": {"a": {"x": "R"}}}, "'Pin' holds constraints"),
+    ],
+)
+def test_tables_that_are_none(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConstraintError, match=said):
+        from_user(given, MESH)
+
+
+def test_the_other_name_of_a_tied_parameter_is_told() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    with pytest.raises(ConstraintError, match=r"of 1\.weight, which the model ties to 0\.weight"):
+        autopar.plan(
+            model, 2, {"input": torch.ones(4, 4)}, loss=torch.sum, hardware="cpu",
+            constraints={"stored:1.weight": "[S(0)]"},
+        )  # fmt: skip
