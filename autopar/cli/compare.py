@@ -31,7 +31,6 @@ from autopar.render.text.html import drawn
 from autopar.request import presets
 from autopar.request.options import Options
 from autopar.request.planning import Planning
-from autopar.utils.suggest import known
 
 
 def command(
@@ -60,7 +59,7 @@ def command(
         "optimizer": optimizer, "precision": precision, "memory_limit": memory,
         "planning": Planning(database),
     }  # fmt: skip
-    chosen = tuple(known("preset", name, presets.names()) for name in preset or presets.names())
+    chosen = tuple(presets.known(name) for name in preset or presets.names())
     devices, profile = Mesh.parse(mesh), as_hardware(hardware or None)
     Options.of(**asked)  # raises before the model is built
     given = {str(path): load_plan(path) for path in plan or ()}

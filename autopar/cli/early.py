@@ -5,7 +5,7 @@ Each is read by what the command reads it with, so the message is the command's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,10 +13,10 @@ from autopar.cli.messages import Flags
 from autopar.cli.model_files import check_model
 from autopar.errors import InputError
 from autopar.ir.mesh import Mesh
+from autopar.request import presets
 from autopar.request.pipeline import StagesLike
 from autopar.utils.io import text_of
 from autopar.utils.messages import worded
-from autopar.utils.suggest import known
 from cost_models.hardware import load
 
 plan_text = partial(text_of, what="the plan")
@@ -24,20 +24,13 @@ READERS: Mapping[str, Callable[[str], object]]
 """By the parameter's name."""
 
 
-def check(given: Mapping[str, Any], lists: Mapping[str, Sequence[str]]) -> None:
+def check(given: Mapping[str, Any]) -> None:
     """Raise what the command would raise for one of these values, by parameter; None: not given."""
     for name, value in given.items():
         for word in value if isinstance(value, list) else (value,):
-            if word is not None and word is not False:
-                _check(name, word, lists)
-
-
-def _check(name: str, word: str, lists: Mapping[str, Sequence[str]]) -> None:
-    with worded(Flags()):
-        if name == "preset":
-            known("preset", word, lists["preset"])
-        elif name in READERS:
-            READERS[name](word)
+            if word is not None and name in READERS:
+                with worded(Flags()):
+                    READERS[name](word)
 
 
 def read_stages(written: str | None) -> StagesLike | None:
@@ -57,5 +50,5 @@ def read_stages(written: str | None) -> StagesLike | None:
 
 READERS = {
     "mesh": Mesh.parse, "hardware": load, "model": check_model, "stages": read_stages,
-    "plan": plan_text, "before": plan_text, "after": plan_text,
+    "preset": presets.known, "plan": plan_text, "before": plan_text, "after": plan_text,
 }  # fmt: skip

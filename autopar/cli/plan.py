@@ -50,7 +50,6 @@ from autopar.request.views import views
 from autopar.rules import coverage, discovered
 from autopar.sharding.sharding_problem import Compilation, device_memory
 from autopar.solver.problem_text import to_json
-from autopar.utils.suggest import known
 from cost_models.hardware import Hardware
 
 
@@ -69,7 +68,8 @@ def command(
     ] = None,
     hardware: HARDWARE = None,
     preset: Annotated[
-        str | None, typer.Option(help="See `autopar presets`; none: the solver chooses.")
+        str | None,
+        typer.Option(help="See `autopar presets`, or a TOML file; none: the solver chooses."),
     ] = None,
     constraint: Annotated[
         list[str] | None,
@@ -103,7 +103,7 @@ def command(
         optimizer=optimizer,
         precision=precision,
         memory_limit=memory,
-        preset=known("preset", preset, presets.names()) if preset else None,
+        preset=presets.known(preset) if preset else None,
         constraints=_asked(constraint or [], constraints, mesh),
         recompute=recompute,
         planning=Planning(database),

@@ -214,7 +214,9 @@ class Compiler:
         flights = InFlightPlanner(graph, self.mesh, self.hardware, settings, kept)
         made = compile_graph(graph, self.mesh, self.hardware, settings, kept, known=flights)
         if self._first is None and not self.options.planning.allow_undivided:
-            check_divided(made.plan, made.graph, settings.constraints)
+            check_divided(
+                made.plan, made.graph, settings.constraints, local=self.options.batches.local
+            )
         own = device_memory(self.mesh, self.hardware)
         is_free = self.options.memory_limit is None and self.options.preset is None
         if is_free and self._first is None and made.plan.estimate.memory_nbytes > own:

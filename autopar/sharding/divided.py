@@ -18,19 +18,21 @@ from autopar.sharding.sharding_problem import batch_inputs, where_batch_is
 from autopar.utils.messages import argument
 
 
-def check_divided(plan: Plan, graph: Graph, constraints: tuple[Constraint, ...]) -> None:
+def check_divided(
+    plan: Plan, graph: Graph, constraints: tuple[Constraint, ...], *, local: bool = False
+) -> None:
     """Raise `ConstraintError` where an axis does not do what the preset says, or a constraint that
-    prefers shards gets none."""
+    prefers shards gets none.  `local`: every rank will bring its own part of the batch."""
     for share, axis in zip(plan.shares, plan.mesh, strict=True):
         if plan.preset and axis.size > 1:
-            _check_axis(plan, graph, share, axis)
+            _check_axis(plan, graph, share, axis, local)
     for constraint in constraints:
         heard = not constraint.optional and _spoken(constraint, graph)
         if heard and _wants_shards(constraint) and not _is_met(constraint, plan, graph):
             raise ConstraintError(
                 f"The constraint ({constraint.line}) splits nothing: no tensor that it speaks of has a "
-                f"dim that its axis divides. {_sizes(graph)} Choose sizes that divide, leave it out, or "
-                f"pass {argument('allow_undivided', True)}."
+                f"dim that its axis divides. {_sizes(graph, local)} Choose sizes that divide, "
+                f"leave it out, or pass {argument('allow_undivided', True)}."
             )
 
 
@@ -40,11 +42,11 @@ def check_local(form: Sharding, graph: Graph, mesh: Mesh) -> None:
         raise ConstraintError(
             f"{argument('local', True)} means that every rank passes its own part of the batch, but "
             f"the plan on mesh ({mesh}) does not split the batch, so each rank would train on its own "
-            f"part alone. {_sizes(graph)} {_remedies(mesh, graph)}"
+            f"part alone. {_sizes(graph, local=True)} {_remedies(mesh, graph)}"
         )
 
 
-def _check_axis(plan: Plan, graph: Graph, share: Share, axis: Axis) -> None:
+def _check_axis(plan: Plan, graph: Graph, share: Share, axis: Axis, local: bool) -> None:
     """Of one axis: work is split, and so is what the preset wants to be sharded there."""
     rules = [c for c in presets.load(plan.preset, plan.mesh) if c.axis == axis.name]
     sharded = {c.subject for c in rules if len(c.allowed) > 1 and c.allowed[0] == ("S",)}
@@ -61,7 +63,7 @@ def _check_axis(plan: Plan, graph: Graph, share: Share, axis: Axis) -> None:
     if missing:
         raise ConstraintError(
             f"The preset {plan.preset!r} splits {' and '.join(missing)} of {graph.name} on mesh axis "
-            f"{axis.name!r} ({axis.size} devices). {_sizes(graph)} {_remedies(plan.mesh, graph)}"
+            f"{axis.name!r} ({axis.size} devices). {_sizes(graph, local)} {_remedies(plan.mesh, graph)}"
         )
 
 
@@ -115,11 +117,12 @@ def _forms(constraint: Constraint, plan: Plan, graph: Graph) -> Iterator[tuple]:
                     yield form, mesh
 
 
-def _sizes(graph: Graph) -> str:
+def _sizes(graph: Graph, local: bool) -> str:
     inputs = [node.outputs[0] for node in batch_inputs(graph)]
     if not inputs:
         return "The batch has no dim of samples."
-    return f"The batch has {inputs[0].shape[0]} samples."
+    whole = " (example inputs are the batch of all ranks, not one rank's part)" if local else ""
+    return f"The batch has {inputs[0].shape[0]} samples{whole}."
 
 
 def _remedies(mesh: Mesh, graph: Graph) -> str:

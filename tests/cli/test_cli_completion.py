@@ -144,7 +144,7 @@ def test_a_word_that_is_right_leads_to_the_command(monkeypatch: pytest.MonkeyPat
     called = []
     monkeypatch.setattr("autopar.cli.app.main", lambda: called.append(sys.argv[1:]))
     monkeypatch.delenv("_AUTOPAR_COMPLETE", raising=False)
-    lines = (["plan", "m.py:f", "--mesh", "2x2", "--debug"], ["plan", "--help"], ["show", "p.json"])
+    lines = (["plan", "m.py:f", "--mesh", "2x2", "--debug"], ["plan", "--help"], ["show", __file__])
     for words in lines:
         monkeypatch.setattr(sys, "argv", ["autopar", *words])
         autopar.cli.main.main()

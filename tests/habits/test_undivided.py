@@ -51,7 +51,10 @@ def test_permitted_plans_say_it_in_their_first_line() -> None:
 
 def test_local_parts_are_always_divided() -> None:
     assert planned(8, (2,), batches=LOCAL).asked.batch.is_split
-    with pytest.raises(ConstraintError, match=r"Batches\(local=True\)"):
+    with pytest.raises(
+        ConstraintError,
+        match=r"Batches\(local=True\).*5 samples \(example inputs are the batch of all ranks",
+    ):
         planned(5, (2,), batches=LOCAL)
     with pytest.raises(ConstraintError, match=r"Batches\(local=True\)"):
         planned(8, (2,), batches=LOCAL, preset="megatron")

@@ -42,7 +42,7 @@ def _function(every: Outline, lists: Lists) -> Callable[..., None]:
     def checked(**given: Any) -> None:
         from autopar.cli.early import check  # completing a word needs none of it
 
-        check(given, lists)
+        check(given)
 
     taken = [_parameter(each, lists) for each in every]
     checked.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]

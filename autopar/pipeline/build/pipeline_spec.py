@@ -41,10 +41,8 @@ class PipelineSpec:
         assert asked.stages != "auto"
         workers, cuts = worker_meshes(mesh, asked.stages), asked.cuts
         name = asked.schedule or "1f1b"
-        if name not in SCHEDULES:
-            raise InputError(f"No schedule is called {name!r}; there are {', '.join(SCHEDULES)}.")
+        named = SCHEDULES.named(name)
         _permitted(name, asked.asynchronous)
-        named = SCHEDULES[name]
         usual = (named.per_worker or 2) * len(workers)
         count = len(cuts) + 1 if cuts else usual
         if named.per_worker and not named.asynchronous and count != usual:

@@ -1,4 +1,7 @@
-"""All schedules by name, for `Pipeline(schedule=...)`."""
+"""All schedules by name, for `Pipeline(schedule=...)`.
+
+``SCHEDULES.add("mine", Named(mine))`` makes one of your own known (docs/extending.md).
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from autopar.pipeline.schedules.pipedream_2bw import pipedream_2bw
 from autopar.pipeline.schedules.schedule import Schedule
 from autopar.pipeline.schedules.zb_v import zb_v
 from autopar.pipeline.schedules.zero_bubble import zb_h1, zb_h2
+from autopar.utils.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Named:
     parts: Callable[[int], int] = lambda workers: 2 * workers
 
 
-SCHEDULES: dict[str, Named] = {
+SCHEDULES: Registry[Named] = Registry("schedule", {
     "naive": Named(naive),
     "gpipe": Named(gpipe),
     "1f1b": Named(one_f_one_b),
@@ -52,18 +56,16 @@ SCHEDULES: dict[str, Named] = {
     "pipedream": Named(pipedream, asynchronous=True, parts=lambda _: 1),
     "pipedream-vertical": Named(pipedream_vertical, asynchronous=True, parts=lambda _: 1),
     "pipedream-2bw": Named(pipedream_2bw, asynchronous=True, parts=lambda workers: workers),
-}
+})  # fmt: skip
 
 
 def build(name: str, workers: int, microbatches: int, stages: int | None = None) -> Schedule:
-    """The schedule called `name`; `ScheduleError` says which names and sizes there are."""
-    if name not in SCHEDULES:
-        raise ScheduleError(f"No schedule is called {name!r}; there are {', '.join(SCHEDULES)}.")
+    """The schedule called `name`; `InputError` says which there are, `ScheduleError` which sizes."""
+    named = SCHEDULES.named(name)
     if workers < 1 or microbatches < 1:
         raise ScheduleError(
             f"{name} needs at least one worker and one microbatch, not {workers} and {microbatches}."
         )
-    named = SCHEDULES[name]
     if named.per_worker is None:
         return named.build(workers, microbatches, stages)
     expected = named.per_worker * workers

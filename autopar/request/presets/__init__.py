@@ -10,10 +10,15 @@ import itertools
 import tomllib
 from dataclasses import replace
 from importlib import resources
+from typing import Any
 
 from autopar.errors import InputError
 from autopar.ir.mesh import Mesh
 from autopar.request.constraints import Constraint
+from autopar.utils.io import text_of
+from autopar.utils.suggest import known as among
+
+ROLES, SUFFIX = ("data", "tensor"), ".toml"
 
 
 def names() -> tuple[str, ...]:
@@ -23,10 +28,8 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str, mesh: Mesh) -> tuple[Constraint, ...]:
-    """The constraints of a preset on a mesh."""
-    if name not in names():
-        raise InputError(f"There is no preset {name!r}; the presets are {', '.join(names())}.")
-    content = tomllib.loads(resources.files(__name__).joinpath(f"{name}.toml").read_text())
+    """The constraints of a preset on a mesh: one of these names, or a file of the same form."""
+    content = _content(name)
     constraints: list[Constraint] = []
     for position, axis in enumerate(mesh.names):
         last = position == len(mesh) - 1
@@ -38,6 +41,41 @@ def load(name: str, mesh: Mesh) -> tuple[Constraint, ...]:
     return tuple(constraints)
 
 
+def _content(name: str) -> dict[str, Any]:
+    """The tables of a preset's file; `InputError` says what is wrong with one of the user's."""
+    if not name.endswith(SUFFIX):
+        if name not in names():
+            raise InputError(f"There is no preset {name!r}; the presets are {', '.join(names())}.")
+        return tomllib.loads(resources.files(__name__).joinpath(f"{name}.toml").read_text())
+    try:
+        content = tomllib.loads(text_of(name, "the preset", InputError))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"The preset {name} is no TOML file: {error}.") from None
+    _check(content, name)
+    return content
+
+
+def _check(content: dict[str, Any], name: str) -> None:
+    roles = {role: content.get(role) for role in ROLES}
+    if content.get("single") not in ROLES or not all(isinstance(r, dict) for r in roles.values()):
+        raise InputError(
+            f"The preset {name} lacks what a preset has: the tables [data] and [tensor], and single, "
+            "which says which of them a mesh of one axis takes (docs/extending.md shows one)."
+        )
+    for role, subjects in roles.items():
+        for subject, rules in (subjects or {}).items():
+            if not isinstance(rules, dict) or not all(isinstance(t, str) for t in rules.values()):
+                raise InputError(
+                    f"The preset {name} has {role}.{subject}, which is no table of patterns and their "
+                    "types, such as '*.weight' = \"S(0), else I\"."
+                )
+
+
+def known(name: str) -> str:
+    """The name, if it is a preset's or a file's; otherwise an error that suggests the nearest."""
+    return name if name.endswith(SUFFIX) else among("preset", name, names())
+
+
 def describe(name: str) -> str:
     """The preset's own first comment, on one line."""
     lines = resources.files(__name__).joinpath(f"{name}.toml").read_text().splitlines()
@@ -47,6 +85,5 @@ def describe(name: str) -> str:
 
 def regathers(name: str) -> bool | None:
     """Whether the preset gathers weights again in the backward (None: it does not say)."""
-    text = resources.files(__name__).joinpath(f"{name}.toml").read_text()
-    answer = tomllib.loads(text).get("regather")
+    answer = _content(name).get("regather")
     return answer if isinstance(answer, bool) else None

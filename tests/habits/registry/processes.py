@@ -54,7 +54,7 @@ for x, y in DataLoader(dataset, batch_size=12):
         + """
 from torch.utils.data import DistributedSampler
 
-model = prepare(Net().double(), tree(0, 8 // parts), batches=autopar.Batches(local=True))
+model = prepare(Net().double(), tree(0, 8), batches=autopar.Batches(local=True))
 optimizer = sgd(model)
 sampler = DistributedSampler(dataset, model.data_replicas, model.data_rank, shuffle=False)
 for x, y in DataLoader(dataset, batch_size=8 // parts, sampler=sampler):

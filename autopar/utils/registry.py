@@ -1,0 +1,45 @@
+"""Named things that people may add to: schedules, solvers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from autopar.errors import InputError
+from autopar.utils.suggest import near
+
+Value = TypeVar("Value")
+
+
+class Registry(Mapping[str, Value]):
+    """What is known by name, in the order in which it was added."""
+
+    def __init__(self, kind: str, known: Mapping[str, Value]) -> None:
+        """`kind` is the word for one of them, such as ``schedule``."""
+        self.kind, self._known = kind, dict(known)
+
+    def add(self, name: str, value: Value) -> Value:
+        """Make a value known; `InputError` where another has the name."""
+        if name in self._known:
+            raise InputError(
+                f"There is a {self.kind} called {name!r} already: choose another name."
+            )
+        self._known[name] = value
+        return value
+
+    def named(self, name: str) -> Value:
+        """The value; `InputError` says which there are."""
+        if name not in self._known:
+            raise InputError(
+                f"No {self.kind} is called {name!r};{near(name, self)} there are {', '.join(self)}."
+            )
+        return self._known[name]
+
+    def __getitem__(self, name: str) -> Value:
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)

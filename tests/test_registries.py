@@ -1,0 +1,149 @@
+"""One of each thing that people add: a file or a record, and no file of autopar's changes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import autopar
+from autopar.errors import InputError
+from autopar.pipeline.schedules import SCHEDULES, Schedule
+from autopar.pipeline.schedules.gpipe import gpipe
+from autopar.pipeline.schedules.registry import Named
+from autopar.request import presets
+from autopar.solver.problem import Assignment, Factor, Limits, Problem, Variable
+from autopar.solver.registry import SOLVERS
+from autopar.utils.registry import Registry
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+
+
+BATCH = {"input": torch.ones(8, 8)}
+GIVEN = {"loss": torch.sum, "hardware": "cpu"}
+
+
+def test_a_name_is_given_once_and_the_nearest_is_told() -> None:
+    registry = Registry("schedule", {"gpipe": 1})
+    assert registry.add("mine", 2) == 2 and list(registry) == ["gpipe", "mine"]
+    with pytest.raises(InputError, match="There is a schedule called 'gpipe' already"):
+        registry.add("gpipe", 3)
+    with pytest.raises(
+        InputError, match=r"No schedule is called 'gpip'.*mean 'gpipe'.*gpipe, mine"
+    ):
+        registry.named("gpip")
+
+
+def test_a_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is planned with like another."""
+    monkeypatch.setattr(SCHEDULES, "_known", dict(SCHEDULES))
+
+    def mine(workers: int, microbatches: int) -> Schedule:
+        return replace(gpipe(workers, microbatches), name="mine")
+
+    SCHEDULES.add("mine", Named(mine))
+    made = autopar.plan(model(), 2, BATCH, pipeline=autopar.Pipeline(2, "mine", 4), **GIVEN)
+    assert made.schedule.name == "mine" and made.microbatches == 4
+    same = autopar.plan(model(), 2, BATCH, pipeline=autopar.Pipeline(2, "gpipe", 4), **GIVEN)
+    assert made.prediction == same.prediction
+
+
+def test_a_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SOLVERS, "_known", dict(SOLVERS))
+
+    def first(problem: Problem, limits: Limits = None) -> Assignment:
+        states = tuple(0 for _ in problem.variables)
+        return Assignment(states, problem.seconds(states), problem.nbytes(states), 0.0, "search")
+
+    SOLVERS.add("first", first)
+    variables = tuple(Variable(n, np.array([2.0, 1.0]), np.array([1.0, 1.0])) for n in "ab")
+    problem = Problem(variables, (Factor((0, 1), np.array([[0.0, 9.0], [9.0, 0.0]])),))
+    found = {name: SOLVERS.named(name)(problem).seconds for name in SOLVERS}
+    assert found == {"elimination": 2.0, "ilp": 2.0, "brute-force": 2.0, "first": 4.0}
+
+
+PRESET = """
+# Two-dimensional weights of the first axis alone.
+single = "data"
+[data]
+stored."*.weight" = "S, else I"
+tensor."*" = "S(batch), else R | P | N"
+[tensor]
+tensor."*" = "I | R | P | N"
+"""
+
+
+def test_a_preset(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(PRESET)
+    assert presets.known(str(file)) == str(file) and presets.regathers(str(file)) is None
+    made = autopar.plan(model(), 2, BATCH, preset=str(file), **GIVEN)
+    assert made.preset == str(file)
+    assert all(p.stored.is_split == p.name.endswith("weight") for p in made.parameters)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("single = 3\n", "lacks what a preset has"),
+        ('single = "data"\n[data]\n', "lacks what a preset has"),
+        ('single = "data"\n[data]\nstored = 3\n[tensor]\n', "data.stored, which is no table"),
+        ('single = "data"\n[data]\nstored."*" = 3\n[tensor]\n', "data.stored, which is no table"),
+        ("single = ", "is no TOML file"),
+    ],
+)
+def test_presets_that_are_none(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(InputError, match=said):
+        autopar.plan(model(), 2, BATCH, preset=str(tmp_path / "mine.toml"), **GIVEN)
+
+
+def test_a_preset_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"Cannot read the preset .*none\.toml: No such file"):
+        autopar.plan(model(), 2, BATCH, preset=str(tmp_path / "none.toml"), **GIVEN)
+
+
+def test_a_device(tmp_path: Path) -> None:
+    """A profile written after the pattern of another."""
+    written = subprocess.run(
+        [sys.executable, "-m", "autopar", "hardware", "h100"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    file = tmp_path / "mine.toml"
+    file.write_text(written.replace('name = "h100"', 'name = "mine"'))
+    made = autopar.plan(model(), 2, BATCH, loss=torch.sum, hardware=str(file))
+    assert made.hardware == "mine"
+
+
+def test_a_rule() -> None:
+    """Proved when it is first used."""
+
+    @torch.library.custom_op("autopar_registries::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    twice.register_fake(torch.empty_like)
+    twice.register_autograd(lambda ctx, grad: 2 * grad)
+    autopar.rule("autopar_registries::twice", "b* -> b*", linear=[{0}])
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(8, 8)
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return twice(self.up(input)).sum()
+
+    made = autopar.plan(Twice(), 2, BATCH, preset="ddp", hardware="cpu")
+    (choice,) = (c for c in made.choices if c.node.startswith("twice"))
+    assert choice.sharding.outputs[0].is_split
