@@ -34,7 +34,8 @@ GIVEN = {"loss": torch.sum, "hardware": "cpu"}
 def test_a_name_is_given_once_and_the_nearest_is_told() -> None:
     registry = Registry("schedule", {"gpipe": 1})
     assert registry.add("mine", 2) == 2 and list(registry) == ["gpipe", "mine"]
-    with pytest.raises(InputError, match="There is a schedule called 'gpipe' already"):
+    assert registry.add("mine", 4) == 4 == registry["mine"], "a notebook's cell runs again"
+    with pytest.raises(InputError, match="autopar has a schedule called 'gpipe'"):
         registry.add("gpipe", 3)
     with pytest.raises(
         InputError, match=r"No schedule is called 'gpip'.*mean 'gpipe'.*gpipe, mine"
@@ -61,7 +62,7 @@ def test_a_solver(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def first(problem: Problem, limits: Limits = None) -> Assignment:
         states = tuple(0 for _ in problem.variables)
-        return Assignment(states, problem.seconds(states), problem.nbytes(states), 0.0, "search")
+        return Assignment(states, problem.seconds(states), problem.nbytes(states), 0.0, "none")
 
     SOLVERS.add("first", first)
     variables = tuple(Variable(n, np.array([2.0, 1.0]), np.array([1.0, 1.0])) for n in "ab")

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.file_proxy import FileProxy
 from rich.progress import track
 
+from autopar.cli.heartbeat import counted, told
 from autopar.errors import InputError
 from autopar.render.text.table import WIDTH
 from autopar.utils.cache import write
@@ -37,18 +38,27 @@ def console(stderr: bool = False) -> Console:
 
 
 def watched(every: Iterable[T], total: int | None, what: str) -> Iterator[T]:
-    """The same things, with a bar on a terminal's standard error while they are made."""
+    """The same things, with a bar on a terminal's standard error while they are made, or lines now and
+    then where it is none."""
     out = console(stderr=True)
+    if not out.is_terminal:
+        yield from counted(every, total, what)
+        return
     yield from track(every, what, total, console=out, transient=True, disable=_is_still(out))
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Meanwhile a terminal's standard error says what is being done, and moves.
+    """Meanwhile a terminal's standard error says what is being done, and moves; a file or a pipe gets a
+    line now and then.
 
     Within other work nothing more is said: two that move would draw over each other.
     """
     out = console(stderr=True)
+    if not out.is_terminal:
+        with told(what):
+            yield
+        return
     if _is_still(out):
         yield
         return
@@ -57,8 +67,8 @@ def working(what: str) -> Iterator[None]:
 
 
 def _is_still(out: Console) -> bool:
-    """Whether nothing is to move: it is no terminal, or rich draws on standard error already."""
-    return not out.is_terminal or isinstance(sys.stderr, FileProxy)
+    """Whether nothing is to move on this terminal: rich draws on standard error already."""
+    return isinstance(sys.stderr, FileProxy)
 
 
 def save(text: str, path: Path) -> Path:

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from autopar.errors import PlanError
 from autopar.ir.split import Stages
+from autopar.ir.units import seconds
 from autopar.pipeline.schedules import Edge, check
 from autopar.plans.changes import Difference, Outline, Outlined, difference, outline_of
 from autopar.plans.pipeline_changes import pipeline_outline
@@ -25,6 +26,14 @@ from autopar.utils.shown import Shown
 @dataclass(frozen=True)
 class PipelinePlan(PipelinePlanData, Shown):
     """A pipeline of stages: what `PipelinePlanData` says, read, written, checked and compared."""
+
+    def __repr__(self) -> str:
+        """One line; `print` shows the tables."""
+        told = "" if self.prediction is None else f": step {seconds(self.prediction.step_s)}"
+        return (
+            f"<PipelinePlan {self.digest} of {self.model} on ({self.mesh}) of {self.hardware}, "
+            f"{len(self.cuts) + 1} stages, {self.actions.partition(' ')[0]}{told}>"
+        )
 
     @property
     def outline(self) -> Outline:

@@ -16,6 +16,7 @@ from autopar.ir.blocks import blocks
 from autopar.ir.graph import Graph
 from autopar.ir.pads import rests
 from autopar.ir.placement import P, R, S, Sharding
+from autopar.ir.units import nbytes, seconds
 from autopar.plans.changes import Difference, Outline, Outlined, difference, outline, outline_of
 from autopar.plans.decisions import Conversion
 from autopar.plans.estimate import Estimate
@@ -31,6 +32,14 @@ from autopar.utils.shown import Shown
 @dataclass(frozen=True)
 class Plan(PlanData, Shown):
     """A model, a mesh, and every decision that makes one from the other."""
+
+    def __repr__(self) -> str:
+        """One line; `print` shows the tables."""
+        e = self.estimate
+        return (
+            f"<Plan {self.digest} of {self.model} on ({self.mesh}) of {self.hardware}: step "
+            f"{seconds(e.step_s)}, {nbytes(e.memory_nbytes)} per device>"
+        )
 
     def to_json(self) -> str:
         """The plan as text."""

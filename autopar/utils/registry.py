@@ -16,14 +16,15 @@ class Registry(Mapping[str, Value]):
 
     def __init__(self, kind: str, known: Mapping[str, Value]) -> None:
         """`kind` is the word for one of them, such as ``schedule``."""
-        self.kind, self._known = kind, dict(known)
+        self.kind, self._known, self._own = kind, dict(known), frozenset(known)
 
     def add(self, name: str, value: Value) -> Value:
-        """Make a value known; `InputError` where another has the name."""
-        if name in self._known:
-            raise InputError(
-                f"There is a {self.kind} called {name!r} already: choose another name."
-            )
+        """Make a value known, or put it in place of the one that was added under its name.
+
+        Raises `InputError` where autopar's own has the name.
+        """
+        if name in self._own:
+            raise InputError(f"autopar has a {self.kind} called {name!r}: choose another name.")
         self._known[name] = value
         return value
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.file_proxy import FileProxy
 
+from autopar.cli import heartbeat
 from autopar.cli.app import app
 from autopar.cli.output import watched, working
 from autopar.cli.traced import _loaded
@@ -149,3 +151,30 @@ def test_one_process_of_many_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     """Those of `profile --run` share a terminal."""
     screen = terminal(monkeypatch)
     assert _loaded(GOOD, None, None) and screen.getvalue() == ""
+
+
+def test_a_pipe_hears_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The innermost work, how far it is, and nothing once it has ended."""
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.05)
+    with working("planning"):
+        for _ in watched(range(3), 3, "solving"):
+            time.sleep(0.2)
+        time.sleep(0.2)
+    said = capsys.readouterr().err
+    assert re.search(r"^solving, 0 s \.\.\.$", said, re.M)
+    assert re.search(r"^solving: 2 of 3, 0 s \.\.\.$", said, re.M)
+    assert re.search(r"^planning, 1 s \.\.\.$", said, re.M)
+    time.sleep(0.2)
+    assert not capsys.readouterr().err
+
+
+def test_of_several_ranks_one_speaks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.02)
+    monkeypatch.setenv("RANK", "1")
+    with working("planning"):
+        time.sleep(0.2)
+    assert not capsys.readouterr().err

@@ -151,3 +151,15 @@ def _count(items: tuple[Item[Cells], ...]) -> int:
         item.count if isinstance(item, Row) else len(item.numbers) * _count(item.body)
         for item in items
     )
+
+
+def test_the_representation_is_one_line(made: Compilation) -> None:
+    """It may stand in a list, a debugger, or a log."""
+    assert re.fullmatch(
+        r"<Plan \w{12} of GPT2LMHeadModel on \(x=2, y=2\) of h100: step [\d.]+ ms, [\d.]+ KiB per device>",
+        repr(made.plan),
+    ), repr(made.plan)
+    assert re.fullmatch(
+        r"<PipelinePlan \w+ of \w+ on \(.*\) of \w*, \d stages, [\w-]+(: step [\d.]+ .?s)?>",
+        repr(hand_made.pipeline()),
+    ), repr(hand_made.pipeline())

@@ -1,0 +1,60 @@
+"""A line every ten seconds of what a command is doing, for pipes and log files: no bar moves there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
+EVERY_S = 10.0
+
+
+@dataclass
+class Work:
+    """What is being done, and since when."""
+
+    what: str
+    done: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+    def __str__(self) -> str:
+        return f"{self.what}{self.done}, {time.monotonic() - self.began:.0f} s"
+
+
+_DOING: list[Work] = []
+"""The outermost first; the innermost is told."""
+
+
+@contextmanager
+def told(what: str) -> Iterator[Work]:
+    """Meanwhile standard error hears of it; of several ranks the first speaks."""
+    work = Work(what)
+    _DOING.append(work)
+    ended = threading.Event()
+    if len(_DOING) == 1 and os.environ.get("RANK", "0") == "0":
+        threading.Thread(target=_tell, args=(ended,), daemon=True).start()
+    try:
+        yield work
+    finally:
+        ended.set()
+        _DOING.remove(work)
+
+
+def counted(every: Iterable[T], total: int | None, what: str) -> Iterator[T]:
+    """The same things, told while they are made."""
+    with told(what) as work:
+        for count, each in enumerate(every, 1):
+            yield each
+            work.done = f": {count}" + (f" of {total}" if total else "")
+
+
+def _tell(ended: threading.Event) -> None:
+    while not ended.wait(EVERY_S):
+        for work in _DOING[-1:]:
+            print(f"{work} ...", file=sys.stderr, flush=True)
