@@ -11,9 +11,9 @@
 
 An HTML comment in the line before says more: ``<!-- slow -->`` leaves a block to the slow run,
 ``<!-- excerpt of path -->`` compares it with a file of the page or of the repository, and
-``<!-- checked by tests/... -->`` names the test of a ``text`` that is nobody's output.  What a command
-wrote, between ``<!-- written by ... -->`` and ``<!-- until here -->``, may hold such texts: whether it
-is still what the command writes is another test's business.
+``<!-- checked by tests/... -->`` names the test of a ``text`` that is nobody's output, or of commands
+that do not run here.  What a command wrote, between ``<!-- written by ... -->`` and
+``<!-- until here -->``, may hold such texts: whether it is still what the command writes is another test's business.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parent.parent.parent
+CHECKED = "checked by "
 KINDS = ("python", "sh", "text", "json", "toml")
 TORCHRUN = re.compile(r"# (torchrun .*\.py.*)")
 
@@ -51,6 +52,11 @@ class Block:
     def slow(self) -> bool:
         """Not part of the everyday run."""
         return self.comment == "slow"
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether a test of its own looks at it."""
+        return self.comment.startswith(CHECKED)
 
     @property
     def launch(self) -> str:
@@ -84,6 +90,8 @@ def blocks(text: str, page: str) -> list[Block]:
             block = _block(where, token.info, token.content, before)
             if block.kind == "text" and not generated:
                 _check_text(block)
+            if block.is_checked:
+                _check_test(block)
             found.append(block)
         before = found[-1] if token.type == "fence" else None
     return found
@@ -103,11 +111,17 @@ def _check_text(block: Block) -> None:
     """A text is an output, a file, an excerpt, or what another test looks at."""
     if block.title or block.comment.startswith("excerpt of "):
         return
-    by = block.comment.removeprefix("checked by ")
-    if block.comment and not (by != block.comment and (ROOT / by.split()[0]).is_file()):
+    if block.comment and not block.is_checked:
         raise PageError(f"{block.where}: there is no such test: {block.comment!r}")
     if not block.comment and not (block.behind and block.behind.runs):
         raise PageError(f"{block.where}: a text that nothing prints: <!-- checked by tests/... -->")
+
+
+def _check_test(block: Block) -> None:
+    """The test that a comment names is there."""
+    name = block.comment.removeprefix(CHECKED).split()[0]
+    if not (ROOT / name).is_file():
+        raise PageError(f"{block.where}: there is no such test: {block.comment!r}")
 
 
 def check_data(block: Block) -> None:

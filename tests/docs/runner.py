@@ -52,7 +52,7 @@ class Runner:
             path.write_text(block.code)
         elif block.comment.startswith("excerpt of "):
             self._excerpt(block, block.comment.removeprefix("excerpt of "))
-        elif block.kind == "sh":
+        elif block.kind == "sh" and not block.is_checked:
             printed = [self._shell(block, command, code) for command, code in lines(block)]
             self.output[block.where] = "".join(printed)
         elif block.launch:

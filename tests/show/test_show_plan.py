@@ -156,7 +156,8 @@ def _count(items: tuple[Item[Cells], ...]) -> int:
 def test_the_representation_is_one_line(made: Compilation) -> None:
     """It may stand in a list, a debugger, or a log."""
     assert re.fullmatch(
-        r"<Plan \w{12} of GPT2LMHeadModel on \(x=2, y=2\) of h100: step [\d.]+ ms, [\d.]+ KiB per device>",
+        r"<Plan \w{12} of GPT2LMHeadModel on \(x=2, y=2\) of h100: "
+        r"step [\d.]+ ms, [\d.]+ KiB per device>",
         repr(made.plan),
     ), repr(made.plan)
     assert re.fullmatch(

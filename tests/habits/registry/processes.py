@@ -72,6 +72,8 @@ for start in (0, 8):
     train(model, {key: value[start : start + 8] for key, value in whole.items()})
     optimizer.step()
 """,
+        says="means that every rank passes its own part of the batch",
+        under=("megatron",),
         in_stages="is not there for pipelines yet",
         instead="pass every rank the global batch",
         ddp=NOT_TRIED,

@@ -253,7 +253,7 @@ with torch.no_grad():
 """
         + STEP,
         says="would change a copy",
-        under=("fsdp",),
+        under=("fsdp", "megatron"),
         instead="change it in `full_state_dict()`, and give that to `load_state_dict`",
         remedy="""
 values = model.full_state_dict()
