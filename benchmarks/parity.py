@@ -5,7 +5,8 @@ python benchmarks/parity.py "gpt2 on 2x2"     # these rows, again
 python benchmarks/parity.py --no-run          # the table alone
 
 Random plans are drawn uniformly over types; those of a row convert from and to every type together.
-Losses, gradients, weights and buffers are compared within 1e-9 in float64, and the bytes sent with the plan's.
+Losses, gradients, weights and buffers are compared within 1e-9 in float64, and the bytes sent with those
+of the plan.
 Schedules run on four ranks, as four kinds of stages' meshes.
 """
 

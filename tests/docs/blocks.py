@@ -13,7 +13,8 @@ An HTML comment in the line before says more: ``<!-- slow -->`` leaves a block t
 ``<!-- excerpt of path -->`` compares it with a file of the page or of the repository, and
 ``<!-- checked by tests/... -->`` names the test of a ``text`` that is nobody's output, or of commands
 that do not run here.  What a command wrote, between ``<!-- written by ... -->`` and
-``<!-- until here -->``, may hold such texts: whether it is still what the command writes is another test's business.
+``<!-- until here -->``, may hold such texts: whether it is still what the command writes is another
+test's business.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ from torch.utils.data import DistributedSampler
 model = prepare(Net().double(), tree(0, 8), batches=autopar.Batches(local=True))
 optimizer = sgd(model)
 sampler = DistributedSampler(dataset, model.data_replicas, model.data_rank, shuffle=False)
-for x, y in DataLoader(dataset, batch_size=8 // parts, sampler=sampler):
+for x, y in DataLoader(dataset, batch_size=8 // model.data_replicas, sampler=sampler):
     optimizer.zero_grad()
     train(model, {"x": x, "y": y})
     optimizer.step()
