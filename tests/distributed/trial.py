@@ -28,6 +28,8 @@ from tests import models
 preset, how, failing = sys.argv[1], sys.argv[2], int(sys.argv[3])
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.set_num_threads(1)
+# A shell ignores it on behalf of what it starts in the background, and Python leaves it so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 here = failing == RANK
 model, batch, loss = models.mlp()
 

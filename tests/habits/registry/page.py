@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests.habits.registry import HABITS, SECTIONS
 from tests.habits.registry.habit import DIFFERS, EQUAL, NOT_TRIED, RAISES, Habit
 
 PAGE = Path(__file__).parents[3] / "docs" / "habits.md"
+RUN = Path(__file__).parents[3] / "benchmarks" / "habits.json"
+WAYS = {
+    "DDP": "`DistributedDataParallel`",
+    "solver": "the solver's plan",
+    "stages": "two stages",
+    "heavy": "`ddp`, programs that take long",
+}
 HEAD = """\
 # Habits
 
 What people do with models in DDP and FSDP, and what a model from `autopar.parallelize` does: the same
-as in one process, or an error that says what to do. {count} programs stand behind this page; {equal} of
-them are recorded as equal. `tests/habits/registry` holds the programs and writes this page; its slow
-tests run each in one process, some in `DistributedDataParallel`, and all under the presets `ddp`, `fsdp`
-and `megatron`, the solver's own plan and two stages, on one, two and four ranks, and compare weights,
-buffers, gradients and what the program reads within 1e-9 in float64.
+as in one process, or an error that says what to do. {count} programs stand behind this page; {equal}
+of them are recorded as equal. `tests/habits/registry` holds the programs and writes this page.
 
-Run so far, once each on two ranks (2026-11-28): all of DDP's column; most of the verdicts under `ddp`;
-those of the first five sections under `fsdp`; about half of them with stages. `megatron`, the solver's
-plan, one and four ranks are still to be run.
+`python benchmarks/habits.py` runs each program in one process and in every way of the table, and
+compares weights, buffers, gradients and what the program reads within 1e-9 in float64. Slow tests run a
+third of them.
+
+{ran}
 
 - **Verdict**: *equal*, or the words of the error.
 - **With stages**: where a pipeline (`pipeline=2`) does something else.
@@ -33,7 +40,7 @@ WORDS = {EQUAL: "equal", DIFFERS: "differs", RAISES: "raises", NOT_TRIED: "—"}
 def page() -> str:
     """The whole page."""
     equal = sum(not each.says and not each.in_stages for each in HABITS.values())
-    parts = [HEAD.format(count=len(HABITS), equal=equal)]
+    parts = [HEAD.format(count=len(HABITS), equal=equal, ran=_ran())]
     for title, habits in SECTIONS.items():
         head = (
             f"## {title}\n\n| Habit | Verdict | With stages | DDP | Instead |\n"
@@ -42,6 +49,20 @@ def page() -> str:
         )
         parts.append("\n".join([head, *map(_row, habits)]) + "\n")
     return "\n".join(parts)
+
+
+def _ran() -> str:
+    """What was run, when, and how it ended."""
+    lines = [
+        "| way | ranks | as recorded: equal | refused | otherwise | commit | date |",
+        "| --- " * 7 + "|",
+    ]
+    for name, row in json.loads(RUN.read_text()).items():
+        way, ranks = name.split(":")
+        counts = row["equal"], row["refused"], len(row["otherwise"])
+        cells = (WAYS.get(way, f"`{way}`"), ranks, *map(str, counts), row["commit"], row["date"])
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _row(habit: Habit) -> str:
