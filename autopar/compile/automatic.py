@@ -171,7 +171,11 @@ def samples_of(batch: Mapping[str, Any]) -> int:
     """The first dim of the first tensor."""
     sizes = [v.shape[0] for _, v in leaves_of(batch, "") if isinstance(v, torch.Tensor) and v.dim()]
     if not sizes:
-        raise InputError("The batch has no tensor whose first dim could be its size.")
+        kinds = ", ".join(f"{name!r} is a {type(value).__name__}" for name, value in batch.items())
+        raise InputError(
+            f"The batch has no tensor whose first dim could be its size: {kinds or 'it is empty'}. Pass "
+            "tensors, or dicts, tuples and dataclasses of them."
+        )
     if not sizes[0]:
         raise InputError("The example batch is empty: its first dim is 0. Pass one with samples.")
     return int(sizes[0])

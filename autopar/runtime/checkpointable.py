@@ -246,7 +246,10 @@ class CheckpointableModule(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load this module's own state, or a plain model's: whole tensors are cut on the way."""
+        """Load this module's own state, or a plain model's: whole tensors are cut on the way.
+
+        On stages its own state is that of this rank's stages.
+        """
         if assign:
             raise InputError(
                 "assign=True would replace the shards that the step computes with. Leave it out: "
@@ -255,7 +258,9 @@ class CheckpointableModule(nn.Module):
         if strict:
             check_extra_states(self._root, state_dict)
         tensors = without_extra_states(self._root, state_dict)
-        match = self._load(opened(tensors), FOR_LOAD_STATE_DICT if strict else None)
+        own = self.state_dict().keys() if self.IN_STAGES else None
+        part = own if own == state_dict.keys() else None
+        match = self._load(opened(tensors), FOR_LOAD_STATE_DICT if strict else None, part)
         set_extra_states(self._root, state_dict)
         return _torch.IncompatibleKeys(list(match.missing), list(match.unexpected))
 
@@ -264,10 +269,14 @@ class CheckpointableModule(nn.Module):
         """Read what `autopar.parallelize` takes as weights=, each rank its own slices."""
         self._load(opened(weights), FOR_LOAD_WEIGHTS)
 
-    def _load(self, source: Source, strictly: Advice | None) -> Match:
-        """Fill what the source has; unless None, `strictly` is what to do if names are left over."""
+    def _load(self, source: Source, strictly: Advice | None, part: Set[str] | None = None) -> Match:
+        """Fill what the source has; unless None, `strictly` is what to do if names are left over.
+
+        `part`: the names that are wanted, if not all.
+        """
         self._begin_call("a load of weights", meet=True)
-        wanted = {name: t for name, t in self._targets.items() if name in self._persistent}
+        names = self._persistent if part is None else self._persistent & part
+        wanted = {name: t for name, t in self._targets.items() if name in names}
         match = self._dialect.match(wanted, source)
         if strictly is not None:
             refuse_leftovers(source, match.missing, match.unexpected, strictly)

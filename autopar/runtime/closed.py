@@ -182,7 +182,7 @@ def no_empty(path: str) -> Callable[..., NoReturn]:
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise InputError(
             f"{path or 'The model'} has its values already: to_empty would throw them away. Make other "
-            "values with parallel.load_state_dict, or pass autopar.parallelize init= or weights=."
+            "values with parallel.load_state_dict, or pass autopar.parallelize weights=."
         )
 
     return refuse

@@ -38,7 +38,7 @@ from autopar.runtime.pipeline.links import Links
 from autopar.runtime.pipeline.ownership import Ownership
 from autopar.runtime.pipeline.stage import Stage, Tensors
 from autopar.runtime.pipeline.step import Step
-from autopar.runtime.programs import Numbers, in_parts
+from autopar.runtime.programs import Numbers, in_parts, samples_in
 from autopar.runtime.random import Seeds
 from autopar.runtime.sharded_parameter import refuse_other_data
 from autopar.runtime.surroundings import Kept, Surroundings
@@ -159,7 +159,7 @@ class Pipelined(CheckpointableModule):
         if "microbatches" in batch and "microbatches" not in self._expected.example.tensors:
             raise InputError(
                 "How many microbatches a pipeline's step has is decided when it is made: pass "
-                "microbatches= to autopar.parallelize."
+                "pipeline=autopar.Pipeline(..., microbatches=...) to autopar.parallelize."
             )
         return self.step_on(own_engine, batch, scaler)
 
@@ -263,6 +263,7 @@ class Pipelined(CheckpointableModule):
 
     def _for_batch(self, batch: Mapping[str, Any], training: bool) -> Built:
         self._expected.check((), batch)
+        samples_in(batch)
         state = self._attributes.state(training)
         key = self._surroundings.key(
             (state, Batch.of((), batch).signature),
@@ -276,6 +277,7 @@ class Pipelined(CheckpointableModule):
             with normal_tensors(), self._expected.explained(Batch.of((), batch)):
                 self._of_batch.keep(key, self._compiler.pipeline_for(batch, state), self._first)
         built: Built = self._of_batch.use(key)
+        in_parts(batch, built.plan.microbatches)  # raises before the step, which an error breaks
         self._written.used_by(built)
         return built
 

@@ -1,12 +1,15 @@
 """The gradient of a parameter of one stage: what is summed over such gradients is not the model's.
 
-What is computed from one gradient may be read.  Norms over several, and numbers of several put together,
-are of this rank's stages alone, and are refused.
+What is computed from one gradient may be read.  Norms, which people add up as Python numbers, and
+numbers of several gradients put together are of this rank's stages alone, and are refused; an optimizer
+that steps may take the norm of one gradient, as Muon does.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import torch
@@ -31,7 +34,7 @@ class StageGradient(DTensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _torch.NORMS:
+        if func in _torch.NORMS and (func is torch._foreach_norm or not _steps()):
             raise InputError(
                 "This is the norm of the gradients of this rank's stages alone; those of other stages "
                 f"lie on others. {REMEDY}"
@@ -51,6 +54,17 @@ class StageNumber(DTensor):
                 f"stages alone, and those of other stages lie on others. {REMEDY}"
             )
         return _marked(_torch.plain_function(func, types, args, kwargs or {}), args)
+
+
+def _steps() -> bool:
+    """Whether an optimizer's step asks: what it computes of one parameter is that parameter's update."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if frame.f_code.co_name == "step" and isinstance(owner, torch.optim.Optimizer):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _tensors(args: tuple[Any, ...]) -> Iterator[torch.Tensor]:

@@ -56,7 +56,7 @@ loss = model(given["x"], given["y"])
 loss.backward()
 optimizer.step()
 """,
-        in_stages="Call parallel.train_step(**batch)",
+        in_stages="Pass a pipeline's batch as keyword arguments",
         instead="keyword arguments to `train_step`",
     ),
     Habit(
@@ -318,6 +318,8 @@ optimizer.step()
 loss = train(model, batch(3, 0))
 """,
         says="",
+        in_stages="The batch is empty",
+        instead="skip it: `drop_last=True`, or `if len(x)`",
         ddp=NOT_TRIED,
         spoils=True,
     ),

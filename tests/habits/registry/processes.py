@@ -191,6 +191,7 @@ trained = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
 trained(**batch(0)).backward()
 """,
         says="does not have a sharding strategy",
+        in_stages="DDP expects same model across all ranks",
         instead="leave it out",
         ddp=NOT_TRIED,
     ),

@@ -37,16 +37,17 @@ def verdicts(way: str, names: Iterable[str]) -> dict[str, str]:
     for name in names:
         habit = HABITS[name]
         found[name] = _verdict(habit, way, habit.code)
-        if way in AUTOPAR and habit.remedy and not found[name].startswith(DIFFERS):
+        applies = way in AUTOPAR and (way != "stages" or habit.remedy_in_stages)
+        if applies and habit.remedy and habit.expected(way) and not found[name].startswith(DIFFERS):
             ended = _verdict(habit, way, habit.remedy)
-            applies = way != "stages" or habit.remedy_in_stages
-            if ended != EQUAL and habit.expected(way) and applies:
+            if ended != EQUAL:
                 found[name] = f"{DIFFERS}: its remedy: {ended}"
     return found
 
 
 def _verdict(habit: Habit, way: str, code: str) -> str:
-    want = _run(habit.plain or habit.code, names(ONE))
+    with _undone():
+        want = _run(habit.plain or habit.code, names(ONE))
     with _undone():
         given = names(way)
         raised = ""
@@ -54,15 +55,20 @@ def _verdict(habit: Habit, way: str, code: str) -> str:
             got = _run(code, given)
         except Exception as error:
             raised = f"{RAISES}: {type(error).__name__}: {error}"
-        of_ranks: list[str] = [""] * dist.get_world_size()
-        dist.all_gather_object(of_ranks, raised)
-        if any(of_ranks):
+        if refused := _of_any_rank(raised):
             _forget(way)
-            return next(filter(None, of_ranks))
+            return refused
         differences = list(_differences(got, want, way, habit.tolerance))
-    if habit.spoils or differences:
+    if habit.spoils or _of_any_rank("; ".join(differences)):
         _forget(way)
     return f"{DIFFERS}: {'; '.join(differences[:3])}" if differences else EQUAL
+
+
+def _of_any_rank(said: str) -> str:
+    """What the first rank says that says anything."""
+    of_ranks: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(of_ranks, said)
+    return next(filter(None, of_ranks), "")
 
 
 class _undone:

@@ -398,7 +398,8 @@ result = None if p is None else [p[0, 0].item(), p[13].norm().item(), p[:, 5].su
     Habit(
         "identity of parameters checked with `is`",
         """
-result = own.layers[0].up.weight is dict(own.named_parameters()).get("layers.0.up.weight")
+held = dict(own.named_parameters())
+result = all(own.get_parameter(name) is parameter for name, parameter in held.items())
 """,
     ),
     Habit(
@@ -444,10 +445,10 @@ model = prepare(plain.double(), tokens())
     Habit(
         "a tie through `.data`: `head.weight.data = embedding.weight.data`",
         """
-plain = Tied()
-plain.head.weight = nn.Parameter(plain.head.weight.clone())
+plain = Tied().double()
+plain.head.weight = nn.Parameter(plain.head.weight.detach().clone())
 plain.head.weight.data = plain.embedding.weight.data
-model = prepare(plain.double(), tokens())
+model = prepare(plain, tokens())
 """,
         says="memory",
         instead="`head.weight = embedding.weight`",
