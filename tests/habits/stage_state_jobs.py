@@ -1,0 +1,78 @@
+"""Runs in pool workers: the state and the gradients of a pipeline rank's own stages."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import autopar
+from autopar.errors import InputError
+from tests.habits.outside_jobs import Base, batches, entropy
+from tests.parity import close
+
+
+def built() -> tuple[Any, Any]:
+    """Two stages, and the model in one process."""
+    torch.manual_seed(0)
+    single = Base().double()
+    pipeline = autopar.Pipeline(2, "gpipe", 2)
+    parallel = autopar.parallelize(
+        copy.deepcopy(single), 2, batches(1)[0], loss=entropy, pipeline=pipeline, hardware="cpu"
+    )
+    return single, parallel
+
+
+def own_state() -> None:
+    """A copy of it comes back, beside a whole one; half of it does not fit."""
+    _, parallel = built()
+    batch = batches(1)[0]
+    kept = copy.deepcopy(parallel.state_dict())
+    whole = {name: tensor.clone() for name, tensor in parallel.full_state_dict().items()}
+    assert 0 < len(kept) < len(whole)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    for given in (kept, whole):
+        parallel.train_step(**batch)
+        optimizer.step()
+        moved = parallel.full_state_dict()
+        assert not all(torch.equal(moved[name], whole[name]) for name in whole)
+        assert not parallel.load_state_dict(given).missing_keys
+        for name, tensor in parallel.full_state_dict().items():
+            assert torch.equal(tensor, whole[name]), name
+    half = dict(list(kept.items())[1:])
+    with pytest.raises(InputError, match="the state dict does not fit the model: it has no"):
+        parallel.load_state_dict(half)
+
+
+def muon() -> None:
+    """It divides each gradient by its own norm; norms that somebody else takes are refused."""
+    single, parallel = built()
+    batch = batches(1)[0]
+    loss = entropy(single(batch["x"]), y=batch["y"])
+    loss.backward()
+    close(parallel.train_step(**batch), loss.detach(), "loss")
+    for model in (single, parallel):
+        torch.optim.Muon([p for p in model.parameters() if p.ndim == 2], lr=0.01).step()
+    after = parallel.full_state_dict()
+    for name, tensor in single.state_dict().items():
+        assert torch.allclose(after[name], tensor, atol=1e-3), name  # it computes in bfloat16
+    gradient = next(p.grad for p in parallel.parameters() if p.grad is not None)
+    with pytest.raises(InputError, match="the norm of the gradients of this rank's stages alone"):
+        gradient.norm()
+
+
+def empty() -> None:
+    """An empty batch is refused before the step, so the next one trains."""
+    single, parallel = built()
+    batch = batches(1)[0]
+    parallel.train_step(**batch)
+    parallel.zero_grad()
+    for odd in ({key: tensor[:0] for key, tensor in batch.items()},):
+        with pytest.raises(InputError, match="The batch is empty"):
+            parallel.train_step(**odd)
+        with torch.no_grad(), pytest.raises(InputError, match="The batch is empty"):
+            parallel(**odd)
+    want = entropy(single(batch["x"]), y=batch["y"])
+    close(parallel.train_step(**batch), want.detach(), "the loss behind it")
