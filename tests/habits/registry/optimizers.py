@@ -99,7 +99,7 @@ result = float(optimizer.step(closure))
         "`torch.optim.Adafactor`",
         f"\noptimizer = torch.optim.Adafactor(model.parameters()){LOOP}",
         says="in-place operations that require placement changes",
-        in_stages="Call parallel.clip_grad_norm_",
+        in_stages="",
         under=("fsdp", "megatron"),
         instead="an optimizer that treats each entry by itself, such as AdamW",
     ),
