@@ -78,7 +78,7 @@ def test_bad_meshes(mesh: object) -> None:
 
 
 def test_a_dim_that_no_axis_divides_and_a_norm_looks_along_cannot_be_forced() -> None:
-    """It cannot be padded either; without the norm it can (`tests/planning/test_padding.py`)."""
+    """It cannot be padded either; without the norm it can (`tests/sharding/test_padding.py`)."""
 
     class Odd(nn.Module):
         def __init__(self) -> None:

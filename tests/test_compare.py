@@ -16,7 +16,7 @@ from autopar.render.text import contenders, to_text
 from autopar.render.text.table import WIDTH
 from cost_models.hardware import load
 from tests.models import CASES
-from tests.show import hand_made
+from tests.render.text import hand_made
 
 NAMES = ("ddp", "megatron")
 T = TypeVar("T")

@@ -25,8 +25,8 @@ from autopar.request.pipeline import Pipeline
 from autopar.sharding.sharding_problem import Settings
 from autopar.utils import processes
 from autopar.utils.processes import Aside, side_by_side
-from tests.staging.cases import compiler_of
-from tests.staging.hosts import slow_hosts
+from tests.pipeline.build.cases import compiler_of
+from tests.pipeline.build.hosts import slow_hosts
 
 HERE = os.getpid()
 

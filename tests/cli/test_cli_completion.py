@@ -15,7 +15,7 @@ import autopar.cli.main
 from autopar.cli.app import app
 from autopar.cli.completion.listed import LISTED, listed
 from autopar.cli.completion.words import written
-from tests.show import hand_made
+from tests.render.text import hand_made
 
 
 def asked(words: str) -> dict[str, str]:

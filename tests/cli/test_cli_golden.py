@@ -18,7 +18,7 @@ from autopar.profile.traced_step import Beside, FlowLine, Line
 from autopar.render.text import step_beside, to_text
 from cost_models.hardware import load
 from tests.cli.commands import run
-from tests.show import hand_made
+from tests.render.text import hand_made
 
 Golden = Callable[[str, str], None]
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from cost_models.hardware import digest, load, to_text
 from cost_models.measured import Database, Setting
 from tests.cli.commands import fails, ok, run
 from tests.cli.test_cli_measured import step_of
-from tests.show import hand_made
+from tests.render.text import hand_made
 
 FACTORIES = "tests/cli/factories.py"
 

@@ -13,7 +13,7 @@ from autopar.plans.identity import Identity
 from autopar.plans.plan import Plan
 from autopar.profile.traced_step import Beside
 from tests.cli.commands import fails, ok
-from tests.show import hand_made
+from tests.render.text import hand_made
 
 NONE = "0" * 12
 Refused = Callable[[Any], str]

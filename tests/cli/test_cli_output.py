@@ -11,7 +11,7 @@ from autopar.cli.output import spare
 from autopar.errors import InputError
 from cost_models.hardware import load, to_text
 from tests.cli.commands import fails, ok
-from tests.show import hand_made
+from tests.render.text import hand_made
 
 FACTORIES = Path("tests/cli/factories.py")
 MODEL = "factories.py:good"

@@ -11,7 +11,7 @@ import pytest
 
 from autopar.cli.app import main
 from autopar.cli.streams import lenient
-from tests.show import hand_made
+from tests.render.text import hand_made
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

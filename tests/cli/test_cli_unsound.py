@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import fails
-from tests.show import hand_made
+from tests.render.text import hand_made
 
 Refused = Callable[[Any], str]
 INF, NAN = float("inf"), float("nan")

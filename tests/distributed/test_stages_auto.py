@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.daily import daily
+from tests.pipeline.build.hosts import slow_hosts
 from tests.pipelines import Line, check_lines
 from tests.pool import Pool
-from tests.staging.hosts import slow_hosts
 
 
 @pytest.mark.parametrize("schedule", daily([None, "zb-h1", "zb-v"], [None, "zb-v"]))

@@ -26,7 +26,7 @@ from autopar.solver import best_with_each_state, solve
 from autopar.solver.problem import Problem, brute_force
 from autopar.verify import certify
 from tests.models import gpt2, llama, mlp
-from tests.solve.test_solve import anything, hides
+from tests.solver.test_solve import anything, hides
 
 ON = {"hardware": "h100"}
 ROUGHLY = {"rel": 1e-6}

@@ -22,7 +22,7 @@ from autopar.explain.target import called, found
 from autopar.render.text import explanation, to_text
 from autopar.render.text.table import WIDTH
 from tests.models import gpt2, llama, mlp
-from tests.show import hand_made
+from tests.render.text import hand_made
 
 BATCH, HEADS = "by batch on axis x", "by heads on axis y"
 
