@@ -102,9 +102,10 @@ def dtensor(local: torch.Tensor, layout: DTensorSpec, kind: type[DTensor] = DTen
 plain_function: Callable[..., Any] = torch._C._disabled_torch_function_impl
 """What ``__torch_function__`` of a subclass calls that wants no part in a function."""
 NORMS: tuple[Any, ...] = (
-    torch.linalg.vector_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm, torch._foreach_norm,
+    torch.linalg.vector_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm,
 )  # fmt: skip
 """Functions that people take norms of gradients with."""
+NORMS_OF_MANY: tuple[Any, ...] = (torch._foreach_norm,)
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 

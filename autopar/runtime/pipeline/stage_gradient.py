@@ -34,7 +34,7 @@ class StageGradient(DTensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _torch.NORMS and (func is torch._foreach_norm or not _steps()):
+        if func in _torch.NORMS_OF_MANY or (func in _torch.NORMS and not _steps()):
             raise InputError(
                 "This is the norm of the gradients of this rank's stages alone; those of other stages "
                 f"lie on others. {REMEDY}"
