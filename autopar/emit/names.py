@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from autopar.emit.statement import Statement, Value
+from autopar.emit.statement import Value
 from autopar.ir.placement import P, R, S
 from autopar.utils.identifiers import WORDS, identifier
 
@@ -70,10 +70,3 @@ def _word(first: Value, value: Value) -> str:
     if any(isinstance(a, S) for a, _ in pairs):
         return "full"
     return "r" if any(b is R for _, b in pairs) else "i"
-
-
-def define_all(names: Names, statements: tuple[Statement, ...]) -> None:
-    """Name every target in order."""
-    for statement in statements:
-        for value in statement.targets:
-            names.define(value)

@@ -59,20 +59,6 @@ def has_gradient_hooks(parameter: torch.Tensor) -> bool:
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
-def hooked(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """A gradient as the parameter's hooks leave it."""
-    for hook in tuple((parameter._backward_hooks or {}).values()):
-        changed = hook(gradient)
-        gradient = gradient if changed is None else changed
-    return gradient
-
-
-def accumulated(parameter: torch.Tensor) -> None:
-    """Call what is called when the parameter has its gradient."""
-    for hook in tuple((parameter._post_accumulate_grad_hooks or {}).values()):
-        hook(parameter)
-
-
 def collectives_begun(group: dist.ProcessGroup) -> int:
     """How many collectives of a group this rank has begun."""
     return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]

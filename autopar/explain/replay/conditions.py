@@ -41,11 +41,6 @@ class Conditions:
         ranks = {int(name): factor for name, factor in slow.items()}
         return cls(_factors("bandwidth", bandwidth, "node=0.5x"), microbatches, ranks)
 
-    @property
-    def is_planned(self) -> bool:
-        """Nothing is otherwise."""
-        return self == AS_PLANNED
-
     def check(self, axes: Iterable[str], world: int) -> None:
         """Raise `InputError` for axes, links and ranks that there are not, for factors that nothing
         has, and for too much to play."""
