@@ -1,10 +1,11 @@
-"""Parallel steps beside one process: a hundred random plans per model and mesh, and every schedule.
+"""Parallel steps beside one process: random plans of every model and mesh, and every schedule.
 
 python benchmarks/parity.py                   # all of it; what the JSON has is not run again
 python benchmarks/parity.py "gpt2 on 2x2"     # these rows, again
 python benchmarks/parity.py --no-run          # the table alone
 
-Random plans are drawn uniformly over types; those of a row convert from and to every type together.
+A hundred plans per row are drawn uniformly over types, fifty where blocks run again, 25 where sizes are
+padded.  Those of a row convert from and to every type together, but for what the table names.
 Losses, gradients, weights and buffers are compared within 1e-9 in float64, and the bytes sent with those
 of the plan.
 Schedules run on four ranks, as four kinds of stages' meshes.
@@ -16,6 +17,8 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +38,12 @@ from tests.distributed.test_pipelines import (  # noqa: E402
     SYNCHRONOUS,
     least_microbatches,
 )
+from tests.distributed.test_uneven import PADDED  # noqa: E402
 from tests.pipelines import Line, check_lines  # noqa: E402
 from tests.pool import Pool, WorkerError  # noqa: E402
 
 PLANS, AT_ONCE = 100, 20
+Make = Callable[[], parity.Work]
 LIMIT_S = 400.0
 
 
@@ -47,29 +52,58 @@ def main() -> None:
     parser.add_argument("rows", nargs="*")
     parser.add_argument("--no-run", action="store_true")
     given = parser.parse_args()
-    plans = {f"{n} on {'x'.join(map(str, s))}": (n, s) for n in models.CASES for s in MESHES}
+    works = _works()
     schedules = {f"{s} of {n}": (n, s) for n in NAMES for s in SYNCHRONOUS}
-    record = Record(HERE / "parity.json", [*plans, *schedules])
+    record = Record(HERE / "parity.json", [*works, *schedules])
     pool = Pool()
     for name in [] if given.no_run else given.rows or record.missing:
         began = time.monotonic()
-        row = _plans(pool, *plans[name]) if name in plans else _schedule(pool, *schedules[name])
+        row = _plans(pool, *works[name]) if name in works else _schedule(pool, *schedules[name])
         record.keep(name, row | {"seconds": round(time.monotonic() - began)})
     pool.stop()
     record.show("tried", "failed", "not converted", "seconds")
 
 
-def _plans(pool: Pool, name: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    works = [parity.random_work(name, shape, seed) for seed in range(PLANS)]
-    failed = []
-    for first in range(0, PLANS, AT_ONCE):
+def _works() -> dict[str, tuple[str, list[Make]]]:
+    """Model and plans, by the name of the row."""
+    plain = {
+        f"{name} on {_by(shape)}": [
+            partial(parity.random_work, name, shape, s) for s in range(PLANS)
+        ]
+        for name in models.CASES
+        for shape in MESHES
+    }
+    again = {
+        f"{name} on {_by(shape)}, blocks that run again": [
+            partial(parity.random_work, name, shape, 4000 + s, True) for s in range(PLANS // 2)
+        ]
+        for name in ("gpt2", "llama", "bert")
+        for shape in MESHES
+    }
+    padded = {
+        f"{name} on {_by(shape)}, padded": [
+            partial(parity.padded_work, name, shape, to, seed=100 + s) for s in range(PLANS // 4)
+        ]
+        for name, sizes in PADDED.items()
+        for shape, to in sizes.items()
+    }
+    return {row: (row.split()[0], made) for row, made in (plain | again | padded).items()}
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _plans(pool: Pool, name: str, makes: list[Make]) -> dict[str, Any]:
+    works, failed = [make() for make in makes], []
+    for first in range(0, len(works), AT_ONCE):
         try:
             run(pool, works[first : first + AT_ONCE])
         except WorkerError as error:
             failed.append(str(error)[-1000:])
     found = conversions([Plan.from_json(work.plan) for work in works], name)
     return {
-        "tried": PLANS, "failed": failed,
+        "tried": len(works), "failed": failed,
         "not converted": sorted(map(" to ".join, set(_TABLE) - set(found))),
     }  # fmt: skip
 
