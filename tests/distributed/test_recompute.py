@@ -44,6 +44,7 @@ def test_dropout_draws_the_same_numbers_again(pool: Pool, preset: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("shape", MESHES)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
 def test_many_random_plans_of_random_blocks(pool: Pool, name: str, shape: tuple[int, ...]) -> None:

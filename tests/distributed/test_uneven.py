@@ -62,6 +62,7 @@ def test_gradients_add_up(pool: Pool, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", PADDED)
 def test_many_random_plans(pool: Pool, name: str) -> None:
     """The same under many."""

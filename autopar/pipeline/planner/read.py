@@ -1,0 +1,39 @@
+"""A file that says what a pipeline's layers cost: autopar's own, Piper's or dnn-partitioning's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from autopar.errors import PlanError
+from autopar.pipeline.planner.read_dnn_partitioning import read_dnn_partitioning
+from autopar.pipeline.planner.read_piper import read_piper
+from autopar.pipeline.planner.workload import Workload
+from autopar.pipeline.planner.workload_text import from_json
+
+READERS: Mapping[str, Callable[[str], Workload]] = {
+    "layers": from_json, "TMPCs": read_piper, "fpgaLatency": read_dnn_partitioning,
+}  # fmt: skip
+"""By a key that the format has, at the top or in each of its ``nodes``."""
+
+
+def is_workload(content: object) -> bool:
+    """Whether parsed JSON is in one of the formats."""
+    return _reader(content) is not None
+
+
+def read_workload(text: str, content: object) -> Workload:
+    """The workload of a file; `content` is its parsed JSON.  Raises `PlanError` for any other file."""
+    reader = _reader(content)
+    if reader is None:
+        raise PlanError(f"this is no workload: it has none of the keys {', '.join(READERS)}")
+    return reader(text)
+
+
+def _reader(content: object) -> Callable[[str], Workload] | None:
+    if not isinstance(content, dict):
+        return None
+    nodes: Any = content.get("nodes")
+    first = nodes[0] if isinstance(nodes, list) and nodes else {}
+    keys = {*content, *(first if isinstance(first, dict) else ())}
+    return next((reader for key, reader in READERS.items() if key in keys), None)
