@@ -7,6 +7,8 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from autopar.capture import capture
 from autopar.errors import InputError
@@ -87,6 +89,38 @@ def test_weights_that_torch_would_miss() -> None:
     message = limit(staged("t5", (1, 1), "zb-v"))
     assert "a result of stage 1, needs weights but nothing that the stage gets" in message
     assert "1f1b" in message
+
+
+class Biased(nn.Module):
+    """A bias of attention that is computed of a weight, and that every layer of two stages adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.bias = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for place, layer in enumerate(self.layers):
+            x = layer(x).tanh()
+            if place == 1:
+                bias = self.bias.exp()
+            if place > 1:
+                x = x + bias
+        return x.sum()
+
+
+def test_weights_that_torch_would_go_through_twice() -> None:
+    graph, mesh = capture(Biased(), {"x": torch.ones(8, 8)}), Mesh.of(2)
+    cut = next(node.name for node in graph.nodes if node.op.endswith("exp.default"))
+    for schedule in ("zb-h1", "1f1b"):
+        wanted = PipelineSpec.of(mesh, Pipeline(2, schedule, 2, (cut,)))
+        made = compile_pipeline(
+            graph, mesh, load("cpu"), Settings(optimizer="SGD", states=0.0), wanted
+        )
+        if schedule == "1f1b":
+            check_limits(made.plan, Relays(made.stages))
+        else:
+            assert "bias_1 in stage 1 needs weights" in limit(made) and "1f1b" in limit(made)
 
 
 def test_gradients_that_would_be_zeros() -> None:

@@ -18,8 +18,9 @@ def loaded(workload: Workload, found: ThroughputPlan, took_s: float) -> Renderab
         right=("devices", "replicas", "in flight", "load"),
     )  # fmt: skip
     for number, stage in enumerate(found.stages):
-        row(made, str(number), _layers(workload, stage), f"{stage.devices} {workload.pools[stage.pool].name}",
-            str(stage.replicas), str(stage.in_flight), seconds(stage.load_s))  # fmt: skip
+        devices = f"{stage.devices} {workload.pools[stage.pool].name}"
+        counts = (devices, str(stage.replicas), str(stage.in_flight), seconds(stage.load_s))
+        row(made, str(number), _layers(workload, stage), *counts)
     facts = Table.grid(padding=(0, 2))
     row(
         facts,

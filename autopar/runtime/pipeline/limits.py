@@ -104,6 +104,29 @@ def _check_halves(relays: Relays) -> None:
                     "from others. Where a backward is split (I and W), torch's pipeline engine would "
                     f"leave such weights' gradients out. {_WHOLE}"
                 )
+        name = _branching(graph, fed)
+        if name:
+            raise InputError(
+                f"{name} in stage {stage} needs weights but nothing that the stage gets from others, "
+                "and several operators read it. Where a backward is split (I and W), torch's pipeline "
+                f"engine would go through its graph more than once. {_WHOLE}"
+            )
+
+
+def _branching(graph: Graph, fed: set[str]) -> str:
+    """What is computed of weights alone, and enters what was received at several places; or nothing."""
+    own = _dependents(graph, "parameter") - fed
+    enters: dict[str, set[str]] = {}
+    for node in reversed(graph.nodes):
+        for tensor in node.outputs:
+            if tensor.name in own:
+                found = enters.setdefault(tensor.name, set())
+                for reader in graph.consumers[tensor.name]:
+                    made = {each.name for each in reader.outputs}
+                    found |= {reader.name} if made & fed else set()
+                    found.update(*(enters.get(name, ()) for name in made & own))
+    computed = (name for name in sorted(enters) if graph.producer[name].op != "parameter")
+    return next((name for name in computed if len(enters[name]) > 1), "")
 
 
 def _dependents(graph: Graph, op: str) -> set[str]:
