@@ -8,7 +8,7 @@ A hundred plans per row are drawn uniformly over types, fifty where blocks run a
 padded.  Those of a row convert from and to every type together, but for what the table names.
 Losses, gradients, weights and buffers are compared within 1e-9 in float64, and the bytes sent with those
 of the plan.
-Schedules run on four ranks, as four kinds of stages' meshes.
+Schedules run on four ranks, as four kinds of stages' meshes.  Random models are those of `tests/fuzz`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from record import Record  # noqa: E402
 from autopar.ir.conversion import _TABLE  # noqa: E402
 from autopar.plans.plan import Plan  # noqa: E402
 from tests import models, parity  # noqa: E402
+from tests.distributed import test_fuzz  # noqa: E402
 from tests.distributed.test_parity import MESHES, conversions, run  # noqa: E402
 from tests.distributed.test_pipelines import (  # noqa: E402
     DEEP,
@@ -42,7 +43,7 @@ from tests.distributed.test_uneven import PADDED  # noqa: E402
 from tests.pipelines import Line, check_lines  # noqa: E402
 from tests.pool import Pool, WorkerError  # noqa: E402
 
-PLANS, AT_ONCE = 100, 20
+PLANS, AT_ONCE, FUZZ = 100, 20, 30
 Make = Callable[[], parity.Work]
 LIMIT_S = 400.0
 
@@ -54,11 +55,17 @@ def main() -> None:
     given = parser.parse_args()
     works = _works()
     schedules = {f"{s} of {n}": (n, s) for n in NAMES for s in SYNCHRONOUS}
-    record = Record(HERE / "parity.json", [*works, *schedules])
+    fuzz = {f"random models {seed} to {seed + FUZZ - 1}": seed for seed in range(2, 302, FUZZ)}
+    record = Record(HERE / "parity.json", [*works, *schedules, *fuzz])
     pool = Pool()
     for name in [] if given.no_run else given.rows or record.missing:
         began = time.monotonic()
-        row = _plans(pool, *works[name]) if name in works else _schedule(pool, *schedules[name])
+        if name in works:
+            row = _plans(pool, *works[name])
+        elif name in schedules:
+            row = _schedule(pool, *schedules[name])
+        else:
+            row = _random_models(pool, fuzz[name])
         record.keep(name, row | {"seconds": round(time.monotonic() - began)})
     pool.stop()
     record.show("tried", "failed", "not converted", "seconds")
@@ -118,6 +125,19 @@ def _schedule(pool: Pool, name: str, schedule: str) -> dict[str, Any]:
         except WorkerError as error:
             failed.append(f"{stages}: {str(error)[-1000:]}")
     return {"tried": len(every), "failed": failed, "not converted": []}
+
+
+def _random_models(pool: Pool, first: int) -> dict[str, Any]:
+    """Of the grammar of layers in `tests/fuzz`, under the solver's plan, presets' and random ones."""
+    failed = []
+    for seed in range(first, first + FUZZ):
+        try:
+            run(pool, test_fuzz.works(seed))
+        except WorkerError as error:
+            failed.append(f"{seed}: {str(error)[-1000:]}")
+        parity.reference.cache_clear()
+        pool.run(2, parity.forget)
+    return {"tried": FUZZ, "failed": failed, "not converted": []}
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def run_by_hand(how: str, failing: int, ranks: int) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("failing", [1, 2])
 def test_without_a_launcher(failing: int) -> None:
     """The other ranks end by themselves and say why."""
-    for rank, (status, text) in enumerate(run_by_hand("raise", failing, 3)):
+    for rank, (status, text) in enumerate(run_by_hand("raise", failing, 4)):
         assert status != 0
         if rank == failing:
             assert "ValueError: broken on purpose" in text
