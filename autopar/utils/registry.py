@@ -31,9 +31,9 @@ class Registry(Mapping[str, Value]):
     def named(self, name: str) -> Value:
         """The value; `InputError` says which there are."""
         if name not in self._known:
-            raise InputError(
-                f"No {self.kind} is called {name!r};{near(name, self)} there are {', '.join(self)}."
-            )
+            close = near(name, self)
+            there = f".{close} There are" if close else "; there are"
+            raise InputError(f"No {self.kind} is called {name!r}{there} {', '.join(self)}.")
         return self._known[name]
 
     def __getitem__(self, name: str) -> Value:

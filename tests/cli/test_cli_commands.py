@@ -56,7 +56,7 @@ FLAGS = {
         "model", "--mesh", "--batches", "--memories", "--hardware", "--optimizer", "--precision",
         "--output", "-o", "--database", "--sequence",
     },
-    "solve": {"problem", "--memory", "--ilp"},
+    "solve": {"problem", "--memory", "--solver", "--ilp"},
     "verify": {"plan", "model", "--hardware", "--bound", "--database", "--batch", "--sequence"},
     "hardware": {"name"},
     "presets": set(),

@@ -66,19 +66,19 @@ STAGE = ("plan", GPT, "--mesh", "4", "--hardware", "cpu", "-o", "never.json", "-
         ((*ON, "--optimizer", "SGD"), PLANNED, "optimizer", "SGD"),
         ((*ON, "--memory", "1GiB"), PLANNED, "memory_limit", 2.0**30),
         ((*ON, "--recompute", "full"), PLANNED, "recompute", "full"),
-        ((*ON, "--database", "t.sqlite"), PLANNED, "database", Path("t.sqlite")),
-        ((*STAGE, "2"), STAGED, "stages", 2),
-        ((*STAGE, "1+3"), STAGED, "stages", [(1,), (3,)]),
-        ((*STAGE, "2", "--schedule", "zb-h1"), STAGED, "schedule", "zb-h1"),
-        ((*STAGE, "2", "--microbatches", "4"), STAGED, "microbatches", 4),
-        ((*STAGE, "2", "--cut", "a", "--cut", "b"), STAGED, "cuts", ("a", "b")),
-        ((*STAGE, "2", "--asynchronous"), STAGED, "asynchronous", True),
+        ((*ON, "--database", "t.sqlite"), PLANNED, "planning.database", Path("t.sqlite")),
+        ((*STAGE, "2"), STAGED, "pipeline.stages", 2),
+        ((*STAGE, "1+3"), STAGED, "pipeline.stages", [(1,), (3,)]),
+        ((*STAGE, "2", "--schedule", "zb-h1"), STAGED, "pipeline.schedule", "zb-h1"),
+        ((*STAGE, "2", "--microbatches", "4"), STAGED, "pipeline.microbatches", 4),
+        ((*STAGE, "2", "--cut", "a", "--cut", "b"), STAGED, "pipeline.cuts", ("a", "b")),
+        ((*STAGE, "2", "--asynchronous"), STAGED, "pipeline.asynchronous", True),
         ((*COMPARE, "--preset", "ddp", "--preset", "fsdp"), COMPARED, "names", ("ddp", "fsdp")),
         ((*COMPARE, "--optimizer", "SGD"), COMPARED, "optimizer", "SGD"),
         ((*COMPARE, "--precision", "bfloat16"), COMPARED, "precision", "bfloat16"),
         ((*COMPARE, "--memory", "1GiB"), COMPARED, "memory_limit", "1GiB"),
-        ((*COMPARE, "--database", "t.sqlite"), COMPARED, "database", Path("t.sqlite")),
-        (("frontier", GOOD, "--mesh", "2", "--database", "t"), CURVE, "database", Path("t")),
+        ((*COMPARE, "--database", "t.sqlite"), COMPARED, "planning.database", Path("t.sqlite")),
+        (("frontier", GOOD, "--mesh", "2", "--database", "t"), CURVE, "planning.database", Path("t")),
         (("frontier", GOOD, "--mesh", "2", "--optimizer", "SGD"), CURVE, "optimizer", "SGD"),
         (
             ("frontier", GOOD, "--mesh", "2", "--precision", "bfloat16"),
@@ -88,18 +88,21 @@ STAGE = ("plan", GPT, "--mesh", "4", "--hardware", "cpu", "-o", "never.json", "-
         (MAP, MAPPED, "memories", (2.0**30,)),
         ((*MAP, "--optimizer", "SGD"), MAPPED, "optimizer", "SGD"),
         ((*MAP, "--precision", "bfloat16"), MAPPED, "precision", "bfloat16"),
-        ((*MAP, "--database", "t"), MAPPED, "database", Path("t")),
+        ((*MAP, "--database", "t"), MAPPED, "planning.database", Path("t")),
         (("profile", GOOD, "--mesh", "2", "--all"), TIMED, "every", True),
-        (("profile", GPT, "--mesh", "2", "--stages", "2"), TIMED_STAGES, "stages", 2),
+        (("profile", GPT, "--mesh", "2", "--stages", "2"), TIMED_STAGES, "pipeline.stages", 2),
         (
             ("profile", GPT, "--mesh", "2", "--stages", "2", "--microbatches", "4"),
-            TIMED_STAGES, "microbatches", 4,
+            TIMED_STAGES, "pipeline.microbatches", 4,
         ),
         (
             ("profile", GPT, "--mesh", "2", "--stages", "2", "--schedule", "gpipe"),
-            TIMED_STAGES, "schedule", "gpipe",
+            TIMED_STAGES, "pipeline.schedule", "gpipe",
         ),
-        (("profile", GPT, "--mesh", "2", "--stages", "2", "--cut", "a"), TIMED_STAGES, "cuts", ("a",)),
+        (
+            ("profile", GPT, "--mesh", "2", "--stages", "2", "--cut", "a"),
+            TIMED_STAGES, "pipeline.cuts", ("a",),
+        ),
         (
             ("profile", GPT, "--mesh", "2", "--stages", "2", "--precision", "bfloat16"),
             TIMED_STAGES, "precision", "bfloat16",
@@ -116,7 +119,11 @@ def test_a_flag_reaches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     got = reached(words, where, monkeypatch)
-    assert (got["()"][name] if isinstance(name, int) else got[name]) == value
+    if isinstance(name, int):
+        assert got["()"][name] == value
+        return
+    argument, _, field = name.partition(".")
+    assert (getattr(got[argument], field) if field else got[argument]) == value
 
 
 def test_how_operators_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.errors import ScheduleError
+from autopar.errors import InputError, ScheduleError
 from autopar.pipeline.schedules import SCHEDULES, Edge, Schedule, build, check, lower
 from autopar.pipeline.schedules.interleaved import interleaved
 from autopar.pipeline.schedules.kept import most_kept
@@ -104,7 +104,6 @@ def test_v_shape() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("2f2b", 4, 8), "there are naive, gpipe, 1f1b"),
         (("1f1b", 0, 8), "at least one worker"),
         (("1f1b", 4, 0), "at least one worker and one microbatch"),
         (("1f1b", 4, 8, 8), "1f1b has 4 stages on 4 workers, not 8; choose interleaved"),
@@ -118,6 +117,13 @@ def test_v_shape() -> None:
 def test_what_cannot_be_built(arguments: tuple[str, int, int], message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         build(*arguments)
+
+
+def test_what_is_not_known() -> None:
+    with pytest.raises(
+        InputError, match=r"No schedule is called '1f2b'\. Did you mean '1f1b'\? There"
+    ):
+        build("1f2b", 4, 8)
 
 
 def test_2bw_batches_are_no_smaller_than_the_pipeline() -> None:
