@@ -90,7 +90,7 @@ def test_other_batches_of_a_rank_are_named(pool: Pool, step: int, values: bool) 
 @pytest.mark.parametrize("step", [0, 2])
 def test_other_shapes_of_local_parts_are_named(pool: Pool, step: int) -> None:
     for text, seconds in pool.run(2, jobs.differs, step, True, False):
-        assert "[1, 4]" in text and "input='local'" in text
+        assert "[1, 4]" in text and "Batches(local=True)" in text
         assert seconds < 20
 
 
