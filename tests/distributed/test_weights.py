@@ -117,7 +117,7 @@ def test_initialisers_that_cannot_be_run(pool: Pool, tmp_path: Path) -> None:
     for bare, deep, useless, lacking in pool.run(2, jobs.init_errors, (2,), str(path)):
         assert "'scale' (shape [8])" in bare and "of a Bare" in bare and "init=" in bare
         assert "would hold the whole model" in deep and "Deep" in deep
-        assert "init= has nothing to initialise" in useless
+        assert "Weights(init=...) has nothing to initialise" in useless
         assert "has no 'scale'" in lacking and "init=" in lacking and "strict" not in lacking
     pool.run(2, jobs.adapters_on_loaded, (2,), str(path))
 
