@@ -143,8 +143,8 @@ class Visits:
             raise InputError(
                 f"The initialiser of {self._path[module]} ({type(module).__name__}) sets {len(names)} "
                 "tensors of other modules at once, so it cannot be run one module at a time: it "
-                "would hold the whole model. Pass init= a function of one module that sets that "
-                "module's own tensors, or weights=."
+                "would hold the whole model. Pass weights=autopar.Weights(init=...) with a function of "
+                "one module that sets that module's own tensors, or weights=."
             )
 
     def _says_nothing_of(self, name: str) -> str:
@@ -152,8 +152,8 @@ class Visits:
         return (
             f"Nothing initialises all of {name!r} (shape {list(self._targets[name].shape)}), a tensor "
             f"on the meta device: {key!r} of a {type(module).__name__}. Give that class a "
-            "reset_parameters() that sets it, pass init= a function of one module that does, or "
-            "weights= that have it."
+            "reset_parameters() that sets it, pass weights=autopar.Weights(init=...) with a function of one "
+            "module that does, or weights= that have it."
         )
 
 
@@ -174,7 +174,8 @@ class _Reaches(_torch.TorchDispatchMode):
                 if name in self._real:
                     raise InputError(
                         f"The initialiser reaches {name!r} by another way than the module that "
-                        "registers it. Pass init= a function that uses the module's attribute."
+                        "registers it. Pass weights=autopar.Weights(init=...) with a function that uses "
+                        "the module's attribute."
                     )
                 if name is not None:
                     self.found.add(name)
