@@ -152,8 +152,8 @@ class Visits:
         return (
             f"Nothing initialises all of {name!r} (shape {list(self._targets[name].shape)}), a tensor "
             f"on the meta device: {key!r} of a {type(module).__name__}. Give that class a "
-            "reset_parameters() that sets it, pass weights=autopar.Weights(init=...) with a function of one "
-            "module that does, or weights= that have it."
+            "reset_parameters() that sets it, pass weights=autopar.Weights(init=...) with a function of "
+            "one module that does, or weights= that have it."
         )
 
 
