@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from autopar.pipeline.schedules import SCHEDULES
 from autopar.rules import user
 from autopar.rules.declare import forget
+from autopar.solver.registry import SOLVERS
 from tests.docs.runner import ROOT, STAND_INS, commands
 
 
@@ -50,3 +52,10 @@ def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     user._RULES.clear()
     user._RULES.update(before)
     forget()
+
+
+@pytest.fixture(autouse=True)
+def registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a page adds to them is gone behind it."""
+    for registry in (SCHEDULES, SOLVERS):
+        monkeypatch.setattr(registry, "_known", dict(registry))
