@@ -50,7 +50,7 @@ class Closed(dict[Any, Any]):
             raise InputError(
                 f"A hook on {self.path or 'the model'} would never be called: the step runs the "
                 "emitted code of the whole model, not its modules. Name what you want to see with "
-                "outputs= of autopar.parallelize, or register the hook on the model before "
+                "batches=autopar.Batches(outputs=...), or register the hook on the model before "
                 "autopar.parallelize if it computes with tensor operations alone. What is to "
                 "be done to gradients, do to parameter.grad between backward and optimizer.step()."
             )
@@ -77,8 +77,8 @@ def no_forward(path: str, kind: str) -> Callable[..., NoReturn]:
     def forward(*_: Any, **__: Any) -> NoReturn:
         raise InputError(
             f"{path or kind} ({kind}) cannot be called by itself: of a parallel model only the whole "
-            "forward is there, which parallel(**batch) runs. Name what it makes with outputs= of "
-            "autopar.parallelize; or load parallel.full_state_dict() into the plain model and call "
+            "forward is there, which parallel(**batch) runs. Name what it makes with "
+            "batches=autopar.Batches(outputs=...); or load parallel.full_state_dict() into the plain model and call "
             f"{path or 'that'} there."
         )
 
