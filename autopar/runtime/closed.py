@@ -78,8 +78,8 @@ def no_forward(path: str, kind: str) -> Callable[..., NoReturn]:
         raise InputError(
             f"{path or kind} ({kind}) cannot be called by itself: of a parallel model only the whole "
             "forward is there, which parallel(**batch) runs. Name what it makes with "
-            "batches=autopar.Batches(outputs=...); or load parallel.full_state_dict() into the plain model and call "
-            f"{path or 'that'} there."
+            "batches=autopar.Batches(outputs=...); or load parallel.full_state_dict() into the plain "
+            f"model and call {path or 'that'} there."
         )
 
     return forward
