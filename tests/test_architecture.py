@@ -183,3 +183,19 @@ def test_public_names() -> None:
     ]  # fmt: skip
     assert all(getattr(autopar, name) is not None for name in autopar.__all__)
     assert callable(autopar.plan), "a package of that name stands in its place"
+
+
+def test_files_that_comments_name_exist() -> None:
+    """`comparison.py`, `autopar/pipeline/planner`: what a docstring points to is there."""
+    files = {path.name for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+    named = re.compile(
+        r"(?<!`)`((?:[\w.]+/)*\w+\.py|(?:autopar|tests|benchmarks|cost_models)(?:/\w+)+/?)`(?!`)"
+    )
+    wrong = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for package in ("autopar", "cost_models")
+        for path, _ in sources(package)
+        for name in named.findall(path.read_text())
+        if not ((ROOT / name).exists() or ("/" not in name and name in files))
+    }
+    assert not wrong, wrong

@@ -2,7 +2,7 @@
 
 Costs are closed once per tensor shape and set of types, from all forms to those that are asked for;
 the chain that the solver priced is the chain that is emitted.  Which steps there are does not depend
-on the tensor's size (`webs.py`): each kind of step is priced once.
+on the tensor's size (`sharding_graph.py`): each kind of step is priced once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Conversions: how a tensor moves from one sharding to another, one mesh axis at a time.
 
-The table is design.md's: each single-axis step has one collective forward and one backward.
+Each single-axis step has one collective forward and one backward (docs/types.md has the table).
 Communication volume is the number of bytes of the *larger* local tensor of the step: the output of
 an all-gather, the input of a reduce-scatter, the tensor of an all-reduce or an all-to-all.
 """

@@ -1,7 +1,7 @@
 """Rajbhandari et al. 2020, table 1: bytes of weights, gradients and optimizer state per device.
 
 K = 12: a 16-bit model whose optimizer keeps a float32 copy, momentum and variance, so six tensors of
-the parameters' size.  By our letters (design.md, section 3) the stages are
+the parameters' size.  By our letters (docs/types.md) the stages are
 
     none      preset ddp: weights and gradients whole
     P_os      preset zero2: weights rest split and are gathered once a step, gradients are whole

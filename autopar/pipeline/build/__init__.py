@@ -1,1 +1,1 @@
-"""From a captured graph to stages: what the planner of `autopar/stages` is told, and what it answers."""
+"""From a captured graph to stages: what the planner of `autopar/pipeline/planner` is told, and what it answers."""

@@ -1,7 +1,7 @@
 """Whether to pipeline, and how: the planner's choice compiled stage by stage, against no stages.
 
-1. The sweep makes a table of all ranges (`tabled.py`), the planner chooses stages, submeshes, number of
-   microbatches and schedule together (`autopar/stages`).
+1. The sweep makes a table of all ranges (`stage_tables.py`), the planner chooses stages, submeshes, number of
+   microbatches and schedule together (`autopar/pipeline/planner`).
 2. The plan without stages and microbatches is compiled, where it is found soon.  Where no plan of the
    table comes near it, by the bound of all of them, it has won.
 3. The chosen stages are compiled exactly, each within the memory that its schedule leaves.  Where the
@@ -9,7 +9,7 @@
 4. So are the V's of the table that come near them (`autopar/pipeline/planner/v_schedule.py`).
 5. Against it stands one stage that accumulates gradients over microbatches, as well.  A plan without
    stages whose memory has to be searched for comes last, unless its bound is worse.  The least
-   predicted step wins (`rivals.py`).
+   predicted step wins (`comparison.py`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from autopar.rules.declare import Call, Declared, rule
 def convolution(call: Call) -> Declared | None:
     """The weight is [out, in / groups, kernel]; no batch is allowed.
 
-    Groups are factors of both channels; a rank is told how many are its own (`rules/local.py`).
+    Groups are factors of both channels; a rank is told how many are its own (`autopar/rules/local.py`).
     """
     return _declared(call, "{o} i")
 

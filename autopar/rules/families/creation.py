@@ -8,5 +8,5 @@ from autopar.rules.families.letters import names, term
 
 @rule("full", "zeros", "ones")
 def constant(call: Call) -> Declared:
-    """The size is written anew for each rank (`rules/local.py`)."""
+    """The size is written anew for each rank (`autopar/rules/local.py`)."""
     return Declared(f" -> {term(names(len(call.made[0])))}")

@@ -29,7 +29,7 @@ def softmax(call: Call) -> Declared:
 def group_norm(call: Call) -> Declared:
     """Statistics over channels of a group and all positions; samples and groups are independent.
 
-    A rank is told how many groups are its own (`rules/local.py`).
+    A rank is told how many groups are its own (`autopar/rules/local.py`).
     """
     groups = _int(call.arg(1, "num_groups"))
     affine = ["(g c!)"] * (len(call.operands) - 1)
