@@ -199,3 +199,10 @@ def test_files_that_comments_name_exist() -> None:
         if not ((ROOT / name).exists() or ("/" not in name and name in files))
     }
     assert not wrong, wrong
+
+
+def test_the_page_of_decisions_has_these_floors() -> None:
+    page = (ROOT / "docs" / "design.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", page, re.MULTILINE)
+    table = {int(floor): set(re.findall(r"`([\w.]+)`", packages)) for floor, packages in rows}
+    assert table == dict(enumerate(FLOORS))

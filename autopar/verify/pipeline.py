@@ -2,7 +2,7 @@
 
     graph, hardware    are those of the plan
     cuts               are operators of the graph, in order
-    schedule           obeys `autopar/pipeline/schedules/check.py`, on the workers and edges that there are
+    schedule           obeys `autopar/pipeline/schedules/check.py`, on these workers and edges
     stage s: ...       the certificate of the stage's own plan, for the graph of the stage
     in flight          microbatches and bytes per stage, as the schedule has them
     workers' memory    of all stages that each holds, within the limit
