@@ -25,10 +25,13 @@ READERS: Mapping[str, Callable[[str], object]]
 
 
 def check(given: Mapping[str, Any]) -> None:
-    """Raise what the command would raise for one of these values, by parameter; None: not given."""
+    """Raise what the command would raise for one of these values, by parameter.
+
+    None, and an empty text, stand for what is not given.
+    """
     for name, value in given.items():
         for word in value if isinstance(value, list) else (value,):
-            if word is not None and name in READERS:
+            if word and name in READERS:
                 with worded(Flags()):
                     READERS[name](word)
 

@@ -60,4 +60,7 @@ def test_no_torch_is_imported(tmp_path: Path) -> None:
 def test_right_values_are_left_to_the_command(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as end:
         _listed(args=[*PLAN, "--hardware", "h100", "--preset", "ddp", "--stages", "1x1+1"])
+    assert end.value.code == 0
+    with pytest.raises(SystemExit) as end:
+        _listed(args=[*PLAN, "--hardware", "", "--preset", ""])
     assert end.value.code == 0 and LISTED.is_file()
