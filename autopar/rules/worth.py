@@ -40,6 +40,6 @@ def _reads_weight(node: Node, graph: Graph) -> bool:
 
 
 def _is_product(node: Node, graph: Graph) -> bool:
-    """Whether the operator sums over a dim, as matrix products do (a rotary table's outer product: no)."""
+    """Whether the operator sums over a dim, as a matrix product does and an outer product does not."""
     made = sum(math.prod(tensor.shape) for tensor in node.outputs)
     return bool(node.operands) and flops(node, graph) >= PRODUCT * max(made, 1)
