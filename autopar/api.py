@@ -279,10 +279,10 @@ def plan_frontier(
     watch: Watch = unwatched,
     **options: Any,
 ) -> tuple[Plan, ...]:
-    """Return plans from the fastest to the smallest: vertices of the convex hull of (bytes, seconds).
+    """Return plans from the fastest to the smallest: vertices of the lower hull of (bytes, seconds).
 
-    It is the lower hull.  Bytes and seconds are the solver's estimates.  Other Pareto-optimal plans may lie between two
-    vertices.  `watch` reports progress as plans are found.
+    The hull is the convex hull of all plans by the solver's estimates.  Other Pareto-optimal plans may
+    lie between two vertices.  `watch` reports progress as plans are found.
     """
     capture = partial(captured_by, model, mesh, example_inputs, hardware, Options.of(**options))
     compiler, graph = alone(capture, watch, "capturing the model")

@@ -118,7 +118,7 @@ class Compiler:
         self._outside = OutsideValues(model, options.loss)
 
     def outside(self) -> Outside:
-        """Return the values outside the model that forward or the loss may read and that have changed."""
+        """Return values outside the model that forward or the loss may read and that have changed."""
         return self._outside.differences()
 
     def captured_digest(
@@ -250,7 +250,7 @@ class Compiler:
         return saved(graph, self.hardware.device.kind)
 
     def settings(self, batch: Sharding | None) -> Settings:
-        """Return the requested settings with this process's measured operator times, if there are any."""
+        """Return the requested settings with this process's measured operator times, if any."""
         return replace(self.asked(batch), times=self.times)
 
     def asked(self, batch: Sharding | None) -> Settings:
@@ -294,7 +294,7 @@ class Compiler:
         return self.program_of(self.graph(inputs, training), edited)
 
     def program_of(self, graph: Graph, edited: Path | None = None) -> Program:
-        """Return the program of a captured graph.  Collective: rank 0 compiles it unless it is cached."""
+        """Return the program of a captured graph.  Collective: rank 0 compiles it if not cached."""
         options = self.options
         agreement.assert_same_on_all_ranks(
             "the model, the mesh or the options", f"{graph.digest} {self.mesh} {options}"
@@ -339,7 +339,7 @@ class Compiler:
         pieces: int,
         state: ModelState,
     ) -> tuple[Program | None, Program]:
-        """Return two programs: the whole batch's loss denominators (or None), and one microbatch's step."""
+        """Return the program of the whole batch's denominators (or None), and that of a microbatch."""
         parted = self._parted(whole, microbatch, pieces, state)
         counts = None if parted.counts is None else self.program_of(parted.counts)
         return counts, self.program_of(parted.microbatch)
@@ -363,7 +363,7 @@ def _fits(form: Sharding, graph: Graph, mesh: Mesh) -> bool:
 
 
 def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:
-    """Return the graph with only the wanted outputs; all of them if there is no loss and none is named."""
+    """Return the graph with only the wanted outputs; with all if it has no loss and none is named."""
     available = dict(graph.outputs)
     for name in wanted:
         if name not in available:

@@ -142,7 +142,7 @@ def _only(graph: Graph) -> Graph:
 
 
 def _with_denominators(graph: Graph, whole: Graph, divisions: tuple[Node, ...]) -> Graph:
-    """Replace the denominators in a microbatch's graph by inputs, which hold the whole batch's values."""
+    """Replace the denominators in a microbatch's graph by inputs with the whole batch's values."""
     inputs: dict[str, Node] = {}
     divisors: dict[str, Arg] = {}
     ours, theirs = _by_tensors(_divisions(graph)), _by_tensors(divisions)

@@ -93,7 +93,7 @@ class PipelineCompiler:
             return self._pipeline_for(batch, state.gradients)
 
     def outside(self) -> Outside:
-        """Return the values outside the model that forward or the loss may read and that have changed."""
+        """Return values outside the model that forward or the loss may read and that have changed."""
         return self._compiler.outside()
 
     def captured(self, batch: Mapping[str, Any], state: ModelState) -> str:
@@ -131,9 +131,10 @@ class PipelineCompiler:
         )
 
     def _wanted_for(self, batch: Mapping[str, Any]) -> PipelineSpec:
-        """Return the specification for a batch, with microbatches no larger than the first batch's.
+        """Return the specification for a batch.
 
-        Batches of the first's size have its number of microbatches.
+        It has the requested number of microbatches if that divides the batch, otherwise microbatches
+        no larger than those of the first batch.
         """
         samples = samples_in(batch) if self._wanted.microbatches > 1 else 1
         if self._most is None:
