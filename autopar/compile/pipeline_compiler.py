@@ -74,7 +74,7 @@ class PipelineCompiler:
     def _compiled(self, graph: Graph) -> Staged:
         """Compile the requested pipeline, with its estimated step time.
 
-        Raise `ConstraintError` if a preset leaves a stage's mesh unused.
+        Raise `ConstraintError` if, with a preset, an axis of a stage's mesh splits no work.
         """
         settings, allowed = self._settings, self._compiler.options.planning.allow_undivided
         made = compile_forced(graph, self._mesh, self._hardware, settings, self._wanted)
