@@ -67,7 +67,7 @@ def _kind(of: Type) -> str:
 def collectives(
     source: Type, target: Type, differentiable: bool
 ) -> tuple[Collective | None, Collective | None] | None:
-    """Return the (forward, backward) collectives of a step on one axis, or None if there is no such step."""
+    """Return the (forward, backward) collectives of a step on one axis, or None if it does not exist."""
     if source == target:
         return None
     table = _TABLE if differentiable else _TABLE_NO_GRADIENT

@@ -87,11 +87,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Node:
-    """An operator call or a leaf.  `op` is an overload name such as ``aten.linear.default``, or a leaf kind.
+    """An operator call or a leaf.
 
-    The `target` of a leaf is its name in the user's module, or the key of the input.  A constant stores
-    its values in `args[0]`.  A tensor that comes from another pipeline stage is a leaf of kind
-    ``received``.
+    `op` is an overload name such as ``aten.linear.default``, or a leaf kind.  The `target` of a leaf is
+    its name in the user's module, or the key of the input.  A constant stores its values in `args[0]`.
+    A tensor that comes from another pipeline stage is a leaf of kind ``received``.
     """
 
     name: str
@@ -192,8 +192,8 @@ class Saved:
             or a missing entry means a storage of its own
     views   operands whose gradient is a view, into which autograd never accumulates in place
     cached  outputs that selective recomputation keeps; `cached_nbytes` is what it keeps in addition
-    spare   for each output, the bytes of its storage beyond its elements: an in-place write to a copied
-            view copies the whole storage behind the view.  Empty if no output has any
+    spare   for each output, the bytes of its storage beyond its elements (a write into the copy of a
+            view copies the whole storage behind it; a loss may share one with its terms).  Empty if none
     turned  outputs that are not in row-major order
     """
 
@@ -287,7 +287,7 @@ class Graph:
         return tuple(sorted(self.leaves("parameter"), key=first))
 
     def reached_from(self, names: Iterable[str]) -> frozenset[str]:
-        """Return the tensors that receive a gradient from the named tensors, including those themselves."""
+        """Return the tensors that receive a gradient from the named ones, including those."""
         found = {name for name in names if self.tensors[name].differentiable}
         for node in reversed(self.nodes):
             if any(tensor.name in found for tensor in node.outputs):
@@ -296,10 +296,10 @@ class Graph:
 
     @cached_property
     def adding(self) -> Mapping[str, tuple[int, ...]]:
-        """For each node of the backward, the operand positions whose gradient is added to an existing one.
+        """For each node of the backward, the operands whose gradient is added to an existing one.
 
-        Keys are node names in backward order.  Gradients from later stages arrive first, and count as one
-        gradient however many stages send them.
+        Maps node names, in backward order, to operand positions.  Gradients from later stages arrive
+        first, and count as one gradient however many stages send them.
         """
         arrived = {name for name in self.sends if name in self.reached}
         found: dict[str, tuple[int, ...]] = {}

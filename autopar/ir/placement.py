@@ -170,7 +170,7 @@ class Sharding(_Hashed):
         return tuple(local)
 
     def local(self, axis: int, mesh: Mesh) -> Type:
-        """Return the type of an axis relative to one rank's shard: `of` counts blocks of the *local* dim.
+        """Return the type of an axis relative to one rank's shard: `of` counts the *local* dim's blocks.
 
         Axes that split the same dim further out have already divided the blocks among their ranks.
         """
@@ -181,7 +181,7 @@ class Sharding(_Hashed):
         return S(kind.dim, kind.of // math.prod(mesh.sizes[a] for a in outer))
 
     def splits(self, at: S, axis: int, mesh: Mesh) -> bool:
-        """Return whether the axis splits the tensor at position `at`, directly or nested in axes that do."""
+        """Return whether the axis splits the tensor at position `at`, directly or inside others."""
         kind = self.types[axis]
         if not isinstance(kind, S) or kind.dim != at.dim:
             return False
