@@ -77,7 +77,7 @@ def hardware_of(plan: Plan | PipelinePlan, given: str | Hardware | None) -> Hard
 
 
 def hardware_called(plan: Plan | PipelinePlan, given: str | Hardware | None) -> Hardware:
-    """Return the profile that the user names, or the one with the plan's name, without comparing numbers."""
+    """Return the profile that the user names, or else that of the plan's name, whatever its numbers."""
     if given is None and plan.hardware not in names():
         raise InputError(
             f"The plan was priced for {plan.hardware!r}, which is not among the profiles that come "

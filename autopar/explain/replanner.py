@@ -30,7 +30,7 @@ class ConstrainedReplanner:
 
     @cached_property
     def stated(self) -> Plan:
-        """The plan priced by the problem, whose hardware may differ from the plan's."""
+        """The plan priced by the problem, whose hardware may differ from the plan's own."""
         made = self.posed.assembled(self.decisions)
         return replace(
             self.plan,
@@ -88,7 +88,7 @@ class ConstrainedReplanner:
         )
 
     def best(self, states: States) -> Plan:
-        """Return the best plan restricted to these states; raise `InfeasibleError` if there is none."""
+        """Return the best plan with these states; raise `InfeasibleError` if there is none."""
         if self._recomputes(states):
             rich = _only(self.rich, states)
             return best_plan(rich, lambda: rich)[1]

@@ -75,7 +75,7 @@ def _listed(shares: Counter[str], said: dict[str, str]) -> str:
 
 
 def weights_of(node: Node, graph: Graph) -> Iterator[int]:
-    """Yield positions of operands that are parameters of two dims or more, even if cast or transposed."""
+    """Yield positions of operands that are parameters of two dims or more, even cast or transposed."""
     for place, name in enumerate(node.operands):
         maker, tensor = graph.producer[name], graph.tensors[name]
         while not maker.is_leaf and len(maker.operands) == 1:
@@ -126,7 +126,7 @@ def _is_token_split(tensor: Tensor, kind: Type) -> bool:
 
 
 def _rest(plan: Plan, graph: Graph, nodes: Nodes, axis: int) -> str:
-    """Describe the storage at rest of weights that are used whole on an axis, by bytes; empty if whole."""
+    """Describe how weights that are used whole on an axis are stored, by bytes; empty if whole."""
     found: Counter[str] = Counter()
     again = {c.tensor for c in plan.conversions if c.regather and c.axis == axis}
     regathered = 0

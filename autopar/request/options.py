@@ -165,7 +165,7 @@ def value_of(kind: type[Value], name: str, given: Value | None) -> Value:
 
 
 def nbytes(limit: float | str | None) -> float | None:
-    """Parse ``40e9``, ``"40GiB"`` or ``"512 MB"`` into bytes; ``"none"`` is infinity, None stays None."""
+    """Parse ``40e9``, ``"40GiB"`` or ``"512 MB"`` into bytes; ``"none"`` is infinity, None is None."""
     if limit is None:
         return None
     if limit in ("none", math.inf):
