@@ -36,13 +36,13 @@ def block_of(origin: Origin) -> tuple[str, int] | None:
 
 @lru_cache(maxsize=1 << 16)
 def _numbered_in(module: str) -> tuple[str, int] | None:
-    """Return the outermost numbered module in a module path; cached, as few paths are looked up often."""
+    """Return the outermost numbered module of a path; cached, since few paths are looked up often."""
     match = _CONTAINER.match(module)
     return (match["prefix"], int(match["index"])) if match else None
 
 
 def is_expensive(node: Node) -> bool:
-    """Return whether selective recomputation keeps the result: matrix products, convolutions, attention."""
+    """Return whether selective recomputation keeps the result: matrix product, convolution, attention."""
     return short(node.op) in _DEAR
 
 
@@ -134,7 +134,7 @@ def _unfit(
 
 
 def _state(graph: Graph) -> Mapping[str, str]:
-    """Return the operators on a path to the results that read a buffer changed by forward, with the buffer.
+    """Return operators on a path to the results that read a buffer changed by forward, with that buffer.
 
     A recomputation in the backward would read the changed value.  A batch norm in training is exempt: it
     only updates its statistics.

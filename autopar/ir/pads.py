@@ -80,7 +80,7 @@ def cutting_axis(pad: Pad, form: Sharding, mesh: Mesh) -> int | None:
 
 
 def cuts_evenly(pad: Pad, ranks: int) -> bool:
-    """Return whether each rank's shard of the padded dim begins with its `DTensor` shard of the true dim.
+    """Return whether a rank's shard of the padded dim begins with its `DTensor` shard of the true dim.
 
     `DTensor` splits as `torch.chunk` does: equal parts, rounded up; the last ranks get the remainder.
     """
@@ -88,14 +88,17 @@ def cuts_evenly(pad: Pad, ranks: int) -> bool:
 
 
 def shifts(pad: Pad, ranks: int) -> bool:
-    """Return whether shards are to be exchanged, in equal shares of the true dim that may split entries."""
+    """Return whether shards must be exchanged and can be, as equal shares of the true dim.
+
+    The shares may split entries.
+    """
     return not cuts_evenly(pad, ranks) and (pad.size * pad.after) % ranks == 0
 
 
 def rests(form: Sharding, pads: tuple[Pad, ...], mesh: Mesh) -> bool:
     """Return whether a parameter at rest with these pads may have this sharding; see `Sharding.rests`.
 
-    At most one axis splits a padded dim, at the position of its entries, and at most one dim is exchanged.
+    At most one axis splits a padded dim, at the position of its entries.  At most one dim is exchanged.
     """
     exchanged = 0
     for pad in pads:

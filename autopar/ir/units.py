@@ -36,7 +36,7 @@ def form(sharding: Sharding, width: int = 32) -> str:
 
 
 def wrapped(label: str, width: int) -> str:
-    """Wrap a long dotted name, with breaks before ``.``, ``/`` or ``...`` and indented continuation lines.
+    """Wrap a long dotted name: break it before ``.``, ``/`` or ``...`` and indent the further lines.
 
     A part that is longer than a line is broken before its ``_``.
     """
