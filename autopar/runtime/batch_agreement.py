@@ -2,10 +2,10 @@
 
 One small all-gather over gloo carries five numbers per rank: a hash of keys, shapes and constants; a
 hash of values; the index of the part of the batch that the rank passes; a hash of the modules' modes;
-and a hash of what the model reads outside, which may differ if the graph is the same.  Ranks of the same
-part must agree on the second; all ranks must agree on the first, fourth and fifth.  The hash of values
-covers all elements in the first step, and `SAMPLED` elements of each tensor later.  Tensors on a GPU,
-which would have to be waited for, are then included in every `SELDOM`-th step only.
+and a hash of the values that the model reads outside.  Ranks of the same part must agree on the second;
+all ranks must agree on the first, the fourth and, unless their graphs are the same, the fifth.  The hash
+of values covers all elements in the first step, and `SAMPLED` elements of each tensor later.  Tensors on
+a GPU, which would have to be waited for, are then included in every `SELDOM`-th step only.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class BatchAgreement:
         state: ModelState,
         outside: Outside,
     ) -> str:
-        """Return the digest of what this rank captures, cached for the last key.
+        """Return the digest of the graph that this rank captures, cached for the last key.
 
         A failed capture returns its message, so that every rank has something to compare.
         """

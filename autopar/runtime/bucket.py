@@ -76,7 +76,7 @@ class Bucket:
         self.waiting.discard(number)
 
     def _add(self, before: torch.Tensor, slot: ShardedParameter, gradient: torch.Tensor) -> None:
-        """Add the sum of earlier backwards, on one rank only; it may lie in the bucket's own buffer."""
+        """Add the sum of earlier backwards, counted once over all ranks; it may lie in the buffer."""
         mine = slot.pieces.view(gradient)[self._own]
         mine.add_(slot.entry.padded(before).reshape(mine.shape))
 

@@ -146,7 +146,7 @@ class CheckpointableModule(nn.Module):
         return self
 
     def to_empty(self, **_: Any) -> NoReturn:
-        """Raise `InputError`, which says what to do instead."""
+        """Raise `InputError`, whose message has the alternative."""
         no_empty("")()
         raise AssertionError
 

@@ -69,7 +69,7 @@ def axis(name: str) -> Axis:
 
 
 def device() -> torch.device:
-    """Return the device of inputs and parameters, for tensors that emitted code creates."""
+    """Return the device for tensors that emitted code creates, regardless of torch's default device."""
     return torch.device(_current().device)
 
 

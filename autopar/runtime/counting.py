@@ -1,4 +1,4 @@
-"""Counts the collectives that run, independently of the plan's estimate.
+"""Counts the collectives that run, sharing no code with the plan that it verifies.
 
 A dispatch mode sees every c10d operator with its tensors and group.  Bytes are those of the larger
 side, as in the plan: the output of an all-gather, the input of a reduce-scatter.

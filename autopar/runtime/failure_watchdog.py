@@ -77,7 +77,7 @@ class _Watch:
         self._gone.add(here.name)
         if self._watcher is not None and self._watcher.launch is here and self._watcher.lost:
             return
-        with suppress(Exception):  # the store's host may have left before
+        with suppress(Exception):  # the store's host may have ended first
             store = here.store
             store.set(f"{LEFT}/{here.rank}", str(here.calls.count))
             store.add(LEFT, 1)

@@ -68,7 +68,7 @@ def path_of(module: Module) -> str:
 
 
 class Module:
-    """A piece of the emitted model, at a path in the tree of parameters."""
+    """A module of the emitted model, at a path in the tree of parameters."""
 
     _here: Namespace
     recompute: ClassVar[Literal["none", "selective", "full"]] = "none"

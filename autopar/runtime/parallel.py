@@ -118,7 +118,7 @@ class Parallel(CheckpointableModule):
 
     @property
     def plan(self) -> Plan:
-        """The plan for the example inputs: every decision of the solver."""
+        """The plan for the example inputs, with every decision."""
         return self._programs.first.plan
 
     @property

@@ -51,6 +51,6 @@ def viewed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _part(made: DTensor, tensor: DTensor) -> DTensor:
-    if made.shape == tensor.shape:  # all of it
+    if made.shape == tensor.shape:  # the view covers the whole tensor
         return made
     return _torch.dtensor(_torch.local_of(made), made._spec, Part)

@@ -49,7 +49,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Ticket:
-    """What autograd holds instead of the gathered tensor."""
+    """The placeholder that autograd saves instead of the gathered tensor."""
 
     gathered: Gathered
     shape: tuple[int, ...]

@@ -17,13 +17,13 @@ VALUES = 5
 
 
 MOST = 64
-"""Number of programs that are kept besides the first; the least recently used is dropped first."""
+"""Largest number of programs that are kept, the first included; the least recently used is dropped."""
 KEYS = 8
 """Largest number of keys per program."""
 
 
 class Kept(dict[Any, Any]):
-    """LRU cache of programs by batch, of at most `MOST` programs besides the first, which always stays.
+    """LRU cache of programs by batch, of at most `MOST` programs, of which the first always stays.
 
     Ranks may have different keys for one program, but use and drop the same programs: if only one rank
     dropped a program, it would plan it again and wait for the others.

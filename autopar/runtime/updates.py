@@ -60,7 +60,7 @@ def was_replaced(model: nn.Module) -> None:
 
 
 _REPLACED: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""The parameters of the users' own models, and their names."""
+"""Names of the parameters of plain models that were parallelized."""
 
 
 def _refuse_replaced(optimizer: optim.Optimizer) -> None:
@@ -132,7 +132,7 @@ _SWAPPED: WeakKeyDictionary[optim.Optimizer, list[list[_Swapped]]] = WeakKeyDict
 
 
 def _before(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
-    _put_back(optimizer)  # a step that raised left its tensors there
+    _put_back(optimizer)  # an earlier step that raised left its local tensors in the groups
     _refuse_replaced(optimizer)
     stepped = set(map(id, _parameters(optimizer)))
     for owner, (parameters, check) in list(_CHECKS.items()):

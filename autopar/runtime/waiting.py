@@ -47,7 +47,7 @@ def written(here: Launch, key: str, rank: int, what: str, arrived: str = "") -> 
                 f"{wait.where}: it failed, or it does not call autopar where this rank does. Make the "
                 "same calls on every rank. AUTOPAR_TIMEOUT_S says how long ranks wait."
             )
-        time.sleep(min(POLL_S, 0.001 + wait.seconds / 10))  # `wait` warns whenever it gives up
+        time.sleep(min(POLL_S, 0.001 + wait.seconds / 10))  # store.wait logs warnings
 
 
 @dataclass

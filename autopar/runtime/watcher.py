@@ -63,7 +63,7 @@ class Watcher:
             thread.start()
 
     def stop(self) -> None:
-        """End the threads, and wait until they have left the store."""
+        """End the threads, and wait up to `STOP_S` for each to return from the store."""
         self._over.set()
         for thread in self._threads:
             if thread is not threading.current_thread():
