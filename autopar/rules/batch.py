@@ -59,7 +59,7 @@ def _dims(node: Node, instance: Instance, found: Mapping[str, S]) -> tuple[S | N
 def _factors(
     names: tuple[str, ...], instance: Instance, found: Mapping[str, S]
 ) -> Iterator[tuple[str, int]]:
-    """Yield the factors, with positions, that the batch is in the first `names` of the node's tensors."""
+    """Yield the factors, with positions, of the batch in `names`, the first of the node's tensors."""
     terms = (*instance.rule.inputs, *instance.rule.outputs)
     for name, term in zip(names, terms, strict=False):
         at = instance.factor_at(term, found[name]) if name in found else None

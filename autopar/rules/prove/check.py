@@ -1,4 +1,4 @@
-"""Checks one candidate against the whole operator, forward and backward, simulating ranks in one process.
+"""Checks a candidate against the whole operator, forward and backward, with ranks simulated in process.
 
 A `Reference` is the whole operator with its gradients; `check` runs one candidate against it.
 Gradients obey the types, too: output and operand gradients have the *dual* sharding.

@@ -1,4 +1,4 @@
-"""Gradient synchronisation of a worker: one reduction over its mesh per step, overlapped with compute."""
+"""Gradient synchronisation of a worker: one reduction over its mesh per step, overlapped."""
 
 from __future__ import annotations
 

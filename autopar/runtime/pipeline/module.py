@@ -138,7 +138,7 @@ class Pipelined(CheckpointableModule):
 
     @property
     def _is_first(self) -> bool:
-        """Whether this is the first rank of its worker, which contributes for it to sums over workers."""
+        """Whether this is its worker's first rank, which contributes for it to sums over workers."""
         return dist.get_rank() == self.plan.workers[self._first.worker].ranks[0]
 
     def _register(self, model: nn.Module) -> None:
@@ -194,7 +194,7 @@ class Pipelined(CheckpointableModule):
 
     @contextmanager
     def whole_or_ended(self) -> Iterator[None]:
-        """Mark the pipeline as broken if the body fails: transfers are pending, so no step may follow."""
+        """Mark the pipeline as broken if the body fails: with transfers pending no step may follow."""
         try:
             yield
         except BaseException as error:
