@@ -56,7 +56,7 @@ class Safetensors:
         return cls(path, files)
 
     def fill(self, targets: Mapping[str, Target]) -> None:
-        """Read the slices that each target needs; a file is mapped only while one tensor is read."""
+        """Read the slices that each target needs; a file is mapped while one tensor is read."""
         for name, target in targets.items():
             with _open(self._files[name]) as file:
                 target.fill(lambda box, file=file, name=name: _read(file, name, box))  # type: ignore[misc]

@@ -49,7 +49,7 @@ class Given:
 
 
 def opened(weights: WeightsSource) -> Source:
-    """What the user calls weights: a file, a directory or a state dict."""
+    """Open a weights source: a file, a directory or a state dict.  Raise `InputError` if invalid."""
     if isinstance(weights, Mapping):
         meta = [k for k, v in weights.items() if isinstance(v, torch.Tensor) and v.is_meta]
         if meta:
