@@ -42,7 +42,7 @@ def _numbered_in(module: str) -> tuple[str, int] | None:
 
 
 def is_expensive(node: Node) -> bool:
-    """Return whether selective recomputation keeps the result: matrix product, convolution, attention."""
+    """Return whether selective recomputation keeps the result (matmul, convolution, attention)."""
     return short(node.op) in _DEAR
 
 

@@ -138,7 +138,7 @@ class PipelinePlanData:
     hardware_digest: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     memory_limit: float | None = None
-    """Bytes per device for all stages of a worker together; the limit of one stage's plan may be lower."""
+    """Bytes per device for all stages of a worker together; a single stage's limit may be lower."""
     schema: int = PIPELINE_SCHEMA
 
     @cached_property

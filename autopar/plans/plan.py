@@ -194,7 +194,7 @@ class Plan(PlanData, Shown):
 
 
 def _enters(conversion: Conversion) -> bool:
-    """Return whether a step may lead from rest to leaf: a gather (S -> R, I, N) or a type change I -> R."""
+    """Return whether a step may lead from rest to leaf: a gather (S -> R, I, N), or I -> R."""
     source, target = conversion.source[conversion.axis], conversion.target[conversion.axis]
     return not isinstance(target, S) and (isinstance(source, S) or target is R)
 

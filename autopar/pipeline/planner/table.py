@@ -2,7 +2,7 @@
 
 Positions 0..L are the points where a chain of L layers can be cut (or the downsets of a graph, numbered
 in their order).  A `StageOption` is one way to run any range of layers on one submesh shape: a logical
-view of the mesh, a sharding and a recomputation mode.  The planner picks among several options per shape.
+view of the mesh, a sharding and a recomputation mode.  The planner picks among several per shape.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class StageTable:
     """All ways for one number of microbatches.
 
     `send_s[cut, exit, entry]` is the seconds for which a microbatch's activations occupy the link at a
-    cut, from a stage that sends them in layout `exit` to one that receives them in `entry`; `return_s` is
-    the same for their gradients.  Each transfer arrives `latency_s` later.
+    cut, from a stage that sends them in layout `exit` to one that receives them in `entry`; `return_s`
+    is the same for their gradients.  Each transfer arrives `latency_s` later.
     """
 
     microbatches: int

@@ -23,7 +23,7 @@ Key = tuple[Kind, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A dependency on the action at index `source`; `edge` is the edge of the transfer, if there is one."""
+    """A dependency on the action at index `source`; `edge` is the edge of the transfer, if any."""
 
     source: int
     edge: int | None = None
