@@ -142,10 +142,7 @@ class Compiler:
         pieces: int,
         state: ModelState,
     ) -> tuple[Program | None, Program] | None:
-        """Return the cached programs of `for_microbatches`, or None unless all needed are cached.
-
-        Does not communicate with other ranks.
-        """
+        """Return the programs of `for_microbatches` if all needed are cached; no communication."""
         parted = self._parted(whole, microbatch, pieces, state)
         counts = None if parted.counts is None else self._known(parted.counts)
         program = self._known(parted.microbatch)
@@ -388,10 +385,7 @@ def _cast(inputs: ExampleInputs, dtype: torch.dtype | None) -> ExampleInputs:
 
 
 def _of_parameters(first: Plan) -> tuple[Padding, ...]:
-    """Return the first plan's padding of parameters, which later programs keep.
-
-    Padding of the batch is chosen per program.
-    """
+    """Return the first plan's padding of parameters, which later programs keep (not the batch's)."""
     return tuple(padding for padding in first.padding if padding.leaf in first.parameter)
 
 
