@@ -74,7 +74,7 @@ class PlanComparison:
     """The best compiled pipeline so far, and the step times of everything compared."""
 
     def __init__(self, alone: SingleStagePlanner | None, worth: float) -> None:
-        """`alone` plans without stages, None if not to be tried; stages must be `worth` times as fast."""
+        """`alone` plans without stages (None: do not try); stages must be `worth` times as fast."""
         self._alone, self._worth = alone, worth
         self._at_last: Compilation | None = None
         self._refused: list[InfeasibleError] = []
