@@ -95,7 +95,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def _blocks(prefix: str, copies: dict[int, list[tuple[str, V]]]) -> Iterator[Item[V]]:
-    """Merge rows with the same numbers into one block; a single row of one number keeps its full name."""
+    """Merge rows with equal numbers into one block; a single row of one number keeps its full name."""
     holders: dict[tuple[tuple[str, V], int], list[int]] = {}
     for number, rows in copies.items():
         seen: Counter[tuple[str, V]] = Counter()
