@@ -1,4 +1,7 @@
-"""The two calls that people make: `plan` decides, `parallelize` decides and builds."""
+"""The public entry points: `plan` computes a plan, `parallelize` also builds the training step.
+
+The other functions return intermediate results of the same flow, for commands and tools.
+"""
 
 from __future__ import annotations
 
@@ -77,40 +80,44 @@ def parallelize(
     weights: Weights | WeightsSource | None = None,
     planning: Planning | None = None,
 ) -> Parallel | Pipelined:
-    """The model as a distributed training step; call it on every rank, under ``torchrun``.
+    """Return the model as a distributed training step.  Call it on every rank, under ``torchrun``.
 
-    Rank 0 plans, and its weights count.  What comes back trains by ``loss = parallel(**batch)`` and
-    ``loss.backward()``; with stages it is a `Pipelined`, which trains by ``train_step(**batch)``.
+    Rank 0 computes the plan, and its weights initialise all ranks.  Without stages the result is a
+    `Parallel`, trained with ``loss = parallel(**batch)`` and ``loss.backward()``; with stages it is a
+    `Pipelined`, trained with ``train_step(**batch)``.
 
-    - `model`: returns its loss, an object with ``.loss``, or what `loss` takes; it may lie on the meta
-      device.
-    - `mesh`: a shape such as ``(2, 4)``, a `Mesh` or a `DeviceMesh`; a number of devices, of
-      which every mesh of one or two axes is compared; or a sequence of `Mesh` to choose from (all of
-      up to three axes: ``autopar.request.views.views(64, 3)``).
-    - `example_inputs`: one global batch, as a dict of keyword arguments (targets of `loss` among them)
-      or a tuple; left out where the model brings its own.
+    - `model`: returns its loss, an object with ``.loss``, or the output that `loss` takes.  It may be
+      on the meta device.
+    - `mesh`: a shape such as ``(2, 4)``, a `Mesh` or a `DeviceMesh`; a number of devices, for which
+      all meshes of one or two axes are compared; or a sequence of `Mesh` to choose from (for all
+      meshes of up to three axes: ``autopar.request.views.views(64, 3)``).
+    - `example_inputs`: one global batch, as a dict of keyword arguments (including the targets of
+      `loss`) or a tuple.  Optional if the model provides its own.
     - `loss`: called as ``loss(output, **targets)``.
-    - `optimizer`: the kind that you will use, for the memory of its state and the time of its step:
-      a class, its name, or ``functools.partial(torch.optim.AdamW, fused=True)``.
+    - `optimizer`: the optimizer that you will use, which sets the memory of its state and the time of
+      its step: a class, its name, or ``functools.partial(torch.optim.AdamW, fused=True)``.
     - `precision`: None (as the model is), ``"bfloat16"``, ``"float16"``, or a ``torch.autocast``.
-    - `preset`, `constraints`: a known parallelism; patterns over names and their types, or tables of
-      them below ``"pin"``, ``"forbid"`` and ``"prefer"`` (`autopar.request.constraints.from_user`), or
-      a TOML file of these.
-    - `memory_limit`: per device, in bytes or as ``"40GiB"``; None is the device's own, where the best
-      plan would need more, and ``"none"`` permits a plan without stages to do so, as a preset may.
-    - `recompute`: ``"none"``, ``"selective"`` or ``"full"`` says what every block (`autopar.ir.blocks`)
-      does in the backward, while what is no block keeps what it made; None leaves it to the solver,
-      which lets blocks forget only where the memory limit asks for it.
+    - `preset`: the name of a known parallelism.
+    - `constraints`: a dict from name patterns to types, a dict of such dicts below ``"pin"``,
+      ``"forbid"`` and ``"prefer"`` (`autopar.request.constraints.from_user`), or a TOML file of these.
+    - `memory_limit`: per device, in bytes or as ``"40GiB"``.  None applies the device's own memory if
+      the best plan would exceed it.  ``"none"`` permits a plan without stages to exceed it, as a
+      preset may.
+    - `recompute`: ``"none"``, ``"selective"`` or ``"full"`` sets the recomputation of every block
+      (`autopar.ir.blocks`); operators outside blocks keep their activations.  None leaves it to the
+      solver, which recomputes blocks only if the memory limit requires it.
     - `hardware`: a profile's name or file; None is this machine.
     - `pipeline`: a number of stages, ``"auto"``, or a `Pipeline` with its schedule and microbatches.
-      With ``asynchronous=True`` an `Asynchronous` comes back, which trains by
+      With ``asynchronous=True`` the result is an `Asynchronous`, trained with
       ``train_steps(batches, optimizer)``.
-    - `batches`: a `Batches`: each rank's own part, other outputs, other shapes.
-    - `weights`: where the weights are read from in slices, or a `Weights` with an initialiser.
-    - `planning`: a `Planning`: measured times, an edited file, what may stay undivided.
+    - `batches`: a `Batches`: rank-local batches, additional outputs, replanning for other shapes.
+    - `weights`: the source from which each rank reads its slices of the weights, or a `Weights` with
+      an initialiser.
+    - `planning`: a `Planning`: measured operator times, an edited source file, permission for
+      undivided plans.
 
-    Raises `InputError` and its kinds for what does not fit, `CaptureError` for a model that cannot
-    be captured as it is, `InfeasibleError` where nothing meets the constraints.
+    Raises `InputError` or a subclass for arguments that do not fit, `CaptureError` for a model that
+    cannot be captured, and `InfeasibleError` if no plan meets the constraints.
     """
     model = arrived(model)
     options = Options.of(
@@ -144,7 +151,7 @@ def _whole(
     example_inputs: ExampleInputs | None,
     weights: Weights,
 ) -> Parallel:
-    """The model in one piece."""
+    """Build the training step of a model without pipeline stages."""
     options = compiler.options
     example = example_inputs if example_inputs is not None else offered_inputs(model)
     if not options.batches.local:
@@ -164,7 +171,7 @@ def _pipelined(
     example: Mapping[str, Any],
     weights: Weights,
 ) -> Pipelined:
-    """The model as stages of a pipeline."""
+    """Build the training step of a model that is divided into pipeline stages."""
     agreement.assert_same_on_all_ranks("the example inputs", Batch.of((), example).digest)
     staged = PipelineCompiler(compiler, wanted, given)
     built = staged.first(example)
@@ -176,7 +183,7 @@ def _pipelined(
 
 
 def _batch_of(model: nn.Module, example_inputs: ExampleInputs | None) -> Mapping[str, Any]:
-    """The batch of a pipeline, by name."""
+    """Return a pipeline's example batch as keyword arguments.  Raise `InputError` for another form."""
     example = example_inputs if example_inputs is not None else offered_inputs(model)
     if not isinstance(example, Mapping):
         raise InputError(
@@ -195,10 +202,10 @@ def plan(
     hardware: str | Hardware | None = None,
     **options: Any,
 ) -> Plan | PipelinePlan:
-    """What `parallelize` would decide, without processes and without weights.
+    """Return the plan that `parallelize` would compute, without processes and without weights.
 
-    A number of devices for `mesh` is searched: every mesh of one or two axes that they make.
-    The model may be on the meta device.  `options` are those of `parallelize`, but for `weights`.
+    If `mesh` is a number of devices, all its meshes of one or two axes are compared.
+    The model may be on the meta device.  `options` are those of `parallelize` except `weights`.
     """
     asked = Options.of(**options)
     if asked.pipeline.is_one_stage:
@@ -216,7 +223,10 @@ def compile_staged(
     pipeline: Pipeline | StagesLike = "auto",
     **options: Any,
 ) -> Staged | Compilation:
-    """A pipeline with its stages' graphs and sources; where ``"auto"`` finds none better, a plan."""
+    """Return a pipeline with its stages' graphs and sources.
+
+    With ``"auto"`` the result is a `Compilation` without stages if no pipeline is faster.
+    """
     asked = Options.of(pipeline=pipeline, **options)
     return _staged(model, mesh, example_inputs, hardware, asked)
 
@@ -228,7 +238,7 @@ def _staged(
     hardware: str | Hardware | None,
     asked: Options,
 ) -> Staged | Compilation:
-    """A pipeline as it was asked for, or the best of all, with or without stages."""
+    """Compile the requested pipeline; for ``"auto"``, the best result with or without stages."""
     is_auto = asked.pipeline.stages == "auto"
     if is_auto and not isinstance(example_inputs or offered_inputs(model), Mapping):
         return _best_view(model, meshes_of(mesh, asked), example_inputs, hardware, asked)
@@ -254,7 +264,7 @@ def compile_model(
     hardware: str | Hardware | None = None,
     **options: Any,
 ) -> Compilation:
-    """`plan` without stages, with every step's output: graph, problem, plan and source."""
+    """Plan without stages and return all intermediate results: graph, problem, plan and source."""
     asked = Options.of(**options)
     return _best_view(model, meshes_of(mesh, asked), example_inputs, hardware, asked)
 
@@ -269,10 +279,10 @@ def plan_frontier(
     watch: Watch = unwatched,
     **options: Any,
 ) -> tuple[Plan, ...]:
-    """Plans from the fastest to the smallest: corners of the lower convex hull of (bytes, seconds).
+    """Return plans from the fastest to the smallest: vertices of the lower hull of (bytes, seconds).
 
-    The hull is of all plans by the solver's count; between two corners there may be others.  `watch`
-    sees them come.
+    The hull is the convex hull of all plans by the solver's estimates.  Other Pareto-optimal plans may
+    lie between two vertices.  `watch` reports progress as plans are found.
     """
     capture = partial(captured_by, model, mesh, example_inputs, hardware, Options.of(**options))
     compiler, graph = alone(capture, watch, "capturing the model")
@@ -286,7 +296,7 @@ def _agreed_view(
     hardware: str | Hardware | None,
     options: Options,
 ) -> Mesh:
-    """The mesh that rank 0 finds best."""
+    """Choose the best mesh on rank 0 and return it on all ranks."""
     world.join(meshes[0].world_size)
     faults.watch()
 
@@ -304,7 +314,10 @@ def _best_view(
     hardware: str | Hardware | None,
     options: Options,
 ) -> Compilation:
-    """The best plan over all of these meshes."""
+    """Compile for each mesh and return the fastest result, with the times of all meshes in its plan.
+
+    Raise `InfeasibleError` if no mesh has a plan.
+    """
     compiler, graph = captured_by(model, meshes[0], example_inputs, hardware, options)
     made, refusals = {}, {}
     for mesh in meshes:
@@ -328,7 +341,7 @@ def captured_by(
     hardware: str | Hardware | None,
     options: Options,
 ) -> tuple[Compiler, Graph]:
-    """A compiler that needs no processes and no weights, and the graph that it captured."""
+    """Return a compiler that needs no processes and no weights, and the graph that it captured."""
     bare = without_weights(model, options.precision.compute)
     inputs = example_inputs if example_inputs is not None else offered_inputs(model)
     compiler = Compiler(bare, as_mesh(mesh), as_hardware(hardware), options)
@@ -338,6 +351,6 @@ def captured_by(
 def captured_graph(
     model: nn.Module, example_inputs: ExampleInputs | None, *, loss: Loss | None = None
 ) -> Graph:
-    """The model's graph, captured as `plan` would without options."""
+    """Return the model's graph, captured as by `plan` with default options."""
     inputs = example_inputs if example_inputs is not None else offered_inputs(model)
     return captured(without_weights(model, None), inputs, Options(loss=loss))

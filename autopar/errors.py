@@ -1,25 +1,25 @@
-"""Everything autopar raises on purpose.
+"""The exceptions that autopar raises deliberately.
 
     AutoparError
-    ├── InputError            what the user passed does not fit: names, shapes, missing arguments
+    ├── InputError            an argument is invalid: names, shapes, missing arguments
     │   ├── MeshError         a mesh that is malformed or does not match the world
     │   ├── PlacementError    a type or sharding that is malformed or does not fit a shape
-    │   ├── ScheduleError     a schedule that breaks its own order, hangs, or does not fit its sizes
+    │   ├── ScheduleError     a schedule that violates dependencies, deadlocks, or does not fit its sizes
     │   ├── ConstraintError   a constraint that matches nothing or cannot be met
-    │   │   └── ClashError    constraints of which each could be met, but not all of them
-    │   ├── PaddingError      a dim that cannot be padded without changing what is computed
+    │   │   └── ClashError    constraints that can be met one by one but not together
+    │   ├── PaddingError      a dim that cannot be padded without changing the result
     │   └── CheckpointError   a checkpoint that is damaged, does not fit, or cannot be written
     ├── CaptureError          the model cannot be captured without changing what it computes
     ├── RuleError             an operator's rule is malformed or missing
     ├── InfeasibleError       no plan meets the constraints
-    │   └── OverLimitError    none fits into the memory
-    ├── PlanError             a plan file is corrupt, foreign, or does not belong to this model
+    │   └── OverLimitError    no plan fits into the memory limit
+    ├── PlanError             a plan file is corrupt, of another schema, or of another model
     ├── SourceError           an emitted (perhaps edited) file does not fit its plan
     ├── RankMismatchError     ranks disagree about model, plan or batch
     ├── RankFailedError       another rank failed; carries that rank's message
-    └── InternalError         a value broke its own invariant: a defect of autopar, please report it
+    └── InternalError         a value violates its invariant: a bug in autopar, please report it
 
-Each message names what the user wrote and what to do next.
+Each message names the user's input and a remedy.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ import math
 
 
 class AutoparError(Exception):
-    """Base of every error that autopar raises on purpose."""
+    """Base class of all errors that autopar raises deliberately."""
 
 
 class InputError(AutoparError, ValueError):
-    """What the user passed does not fit."""
+    """An argument is invalid or does not fit the model."""
 
 
 class MeshError(InputError):
@@ -48,15 +48,15 @@ class ConstraintError(InputError):
 
 
 class ClashError(ConstraintError):
-    """Each of some constraints could be met, but not all of them; the message has their lines."""
+    """Constraints can be met one by one but not together; the message lists their lines."""
 
 
 class ScheduleError(InputError):
-    """A schedule breaks its own order, hangs, takes too much memory, or does not fit its sizes."""
+    """A schedule violates dependencies, deadlocks, exceeds the memory, or does not fit its sizes."""
 
 
 class PaddingError(InputError):
-    """A dim cannot be padded: some operator would see the padding."""
+    """A dim cannot be padded, because the padding would change some operator's result."""
 
 
 class CheckpointError(InputError):
@@ -68,15 +68,15 @@ class CaptureError(AutoparError):
 
 
 class RuleError(AutoparError):
-    """An operator's rule is malformed, or an operator has none."""
+    """An operator's rule is malformed or missing."""
 
 
 class InfeasibleError(AutoparError):
-    """No plan meets the constraints; the message names the one that binds."""
+    """No plan meets the constraints; the message names the binding one."""
 
 
 class OverLimitError(InfeasibleError):
-    """No assignment fits into the limit; carries the bytes of the smallest."""
+    """No plan fits into the memory limit; `least_nbytes` is the peak of the smallest one."""
 
     def __init__(self, message: str, least_nbytes: float = math.nan) -> None:
         super().__init__(message)
@@ -96,8 +96,8 @@ class RankMismatchError(AutoparError):
 
 
 class RankFailedError(AutoparError):
-    """Another rank failed; its message is carried here."""
+    """Another rank failed; the message is that rank's."""
 
 
 class InternalError(AutoparError):
-    """A value broke its own invariant."""
+    """A value violates its invariant, which is a bug in autopar."""

@@ -1,1 +1,1 @@
-"""The physics: devices, links, operator and collective time, memory.  Imports nothing of autopar."""
+"""Cost models of devices, links, operator and collective time.  Imports nothing from autopar."""

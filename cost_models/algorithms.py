@@ -1,13 +1,14 @@
-"""Collective time by other algorithms than one ring: trees, and rings inside rings.
+"""Collective time of algorithms other than a single ring: trees, and hierarchical rings.
 
-A mesh axis is seen as levels, narrow ones first: so many ranks inside a host, so many hosts, so many
-pods.  With r_i ranks on level i, whose link has latency a_i and each rank's share b_i of its bandwidth:
+A mesh axis is a list of levels from the inside out: ranks inside a host, hosts, pods.  Level i has
+r_i ranks, a link of latency a_i, and bandwidth b_i for each rank:
 
 tree            all-reduce: up and down, 2 * sum(hops_i * a_i) + 2 n / b.  Hops are log2(r_i) between
-                hosts and r_i - 1 inside of one, where a tree is a chain; two trees share the bytes, so
+                hosts and r_i - 1 inside a host, where a tree is a chain.  Two trees share the bytes, so
                 that leaves work, too (Sanders, Speck, Traeff 2009; NCCL's src/graph/tuning.cc).
-                broadcast: down only, in pieces.
-hierarchical    reduce-scatter inside, then of each rank's part outside, and all-gathers back: each way
+                broadcast: down only, in chunks.
+hierarchical    reduce-scatters from the inside out, each on the previous result, and all-gathers back:
+                per direction
                 sum((r_i - 1) * a_i + (r_i - 1) / r_i * n_i / b_i), where n_(i+1) = n_i / r_i.
 """
 
@@ -19,11 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from cost_models.machine import Hardware, Level, Link
 
 Seconds = float | None
-"""None where an algorithm does not do that kind of collective."""
+"""None if the algorithm does not implement that kind of collective."""
 
 
 def axis_levels(hardware: Hardware, stride: int, size: int) -> tuple[Level, ...]:
-    """What a mesh axis of this stride and size passes, from inside hosts outwards (row-major ranks)."""
+    """Return the levels of a mesh axis of this stride and size, innermost first (row-major ranks)."""
     borders = hardware.borders
     reached = min(size, max(1, borders[0][0] // stride))
     inner = hardware.intra_host.reaching(reached - 1)
@@ -39,7 +40,7 @@ def axis_levels(hardware: Hardware, stride: int, size: int) -> tuple[Level, ...]
 
 
 def tree_seconds(kind: str, nbytes: float, link: Link) -> Seconds:
-    """By a tree; of the kinds that have one."""
+    """Return the seconds by a tree; None for kinds without one."""
     ways = {"all_reduce": 2, "broadcast": 1}.get(kind)
     if ways is None:
         return None
@@ -48,7 +49,7 @@ def tree_seconds(kind: str, nbytes: float, link: Link) -> Seconds:
 
 
 def hierarchical_seconds(kind: str, nbytes: float, link: Link) -> Seconds:
-    """By a ring on each level, one after the other."""
+    """Return the seconds by a ring on each level in turn; None for kinds that cannot be nested."""
     ways = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}.get(kind)
     return None if ways is None else ways * _one_way(nbytes, link.levels)
 

@@ -3,9 +3,10 @@
 `nbytes` is always the larger tensor on one rank: the output of an all-gather, the input of a
 reduce-scatter or an all-to-all, the tensor of an all-reduce, a broadcast or a send.
 
-Where a link has fits, a number of ranks that was measured takes what was measured.  Any other takes
-what the formula says, and what the next smaller number that was measured took beyond its own formula;
-never less than that number took, and no more than the next larger one: so more ranks are not faster.
+If the link has fits, a group size that was measured costs its measured time.  Any other group size
+costs the formula's time plus the excess over the formula of the next smaller measured size.  The
+result is clamped between the times of the next smaller and the next larger measured size, so that
+more ranks are never faster.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ _RING: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
 
 
 def collective_seconds(kind: str, nbytes: float, ranks: int, link: Link) -> float:
-    """Seconds of one collective among `ranks` ranks over `link`.
+    """Return the seconds of one collective among `ranks` ranks over `link`.
 
-    A reduce-scatter and an all-gather are parts of an all-reduce: where separate fits to noisy
-    measurements say that the part takes longer, the whole is what is believed.
+    Reduce-scatter and all-gather are the two halves of an all-reduce.  If separate fits to noisy
+    measurements make a half slower than the whole, the time of the all-reduce is returned.
     """
     seconds = _alone(kind, nbytes, ranks, link)
     if kind in ("reduce_scatter", "all_gather"):
@@ -76,7 +77,7 @@ def _ring_seconds(kind: str, nbytes: float, ranks: int, link: Link) -> float:
 
 
 def ring_terms(kind: str, nbytes: float, ranks: int) -> tuple[int, float]:
-    """What the ring algorithm charges: messages one after the other, and bytes sent, per rank."""
+    """Return the ring algorithm's terms per rank: number of sequential messages, and bytes sent."""
     _check_kind(kind)
     if not ranks >= 1 or ranks % 1:
         raise CostModelError(f"A {kind} among {ranks} ranks makes no sense.")
@@ -92,35 +93,37 @@ def _check_kind(kind: str) -> None:
 
 
 def lateness(ranks: int) -> float:
-    """How late the last of so many ranks comes, against the last of two: 0 for one rank.
+    """Return the delay of the last of `ranks` ranks, relative to the last of two; 0 for one rank.
 
-    Delays that are independent and many are normal: it is their expected maximum (Kruskal and Weiss
-    1985), by Blom's approximation (1958).
+    A rank's delay is the sum of many independent ones and hence normal.  The result is the expected
+    maximum over the ranks (Kruskal and Weiss 1985), by Blom's approximation (1958).
     """
     check_count("The ranks", ranks)
     return _latest(ranks) / _latest(2)
 
 
 def _latest(ranks: int) -> float:
-    # By symmetry: the chance that it is later than nearly all others is close to one, where digits end.
+    # By symmetry from the lower tail: near probability 1 a float has too few digits left.
     return -NormalDist().inv_cdf(0.625 / (ranks + 0.25))
 
 
 def axis_link(
     hardware: Hardware, stride: int, size: int, kind: str = "all_reduce", ranks: int | None = None
 ) -> Link:
-    """What a collective finds on a mesh axis of this stride and size (row-major ranks).
+    """Return the effective link of a collective on a mesh axis of this stride and size (row-major).
 
-    `ranks`: of the whole mesh; None: no more than the axis spans.  Where hosts part some of the axis'
-    groups and not others, or in unequal parts, it is the group with the fewest ranks on a host that
-    counts, as all wait for it, and only rings are considered.
+    `ranks` is the size of the whole mesh; None: stride * size.  If host boundaries split only some of
+    the axis' groups, or split them unevenly, the group with the fewest ranks on one host decides,
+    because all others wait for it; then only rings are considered.
 
-    Where devices are wired to each other it has the wires between those on the axis.
-    A ring leaves a host, or another group of devices, once, with however many of its ranks inside:
-    it has the adapters of all of them, which are its rails, and one step in so many pays the longer
-    latency.  In an all-to-all each rank has its own share for what leaves the group, which is what it
-    sends to all ranks but those inside, and so are the messages with the longer latency.
-    What was measured of the ranks inside says what the axis takes at least.
+    Devices that are wired directly use only the wires between devices of the axis.
+
+    A ring leaves a host, or another group of devices, once, however many of its ranks are inside.  It
+    uses the adapters of all those ranks (rails), and one step per group pays the longer latency.  In an
+    all-to-all each rank has its own adapter for what it sends to ranks outside the group; those
+    messages pay the longer latency.
+
+    Measurements among the ranks inside a group are a lower bound for the whole axis.
     """
     _check_kind(kind)
     check_count("The ranks from one to the next of the axis", stride)
@@ -156,9 +159,9 @@ def axis_link(
 
 @cache
 def parted(devices: int, stride: int, size: int, ranks: int) -> tuple[int, int]:
-    """How groups of so many consecutive devices part the groups of a mesh axis, at worst.
+    """Return the worst case of how blocks of `devices` consecutive devices split a mesh axis' groups.
 
-    The fewest ranks that one holds of another, and the most that hold any.
+    The result is the fewest ranks of a group in one block, and the most blocks that one group spans.
     """
     span, fewest, most = stride * size, size, 1
     for block in range(0, min(ranks, math.lcm(devices, span)), span):
@@ -169,10 +172,11 @@ def parted(devices: int, stride: int, size: int, ranks: int) -> tuple[int, int]:
 
 
 def _fits_of(size: int, inside: int, devices: int, leaving: Link) -> tuple[Fit, ...]:
-    """What was measured beyond groups of `devices`, each with `inside` ranks of an axis.
+    """Return the fits of `leaving`, the link out of blocks of `devices`, that apply to an axis.
 
-    Of as many ranks; or of other numbers that leave a group on as many rails, which are all of its
-    devices', or one where only some of the ranks that were busy belonged together.
+    These are fits of the same number of ranks, and fits of other numbers that leave a block on equally
+    many rails as the `inside` ranks of this axis.  A measured group had the rails of the whole block, or
+    one if it comprised only some of the busy ranks.
     """
     return tuple(
         fit
@@ -182,5 +186,5 @@ def _fits_of(size: int, inside: int, devices: int, leaving: Link) -> tuple[Fit, 
 
 
 def _fits_within(together: int, link: Link) -> tuple[Fit, ...]:
-    """What was measured of no more ranks than lie in the first group, for which all others wait."""
+    """Return the fits of at most `together` ranks, the number that fits into one block."""
     return tuple(fit for fit in link.fits if fit.ranks <= together)

@@ -1,4 +1,4 @@
-"""How much of the roofline's speed each operator reaches, by its size: measured, on one device."""
+"""Efficiency curves: the measured fraction of the roofline that each operator reaches, by size."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ ALIKE: Mapping[str, str] = MappingProxyType(
     | dict.fromkeys(["sqrt", "reciprocal"], "rsqrt")
     | dict.fromkeys(["stack", "clone", "contiguous"], "cat")
 )
-"""Operators that are timed as another one."""
+"""Operators that use another operator's curve."""
 IN_GENERAL: Mapping[str, str] = MappingProxyType(
     {"biased_attention": "scaled_dot_product_attention"}
 )
-"""What an operator is in general, as which it counts where it has no curve of its own."""
+"""Fallback curve for operators without one of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One operator in one dtype: bytes that a forward reads and writes, ascending, and the share of the
-    roofline's speed at that size, beside what every call costs.
+    """Efficiency of one operator in one dtype: points of forward bytes (read and written, ascending) and
+    the fraction of the roofline reached at that size, excluding the launch cost.
 
-    The backward stands at the bytes of its forward.  Caches may make a share larger than one.
+    The backward is listed by the bytes of its forward.  Caches can make a fraction exceed one.
     """
 
     operator: str
@@ -48,7 +48,7 @@ class Curve:
     backward: Points
 
     def figures(self, name: str) -> Iterator[tuple[str, float, str]]:
-        """Key and value of every figure, and the range that it must be in."""
+        """Yield key, value and required range of every number of the curve."""
         for direction, points in (("forward", self.forward), ("backward", self.backward)):
             yield f"{name}.{direction}: the number of points", len(points), "positive"
             before = 0.0
@@ -58,7 +58,7 @@ class Curve:
                 before = nbytes
 
     def misnamed(self) -> Iterator[str]:
-        """What is wrong with its names."""
+        """Yield an error message for each unknown name."""
         counts = ALIKE.get(self.operator)
         if counts is not None:
             yield (
@@ -77,11 +77,10 @@ class Curve:
 def share(
     curves: Collection[Curve], op: str, dtype: str, direction: Direction, nbytes: float
 ) -> float:
-    """Of the roofline's speed, for an operator as torch names it; 1 where nothing is known of it.
+    """Return the fraction of the roofline that torch's operator `op` reaches; 1 without a curve.
 
-    `nbytes` are the forward's.  Between measured sizes shares and sizes are interpolated by their
-    logarithms; beyond them the nearest counts.  In a dtype that was not measured an operator is as in
-    float32.
+    `nbytes` are the forward's.  Between measured sizes the interpolation is log-log; outside them the
+    nearest point is used.  A dtype that was not measured uses the float32 curve.
     """
     name = operator(op)
     found = _of(name, curves) or _of(IN_GENERAL.get(name, name), curves)
@@ -92,19 +91,19 @@ def share(
 
 
 def _of(name: str, curves: Iterable[Curve]) -> dict[str, Curve]:
-    """An operator's, by dtype."""
+    """Return an operator's curves by dtype."""
     return {curve.dtype: curve for curve in curves if curve.operator == name}
 
 
 def is_known(curves: Iterable[Curve], op: str) -> bool:
-    """Whether an operator has a curve: it was timed with all that it calls."""
+    """Return whether an operator has a curve, timed with everything that it calls."""
     return operator(op) in {curve.operator for curve in curves}
 
 
 def operator(op: str) -> str:
-    """The name that a curve has for ``aten.mm.default``: that of the operator it is timed as.
+    """Return the curve's name for an operator such as ``aten.mm.default``.
 
-    Another library's keeps its namespace: ``mine.mm`` is not torch's.
+    Operators of other libraries keep their namespace: ``mine.mm`` is not torch's.
     """
     namespace, _, rest = op.partition(".")
     name = rest.split(".")[0] or op
@@ -112,12 +111,12 @@ def operator(op: str) -> str:
 
 
 def rounded(value: float) -> float:
-    """Four digits: more would only pretend."""
+    """Round to four significant digits; measurements are no more precise."""
     return float(f"{value:.4g}")
 
 
 def between(points: Points, amount: float) -> float:
-    """On straight lines between points, both axes being logarithmic."""
+    """Interpolate linearly between points on log-log axes."""
     place = bisect_left(points, (amount,))
     if place in (0, len(points)):
         return points[min(place, len(points) - 1)][1]

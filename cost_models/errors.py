@@ -1,4 +1,4 @@
-"""What the cost models raise; each message says what to do next."""
+"""Errors of the cost models; each message says what to do next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class CostModelError(ValueError):
 
 
 class UnknownHardwareError(CostModelError):
-    """No profile has this name, or the machine at hand has none."""
+    """No profile has this name, or none matches the local machine."""
 
 
 class ProfileError(CostModelError):

@@ -1,4 +1,4 @@
-"""Text files that people hand over, read without waiting for ever and without end."""
+"""Reads text files given by users, with a size limit and without blocking."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import stat
 from pathlib import Path
 
 MOST_NBYTES = 2**28
-"""Far beyond any plan or profile; a device such as /dev/zero never ends."""
+"""Size limit, far beyond any plan or profile; a device such as /dev/zero never ends."""
 
 
 def text(path: str | Path) -> str:
-    """The text; `OSError` or `ValueError` say why there is none.
+    """Return the file's text; raise `OSError` or `ValueError` if it cannot be read.
 
-    A pipe that nobody writes into is empty, and does not block.
+    A pipe without a writer reads as empty instead of blocking.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(handle, "rb") as file:

@@ -1,4 +1,4 @@
-"""A collective as it was measured: the line through its times, and the times themselves."""
+"""Measured collectives: the alpha-beta line fitted to the times, and the times themselves."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Alpha and beta of one kind of collective among `ranks` ranks, fitted to measurements."""
+    """Latency and bandwidth of one kind of collective among `ranks` ranks, fitted to measurements."""
 
     collective: str
     ranks: int
     latency_s: float
     bytes_per_s: float
     host_ranks: int = 0
-    """How many ranks were busy on the host while it was measured; 0: just these."""
+    """Ranks that were busy on the host during the measurement; 0: only the collective's own."""
     error: float = 0.0
-    """The largest relative error of the fitted line at the measured sizes."""
+    """Largest relative error of the fitted line at the measured sizes."""
     curve: tuple[tuple[float, float], ...] = ()
-    """Bytes and seconds as measured, both ascending: libraries change their protocol with the size,
-    so between measured sizes these count, not the line."""
+    """Measured bytes and seconds, both ascending.  They take precedence over the line between measured
+    sizes, because libraries change their protocol with the size."""
     at_least: bool = False
-    """Times did not rise with the bytes: `bytes_per_s` is what the largest message proves."""
+    """Measured times did not rise with the bytes, so `bytes_per_s` is only a lower bound, from the
+    largest message."""
 
     def seconds(self, nbytes: float) -> float:
-        """Of so many bytes: between measured points on a line, beyond the last at `bytes_per_s`."""
+        """Return the seconds for `nbytes`: linear between measured points, `bytes_per_s` beyond them."""
         if not self.curve:
             return self.latency_s + nbytes / self.bytes_per_s
         place = bisect_left(self.curve, (nbytes,))
@@ -38,7 +39,7 @@ class Fit:
         return seconds + (next_s - seconds) * (nbytes - size) / (next_size - size)
 
     def faster(self, factor: float) -> Fit:
-        """The same where bytes take so many times less; what small messages take stays."""
+        """Return the fit with `factor` times the bandwidth; the smallest message's time is unchanged."""
         least_s = self.curve[0][1] if self.curve else 0.0
         curve = tuple((n, least_s + (s - least_s) / factor) for n, s in self.curve)
         return replace(self, bytes_per_s=self.bytes_per_s * factor, curve=curve)

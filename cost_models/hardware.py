@@ -1,4 +1,4 @@
-"""Hardware profiles by name, from files and of the machine at hand; each with source and date."""
+"""Loads hardware profiles by name, from files, or for the local machine; each has source and date."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ __all__ = [
 
 
 OTHERS = re.compile("pcie|nvl|cnx|fhhl|mig|grid|[0-9]+[abcq]")
-"""What drivers add to the names of devices that the profiles do not speak of: cards, parts of a device,
-and virtual ones (of 10 GB: A100-10C)."""
+"""Suffixes in drivers' device names that no profile describes: PCIe cards, parts of a device (MIG), and
+virtual devices (with 10 GB: A100-10C)."""
 MEMORY_OFF = 0.1
-"""A driver's figure is this far from the profile's at most: one counts in GiB, another without what is
-reserved."""
+"""Largest relative deviation of a driver's memory size from the profile's: drivers may report GiB, or
+leave out reserved memory."""
 
 
 def names() -> tuple[str, ...]:
-    """Every profile that comes with the package."""
+    """Return the names of all profiles shipped with the package, sorted."""
     folder = resources.files("cost_models").joinpath("profiles").iterdir()
     return tuple(sorted(f.name.removesuffix(".toml") for f in folder if f.name.endswith(".toml")))
 
 
 def load(name_or_path: str | Path) -> Hardware:
-    """A profile by name, or from a TOML file."""
+    """Load a profile by name, or from a TOML file."""
     return parse(*_read(name_or_path))
 
 
 def text(name_or_path: str | Path) -> str:
-    """A profile as it is written, with the comments that say where its figures come from."""
+    """Return a profile's TOML source, with the comments that say where its numbers come from."""
     written, source = _read(name_or_path)
     parse(written, source)
     return written
 
 
 def _read(name_or_path: str | Path) -> tuple[str, str]:
-    """A profile's text, and what errors call it."""
+    """Return a profile's text, and its name for error messages."""
     path = Path(name_or_path)
     if path.suffix == ".toml":
         try:
@@ -77,7 +77,7 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
 
 
 def save(hardware: Hardware, path: str | Path) -> None:
-    """Write a profile; an interrupted write leaves the old file whole."""
+    """Write a profile atomically: an interrupted write leaves the old file intact."""
     hardware.check()
     target, written = Path(path), to_text(hardware)
     if not target.parent.is_dir():
@@ -108,7 +108,7 @@ def _replace(target: Path, written: str) -> None:
 
 
 def detect() -> str:
-    """The profile of the machine at hand."""
+    """Return the name of the local machine's profile; raise `UnknownHardwareError` without one."""
     import torch
 
     if not torch.cuda.is_available():
@@ -125,10 +125,10 @@ def detect() -> str:
 
 
 def named(device: str, memory_bytes: float) -> str | None:
-    """The profile of a device that a driver calls so; of several the one with as much memory.
+    """Return the profile for a driver's device name; of several, the one with matching memory.
 
-    None for the cards of the same name, which are slower and have other links; for parts of a device,
-    such as MIG makes, and virtual ones; and where no profile has about as much memory.
+    None for PCIe cards of the same name, which are slower and have other links; for parts of a device
+    (MIG) and virtual devices; and if no profile's memory matches.
     """
     words = set(re.split("[^a-z0-9]+", device.lower()))
     if any(map(OTHERS.fullmatch, words)):

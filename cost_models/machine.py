@@ -1,4 +1,7 @@
-"""The values of a hardware profile: a device, the links that join devices, and a host of them."""
+"""Data classes of a hardware profile: the device, the links between devices, and the host.
+
+Profiles in TOML are parsed into `Hardware`; the operator and collective cost models read it.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,23 @@ from cost_models.names import COLLECTIVES, DTYPES, KINDS, meant
 from cost_models.ranges import RANGES, SECONDS, check_count
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
-"""Of collectives; every library has the first."""
+"""Collective algorithms that a profile may name; every communication library has the ring."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """One accelerator, or one rank's share of a host's cores.
 
-    `flops_per_s` is the peak by dtype name; the efficiencies are the share of the peak that large
-    operators reach.  `launch_s` is spent on every operator call; `overlap` is the share of
-    communication beside as much compute that costs nothing, on links that do not say it themselves.
-    The first `cache_bytes` that an operator moves go at `cache_bytes_per_s`, the rest at
-    `bytes_per_s`; without a cache all of them do.  `curves` say how much of this roofline's speed the
-    operators reach that were timed.
+    `flops_per_s` is the peak by dtype name; the efficiencies are the fractions of the peaks that large
+    operators reach.  `launch_s` is added to every operator call.  `overlap` is the fraction of
+    communication that is hidden behind an equal amount of compute, for links without their own value.
+    The first `cache_bytes` that an operator moves cost `cache_bytes_per_s`, the rest `bytes_per_s`;
+    without a cache all bytes cost `bytes_per_s`.  `curves` are the fractions of this roofline that
+    timed operators reached.
 
-    Ranks are never equally fast.  `behind` is the share of its own compute for which a rank waits for
-    slower ones in the course of a step; `late_s` is what a message takes besides that compute waits
-    for, as its sender comes late; what a collective does grows with its ranks (`lateness`).
+    Ranks are never equally fast.  `behind` is the time that a rank waits for slower ranks during a
+    step, as a fraction of its own compute.  `late_s` is the extra time of a message that compute waits
+    for, because its sender is late; for a collective it grows with the number of ranks (`lateness`).
     """
 
     name: str
@@ -50,7 +53,7 @@ class Device:
 
     @property
     def paced(self) -> Device:
-        """The device as fast as a step sees it, in which every rank waits for slower ones."""
+        """The device with its speeds reduced by the time spent waiting for slower ranks (`behind`)."""
         slower = 1 + self.behind
         return replace(
             self,
@@ -64,7 +67,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One stretch of a mesh axis: so many ranks, or groups of them, and what joins these."""
+    """One level of a mesh axis' hierarchy: a number of ranks, or groups of ranks, and their link."""
 
     ranks: int
     bytes_per_s: float
@@ -74,30 +77,33 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What joins ranks: per direction and rank.  Fitted collectives override the ring formula."""
+    """The link between ranks, per direction and rank.  Fitted collectives override the ring formula."""
 
     bytes_per_s: float
     latency_s: float
     fits: tuple[Fit, ...] = ()
     kind: str = ""
-    """What it is called: NVLink 4, PCIe 4, InfiniBand NDR, Ethernet."""
+    """Product name: NVLink 4, PCIe 4, InfiniBand NDR, Ethernet."""
     alone_bytes_per_s: float = 0.0
-    """Of one rank while no other of its host sends, where that is more than its share; 0: it is not."""
+    """Bandwidth of one rank while no other rank of its host sends; 0 if no higher than `bytes_per_s`."""
     neighbours: int = 0
-    """Devices to which each has links of its own, among which `bytes_per_s` is divided; 0: a switch
-    gives a device all of it, whoever it talks to."""
+    """Number of devices to which each device is wired directly, sharing `bytes_per_s` among the wires;
+    0: a switch gives a device its full bandwidth to any peer."""
     at_least: bool = False
-    """Times did not rise with the bytes: `bytes_per_s` is what the largest message proves."""
+    """Measured times did not rise with the bytes, so `bytes_per_s` is only a lower bound, from the
+    largest message."""
     overlap: float | None = None
-    """The share of gradients' sums on this link, beside as much compute, that costs nothing; None: the
-    device's own.  What they cost goes with their bytes, so a slow link hides more of its time."""
+    """Fraction of gradient synchronisation on this link that is hidden behind an equal amount of
+    compute; None: the device's `overlap`.  The cost that remains depends on the bytes, so a slow link
+    hides a larger fraction of its time."""
     levels: tuple[Level, ...] = field(default=(), metadata={"derived": True})
-    """Of a mesh axis, where algorithms besides the ring may be taken; no profile writes this."""
+    """Hierarchy of a mesh axis on which algorithms other than the ring are allowed; derived, never read
+    from a profile."""
     algorithms: tuple[str, ...] = field(default=(), metadata={"derived": True})
-    """These, by name."""
+    """Names of those algorithms."""
 
     def figures(self, name: str) -> Iterator[tuple[str, float, str]]:
-        """Key and value of every figure, and the range that it must be in."""
+        """Yield key, value and required range of every number of the link."""
         yield f"{name}.bytes_per_s", self.bytes_per_s, "positive"
         yield f"{name}.latency_s", self.latency_s, SECONDS
         yield f"{name}.alone_bytes_per_s", self.alone_bytes_per_s, "zero or more"
@@ -121,7 +127,7 @@ class Link:
                 before = point
 
     def misnamed(self, name: str) -> Iterator[str]:
-        """Fits of collectives that there are not, and two of the same."""
+        """Yield an error message for each fit of an unknown collective and for each duplicate fit."""
         seen: set[tuple[object, ...]] = set()
         for fit in self.fits:
             if fit.collective not in COLLECTIVES:
@@ -137,20 +143,20 @@ class Link:
             seen.add(key)
 
     def among(self, ranks: int) -> float:
-        """Bytes per second of each of so many ranks of a host, or of a rack, that send at the same time.
+        """Return bytes per second for each of `ranks` ranks of one host or rack that send at once.
 
-        What joins hosts may be shared, such as the uplink of a rack: few ranks have more of it each.
-        Raises `CostModelError` unless the ranks are a whole number of 1 or more.
+        Links between hosts may be shared, such as the uplink of a rack: with fewer senders each gets
+        more.  Raises `CostModelError` unless `ranks` is a whole number of 1 or more.
         """
         check_count("The ranks that send", ranks)
         return max(self.bytes_per_s, self.alone_bytes_per_s / ranks)
 
     def sending(self, nbytes: float, ranks: int) -> float:
-        """Seconds for which a message occupies the link beside its latency, where so many ranks send.
+        """Return the seconds that a message occupies the link, without latency, if `ranks` ranks send.
 
-        Messages that were measured count by their size: a rate is that of the largest, and what limits a
-        link may let as many bytes through at once as a short message has.  Raises `CostModelError` where
-        bytes are negative or no number, or the ranks no whole number of 1 or more.
+        If sends were measured, the fitted curve is used instead of the rate: the rate holds for the
+        largest message, whereas a short one may pass the link's bottleneck in a single burst.  Raises
+        `CostModelError` if `nbytes` is negative or NaN, or `ranks` is not a whole number of 1 or more.
         """
         rate = self.among(ranks)
         if not nbytes >= 0:
@@ -162,13 +168,13 @@ class Link:
         return shared.seconds(nbytes) - shared.seconds(0.0)
 
     def reaching(self, others: int) -> Link:
-        """The link as a device finds it that talks to so many others: by its wires to these only."""
+        """Return the link of a device to `others` peers, with only the wires to those peers."""
         if not 0 < others < self.neighbours:
             return self
         return replace(self, bytes_per_s=self.bytes_per_s * others / self.neighbours)
 
     def shared_by(self, ranks: int) -> Link:
-        """The link while `ranks` ranks use the host: only the fits measured nearest to that."""
+        """Return the link with one fit per collective and size: that nearest to `ranks` busy ranks."""
         nearest: dict[tuple[str, int], Fit] = {}
         for fit in self.fits:
             key = (fit.collective, fit.ranks)
@@ -180,10 +186,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """What joins groups of so many consecutive devices, inside hosts or beyond them.
+    """The link between groups of `devices` consecutive devices, inside hosts or across hosts.
 
-    `bytes_per_s` is each device's share when all of its group talk outwards at once: a leaf switch whose
-    uplinks are oversubscribed four to one gives a quarter of the adapter's.
+    `bytes_per_s` is each device's bandwidth when its whole group sends outwards at once: a leaf switch
+    with 4:1 oversubscribed uplinks gives a quarter of the adapter's bandwidth.
     """
 
     devices: int
@@ -194,28 +200,28 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The device as each of some ranks on one host sees it: factors on its figures, and what ranks do
-    to each other."""
+    """One rank's share of a device that several ranks of a host use: factors on the device's numbers,
+    and the delays that the ranks cause each other."""
 
     flops: float
     bytes: float
     launch: float
     overlap: float
     error: float = 0.0
-    """The largest relative error of predicted operator times where this was measured."""
+    """Largest relative error of predicted operator times in the measurement."""
     behind: float = 0.0
     late_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """A host of equal devices, the link inside it, the link between hosts, and what lies beyond.
+    """A cluster: hosts of identical devices, the link inside a host, the link between hosts, and tiers.
 
     `algorithms` are those that the communication library chooses from: "ring", "tree", "hierarchical".
 
-    `tiers` are other borders: pairs of devices inside a host, pods of hosts.
-    `shared` gives, per number of ranks that share the host, one rank's share of the device: ranks on
-    one CPU slow each other down once they are more than its `cores` (0: not known), GPUs do not.
+    `tiers` are further levels of the network: pairs of devices inside a host, pods of hosts.
+    `shared` maps a number of ranks on the host to one rank's share of the device: ranks on one CPU
+    slow each other down once they outnumber its `cores` (0: unknown), GPUs do not.
     """
 
     device: Device
@@ -230,7 +236,7 @@ class Hardware:
     algorithms: str = "ring"
 
     def check(self) -> None:
-        """Raise `ProfileError` unless every figure is finite and in its range."""
+        """Raise `ProfileError` unless all numbers are finite and in range and all names are known."""
         name = self.device.name
         for key, value, wanted in self._figures():
             if not (abs(value) <= sys.float_info.max and RANGES[wanted](value)):
@@ -269,27 +275,27 @@ class Hardware:
 
     @property
     def chosen_from(self) -> tuple[str, ...]:
-        """The algorithms' names."""
+        """The names in `algorithms` as a tuple."""
         return tuple(name.strip() for name in self.algorithms.split(","))
 
     @property
     def borders(self) -> tuple[tuple[int, Link], ...]:
-        """Groups of so many consecutive devices and the link that leaves them, narrow ones first."""
+        """Group sizes in consecutive devices, each with the link that leaves the group, ascending."""
         found = [(t.devices, Link(t.bytes_per_s, t.latency_s, kind=t.kind)) for t in self.tiers]
         found.append((self.devices_per_host, self.inter_host))
         return tuple(sorted(found, key=lambda border: border[0]))
 
     def device_shared_by(self, local_ranks: int) -> Device:
-        """The device as one of `local_ranks` ranks on a host sees it.
+        """Return one rank's share of the device when `local_ranks` ranks run on a host.
 
-        Raises `CostModelError` unless these are a whole number of 1 or more.
+        Raises `CostModelError` unless `local_ranks` is a whole number of 1 or more.
         """
         check_count("The ranks of a host", local_ranks)
         if not self.shared:
             return self.device
         known = max((n for n in self.shared if n <= local_ranks), default=min(self.shared))
         share = self.shared[known]
-        # Ranks beyond the measured count find free cores, or share what the measured ones had.
+        # Ranks beyond the measured count use free cores, or divide the share of the measured ranks.
         crowd = max(1.0, local_ranks / max(known, self.cores))
         device = self.device
         return replace(
@@ -305,7 +311,7 @@ class Hardware:
         )
 
     def filled(self, local_ranks: int) -> Hardware:
-        """The same for meshes that are only a part of the `local_ranks` ranks on each host."""
+        """Return the hardware for a mesh that uses only some of the `local_ranks` ranks of each host."""
         return replace(
             self,
             device=self.device_shared_by(local_ranks),
@@ -316,7 +322,7 @@ class Hardware:
         )
 
     def _misnamed(self) -> Iterator[str]:
-        """What names nothing, or something that was spoken of before: it would count for nothing."""
+        """Yield an error message for each unknown or duplicate name: the entry would have no effect."""
         if self.device.kind not in KINDS:
             wrong = f"device.kind {self.device.kind!r} is no device of torch's."
             yield f"{wrong} {meant(self.device.kind, KINDS)}"
@@ -333,7 +339,7 @@ class Hardware:
             yield from link.misnamed(name)
 
     def _figures(self) -> Iterator[tuple[str, float, str]]:
-        """Key and value of every figure, and the range that it must be in."""
+        """Yield key, value and required range of every number of the profile."""
         device = self.device
         yield "devices_per_host", self.devices_per_host, "positive"
         yield "cores", self.cores, "zero or more"

@@ -1,4 +1,4 @@
-"""Names that profiles may use: dtypes, collectives and operators; what is misspelt would say nothing."""
+"""Names allowed in profiles: dtypes, collectives and operators.  Misspelt ones would have no effect."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ DTYPES = frozenset([
     "uint6", "uint7", "qint32", "qint8", "quint8", "quint4x2", "quint2x4", "bits16", "bits8",
     "bits4x2", "bits2x4", "bits1x8",
 ])  # fmt: skip
-"""As torch calls them."""
+"""Torch's dtype names."""
 KINDS = ("cpu", "cuda", "hpu", "mps", "mtia", "npu", "xla", "xpu")
-"""Of devices, as torch calls them; AMD's are ``cuda``, too."""
+"""Torch's device types; AMD's devices are ``cuda``, too."""
 SPOKEN: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(["gpu", "nvidia", "amd", "rocm", "hip"], "cuda") | {"tpu": "xla", "gaudi": "hpu"}
 )
-"""What people call some of them."""
+"""Common alternative names."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 TIMED = frozenset([
     "linear", "scaled_dot_product_attention", "biased_attention", "cross_entropy", "embedding", "gelu",
     "silu", "tanh", "sigmoid", "exp", "log", "cos", "rsqrt", "pow", "softmax", "mean", "dropout", "add",
     "mul", "cat", "layer_norm", "rms_norm",
 ])  # fmt: skip
-"""Operators of which a calibration makes curves; attention with a bias that has a gradient apart, for no
-fused kernel of a CPU takes one."""
+"""Operators for which calibration measures curves.  Attention with a differentiable bias is separate,
+because no fused CPU kernel supports it."""
 OWN = frozenset(["count_valid", "routed_experts"])
-"""Operators that autopar has and torch does not."""
+"""Operators defined by autopar."""
 
 
 def is_operator(name: str) -> bool:
-    """Whether there is one: torch's, autopar's, or a library's that is named with its namespace."""
+    """Return whether the name is an operator's: torch's, autopar's, or a library's with namespace."""
     if name in TIMED or name in OWN:
         return True
     namespace, _, own = name.rpartition(".")
@@ -46,7 +46,7 @@ def is_operator(name: str) -> bool:
 
 
 def meant(name: str, known: Collection[str]) -> str:
-    """``Did you mean 'tanh'?``, or a few that there are."""
+    """Return a suggestion, ``Did you mean 'tanh'?``, or a few of the known names."""
     spoken = SPOKEN.get(name.lower())
     if spoken in known:
         return f"Did you mean {spoken!r}?"

@@ -10,28 +10,28 @@ from cost_models.machine import Device
 from cost_models.names import DTYPES, meant
 
 LEAST = 0.1
-"""Of an operator's measured time, what it spends on its tensors at least."""
+"""Minimum fraction of an operator's measured time that is attributed to its tensors, not its launch."""
 ADAMW_CALLS = 5
-"""What AdamW spends on one parameter whatever its size, in operator calls with their backward: 123 us on
-a CPU where a call takes 25 us.  (Stepping on DTensors it is 27; the runtime steps on local tensors.)"""
+"""Fixed cost of AdamW per parameter, in operator calls (`launch_s`): 123 us on a CPU where a call takes
+25 us.  (27 calls if it steps on DTensors; the runtime steps on local tensors.)"""
 TOGETHER_CALLS = 3
-"""The same where each operator takes all parameters at once (``foreach``): 18 us of a DTensor where one
-kernel for everything takes 14."""
+"""Fixed cost of AdamW per parameter with ``foreach``, one operator call for all parameters: 18 us for a
+DTensor where one fused kernel takes 14."""
 FUSED_CALLS = 2
-"""The same of AdamW in one kernel for all parameters: 1.8, and 2.9 on DTensors."""
+"""Fixed cost of AdamW per parameter with ``fused``, one kernel for all: 1.8 calls, 2.9 on DTensors."""
 GRADIENT_CALLS = 2
-"""What a CPU spends on a gradient beside the copy into its bucket, in operator calls: a hook, its place,
-the sum's return.  15 us with the copy's own call, where a call takes 6.2."""
+"""A CPU's fixed cost of a gradient besides the copy into its bucket, in operator calls: the hook, the
+bucket slot, the result of the all-reduce.  15 us with the copy's call, where a call takes 6.2."""
 SCATTER_CALLS = 1
-"""The same of a weight's gradient that is scattered at its use, where no hook is called for it: 17 us
-with the copy's own call, where a call takes 10.2."""
+"""A CPU's fixed cost of a weight's gradient that is reduce-scattered at its use, without a hook: 17 us
+with the copy's call, where a call takes 10.2."""
 SPLIT_CALLS = 5
-"""What it takes a CPU to put a product's weight gradient off, in operator calls: all operators of the
-forward pass through a mode of Python's, its gradient through a hook.  46 us where a call takes 9.7."""
+"""A CPU's cost of deferring a product's weight gradient, in operator calls: all forward operators go
+through a Python dispatch mode, the gradient through a hook.  46 us where a call takes 9.7."""
 
 MESSAGE_CALLS = 15
-"""What a CPU spends on a message between stages, whatever its size, in operator calls: to start it, on
-the backend's thread, to wait.  130 to 170 us of a send or a receive where a call takes 10.2."""
+"""A CPU's fixed cost of a message between stages, in operator calls: starting it, the backend's thread,
+waiting.  130 to 170 us for a send or a receive where a call takes 10.2."""
 
 
 def op_seconds(
@@ -42,13 +42,13 @@ def op_seconds(
     op: str = "",
     direction: Direction = "forward",
 ) -> float:
-    """Seconds of one operator: the slower of arithmetic and memory, plus what every call costs.
+    """Return the seconds of one operator: the maximum of arithmetic and memory time, plus the launch.
 
-    `flops` counts multiplications and additions; `nbytes` is what is read and written.  Arithmetic
-    in a dtype that the profile lacks (integers, say) is priced as float32.  `op`: its name, by which
-    the device's curves may know how much of that speed it reaches; a backward moves twice the bytes
-    of its forward.  Raises `CostModelError` where a figure is negative, endless or no number, or the
-    dtype or the direction none.
+    `flops` counts multiplications and additions; `nbytes` are the bytes read and written.  Arithmetic
+    in a dtype that the profile lacks (integers, say) is priced as float32.  `op` is the name by which
+    the device's efficiency curves are looked up; a backward moves twice the bytes of its forward.
+    Raises `CostModelError` if a number is negative, infinite or NaN, or if the dtype or the direction
+    is unknown.
     """
     if direction not in DIRECTIONS:
         raise CostModelError(f"{direction!r} is no direction; write forward or backward.")
@@ -62,45 +62,45 @@ def op_seconds(
 
 
 def reached(modelled_s: float, seconds: float, device: Device) -> float:
-    """The share of a roofline's speed that was reached.
+    """Return the fraction of the roofline that a measured time reaches.
 
-    Both are taken without what every call costs, which is a part of the measured seconds at most.
+    The launch cost is subtracted from both times; at least `LEAST` of the measured time remains.
     """
     own_s = max(seconds - device.launch_s, LEAST * seconds)
     return (modelled_s - device.launch_s) / own_s
 
 
 def message_copy_seconds(nbytes: float, device: Device) -> float:
-    """Seconds in which a message of so many bytes is laid out for a collective, or taken apart after it.
+    """Return the seconds to copy `nbytes` into or out of the buffer of a collective.
 
-    It is read and written once, by way of memory: what other ranks wrote is in no cache of this one.
+    The bytes are read and written once at memory speed: what other ranks wrote is not in the cache.
     """
     _check_amount("bytes", nbytes)
     return 2.0 * nbytes / (device.bytes_per_s * device.memory_efficiency) + device.launch_s
 
 
 def gradient_seconds(nbytes: float, device: Device) -> float:
-    """Seconds in which a parameter's gradient of so many bytes is laid in its bucket for the ranks' sum.
+    """Return the seconds to copy a gradient of `nbytes` into its bucket for the all-reduce.
 
-    Devices that queue kernels do what is not the copy itself meanwhile.
+    On devices that queue kernels everything but the copy itself is hidden.
     """
     calls = GRADIENT_CALLS if device.kind == "cpu" else 0
     return message_copy_seconds(nbytes, device) + calls * device.launch_s
 
 
 def scattered_seconds(nbytes: float, device: Device, count: int = 1) -> float:
-    """The same of so many weights' gradients in a message of so many bytes that scatters them."""
+    """Return the seconds to copy `count` weights' gradients into one reduce-scatter of `nbytes`."""
     _check_whole("gradients", count)
     calls = 1 + SCATTER_CALLS if device.kind == "cpu" else 1
     return message_copy_seconds(nbytes, device) + (calls * count - 1) * device.launch_s
 
 
 def adamw_seconds(nbytes: float, device: Device, fused: bool = False) -> float:
-    """Seconds in which ``torch.optim.AdamW`` updates one parameter of so many bytes.
+    """Return the seconds in which ``torch.optim.AdamW`` updates one parameter of `nbytes`.
 
     By default mul, lerp, mul, addcmul, sqrt, div, add and addcdiv read and write 20 tensors of the
-    parameter's size: on a CPU parameter after parameter, elsewhere each operator of all parameters.
-    Where it is told to, one kernel reads parameter, gradient and two moments, and writes three of them.
+    parameter's size: on a CPU one parameter at a time, elsewhere each operator for all parameters.
+    With `fused` one kernel reads parameter, gradient and two moments, and writes three of them.
     """
     _check_amount("bytes", nbytes)
     if fused:
@@ -114,26 +114,26 @@ def adamw_seconds(nbytes: float, device: Device, fused: bool = False) -> float:
 
 
 def split_seconds(products: int, device: Device) -> float:
-    """Seconds that are lost where the weight gradients of so many products are put off.
+    """Return the overhead in seconds of deferring the weight gradients of `products` products.
 
-    The products themselves are the same, whenever they are made, and what Python does beside is hidden
-    where kernels are queued: on all devices but CPUs.
+    The products themselves cost the same at any time.  The Python overhead is hidden on devices that
+    queue kernels: all but CPUs.
     """
     _check_whole("products", products)
     return products * SPLIT_CALLS * device.launch_s if device.kind == "cpu" else 0.0
 
 
 def messages_seconds(count: int, device: Device) -> float:
-    """Seconds that a rank spends on so many sends or receives, beside what the link takes for them.
+    """Return a rank's own seconds for `count` sends or receives, excluding the time on the link.
 
-    Devices that have kernels for it spend none of their own time.
+    Zero on devices that queue kernels for communication: all but CPUs.
     """
     _check_whole("messages", count)
     return count * MESSAGE_CALLS * device.launch_s if device.kind == "cpu" else 0.0
 
 
 def _peak(dtype: str, device: Device) -> float:
-    """Operations per second."""
+    """Return the peak operations per second in a dtype."""
     peaks = device.flops_per_s
     if dtype not in peaks and dtype not in DTYPES:
         raise CostModelError(f"{dtype!r} is no dtype of torch's. {meant(dtype, DTYPES)}")
@@ -152,7 +152,10 @@ def _check_whole(what: str, count: float) -> None:
 
 
 def _memory_seconds(nbytes: float, device: Device) -> float:
-    """A cache serves the first bytes, memory the others (large tensors cost page faults as well)."""
+    """Return the memory time: the first bytes come from the cache, the rest from memory.
+
+    The memory rate of large tensors includes page faults.
+    """
     cached = min(nbytes, device.cache_bytes)
     seconds = cached / device.cache_bytes_per_s if cached else 0.0
     return (seconds + (nbytes - cached) / device.bytes_per_s) / device.memory_efficiency

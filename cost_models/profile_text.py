@@ -1,4 +1,4 @@
-"""Hardware profiles as TOML text: what `to_text` prints, `parse` reads back."""
+"""Reads and writes hardware profiles as TOML text; `parse` is the inverse of `to_text`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _WORDS = {
 
 
 def parse(text: str, source: str) -> Hardware:
-    """Read a profile's text; errors name `source`, the key and what to do."""
+    """Parse a profile's text; errors name `source`, the key and what to do."""
     data = _table_of(text, source)
     try:
         hardware = _hardware(data)
@@ -56,7 +56,7 @@ def parse(text: str, source: str) -> Hardware:
 
 
 def _table_of(text: str, source: str) -> dict[str, Any]:
-    """Python reads no number of thousands of digits, and no lists in lists without end."""
+    """Parse TOML; Python also fails on numbers of thousands of digits and on deeply nested lists."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -64,12 +64,12 @@ def _table_of(text: str, source: str) -> dict[str, Any]:
 
 
 def to_text(hardware: Hardware) -> str:
-    """The profile as TOML; `parse` reads it back."""
+    """Return the profile as TOML."""
     return "\n".join(_lines(hardware)) + "\n"
 
 
 def digest(hardware: Hardware) -> str:
-    """Twelve hex digits of all figures."""
+    """Return a digest of all numbers, as twelve hex digits."""
     return hashlib.sha256(to_text(hardware).encode()).hexdigest()[:12]
 
 
@@ -102,7 +102,7 @@ def _device(data: Mapping[str, Any]) -> Device:
 
 
 def _curve(curve: Curve) -> Curve:
-    """Its points as pairs."""
+    """Convert a curve's points to pairs."""
     return replace(
         curve,
         forward=_pairs(curve.forward, "device.curves.forward"),
@@ -116,12 +116,12 @@ def _link(data: Mapping[str, Any], where: str) -> Link:
 
 
 def _fit(fit: Fit) -> Fit:
-    """Its curve as pairs."""
+    """Convert a fit's curve to pairs."""
     return replace(fit, curve=_pairs(fit.curve, "fits.curve"))
 
 
 def _pairs(points: Iterable[Any], key: str) -> tuple[tuple[float, float], ...]:
-    """Of numbers."""
+    """Convert points to pairs of numbers."""
     for pair in points:
         if not (isinstance(pair, list) and len(pair) == 2):
             raise ProfileError(f"{key} holds {pair!r}, not a pair of numbers.")
@@ -131,7 +131,7 @@ def _pairs(points: Iterable[Any], key: str) -> tuple[tuple[float, float], ...]:
 
 
 def _values(kind: type[Value], tables: Any, where: str) -> Iterator[Value]:
-    """The tables of a list, each as a value."""
+    """Convert each table of a list to a value of class `kind`."""
     for index, table in enumerate(tables):
         _check_type(table, "Mapping[str, float]", f"{where}[{index}]")
         yield _value(kind, table, f"{where}[{index}]")
@@ -142,7 +142,7 @@ def _value(kind: type[Value], data: Mapping[str, Any], where: str) -> Value:
 
 
 def _checked(known: list[Field[Any]], data: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The table's values, each known to the value's class and of its type."""
+    """Return the table's values after checking that each key is known and each value has its type."""
     known = [f for f in known if not f.metadata.get("derived")]
     names = [f.name for f in known]
     for key in data:
@@ -218,7 +218,7 @@ def _lines(hardware: Hardware) -> Iterator[str]:
 
 
 def _known(values: Mapping[str, Any]) -> Iterator[str]:
-    """Lines of a device's figures; how ranks wait for each other only where it was measured."""
+    """Yield the lines of a device's numbers; those of waiting ranks only if they were measured."""
     for key, value in values.items():
         if value or key not in ("behind", "late_s"):
             yield _line(key, value)
@@ -226,7 +226,7 @@ def _known(values: Mapping[str, Any]) -> Iterator[str]:
 
 def _line(key: str, value: Any) -> str:
     if isinstance(value, str):
-        # JSON's escapes are TOML's, but for the one control character that JSON leaves alone.
+        # JSON's escapes are valid TOML, except that JSON does not escape the control character DEL.
         return f"{key} = " + json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):
         return f"{key} = {str(value).lower()}"

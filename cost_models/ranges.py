@@ -1,4 +1,4 @@
-"""The ranges that a profile's figures must be in, in the words of the error that says so."""
+"""Valid ranges of a profile's numbers, keyed by the wording of the error message."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from types import MappingProxyType
 from cost_models.errors import CostModelError
 
 LONGEST_S = 3600.0
-"""No call and no message starts later: sums of what a profile says stay numbers."""
+"""Upper limit of a call's or a message's latency; it keeps sums of a profile's numbers finite."""
 MOST = 10**9
-"""No machine has more ranks."""
+"""Upper limit of the number of ranks."""
 SECONDS = "zero or more seconds, an hour at most"
-"""Of what a call or a message takes, whatever its size."""
+"""Range of the fixed time of a call or a message."""
 TAKEN = "more than zero seconds, an hour at most"
-"""Of what was measured."""
+"""Range of measured times."""
 RANGES: Mapping[str, Callable[[float], bool]] = MappingProxyType(
     {
         "positive": lambda value: value > 0,
@@ -28,7 +28,7 @@ RANGES: Mapping[str, Callable[[float], bool]] = MappingProxyType(
 
 
 def check_count(what: str, number: float) -> None:
-    """Raise `CostModelError` unless it is a whole number of 1 or more that a machine can have."""
+    """Raise `CostModelError` unless `number` is a whole number from 1 to `MOST`."""
     if not number >= 1 or number % 1:
         raise CostModelError(f"{what} are {number}, not a whole number of 1 or more.")
     if number > MOST:

@@ -1,4 +1,4 @@
-"""The commands put together; what goes wrong on purpose ends here, in red and with exit code 1."""
+"""The Typer application of all commands; expected errors end here, in red and with exit code 1."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from cost_models.errors import CostModelError
 
 DEBUG = "--debug"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What writing to a full disk raises."""
+"""Error numbers of writing to a full disk."""
 
 
 class Commands(TyperGroup):
@@ -120,9 +120,9 @@ def options(
 
 
 def main() -> None:
-    """The console script.
+    """Run the console script.
 
-    It ends at once: taking all objects apart, which the system does better, takes a second.
+    It exits without finalising Python's objects, which takes a second.
     """
     lenient()
     try:
@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def _flushed(code: int) -> int:
-    """The exit code, once all that was printed is out; 1 if it cannot be."""
+    """Flush the output and return the exit code; 1 if flushing fails."""
     try:
         sys.stdout.flush()
     except OSError as error:

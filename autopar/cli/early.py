@@ -1,6 +1,6 @@
-"""Values on a command line that are found wrong without torch, whose import takes two seconds.
+"""Validates command-line values without importing torch, which takes two seconds.
 
-Each is read by what the command reads it with, so the message is the command's own.
+Each value is parsed by the command's own parser, so the error message is the same.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from cost_models.hardware import load
 
 plan_text = partial(text_of, what="the plan")
 READERS: Mapping[str, Callable[[str], object]]
-"""By the parameter's name."""
+"""Parsers by parameter name."""
 
 
 def check(given: Mapping[str, Any]) -> None:
-    """Raise what the command would raise for one of these values, by parameter.
+    """Raise the error that the command would raise for one of these values, by parameter.
 
-    None, and an empty text, stand for what is not given.
+    None and an empty string mean that a value is not given.
     """
     for name, value in given.items():
         for word in value if isinstance(value, list) else (value,):

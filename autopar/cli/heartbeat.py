@@ -1,4 +1,4 @@
-"""A line every ten seconds of what a command is doing, for pipes and log files: no bar moves there."""
+"""Prints a progress line every ten seconds to pipes and log files, where no progress bar is shown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The console script.  What needs none of the commands is answered here, without torch.
+"""The console script; handles requests that need no command without importing torch.
 
-Importing the commands takes two seconds; completing a word, the version, the list of commands, and a
-command or an option that there is not are answered from `commands.json`.
+Importing the commands takes two seconds.  Shell completion, the version, the list of commands, and
+errors about unknown commands or options are answered from `commands.json`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 PROGRAM, ASKED = "autopar", "_AUTOPAR_COMPLETE"
 INTERRUPTED = 130
-"""Shells give this code to what Ctrl-C has ended."""
+"""Exit code that shells use for processes ended by Ctrl-C."""
 HELP, VERSION, DEBUG = "--help", "--version", "--debug"
 
 
@@ -32,7 +32,7 @@ def main() -> None:
             from autopar.cli.app import main as command
 
             command()
-    except KeyboardInterrupt:  # imports take a second, in which nothing is there to handle it
+    except KeyboardInterrupt:  # during imports, which take a second, no handler is installed yet
         raise SystemExit(INTERRUPTED) from None
 
 

@@ -1,4 +1,4 @@
-"""A plan beside the model and hardware that the user names, or what differs."""
+"""Matches a plan with the model and hardware that the user names, or reports the differences."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from cost_models.measured import Database, Times
 
 
 def graph_of(plan: Plan, model: str, batch: int | None, sequence: int | None) -> Graph:
-    """The graph for which the plan was made, if the plan fits it; `PlanError` if not."""
+    """Return the graph for which the plan was made; raise `PlanError` if the plan does not fit it."""
     graph = captured_like(plan, model, batch, sequence)
     plan.check(graph)
     return graph
 
 
 def captured_like(plan: Plan, model: str, batch: int | None, sequence: int | None) -> Graph:
-    """The graph for which the plan was made; `PlanError` says what differs if it is another."""
+    """Capture the plan's graph; raise `PlanError`, naming the differences, if it is another."""
     loaded = load(model, batch, sequence)
     with working("capturing the model"):
         graph = captured_for(plan, loaded.model, loaded.inputs, loaded.loss)
@@ -39,7 +39,10 @@ def captured_like(plan: Plan, model: str, batch: int | None, sequence: int | Non
 
 
 def times_of(plan: Plan | PipelinePlan, database: Path | None, profile: Hardware) -> Times | None:
-    """The measured times that a plan was priced by; a database that is named for others is refused."""
+    """Return the measured times that priced a plan; None if it was priced by the roofline.
+
+    Raises `InputError` if a database is named for a plan without measured times.
+    """
     if plan.times is None:
         if database is not None:
             Database(database).settings()

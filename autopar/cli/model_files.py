@@ -1,4 +1,4 @@
-"""The files that MODEL names, read without torch: what is wrong with them is said at once."""
+"""Checks the files that MODEL names without importing torch, so that errors are reported at once."""
 
 from __future__ import annotations
 

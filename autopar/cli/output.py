@@ -1,4 +1,4 @@
-"""Where commands write: the console, and files that are whole or not there."""
+"""Output of commands: the console, and files written atomically."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Uncropped(Console):
-    """What is wider than the terminal is printed all the same."""
+    """A console that prints lines wider than the terminal uncropped."""
 
     def print(self, *objects: Any, **how: Any) -> None:
         """As rich does, with nothing cut off."""
@@ -72,16 +72,16 @@ def _is_still(out: Console) -> bool:
 
 
 def save(text: str, path: Path) -> Path:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     with _explained(path):
         return write(text, path)
 
 
 def writable(*paths: Path | None, reads: Iterable[Path] = (), makes: bool = False) -> None:
-    """Raise before the work what `save` would raise behind it, as far as the folders tell.
+    """Raise before the work starts the errors that `save` would raise afterwards, as far as known.
 
-    A path is a file's, or that of a folder that files are saved in; the command `reads` other files.
-    The folder that it lies in has to be there, unless the command `makes` it.
+    A path is a file, or a folder in which files are saved; `reads` are the command's input files.  The
+    parent folder must exist, unless the command `makes` it.
     """
     spare(reads, filter(None, paths))
     for path in filter(None, paths):
@@ -95,7 +95,7 @@ def writable(*paths: Path | None, reads: Iterable[Path] = (), makes: bool = Fals
 
 
 def _refuse_no_folder(path: Path) -> None:
-    """Raise where nobody has made the folder: a slip in a path would make folders of its own."""
+    """Raise if the folder does not exist: creating it would hide a typo in the path."""
     if not path.parent.exists() and not path.exists():
         raise InputError(
             f"Cannot write {path}: there is no folder {path.parent}. Make it, or correct the path."
@@ -103,7 +103,7 @@ def _refuse_no_folder(path: Path) -> None:
 
 
 def spare(reads: Iterable[Path], paths: Iterable[Path]) -> None:
-    """Raise where one of the paths would be written over a file that the command reads."""
+    """Raise if writing one of the paths would overwrite a file that the command reads."""
     inputs = tuple(reads)
     for path in paths:
         for read in inputs:

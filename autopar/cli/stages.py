@@ -1,4 +1,4 @@
-"""What commands have to do with pipelines: flags that are read, files that hold either kind of plan."""
+"""Pipeline support of commands: parsing flags, and loading plan files with or without stages."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A model on its way to plans and programs: with stages or without, batch after batch."""
+"""Compiles a model and its batches into plans and programs, with or without pipeline stages."""

@@ -1,4 +1,7 @@
-"""From a model to its stages, forced or chosen: what `plan`, `parallelize` and commands share."""
+"""Determines a model's pipeline stages, as requested or by search.
+
+Shared by `plan`, `parallelize` and the commands.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,11 @@ from autopar.utils.processes import Aside
 
 
 def chosen(compiler: Compiler, batch: Mapping[str, Any], asked: Pipeline) -> Chosen:
-    """Whether to pipeline, and how."""
+    """Choose between the best pipeline and the best plan without stages.
+
+    Raise `ConstraintError` for constraints and presets: they name mesh axes, and the mesh of a stage
+    is not known yet.
+    """
     settings = compiler.settings(None)
     if settings.constraints or settings.preset:
         raise ConstraintError(
@@ -47,14 +54,17 @@ def chosen(compiler: Compiler, batch: Mapping[str, Any], asked: Pipeline) -> Cho
 
 
 def _one_sample(compiler: Compiler, batch: Mapping[str, Any]) -> Traced:
-    """The graph of one sample: sizes between are on the line through it and the whole batch's."""
+    """Trace one sample.
+
+    Graphs of sizes in between are interpolated linearly from this one and the whole batch's.
+    """
     with _unsaid():
         return compiler.traced(of_samples(batch, 1))
 
 
 @contextmanager
 def _unsaid() -> Iterator[None]:
-    """Warnings that a model has for every batch are heard once, of the whole one."""
+    """Suppress warnings and log messages, which the capture of the whole batch issues already."""
     disabled = logging.root.manager.disable
     logging.disable(max(disabled, logging.WARNING))
     try:
@@ -66,7 +76,7 @@ def _unsaid() -> Iterator[None]:
 
 
 def refuse_asynchronous(asked: Pipeline) -> None:
-    """Raise `InputError` where stages are to be chosen among asynchronous schedules."""
+    """Raise `InputError` if ``stages="auto"`` is combined with asynchronous schedules."""
     if asked.asynchronous:
         raise InputError(
             f"{argument('stages', 'auto')} chooses among schedules whose steps are those of one "
@@ -78,7 +88,11 @@ def refuse_asynchronous(asked: Pipeline) -> None:
 def agreed_stages(
     compiler: Compiler, batch: Mapping[str, Any], asked: Pipeline
 ) -> tuple[PipelineSpec, Staged | None] | None:
-    """What was asked for, or what rank 0 finds best and has compiled; None: no pipeline."""
+    """Return the pipeline to build, the same on all ranks; None if it is better to have no stages.
+
+    For ``"auto"`` rank 0 searches.  The second value is rank 0's compiled pipeline, None elsewhere and
+    for a pipeline that was requested explicitly.
+    """
     if asked.stages != "auto":
         return PipelineSpec.of(compiler.mesh, asked, samples_of(batch)), None
     refuse_asynchronous(asked)
@@ -100,7 +114,7 @@ def agreed_stages(
 
 
 def source_of(compiler: Compiler, batch: Mapping[str, Any]) -> Source:
-    """A model with its batch, captured in any size."""
+    """Return a `Source`, which provides the model's graph for any number of samples."""
     return _source(
         compiler, batch, compiler.traced(batch), lambda: compiler.traced(of_samples(batch, 1))
     )
@@ -109,7 +123,10 @@ def source_of(compiler: Compiler, batch: Mapping[str, Any]) -> Source:
 def _source(
     compiler: Compiler, batch: Mapping[str, Any], traced: Traced, one: Callable[[], Traced]
 ) -> Source:
-    """`one`: the graph of one sample."""
+    """Make a `Source` from the trace of the whole batch; `one` returns the trace of one sample.
+
+    Raise `InputError` if the graph returns no loss, or outputs besides the loss.
+    """
     whole = compiler.graph_of(traced)
     if whole.loss is None:
         raise InputError(
@@ -138,7 +155,7 @@ def _source(
         return captured[samples]
 
     def of_size(samples: int) -> Graph:
-        """On the line through what is captured already, where there is one."""
+        """Interpolate between captured graphs if sizes are linear, otherwise capture."""
         for other, graph in captured.items():
             if samples not in captured and other != size:
                 with suppress(NotLinear):
@@ -154,12 +171,12 @@ def _source(
 
 
 def _is_trained(whole: Graph) -> bool:
-    """A loss and nothing else comes out: a step that stages can divide."""
+    """Whether the graph returns the loss only, which pipeline stages require."""
     return whole.loss is not None and not whole.outputs
 
 
 def _whole_because(whole: Graph) -> str | None:
-    """Why microbatches would change the meaning of the step, None where they keep it."""
+    """Return why microbatches would change the result of the step; None if they would not."""
     try:
         check_divisible(whole, 2)
     except InputError as error:
@@ -168,7 +185,7 @@ def _whole_because(whole: Graph) -> str | None:
 
 
 def samples_of(batch: Mapping[str, Any]) -> int:
-    """The first dim of the first tensor."""
+    """Return the batch size: the first dim of the first tensor.  Raise `InputError` without one."""
     sizes = [v.shape[0] for _, v in leaves_of(batch, "") if isinstance(v, torch.Tensor) and v.dim()]
     if not sizes:
         kinds = ", ".join(f"{name!r} is a {type(value).__name__}" for name, value in batch.items())
@@ -182,7 +199,7 @@ def samples_of(batch: Mapping[str, Any]) -> int:
 
 
 def of_samples(batch: Mapping[str, Any], samples: int) -> Mapping[str, Any]:
-    """The first samples of a batch."""
+    """Return the first `samples` samples of a batch."""
     size = samples_of(batch)
 
     def cut(value: Any, _: str) -> Any:

@@ -1,4 +1,8 @@
-"""A model on its way to plans and programs: what stays the same while batches of other shapes come."""
+"""Captures a model and compiles it into plans and programs, for batches of varying shape.
+
+A `Compiler` holds the state that is common to all batches: the model, the options, the first plan and
+the programs made so far.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,7 @@ def captured(
     keeps_modes: bool = False,
     needs_loss: bool | None = None,
 ) -> Graph:
-    """The captured forward pass, with the outputs that were asked for."""
+    """Capture the forward pass, with the requested outputs."""
     found = _traced(model, inputs, options, training, keeps_modes, needs_loss)
     return _finished(found, model, options, training)
 
@@ -92,14 +96,18 @@ def _finished(
 ) -> Graph:
     graph = finished(found, whole)
     if not training:
-        # Evaluation moves the same tensors; only their letters (I, R) tell shards from copies.
+        # Evaluation communicates the same tensors; I and R types depend on which have gradients.
         frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
         graph = graph.with_gradients(frozen)
     return with_outputs(graph, options.batches.outputs)
 
 
 class Compiler:
-    """Everything that stays the same while batches of different shapes are compiled."""
+    """Compiles batches of different shapes for one model, mesh, hardware profile and set of options.
+
+    The first program fixes how parameters are stored and how the batch is sharded; later programs
+    follow it.
+    """
 
     def __init__(self, model: nn.Module, mesh: Mesh, hardware: Hardware, options: Options) -> None:
         self._model, self.mesh, self.hardware, self.options = model, mesh, hardware, options
@@ -110,20 +118,20 @@ class Compiler:
         self._outside = OutsideValues(model, options.loss)
 
     def outside(self) -> Outside:
-        """What forward or the loss may read outside of the model, where it is not as it was."""
+        """Return values outside the model that forward or the loss may read and that have changed."""
         return self._outside.differences()
 
     def captured_digest(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
     ) -> str:
-        """Of the graph that this rank captures of a batch now."""
+        """Capture a batch on this rank and return the digest of its graph."""
         with self.standing(state):
             return self.graph(kwargs or args, state.gradients).digest
 
     def known_program(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
     ) -> Program | None:
-        """The program of a batch, if it is there already; found without other ranks."""
+        """Return the cached program of a batch, or None.  Does not communicate with other ranks."""
         with self.standing(state):
             return self._known(self.graph(kwargs or args, state.gradients))
 
@@ -134,7 +142,7 @@ class Compiler:
         pieces: int,
         state: ModelState,
     ) -> tuple[Program | None, Program] | None:
-        """Those of `for_microbatches`, likewise; None unless all that are needed are there."""
+        """Return the programs of `for_microbatches` if all needed are cached; no communication."""
         parted = self._parted(whole, microbatch, pieces, state)
         counts = None if parted.counts is None else self._known(parted.counts)
         program = self._known(parted.microbatch)
@@ -146,19 +154,19 @@ class Compiler:
         return self._programs.get((graph.digest, graph.returns))
 
     def on(self, mesh: Mesh) -> Compiler:
-        """The same on another mesh."""
+        """Return a compiler with the same model, hardware and options for another mesh."""
         return Compiler(self._model, mesh, self.hardware, self.options)
 
     def with_options(self, options: Options) -> Compiler:
-        """The same asked for something else."""
+        """Return a compiler with the same model, mesh and hardware but other options."""
         return Compiler(self._model, self.mesh, self.hardware, options)
 
     def graph(self, inputs: ExampleInputs, training: bool = True) -> Graph:
-        """The captured forward pass."""
+        """Capture the forward pass."""
         return self.graph_of(self.traced(inputs, training), training)
 
     def traced(self, inputs: ExampleInputs, training: bool = True) -> Traced:
-        """What `graph_of` makes a graph of."""
+        """Trace the model in its current state; `graph_of` turns the trace into a graph."""
         state = self._state
         if state is None:
             return _traced(self._model, inputs, self.options, training, False, None)
@@ -169,12 +177,16 @@ class Compiler:
     def graph_of(
         self, found: Traced, training: bool = True, *, whole: Traced | None = None
     ) -> Graph:
-        """The captured forward pass; of a part of a `whole` batch, with the numbers of that."""
+        """Return the graph of a trace.
+
+        For the trace of a part of a batch, `whole` is the trace of the whole batch, whose constants
+        the graph takes over.
+        """
         return _finished(found, self._model, self.options, training, whole)
 
     @contextmanager
     def standing(self, state: ModelState) -> Iterator[None]:
-        """Graphs that are captured inside are of the model in this state."""
+        """Within the context, graphs are captured of the model in this state."""
         before, self._state = self._state, state
         try:
             yield
@@ -182,10 +194,9 @@ class Compiler:
             self._state = before
 
     def compile(self, graph: Graph) -> Compilation:
-        """Candidates, prices, solution, plan and source of a captured graph.
+        """Compile a captured graph: candidates, costs, solution, plan and source.
 
-        Where every rank brings its own part, the batch arrives divided the way the best plan for a
-        whole batch divides it.
+        With rank-local batches, the batch arrives sharded as in the best plan for a global batch.
         """
         if not self.options.batches.local:
             return self._compile(graph, None)
@@ -195,7 +206,11 @@ class Compiler:
         return self._dividing(graph, form)
 
     def _dividing(self, graph: Graph, whole: Sharding) -> Compilation:
-        """Every rank brings its own part, so the batch is divided, even where that is not fastest."""
+        """Compile with the fastest sharding of the batch, for rank-local batches.
+
+        Used if the best plan for a global batch replicates it: rank-local batches must be sharded,
+        even if that is not the fastest.
+        """
         made = []
         if self.options.preset is None:
             for form in sorted(batch_forms(self.mesh), key=lambda form: -len(form.cuts(0))):
@@ -209,7 +224,10 @@ class Compiler:
         return self._compile(graph, whole)
 
     def _compile(self, graph: Graph, batch: Sharding | None) -> Compilation:
-        """Within what was asked for; where nothing was, within the device, if the best would not be."""
+        """Compile within the requested memory limit.
+
+        Without a limit and preset, compile again within the device's memory if the best plan exceeds it.
+        """
         settings, kept = self.settings(batch), self._saved(graph)
         flights = InFlightPlanner(graph, self.mesh, self.hardware, settings, kept)
         made = compile_graph(graph, self.mesh, self.hardware, settings, kept, known=flights)
@@ -229,11 +247,11 @@ class Compiler:
         return saved(graph, self.hardware.device.kind)
 
     def settings(self, batch: Sharding | None) -> Settings:
-        """What was asked for, with the measured times that this process has, where any were named."""
+        """Return the requested settings with this process's measured operator times, if any."""
         return replace(self.asked(batch), times=self.times)
 
     def asked(self, batch: Sharding | None) -> Settings:
-        """What was asked for: equal on all ranks."""
+        """Return the requested settings, which are equal on all ranks."""
         options = self.options
         chosen = (
             *preset_constraints(options.preset, self.mesh),
@@ -257,23 +275,23 @@ class Compiler:
 
     @cached_property
     def times(self) -> Times | None:
-        """What was measured of operators here, where a database was named."""
+        """The measured operator times for this hardware, if the options name a database."""
         database = self.options.planning.database
         return None if database is None else times_for(database, self.hardware, self.mesh)
 
     def frontier(self, graph: Graph, watch: Watch = unwatched) -> tuple[Compilation, ...]:
-        """The plans of the time-memory curve, from the fastest to the smallest."""
+        """Return the plans on the time-memory frontier, from the fastest to the smallest."""
         saved = self._saved(graph)
         return frontier(graph, self.mesh, self.hardware, self.settings(None), saved, watch)
 
     def program(
         self, inputs: ExampleInputs, training: bool = True, edited: Path | None = None
     ) -> Program:
-        """Rank 0's plan and source, loaded on every rank."""
+        """Capture inputs, compile on rank 0, and load the plan and source on every rank."""
         return self.program_of(self.graph(inputs, training), edited)
 
     def program_of(self, graph: Graph, edited: Path | None = None) -> Program:
-        """The program of a captured graph."""
+        """Return the program of a captured graph.  Collective: rank 0 compiles it if not cached."""
         options = self.options
         agreement.assert_same_on_all_ranks(
             "the model, the mesh or the options", f"{graph.digest} {self.mesh} {options}"
@@ -303,7 +321,7 @@ class Compiler:
     def for_batch(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
     ) -> Program:
-        """The program of a batch that no earlier one serves."""
+        """Compile the program of a batch for which none is cached.  Collective."""
         if args and kwargs:
             raise InputError(
                 "Pass the batch as keyword arguments, or as positional ones, not both."
@@ -318,7 +336,7 @@ class Compiler:
         pieces: int,
         state: ModelState,
     ) -> tuple[Program | None, Program]:
-        """Programs that count the whole batch's denominators, and that run one microbatch."""
+        """Return the program of the whole batch's denominators (or None), and that of a microbatch."""
         parted = self._parted(whole, microbatch, pieces, state)
         counts = None if parted.counts is None else self.program_of(parted.counts)
         return counts, self.program_of(parted.microbatch)
@@ -337,12 +355,12 @@ class Compiler:
 
 
 def _fits(form: Sharding, graph: Graph, mesh: Mesh) -> bool:
-    """Whether the batch can arrive so."""
+    """Whether all batch inputs can have the sharding `form`."""
     return not any(form.fault(n.outputs[0].shape, mesh) for n in batch_inputs(graph))
 
 
 def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:
-    """The graph with only the outputs that were asked for (all of them where there is no loss)."""
+    """Return the graph with only the wanted outputs; with all if it has no loss and none is named."""
     available = dict(graph.outputs)
     for name in wanted:
         if name not in available:
@@ -354,7 +372,7 @@ def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:
 
 
 def _cast(inputs: ExampleInputs, dtype: torch.dtype | None) -> ExampleInputs:
-    """Floating tensors of the batch in the compute dtype."""
+    """Cast the batch's floating-point tensors to the compute dtype."""
     if dtype is None:
         return inputs
 
@@ -367,7 +385,7 @@ def _cast(inputs: ExampleInputs, dtype: torch.dtype | None) -> ExampleInputs:
 
 
 def _of_parameters(first: Plan) -> tuple[Padding, ...]:
-    """Later programs pad the parameters as the first plan did; their batch is their own."""
+    """Return the first plan's padding of parameters, which later programs keep (not the batch's)."""
     return tuple(padding for padding in first.padding if padding.leaf in first.parameter)
 
 

@@ -1,4 +1,4 @@
-"""What people pass to the calls, read: meshes, hardware, example inputs."""
+"""Parses the arguments of the public API: meshes, hardware, example inputs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from cost_models.hardware import Hardware, detect
 from cost_models.hardware import load as load_hardware
 
 MeshLike = Mesh | DeviceMesh | Sequence[int] | Sequence[Mesh] | int | str
-"""One mesh, several of the same devices to choose from, or how many devices there are."""
+"""One mesh, several meshes of the same size to choose from, or a number of devices."""
 
 
 def as_mesh(mesh: MeshLike) -> Mesh:
-    """Read what a user may call a mesh: a Mesh, a DeviceMesh, ``(2, 2)``, ``4`` or ``"2x2"``."""
+    """Convert a Mesh, a DeviceMesh, ``(2, 2)``, ``4`` or ``"2x2"`` to a `Mesh`."""
     if isinstance(mesh, Mesh):
         return mesh
     if isinstance(mesh, str):
@@ -41,9 +41,9 @@ def as_mesh(mesh: MeshLike) -> Mesh:
 
 
 def meshes_of(mesh: MeshLike, options: Options) -> tuple[Mesh, ...]:
-    """The meshes among which the best is sought; of a mesh that is given, that one.
+    """Return the meshes to compare; only one if the user passed a single mesh.
 
-    Constraints and presets speak of axes: with them a number of devices stays one axis.
+    Constraints and presets refer to mesh axes, so with them a number of devices means one axis.
     """
     if isinstance(mesh, int):
         speaks = options.preset is not None or bool(options.constraints)
@@ -67,7 +67,7 @@ def _alike(meshes: tuple[Mesh, ...]) -> tuple[Mesh, ...]:
 
 
 def as_hardware(hardware: str | Hardware | None) -> Hardware:
-    """A profile by name or path; None asks the machine what it is."""
+    """Load a hardware profile by name or path; None detects this machine."""
     if isinstance(hardware, Hardware):
         return hardware
     try:
@@ -77,7 +77,10 @@ def as_hardware(hardware: str | Hardware | None) -> Hardware:
 
 
 def offered_inputs(model: nn.Module) -> ExampleInputs:
-    """The example inputs that a model brings along, as Hugging Face and Lightning models may."""
+    """Return the model's own example inputs, which Hugging Face and Lightning models may have.
+
+    Raise `InputError` if there are none.
+    """
     for attribute in ("example_input_array", "dummy_inputs"):
         found = getattr(model, attribute, None)
         if isinstance(found, torch.Tensor):
@@ -92,7 +95,7 @@ def offered_inputs(model: nn.Module) -> ExampleInputs:
 
 
 def as_call(inputs: ExampleInputs) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Example inputs as positional and keyword arguments."""
+    """Return example inputs as positional and keyword arguments."""
     if isinstance(inputs, torch.Tensor):
         return (inputs,), {}
     if isinstance(inputs, Mapping):

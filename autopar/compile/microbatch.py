@@ -1,11 +1,11 @@
-"""Microbatches keep the meaning of the step: a loss that is a sum over samples, over a count of all.
+"""Builds microbatch graphs whose accumulated gradients equal those of the whole batch.
 
-The mean loss of a batch is sum / count, and count belongs to the whole batch: with ignored targets it
-differs from part to part.  So the denominators are taken out of the loss.  One small graph computes
-them for the whole batch before the first backward; the graph of a microbatch gets them as inputs.
+The mean loss of a batch is sum / count, where count is of the whole batch: with ignored targets the
+counts of microbatches differ.  Therefore the denominators are taken out of the loss.  A small graph
+computes them for the whole batch before the first backward; the microbatch graph has them as inputs.
 
-That a loss is a sum over samples is shown by its types: on an axis that splits the batch, every
-operator must work on its samples alone, and the loss must come out partial.
+The types of tensors prove that the loss is a sum over samples: on a mesh axis that splits the batch,
+every operator must work on its local samples alone, and the loss must be a partial sum.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from autopar.utils.messages import argument
 
 PREFIX = "denominator_"
 _PLACED = {"arange", "linspace", "eye"}
-"""Operators whose result knows its place in the batch: a part's is not a slice of the whole's."""
+"""Operators whose result depends on absolute positions: a part's is not a slice of the whole's."""
 _LINEAR = {"add", "sub", "neg", "to", "_to_copy", "alias", "clone", "mul", "div", "reshape", "view"}
 
 
 @dataclass(frozen=True)
 class Parted:
-    """`counts` gives the whole batch's denominators; `microbatch` takes them as inputs.
+    """The graphs of a step in microbatches.
 
-    `counts` is None where every denominator is a number.
+    `counts` computes the whole batch's denominators, which `microbatch` has as inputs.  It is None if
+    every denominator is a number.
     """
 
     counts: Graph | None
@@ -41,15 +42,16 @@ class Parted:
 
 
 def as_one() -> str:
-    """What is left where a batch cannot be divided."""
+    """Return the remedy in error messages for a batch that cannot be divided."""
     return f"Use {argument('microbatches', 1)}."
 
 
 def part(whole: Graph, microbatch: Graph, pieces: int) -> Parted:
-    """Graphs of a batch and of one of its `pieces` equal parts -> what a step of parts needs.
+    """Make the graphs of a step in `pieces` equal microbatches.
 
-    The part's numbers are those of the whole already (`autopar.capture.numbers`).  Raises `InputError`
-    naming the operator that mixes samples, where the step would change meaning.
+    `whole` is the graph of a batch and `microbatch` that of one part, whose constants are those of the
+    whole already (`autopar.capture.numbers`).  Raises `InputError` if microbatches would change the
+    result; the message names the operator that mixes samples.
     """
     divisions, types = tuple(_divisions(whole)), check_divisible(whole, pieces)
     check_shares(whole, microbatch, types, pieces)
@@ -58,7 +60,10 @@ def part(whole: Graph, microbatch: Graph, pieces: int) -> Parted:
 
 
 def check_divisible(whole: Graph, pieces: int) -> Types:
-    """The types that tensors have on an axis of `pieces`; raise `InputError` where samples mix."""
+    """Return the tensors' possible types on a mesh axis of size `pieces` that splits the batch.
+
+    Raise `InputError` if an operator mixes samples.
+    """
     divided = _with_denominators(whole, whole, tuple(_divisions(whole)))
     types = check_separable(divided, pieces)
     _check_state(whole)
@@ -66,7 +71,10 @@ def check_divisible(whole: Graph, pieces: int) -> Types:
 
 
 def _check_state(graph: Graph) -> None:
-    """A step changes a buffer once; microbatches that read what they change would do it once each."""
+    """Raise `InputError` if forward reads a buffer that it updates.
+
+    A step updates such a buffer once, but each microbatch would update it again.
+    """
     changed = {name for name, value in graph.mutations}
     read = {name for node in graph.nodes for name in node.operands}
     for node in graph.leaves("buffer"):
@@ -83,7 +91,7 @@ def _by_tensors(divisions: Iterable[Node]) -> list[Node]:
 
 
 def _divisions(graph: Graph) -> Iterator[Node]:
-    """Divisions on the way back from the loss through linear operators."""
+    """Yield the divisions that are reached backwards from the loss through linear operators."""
     assert graph.loss is not None
     waiting, seen = [graph.loss], set()
     while waiting:
@@ -102,7 +110,7 @@ def _is_differentiable(argument: Arg, graph: Graph) -> bool:
 
 
 def _denominator(node: Node, graph: Graph) -> Tensor | None:
-    """The tensor that a division divides by, None for a number."""
+    """Return the divisor of a division, or None if it is a number."""
     divisor = node.args[1]
     return graph.tensors[divisor.name] if isinstance(divisor, Ref) else None
 
@@ -123,7 +131,7 @@ def _counts(whole: Graph, divisions: tuple[Node, ...]) -> Graph | None:
 
 
 def _only(graph: Graph) -> Graph:
-    """The nodes that results need."""
+    """Keep only the nodes on which the graph's results depend."""
     needed = set(graph.results)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
@@ -134,7 +142,7 @@ def _only(graph: Graph) -> Graph:
 
 
 def _with_denominators(graph: Graph, whole: Graph, divisions: tuple[Node, ...]) -> Graph:
-    """The microbatch's graph, divided by what the whole batch is divided by."""
+    """Replace the denominators in a microbatch's graph by inputs with the whole batch's values."""
     inputs: dict[str, Node] = {}
     divisors: dict[str, Arg] = {}
     ours, theirs = _by_tensors(_divisions(graph)), _by_tensors(divisions)
@@ -169,11 +177,11 @@ def _with_denominators(graph: Graph, whole: Graph, divisions: tuple[Node, ...]) 
 
 
 def check_separable(graph: Graph, pieces: int) -> dict[str, frozenset[Type]]:
-    """Raise `InputError` unless the loss is a sum over samples, the batch being dim 0 of the inputs.
+    """Raise `InputError` unless the loss is a sum over samples, where dim 0 of the inputs is the batch.
 
-    Every tensor gets the types it can have on an axis that splits the batch: inputs are shards,
-    parameters are whole, and what is uniform along the batch (an expanded constant) may be either.
-    Returns these types.
+    Returns the types that each tensor can have on a mesh axis that splits the batch: inputs are
+    sharded, parameters are replicated, and a tensor that is uniform along the batch (an expanded
+    constant) may be either.
     """
     options = candidates(graph, Mesh.of(pieces, names=("microbatch",)), local_inputs=True)
     split = {node.name for node in batch_inputs(graph)}
@@ -202,7 +210,7 @@ def check_separable(graph: Graph, pieces: int) -> dict[str, frozenset[Type]]:
 def _types(
     node: Node, options: tuple[OpSharding, ...], types: dict[str, frozenset[Type]]
 ) -> list[frozenset[Type]]:
-    """What each output can be, given what the operands can be."""
+    """Return the possible types of each output, given those of the operands."""
     given = [types[name] for name in node.operands]
     suitable = [
         option

@@ -1,4 +1,7 @@
-"""A model on its way to a pipeline: what stays the same while batches of other shapes come."""
+"""Compiles a model into pipeline stages, for batches of varying shape.
+
+A `PipelineCompiler` holds the state that is common to all batches.  A `Compiler` captures the graphs.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +42,15 @@ COUNTING = Settings(padding=(), pads_batch=False)
 
 
 class PipelineCompiler:
-    """`compiler` captures; the first pipeline decides where parameters rest ever after."""
+    """Compiles pipelines for batches of different shapes.
+
+    The first pipeline fixes how parameters are stored; later ones keep its workers and storage.
+    """
 
     def __init__(
         self, compiler: Compiler, wanted: PipelineSpec, given: Staged | None = None
     ) -> None:
-        """`given`: the pipeline, where it is compiled already."""
+        """`given` is the pipeline if it is compiled already."""
         self._compiler, self._wanted, self._given = compiler, wanted, given
         self._mesh, self._hardware = compiler.mesh, compiler.hardware
         self._most: int | None = None
@@ -53,11 +59,11 @@ class PipelineCompiler:
 
     @property
     def _settings(self) -> Settings:
-        """With measured times, which only the rank that decides needs."""
+        """The settings with measured times, which only the deciding rank needs."""
         return self._compiler.settings(None)
 
     def decide(self, batch: Mapping[str, Any]) -> tuple[Staged, Graph | None]:
-        """The plan of a pipeline, and the graph that counts denominators."""
+        """Compile the pipeline on this process; also return the graph of the denominators, if any."""
         graph, counts = self._graphs(batch, self._wanted_for(batch))
         self._refuse_unheard(graph)
         made = self._given or self._compiled(graph)
@@ -66,7 +72,10 @@ class PipelineCompiler:
         return made, counts
 
     def _compiled(self, graph: Graph) -> Staged:
-        """As was asked for, with the predicted step."""
+        """Compile the requested pipeline, with its estimated step time.
+
+        Raise `ConstraintError` if, with a preset, an axis of a stage's mesh splits no work.
+        """
         settings, allowed = self._settings, self._compiler.options.planning.allow_undivided
         made = compile_forced(graph, self._mesh, self._hardware, settings, self._wanted)
         idle = [each for each in made.plan.stages if each.plan.idle]
@@ -79,16 +88,16 @@ class PipelineCompiler:
         return made
 
     def pipeline_for(self, batch: Mapping[str, Any], state: ModelState) -> Built:
-        """The pipeline of a batch, on every rank: rank 0 decides."""
+        """Build the pipeline of a batch on every rank.  Collective: rank 0 decides."""
         with self._compiler.standing(state):
             return self._pipeline_for(batch, state.gradients)
 
     def outside(self) -> Outside:
-        """What forward or the loss may read outside of the model, where it is not as it was."""
+        """Return values outside the model that forward or the loss may read and that have changed."""
         return self._compiler.outside()
 
     def captured(self, batch: Mapping[str, Any], state: ModelState) -> str:
-        """What `Built.captured` of this batch would be; found without other ranks."""
+        """Return the value of `Built.captured` for this batch, without communication."""
         with self._compiler.standing(state):
             wanted = self._wanted_for(batch) if state.gradients else None
             return _digest(*self._graphs(batch, wanted))
@@ -96,11 +105,11 @@ class PipelineCompiler:
     def captured_digest(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
     ) -> str:
-        """Of the graph that this rank captures of a batch now; `args` are none."""
+        """Capture a batch on this rank and return the digest of its graph; `args` must be empty."""
         return self.captured(kwargs, state)
 
     def first(self, batch: Mapping[str, Any]) -> Built:
-        """The pipeline of the example inputs, for the model as it came."""
+        """Build the pipeline of the example inputs, with the model in its initial state."""
         return self._pipeline_for(batch, training=True)
 
     def _pipeline_for(self, batch: Mapping[str, Any], training: bool) -> Built:
@@ -122,7 +131,11 @@ class PipelineCompiler:
         )
 
     def _wanted_for(self, batch: Mapping[str, Any]) -> PipelineSpec:
-        """Other batches are cut as the first was, or into microbatches that are no larger than its."""
+        """Return the specification for a batch.
+
+        It has the requested number of microbatches if that divides the batch, otherwise microbatches
+        no larger than those of the first batch.
+        """
         samples = samples_in(batch) if self._wanted.microbatches > 1 else 1
         if self._most is None:
             self._most = max(1, samples // self._wanted.microbatches)
@@ -132,7 +145,10 @@ class PipelineCompiler:
     def _graphs(
         self, batch: Mapping[str, Any], wanted: PipelineSpec | None
     ) -> tuple[Graph, Graph | None]:
-        """The graph of a microbatch, and of the whole batch's denominators; None wanted: evaluation."""
+        """Capture a microbatch, and the whole batch's denominators if there are any.
+
+        `wanted` is None for evaluation, which takes the batch as one microbatch.
+        """
         training = wanted is not None
         traced = self._compiler.traced(batch, training)
         whole = self._compiler.graph_of(traced, training)
@@ -178,7 +194,7 @@ class PipelineCompiler:
         return tuple(texts)
 
     def _again(self, graph: Graph, wanted: PipelineSpec | None) -> Staged:
-        """The pipeline of other shapes, or of evaluation: same workers, parameters where they are."""
+        """Compile for other shapes or for evaluation, with the first pipeline's workers and storage."""
         assert self._first is not None and self._graph is not None
         plan = self._first.plan
         rests = {
@@ -215,7 +231,7 @@ class PipelineCompiler:
 
 
 def evaluation(schedule: Schedule) -> Schedule:
-    """One forward through all stages, on the workers that hold them."""
+    """Return the schedule of one forward pass through all stages, each on its first holder."""
     home = [holders[0] for holders in schedule.holders]
     lists = (
         tuple(forward(stage, 0) for stage, worker in enumerate(home) if worker == number)

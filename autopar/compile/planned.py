@@ -1,4 +1,4 @@
-"""The graph that a plan was made of, captured again."""
+"""Captures the graph that belongs to an existing plan."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from autopar.sharding.padding import padded
 def captured_for(
     plan: Plan, model: nn.Module, example_inputs: ExampleInputs | None, loss: Loss | None
 ) -> Graph:
-    """The model's graph, captured and padded the way it was when the plan was made."""
+    """Capture the model's graph with the precision, outputs and padding of the plan.
+
+    A graph that cannot be padded so is returned unpadded.
+    """
     options = replace(
         Options(loss=loss),
         precision=Precision.parse(plan.precision),
@@ -32,4 +35,4 @@ def captured_for(
     try:
         return padded(graph, plan.padding)
     except PaddingError:
-        return graph  # of another model: the digest says so
+        return graph  # of another model: the caller finds that its digest differs

@@ -1,7 +1,7 @@
-"""A part of a batch has its share of every tensor that is split by samples.
+"""Checks that tensors split by samples scale with the size of a microbatch.
 
-A tensor that forward makes of a batch's size written out (`torch.zeros(8, ...)`) has that size for a
-part, too, and PyTorch broadcasts a part of one sample to it without a word.
+A tensor that forward creates with a hard-coded batch size (`torch.zeros(8, ...)`) has that size for a
+microbatch too, and PyTorch silently broadcasts a microbatch of one sample to it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _STRETCHING = frozenset(["expand", "expand_as", "broadcast_to"])
 
 
 def check_shares(whole: Graph, part: Graph, types: Types, pieces: int) -> None:
-    """Raise `InputError` where a part has more or less than its share of what is split by samples.
+    """Raise `InputError` if a tensor of `part` is not 1/`pieces` of the whole batch's along its samples.
 
-    `types` are those that the whole batch's tensors can have on an axis of `pieces`.
+    `types` are the types that the whole batch's tensors can have on a mesh axis of size `pieces`.
     """
     dims = {name: dim for name in types if (dim := _split_dim(types[name])) is not None}
     ours = {tensor.name: tensor.shape for node in part.nodes for tensor in node.outputs}
@@ -41,15 +41,15 @@ def check_shares(whole: Graph, part: Graph, types: Types, pieces: int) -> None:
 
 
 def _split_dim(kinds: frozenset[Type]) -> int | None:
-    """The dim that is split by samples, where a tensor cannot be anything else."""
+    """Return the dim that is split by samples, if that is a tensor's only possible type."""
     first = next(iter(kinds), None)
     return first.dim if len(kinds) == 1 and isinstance(first, S) else None
 
 
 def _stretched(graph: Graph, dims: Mapping[str, int], types: Types) -> Iterator[tuple[Node, int]]:
-    """Where samples are repeated, and how many times as many numbers there are then.
+    """Yield operators that broadcast samples, and the factor by which the number of elements grows.
 
-    What only a part's graph has is of samples where it is made of samples.
+    A tensor that only the part's graph has counts as samples if an operand of its operator does.
     """
     samples = set(dims)
     for node in graph.nodes:

@@ -1,6 +1,6 @@
-"""A model planned for many batches and memories: captured once per batch, without processes or weights.
+"""Plans a model for many batch sizes and memory limits, without processes or weights.
 
-Stands on `api`, which captures, and on `landscape`, which plans.
+The model is captured once per batch size by `Compiler`; `autopar.sharding.landscape` makes the plans.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from autopar.sharding.sharding_problem import Settings, device_memory
 from cost_models.hardware import Hardware
 
 MOST = 2**40
-"""Samples: the bytes of larger batches overflow, here or in torch."""
+"""Most samples per batch: the byte counts of larger batches overflow, here or in torch."""
 
 
 def plan_landscape(
@@ -43,11 +43,11 @@ def plan_landscape(
     precision: Any = None,
     planning: Planning | None = None,
 ) -> Iterator[Point]:
-    """The best plan for every size of the batch and every memory per device, one after the other.
+    """Yield the best plan for each batch size and each memory limit per device.
 
-    `memories` are in bytes, `planning` may name measured times of operators.  The example inputs are
-    resized: their first dim is the batch.  A point that no plan meets has none, and says how much
-    memory would do.
+    `memories` are in bytes; `planning` may name measured operator times.  The example inputs are
+    resized along their first dim.  An infeasible point has no plan and gives the memory that would
+    suffice.
     """
     options = Options.of(
         loss=loss, optimizer=optimizer, precision=precision, planning=planning,
@@ -68,10 +68,10 @@ def largest_batch(
     precision: Any = None,
     planning: Planning | None = None,
 ) -> Iterator[Point]:
-    """Batches as they are tried, each with its best plan; the largest with a plan is what fits.
+    """Yield the batch sizes that are tried, each with its best plan; the largest with a plan fits.
 
-    Without stages, and with a limit per device in bytes or as ``"40GiB"``; None is what it has.  Raises
-    `InputError` for no limit at all, within which everything fits.
+    Plans have no stages.  `memory_limit` is per device, in bytes or as ``"40GiB"``; None is the
+    device's memory.  Raises `InputError` for ``"none"``, as every batch fits without a limit.
     """
     options = Options.of(
         loss=loss, optimizer=optimizer, precision=precision, memory_limit=memory_limit,
@@ -92,7 +92,7 @@ def largest_batch(
 
 @dataclass(frozen=True)
 class _Swept:
-    """A model's compiler, and the inputs that are resized."""
+    """A model's compiler, and the example inputs to resize."""
 
     compiler: Compiler
     inputs: Any
@@ -123,9 +123,10 @@ class _Swept:
 
 
 def resized(inputs: Any, batch: int) -> Any:
-    """Example inputs of another batch, without values: the first tensor's first dim is the batch's.
+    """Return the example inputs on the meta device with another batch size.
 
-    Raises `InputError` where no tensor has a batch, and for more than `MOST` samples.
+    The batch size is the first tensor's first dim; every tensor with the same first dim is resized.
+    Raises `InputError` if no tensor has dims, and for more than `MOST` samples.
     """
     if batch > MOST:
         raise InputError(f"A batch of {batch} is too large: pass {MOST} at most.")

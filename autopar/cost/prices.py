@@ -1,4 +1,4 @@
-"""What things cost on this mesh and hardware: operators, conversion steps, collectives.  Seconds."""
+"""Prices operators, conversion steps and collectives on a mesh and hardware, in seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Seconds = Callable[[Traffic], float]
 
 @dataclass(frozen=True)
 class Prices:
-    """The physics of one mesh of devices of one kind."""
+    """The cost model of one mesh of identical devices."""
 
     mesh: Mesh
     hardware: Hardware
@@ -75,7 +75,7 @@ class Prices:
         )
 
     def collective(self, traffic: Traffic) -> float:
-        """Seconds of one collective."""
+        """Return the seconds of one collective."""
         kind, axis = traffic.collective, traffic.axis
         link = (self.scattering_links if kind == "all_to_all" else self.links)[axis]
         return collective_seconds(kind, traffic.nbytes, self.mesh.sizes[axis], link)
@@ -238,12 +238,12 @@ def _seconds_of(work: Work, device: Device) -> float:
 
 
 def is_sum(part: Traffic) -> bool:
-    """Whether it adds the ranks' gradients."""
+    """Return whether the collective sums gradients over ranks."""
     return part.direction == "backward" and part.collective in ("all_reduce", "reduce_scatter")
 
 
 def widened(parts: Iterable[Traffic], times: int) -> Iterator[Traffic]:
-    """The same where gradients are summed in a dtype so many times as wide."""
+    """Yield the traffic with gradient sums in a dtype `times` as wide."""
     return (replace(part, nbytes=part.nbytes * times) if is_sum(part) else part for part in parts)
 
 

@@ -1,13 +1,13 @@
-"""A plan, its problem and a name -> `Explanation`: what else was possible there, and what it would cost.
+"""Explains a plan's choice for one operator, parameter or module: the alternatives and their costs.
 
-target      which operator, parameter or module a name means
-ways        what could be done with it, as states of the problem's variables
-again       the best plan with a way: everything else is decided anew
-average     a stage's figures, for one of its microbatches
-sentences   the first sentence, in plain words
-explain     all of it
+target      finds the operator, parameter or module that a name means
+ways        the alternatives, as states of the problem's variables
+replanner   the best plan that contains an alternative, with all else re-optimized
+average     a stage's numbers, averaged per microbatch
+sentences   the first sentence of the explanation
+explain     the whole explanation
 stage       the same within a stage of a pipeline
-explained   from a model and its plan to all of it
+explained   the entry point, from a model and its plan
 """
 
 from autopar.explain.explain import ROWS, explain

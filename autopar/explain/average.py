@@ -1,4 +1,4 @@
-"""A plan's figures for one of a step's microbatches, with a share of what is done once a step."""
+"""A plan's predicted numbers per microbatch, including a share of the work done once per step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autopar.sharding.sharding_problem import ShardingProblem
 
 
 def averaged(plan: Plan, posed: ShardingProblem) -> Plan:
-    """As the solver counts a stage; the plan itself where a step is one microbatch."""
+    """Return the plan as the solver counts a stage; the plan itself if a step is one microbatch."""
     if posed.prices.microbatches == 1:
         return plan
     share = 1.0 / posed.prices.microbatches

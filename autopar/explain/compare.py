@@ -1,6 +1,6 @@
-"""The solver's plan beside every preset, and beside plans of the user's: what else was possible.
+"""Compares the solver's plan with the presets' plans and with plans given by the user.
 
-The model is captured once; each way is planned by itself, so each is the best of its kind.
+The model is captured once.  Each preset is solved separately, so its plan is the best of its kind.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from cost_models.hardware import Hardware, digest
 from cost_models.measured import Times
 
 SOLVER = "autopar"
-"""What the solver's own plan is called."""
+"""Name of the solver's own plan in a comparison."""
 
 
 @dataclass(frozen=True)
 class Contender(Shown):
-    """One way to train the model on these devices, or why it is none (`plan` is None then)."""
+    """One plan to train the model on these devices, or the reason why there is none (`plan` is None)."""
 
     name: str
     plan: Plan | PipelinePlan | None
@@ -49,7 +49,7 @@ class Contender(Shown):
 
 @dataclass(frozen=True)
 class Comparison(Shown):
-    """All ways, in their order; a device may hold `limit_nbytes`."""
+    """All contenders in order; `limit_nbytes` is the memory limit of a device."""
 
     ways: tuple[Contender, ...]
     limit_nbytes: float
@@ -63,13 +63,13 @@ class Comparison(Shown):
 
 @dataclass(frozen=True)
 class _Physics:
-    """What all are priced by."""
+    """The hardware profile and measured times by which all contenders are priced."""
 
     hardware: Hardware
     times: Times | None
 
     def priced(self, plan: Plan | PipelinePlan) -> bool:
-        """Whether a plan was."""
+        """Return whether a plan was priced by these."""
         same = plan.hardware_digest == digest(self.hardware)
         return same and plan.times == timing_of(self.times)
 
@@ -89,11 +89,10 @@ def compare(
     watch: Watch = unwatched,
     **options: Any,
 ) -> Comparison:
-    """The solver's plan, each preset's (`names`: only these), and `plans` by the names given.
+    """Compare the solver's plan, the presets' plans (`names`: only these), and `plans` by name.
 
-    A plan that was priced for other hardware, or by other times, is priced again for this
-    one; a pipeline's cannot be.  `watch` sees them come.
-    Raises `PlanError` for a plan of another model or batch.
+    A plan that was priced for other hardware, or by other times, is priced again; a pipeline's plan
+    cannot be.  `watch` reports progress.  Raises `PlanError` for a plan of another model or batch.
     """
     if options.get("preset"):
         raise InputError(f"compare plans every preset: leave {argument('preset')} out.")
@@ -138,7 +137,7 @@ def _given(
     loss: Callable[..., Any] | None,
     physics: _Physics,
 ) -> Contender:
-    """A plan of the user's at these prices."""
+    """Return a user's plan as a contender, priced again if necessary."""
     graph = captured_for(plan, model, inputs, loss)
     _refuse_stranger(name, differences(plan, graph))
     plan.check(graph)

@@ -1,8 +1,8 @@
-"""Why a plan does what it does with one thing: every way of doing it, and the best plan with each.
+"""Explains one choice of a plan: lists the alternatives, each with the best plan that contains it.
 
-The elimination's marginals bound what each way costs at least, all at once; for those that are
-cheapest by that, and for the one that splits nothing, the problem is solved again with nothing else
-allowed there.
+The min-marginals of the elimination give a lower bound on the cost of every alternative in one pass.
+The problem is then solved again, constrained to one alternative at a time: for the alternatives with
+the lowest bounds, and for the one that splits nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from autopar.solver.problem import Limit
 from autopar.utils.messages import argument
 
 ROWS = 4
-"""Alternatives that are solved for unless more are asked for."""
+"""Default number of alternatives for which the problem is solved again."""
 Watch = Callable[[Iterable[Alternative], int], Iterable[Alternative]]
 
 
@@ -40,14 +40,15 @@ def explain(
     watch: Watch = lambda every, total: every,
     unit: str = "a step",
 ) -> Explanation:
-    """What the plan chose for `target` and what each alternative costs, all else decided anew.
+    """Return the plan's choice for `target` and each alternative's cost, with all else re-optimized.
 
-    `target` is a tensor, an operator, a parameter or a module, by its name as `autopar show` prints
-    it, the end of one (``up_proj.weight``) or a pattern.  It must mean one thing; of layers that are
-    equal in all but their index the first is explained.  `posed` is the plan's problem.  Of an
-    operator's or a parameter's candidates `rows` are solved for, the cheapest of different kinds by a
-    bound, and the one that splits nothing; of a module all ways.  Mesh, padding and constraints stay as
-    they are.  `watch` sees the alternatives while they are made; `unit` is what seconds are of.
+    `target` is a tensor, an operator, a parameter or a module: its name as `autopar show` prints it,
+    the end of a name (``up_proj.weight``) or a pattern.  It must be unambiguous; of layers that differ
+    only in their index the first is explained.  `posed` is the plan's problem.  For an operator or a
+    parameter the problem is solved again for `rows` candidates, those with the lowest bounds of
+    different kinds, and for the one that splits nothing; for a module, for all alternatives.  Mesh,
+    padding and constraints stay fixed.  `watch` wraps the iterable of alternatives, to show progress;
+    `unit` names what the seconds refer to.
     """
     if rows < 1:
         raise InputError(f"{argument('rows', rows)}: at least one alternative has to be looked at.")
@@ -64,7 +65,7 @@ def explain(
 
 
 def _place(alternative: Alternative) -> tuple[int, float]:
-    """The chosen one, then those with the shortest steps, then those without a plan by their bounds."""
+    """Sort key: the chosen one, then solved ones by step time, then those without a plan by bound."""
     if alternative.is_chosen:
         return 0, 0.0
     if alternative.more_s is not None:
@@ -75,7 +76,7 @@ def _place(alternative: Alternative) -> tuple[int, float]:
 def _solved(
     again: ConstrainedReplanner, known: Alternative, way: TargetOption, said: Callable[[Plan], str]
 ) -> Alternative:
-    """With the best plan that does it, or why there is none."""
+    """Return the alternative with the best plan that contains it, or with the reason why none exists."""
     if way.states is None:
         return replace(known, why="its constraints leave nothing here")
     if known.bound_s == math.inf:
@@ -98,7 +99,7 @@ def _as_planned(
 
 @dataclass(frozen=True)
 class _OfNode:
-    """The candidates of an operator or a parameter."""
+    """Alternatives of an operator or a parameter: its candidates."""
 
     again: ConstrainedReplanner
     node: Node
@@ -110,16 +111,16 @@ class _OfNode:
 
     @property
     def name(self) -> str:
-        """As people call it: the parameter's name, else the operator's tensor."""
+        """Display name: the parameter's name, or that of the operator's first output."""
         return self.node.target if self.node.op == "parameter" else self.node.outputs[0].name
 
     def alternatives(self) -> tuple[int, Iterator[Alternative]]:
-        """How many, and one by one."""
+        """Return the number of alternatives and an iterator that makes them one at a time."""
         bounded = sorted(self._bounded(), key=lambda pair: pair[0])
         return len(bounded), self._each(bounded)
 
     def _bounded(self) -> Iterator[tuple[float, TargetOption]]:
-        """Each way with the least that a plan with it may cost."""
+        """Yield each option with a lower bound on the cost of plans that contain it."""
         posed, plan = self.again.posed, self.again.plan
         index = posed.priced.names.index(self.node.name)
         limit = None
@@ -141,7 +142,11 @@ class _OfNode:
             yield _solved(self.again, known, way, self._said) if way in wanted else known
 
     def _wanted(self, ways: list[TargetOption], mine: str) -> list[TargetOption]:
-        """The cheapest of every other kind, then the cheapest; and the one that splits nothing."""
+        """Return the options to solve for.
+
+        The cheapest of each kind other than the chosen one's come first, then the next cheapest; the
+        option that splits nothing is always included.
+        """
         seen = {way.kind for way in ways if way.types == mine}
         others = [way for way in ways if way.types != mine]
         firsts: dict[Hashable, TargetOption] = {}
@@ -159,7 +164,7 @@ class _OfNode:
 
 @dataclass(frozen=True)
 class _OfModule:
-    """What a module may do in the backward, and the field's ways to split it."""
+    """Alternatives of a module: its recomputation modes, and the usual ways to shard it (presets)."""
 
     again: ConstrainedReplanner
     module: Module
@@ -189,7 +194,7 @@ class _OfModule:
             yield _solved(self.again, Alternative(way.types, "", False), way, self._said)
 
     def _said(self, plan: Plan) -> str:
-        """How it is split; of a plan that only recomputes it otherwise, just that."""
+        """Describe the module's sharding and recomputation; if only the latter differs, just that."""
         split, mine = (self._split(each) for each in (plan, self.again.stated))
         again, before = (self._recomputed(each) for each in (plan, self.again.stated))
         if plan is not self.again.stated and split == mine and again != before:
@@ -203,7 +208,7 @@ class _OfModule:
         return ", and ".join(said) or "on one device"
 
     def _recomputed(self, plan: Plan) -> str:
-        """Of its blocks, in the backward."""
+        """Describe the recomputation of the module's blocks."""
         modes = {m for path, m in plan.recompute_of.items() if _within(path, self.module.path)}
         again = {"selective": "selectively recomputed", "full": "recomputed"}
         return " or ".join(sorted(again[mode] for mode in modes))

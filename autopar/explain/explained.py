@@ -1,4 +1,4 @@
-"""From a model and its plan to what is explained of it."""
+"""Entry point of explanations: poses the problem of a model and its plan, and explains one target."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def explain_plan(
     stage: int | None = None,
     rows: int = ROWS,
 ) -> Explanation:
-    """Why `target` is as it is in a plan of this model, and what else was possible.
+    """Explain the choice for `target` in a plan of this model, with its alternatives.
 
-    See `autopar.explain.explain` for what a target may be.  `model`, `example_inputs` and `loss` are
-    those that the plan was made of; `hardware` and `database` what it was priced by, where that is not a
-    profile that comes with autopar and the usual file.  Of a pipeline it is explained within one stage:
-    `stage`, or the one that has the target.
+    See `autopar.explain.explain` for valid targets.  `model`, `example_inputs` and `loss` are those
+    from which the plan was made; `hardware` and `database` are those that priced it, if they are not a
+    shipped profile and the default database.  A pipeline's target is explained within one stage:
+    `stage`, or the stage that contains the target.
     """
     profile = hardware_of(plan, hardware)
     times = None
@@ -65,10 +65,10 @@ def explain_plan(
 
 
 def hardware_of(plan: Plan | PipelinePlan, given: str | Hardware | None) -> Hardware:
-    """The profile that the user names, or the one that priced the plan.
+    """Return the profile that the user names, or else the one that priced the plan.
 
-    Raises `InputError` where that does not come with autopar: a calibrated profile may be called as one
-    that does, and has figures of its own.
+    Raises `InputError` if the latter is not a shipped profile: a calibrated profile may share the name
+    of a shipped one but has other numbers.
     """
     profile = hardware_called(plan, given)
     if given is None:
@@ -77,7 +77,7 @@ def hardware_of(plan: Plan | PipelinePlan, given: str | Hardware | None) -> Hard
 
 
 def hardware_called(plan: Plan | PipelinePlan, given: str | Hardware | None) -> Hardware:
-    """The profile that the user names, or the one of the plan's name, whatever its figures are."""
+    """Return the profile that the user names, or else that of the plan's name, whatever its numbers."""
     if given is None and plan.hardware not in names():
         raise InputError(
             f"The plan was priced for {plan.hardware!r}, which is not among the profiles that come "
@@ -90,7 +90,7 @@ def hardware_called(plan: Plan | PipelinePlan, given: str | Hardware | None) -> 
 def microbatch_for(
     plan: PipelinePlan, model: nn.Module, inputs: ExampleInputs | None, loss: Loss | None
 ) -> Graph:
-    """The graph of one microbatch of the model; `PlanError` where the plan is of another."""
+    """Return the graph of one microbatch; raise `PlanError` if the plan is of another model."""
     if not plan.stages:
         raise PlanError("The plan has no stages. Make a new one with `autopar plan`.")
     given: Any = offered_inputs(model) if inputs is None else inputs

@@ -1,4 +1,4 @@
-"""Why a plan does what it does with one thing, and what else was possible: values."""
+"""Data classes of an explanation: one choice of a plan and its alternatives."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ Kind = Literal["parameter", "operator", "block"]
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way, and what the best plan that has it costs; everything else was decided anew.
+    """One alternative with the best plan that contains it, all else re-optimized.
 
-    `difference` is from the plan that is explained to `plan`.  Where there is no plan, `why` says so:
-    the way is impossible or does not fit into the memory; it is empty where nothing was solved.
+    `difference` is from the explained plan to `plan`.  If the alternative is impossible or does not
+    fit into memory, `plan` is None and `why` gives the reason; `why` is empty if it was not solved for.
     """
 
     types: str
     words: str
     is_chosen: bool
     bound_s: float | None = None
-    """No plan with it takes less, as the solver counts; inf: impossible.  None: not known."""
+    """Lower bound on the solver's objective of plans with it; inf: impossible; None: unknown."""
     plan: Plan | None = field(default=None, repr=False)
     difference: Difference | None = field(default=None, repr=False)
     why: str = ""
 
     @property
     def more_s(self) -> float | None:
-        """What a step takes more than with what was chosen, by the prediction."""
+        """Predicted step time minus that of the chosen alternative, in seconds."""
         return None if self.difference is None else self.difference.figure("step").more
 
 
 @dataclass(frozen=True)
 class Explanation(Shown):
-    """All ways of one operator, parameter or block: what was chosen, then the cheapest first.
+    """All alternatives of one operator, parameter or block: the chosen one, then by ascending cost.
 
-    Those without a plan come last.  `scope` says of what the figures are, where not of the whole step.
+    Those without a plan come last.  `scope` says what the numbers refer to, if not the whole step.
     """
 
     name: str
@@ -49,9 +49,9 @@ class Explanation(Shown):
     alternatives: tuple[Alternative, ...]
     scope: str = ""
     unit: str = "a step"
-    """What seconds are of."""
+    """What the seconds refer to."""
 
     @property
     def chosen(self) -> Alternative:
-        """What the plan does."""
+        """The alternative that the plan contains."""
         return next(each for each in self.alternatives if each.is_chosen)

@@ -1,4 +1,4 @@
-"""What a person asked of which parameter or operator, in few words: for marks beside them."""
+"""Finds the parameters and operators that user constraints apply to, to mark them in output."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from autopar.request.constraints import Constraint
 
 OF_PARAMETERS = ("stored", "leaf", "used", "tensor")
 PINNED = " ◆"
-"""Behind the name of what constraints speak of."""
+"""Mark appended to names to which constraints apply."""
 NOTE = f"{PINNED.strip()} you asked for it: see constraints above"
 
 
 def pins(plan: Plan) -> dict[str, str]:
-    """Each parameter of which a constraint of the user's speaks, and what it says."""
+    """Return the text of the user's constraints by parameter, for constrained parameters."""
     found = {
         p.name: ", ".join(
             _said(c, plan)
@@ -29,14 +29,14 @@ def pins(plan: Plan) -> dict[str, str]:
 
 
 def pinned_names(plan: Plan, names: Iterable[str]) -> dict[str, str]:
-    """Each operator, by its path, of which a constraint on tensors speaks."""
+    """Return the text of tensor constraints by operator path, for constrained operators."""
     asked = [c for c in plan.asked.constraints if c.subject == "tensor"]
     found = {name: ", ".join(_said(c, plan) for c in asked if c.matches(name)) for name in names}
     return {name: said for name, said in found.items() if said}
 
 
 def pinned_operators(plan: Plan, graph: Graph | None) -> dict[str, str]:
-    """The same for the operators of a plan; without the graph, which has their paths, none."""
+    """Return `pinned_names` of a plan's operators; empty without the graph, which has their paths."""
     if graph is None:
         return {}
     return pinned_names(plan, (graph.node[c.node].path for c in plan.choices if c.sharding.inputs))

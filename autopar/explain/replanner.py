@@ -1,4 +1,4 @@
-"""The best plan that does something in a given way: everything else is decided anew."""
+"""Solves a plan's problem again with some variables constrained and all else re-optimized."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from autopar.sharding.sharding_problem import ShardingProblem, pose
 from autopar.sharding.space import Decisions
 
 ROUNDING = 1e-6
-"""Of the solver's ticks, relative."""
+"""Relative tolerance for the rounding to the solver's ticks."""
 
 
 @dataclass(frozen=True)
 class ConstrainedReplanner:
-    """A plan and its problem, to be solved again with less to choose from."""
+    """A plan and its problem, to be solved again with fewer candidates."""
 
     plan: Plan
     posed: ShardingProblem
 
     @cached_property
     def stated(self) -> Plan:
-        """The plan at the problem's prices, which may be of other hardware than its own."""
+        """The plan priced by the problem, whose hardware may differ from the plan's own."""
         made = self.posed.assembled(self.decisions)
         return replace(
             self.plan,
@@ -43,7 +43,7 @@ class ConstrainedReplanner:
 
     @cached_property
     def decisions(self) -> Decisions:
-        """The plan's, as the solver's."""
+        """The plan's decisions in the solver's form."""
         parameters = {
             node.name: Storage(entry.stored, entry.leaf, entry.regather)
             for node in self.posed.graph.leaves("parameter")
@@ -59,12 +59,12 @@ class ConstrainedReplanner:
 
     @cached_property
     def plain(self) -> ShardingProblem:
-        """Without recomputation, unless the user asked for it."""
+        """The problem without recomputation, unless the user asked for it."""
         return self._with("none") if self.posed.priced.candidates.recompute == MODES else self.posed
 
     @cached_property
     def rich(self) -> ShardingProblem:
-        """With recomputation, where blocks may be recomputed."""
+        """The problem with recomputation, if it has blocks that may be recomputed."""
         is_plain = self.posed.priced.candidates.recompute == ("none",)
         return self._with(*MODES) if is_plain and blocks(self.posed.graph) else self.posed
 
@@ -75,7 +75,7 @@ class ConstrainedReplanner:
         )  # fmt: skip
 
     def does(self, states: Mapping[str, frozenset[int]]) -> bool:
-        """Whether the plan is among those that this leaves."""
+        """Return whether the plan satisfies these states."""
         priced = self.rich.priced if self._recomputes(states) else self.posed.priced
         every = priced.candidates
         return all(
@@ -88,18 +88,18 @@ class ConstrainedReplanner:
         )
 
     def best(self, states: States) -> Plan:
-        """The best plan with these states alone; `InfeasibleError` where there is none."""
+        """Return the best plan with these states; raise `InfeasibleError` if there is none."""
         if self._recomputes(states):
             rich = _only(self.rich, states)
             return best_plan(rich, lambda: rich)[1]
         return best_plan(_only(self.plain, states), lambda: _only(self.rich, states))[1]
 
     def difference(self, made: Plan) -> Difference:
-        """To another plan, in seconds of an average microbatch: what the solver weighs."""
+        """Return the difference to another plan per average microbatch, as the solver counts."""
         return averaged(self.stated, self.posed).diff(averaged(made, self.posed))
 
     def check(self, made: Plan, bound_s: float | None) -> None:
-        """Raise `InternalError` for a plan that costs less than the bound of all of its kind."""
+        """Raise `InternalError` if a plan costs less than the lower bound for its alternative."""
         of_the_same = self.plan.bound_nbytes in (None, made.bound_nbytes)
         if bound_s is not None and of_the_same and made.objective_s < bound_s * (1.0 - ROUNDING):
             raise InternalError(
@@ -108,7 +108,7 @@ class ConstrainedReplanner:
             )
 
     def _recomputes(self, states: Mapping[str, frozenset[int]]) -> bool:
-        """Whether it speaks of blocks' recomputation."""
+        """Return whether the states constrain the recomputation of blocks."""
         every = self.posed.priced.candidates
         return any(name not in every.operators and name not in every.parameters for name in states)
 

@@ -1,4 +1,4 @@
-"""The first sentence of an explanation: what it is, what else it might be, and what that would cost."""
+"""Writes the first sentence of an explanation: the choice, the best alternative, and its cost."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from autopar.ir.units import seconds
 from autopar.plans.changes import Difference
 
 SAME = 1e-9
-"""Relative to the step: only rounding."""
+"""Differences below this fraction of the step are rounding."""
 REASONS = 4
 NEARLY = 0.2
-"""Of a difference: so much of it may stay unexplained."""
+"""Fraction of a difference that may stay unexplained."""
 HIDDEN = "communication, hidden"
 COARSE = {
     "compute": "compute", "communication, exposed": "communication that compute does not hide",
 }  # fmt: skip
 Part = tuple[float, str]
-"""Seconds more, and of what."""
+"""Additional seconds, and their cause."""
 
 
 def sentence(
@@ -26,7 +26,7 @@ def sentence(
 ) -> str:
     """``q_proj is split by heads on axis gpu; if it were ..., a step would take 3.1 ms more, ...``
 
-    `asked`: what constraints say of it; `unit`: what seconds are of.
+    `asked` is the text of the constraints on it; `unit` names what the seconds refer to.
     """
     every = tuple(alternatives)
     chosen = next(each for each in every if each.is_chosen)
@@ -63,7 +63,7 @@ def _costs(chosen: Alternative, other: Alternative) -> str:
 
 
 def _counted(chosen: Alternative, other: Alternative) -> str:
-    """By the sum that the solver minimises, where it says something else than the prediction."""
+    """Compare by the solver's objective, for the case that it disagrees with the predicted step."""
     if chosen.plan is None or other.plan is None:
         return ""
     more = other.plan.objective_s - chosen.plan.objective_s
@@ -72,9 +72,9 @@ def _counted(chosen: Alternative, other: Alternative) -> str:
 
 
 def _because(difference: Difference) -> str:
-    """What makes the difference: causes, then what opposes.
+    """Name the causes of a difference, then the parts that reduce it.
 
-    Nothing where a plan's file has another step and no part that is.
+    Empty if the steps differ but none of their recorded parts does.
     """
     more = difference.figure("step").more or 0.0
     parts = tuple(_parts(difference))
@@ -87,7 +87,7 @@ def _because(difference: Difference) -> str:
 
 
 def _largest(parts: tuple[Part, ...], more: float) -> tuple[Part, ...]:
-    """The largest, as many as nearly add up to it; none where `REASONS` do not."""
+    """Return the largest parts that nearly add up to `more`; none if `REASONS` parts do not."""
     told: list[Part] = []
     left = more
     for part, name in sorted(parts, key=lambda each: (-abs(each[0]), -each[0] * more)):
@@ -100,7 +100,7 @@ def _largest(parts: tuple[Part, ...], more: float) -> tuple[Part, ...]:
 
 
 def _coarse(difference: Difference) -> Iterator[Part]:
-    """Compute, and all communication that is waited for."""
+    """Yield the differences of compute and of all exposed communication."""
     least = SAME * (difference.figure("step").before or 0.0)
     for figure in difference.figures:
         if figure.name in COARSE and abs(figure.more or 0.0) > least:
@@ -113,7 +113,7 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def _parts(difference: Difference) -> Iterator[Part]:
-    """What adds up to how much longer a step takes."""
+    """Yield the parts whose sum is the difference of the step times."""
     least = SAME * (difference.figure("step").before or 0.0)
     for figure in difference.figures:
         sign = -1.0 if figure.name == HIDDEN else 1.0

@@ -1,10 +1,10 @@
-"""What a choice means for one operator or parameter, in the field's words, by mesh axis.
+"""Describes the choice for one operator or parameter in standard terms, by mesh axis.
 
     operators    split by heads, by rows or columns of the weight, by batch, by positions, ...; whole
     parameters   split as their operators use them; or kept split and gathered, at each use or once a
                  step; or kept whole
 
-Of a dim the sizes tell what it is: what lies before it in memory is the batch, the positions, or both.
+A dim is classified by sizes: the dims before it in memory are the batch, the positions, or both.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from autopar.plans.plan import Plan
 
 WHOLE = "whole"
 HEADS = 4
-"""Dims of a tensor that has heads: batch, heads, positions and features of one, in some order."""
+"""Number of dims of a tensor with heads: batch, heads, positions and features per head, in any order."""
 STEPS = 3
-"""Operators between a product and the view that tells heads."""
+"""Maximum number of operators between a product and the view that reveals heads."""
 
 
 def spoken(plan: Plan, graph: Graph, node: Node) -> str:
@@ -34,7 +34,7 @@ def spoken(plan: Plan, graph: Graph, node: Node) -> str:
 
 
 def said_of(choice: OpSharding, graph: Graph, node: Node, mesh: Mesh) -> str:
-    """The same of an operator, whatever was chosen."""
+    """Describe any sharding of an operator."""
     return _by_axis(mesh, lambda axis: _computed(choice, graph, node, axis))
 
 
@@ -57,7 +57,7 @@ def _axes(names: list[str], count: int) -> str:
 
 
 def _computed(choice: OpSharding, graph: Graph, node: Node, axis: int) -> str:
-    """What an operator does on an axis."""
+    """Describe what an operator splits on an axis."""
     made = choice.outputs[0][axis] if choice.outputs else P
     for place in weights_of(node, graph):
         kind = choice.inputs[place][axis]
@@ -85,7 +85,7 @@ def _of_weight(graph: Graph, node: Node, place: int, kind: S, made: Type) -> str
 
 
 def _stored(plan: Plan, graph: Graph, node: Node, axis: int) -> str:
-    """How a parameter rests on an axis, and comes to its operators."""
+    """Describe how a parameter is stored on an axis and passed to its operators."""
     entry, tensor = plan.parameter[node.target], node.outputs[0]
     if is_used_split(plan, graph, tensor, axis):
         return _used(plan, graph, tensor, axis) + _rest(entry, axis)
@@ -126,7 +126,7 @@ def _side(tensor: Tensor, kind: S) -> str:
 
 
 def dim(graph: Graph, tensor: Tensor, kind: Type) -> str:
-    """What the dim is that a type splits."""
+    """Return the meaning of the dim that a type splits."""
     assert isinstance(kind, S)
     batch, positions = _sizes(graph)
     start = math.prod(tensor.shape[: kind.dim]) * kind.of

@@ -1,4 +1,7 @@
-"""Within a stage of a pipeline: its own graph, devices and memory; cuts and schedule stay."""
+"""Explains a choice within one pipeline stage, with the stage's graph, devices and memory.
+
+The cuts between stages and the schedule stay fixed.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,9 @@ def explain_stage(
     rows: int = ROWS,
     watch: Watch = lambda every, total: every,
 ) -> Explanation:
-    """As `explain`, within the plan of the stage that has the target; `graph` is of one microbatch.
+    """Like `explain`, within the plan of the stage that contains the target.
 
-    Where several stages have it (or what its name may mean), `stage` says which.
+    `graph` is that of one microbatch.  If several stages contain the target, `stage` selects one.
     """
     stages = split(graph, plan.cuts)
     plan.check(stages)
@@ -48,7 +51,7 @@ def explain_stage(
 
 
 def _holding(problems: dict[int, StageProblem], target: str, wanted: int | None) -> int:
-    """The one stage that has it; where one was asked for, that, unless others have it and it has not."""
+    """Return the stage that contains the target: `wanted` if given, unless only other stages have it."""
     refused: dict[int, InputError] = {}
     for number, problem in problems.items():
         try:

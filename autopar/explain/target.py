@@ -1,4 +1,4 @@
-"""Which operator, parameter or module a person means by a name, its end or a pattern."""
+"""Finds the operator, parameter or module for a name, the end of a name, or a pattern."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from autopar.utils.suggest import EXAMPLES, closest
 
 
 class AbsentError(InputError):
-    """Nothing that is decided is called so."""
+    """No operator, parameter or module has this name."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """What lies in a module of the user's: its operators and its parameters."""
+    """The operators and parameters of one of the model's modules."""
 
     path: str
     nodes: tuple[Node, ...]
@@ -29,10 +29,10 @@ Target = Node | Module
 
 
 def found(plan: Plan, graph: Graph, name: str) -> Target:
-    """What is meant; of layers that are equal in all but their index, decisions included, the first.
+    """Return the target of a name; the first of layers that are equal in all but their index.
 
-    A module of one operator is that operator.  A name that is a module's own path means the module, even
-    where the emitted code calls a tensor so.
+    Equality includes the plan's decisions.  A module of one operator is that operator.  A module's full
+    path means the module, even if the emitted code has a tensor of that name.
     """
     name = dict(graph.aliases).get(name, name)
     _refuse_fixed(graph, name)
@@ -64,7 +64,7 @@ def _refuse_fixed(graph: Graph, name: str) -> None:
 
 
 def _modules(nodes: list[Node], paths: list[str]) -> Iterator[Target]:
-    """What lies in these modules; where one operator has gradients, it is meant."""
+    """Yield the targets of these modules; a module with one differentiable operator means that one."""
     for path in paths:
         inside = tuple(node for node in nodes if path in _around(node))
         operators = [node for node in inside if not node.is_leaf]
@@ -76,21 +76,21 @@ def _modules(nodes: list[Node], paths: list[str]) -> Iterator[Target]:
 
 
 def _around(node: Node) -> tuple[str, ...]:
-    """The modules that hold a node, the outermost first."""
+    """Return the paths of the modules that contain a node, outermost first."""
     inner = node.target.rpartition(".")[0] if node.is_leaf else node.origin.module
     parts = inner.split(".") if inner else []
     return tuple(".".join(parts[: place + 1]) for place in range(len(parts)))
 
 
 def _ends(name: str, path: str) -> bool:
-    """Whether a module is called so, or ends so; parts may have ``*``."""
+    """Return whether a module's path ends with `name`; parts may contain ``*``."""
     wanted, parts = name.split("."), path.split(".")
     tail = parts[-len(wanted) :]
     return len(tail) == len(wanted) and all(map(fnmatchcase, tail, wanted))
 
 
 def _one(plan: Plan, name: str, matching: tuple[Target, ...]) -> Target:
-    """The first, where all are alike."""
+    """Return the first match if all are equal; raise `InputError` if the name is ambiguous."""
     alike = {_looks(plan, each) for each in matching}
     if len(alike) == 1:
         return matching[0]
@@ -99,21 +99,21 @@ def _one(plan: Plan, name: str, matching: tuple[Target, ...]) -> Target:
 
 
 def called(target: Target) -> str:
-    """How people are told which it is."""
+    """Return a target's name for messages."""
     if isinstance(target, Module):
         return target.path
     return f"{target.outputs[0].name} ({target.path})"
 
 
 def _looks(plan: Plan, target: Target) -> tuple[str, ...]:
-    """What it is and what was decided of it, without the numbers of layers."""
+    """Return a target's paths and decisions without layer numbers, to compare targets."""
     nodes = target.nodes if isinstance(target, Module) else (target,)
     again = plan.recompute_of.get(target.path, "") if isinstance(target, Module) else ""
     return (again, *(f"{_without_index(node.path)} {chosen(plan, node)}" for node in nodes))
 
 
 def chosen(plan: Plan, node: Node) -> str:
-    """What a plan decides of an operator or parameter, as text."""
+    """Return the plan's decision for an operator or parameter as text."""
     if node.op == "parameter":
         entry = plan.parameter[node.target]
         return stored(str(entry.stored), str(entry.leaf))
@@ -121,7 +121,7 @@ def chosen(plan: Plan, node: Node) -> str:
 
 
 def stored(rests: str, enters: str) -> str:
-    """A parameter's two types as text."""
+    """Return a parameter's shardings at rest and in the step as text."""
     return f"rests {rests}, enters {enters}"
 
 
@@ -130,7 +130,7 @@ def _names(node: Node) -> set[str]:
 
 
 def _spoken(node: Node) -> set[str]:
-    """The names that people know: a parameter's own, an operator's path."""
+    """Return the user-visible names of a node: the parameter's name or the operator's path."""
     return {node.target if node.op == "parameter" else node.path}
 
 

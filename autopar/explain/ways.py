@@ -1,4 +1,4 @@
-"""What could be done with a target: each way as the states that it leaves to the problem's variables."""
+"""Lists the alternatives of a target, each as the states that it allows the problem's variables."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ from autopar.sharding.narrow import narrow
 from autopar.sharding.sharding_problem import ShardingProblem, where_batch_is
 
 States = Mapping[str, frozenset[int]]
-"""By the name of a variable: the states that are left."""
+"""Allowed states by variable name."""
 
 
 @dataclass(frozen=True)
 class TargetOption:
-    """What a plan may do with a target; `states` is None where constraints leave nothing."""
+    """One alternative of a target; `states` is None if the constraints allow none."""
 
     types: str
     states: States | None
     kind: Hashable = ""
-    """Equal for candidates that mean nearly the same."""
+    """Equal for candidates that are nearly equivalent."""
     is_whole: bool = False
-    """Whether nothing is split, and nothing left to be summed."""
+    """Whether nothing is split and nothing is a partial sum."""
 
 
 def ways_of(node: Node, posed: ShardingProblem, plan: Plan) -> tuple[TargetOption, ...]:
-    """The candidates of an operator or parameter; what only differs in how gathers are kept is one."""
+    """Return the alternatives of an operator or parameter.
+
+    Candidates that differ only in whether gathered parameters are kept are one alternative.
+    """
     ways: dict[str, TargetOption] = {}
     for state, (types, kind, forms) in enumerate(_candidates(posed, node, plan.mesh)):
         known = ways.get(types)
@@ -47,7 +50,7 @@ def ways_of(node: Node, posed: ShardingProblem, plan: Plan) -> tuple[TargetOptio
 def _candidates(
     posed: ShardingProblem, node: Node, mesh: Mesh
 ) -> Iterator[tuple[str, Hashable, tuple[Sharding, ...]]]:
-    """Each as text, its kind, and all its types."""
+    """Yield each candidate's text, kind and shardings."""
     candidates = posed.priced.candidates
     if node.op == "parameter":
         for storage in candidates.parameters[node.name]:
@@ -61,7 +64,7 @@ def _candidates(
 
 
 def recomputations(module: Module, posed: ShardingProblem) -> tuple[TargetOption, ...]:
-    """What its blocks may do in the backward; nothing where it has no whole block."""
+    """Return the recomputation modes of the module's blocks; empty if it contains no whole block."""
     inside = [b.path for b in blocks(posed.graph) if f"{b.path}.".startswith(f"{module.path}.")]
     if not inside:
         return ()
@@ -76,7 +79,7 @@ def _spoken(mode: str) -> str:
 
 
 def presets_of(module: Module, posed: ShardingProblem) -> Iterator[TargetOption]:
-    """The field's ways to split it: each preset's constraints on what lies in the module alone."""
+    """Yield the presets for the module: each preset's constraints applied to the module alone."""
     graph = _alone(module, posed.graph)
     mine = {node.name for node in module.nodes}
     candidates = posed.priced.candidates
@@ -106,7 +109,7 @@ def presets_of(module: Module, posed: ShardingProblem) -> Iterator[TargetOption]
 
 
 def _alone(module: Module, graph: Graph) -> Graph:
-    """The module's nodes, and what they read as if it came from elsewhere."""
+    """Return a graph of the module's nodes, with everything else that they read as inputs."""
     mine = {node.name for node in module.nodes}
     read = {graph.producer[name].name for node in module.nodes for name in node.operands}
     nodes = (

@@ -1,10 +1,10 @@
-"""How a plan is parallel, in the field's words: one short phrase per mesh axis.
+"""Describes the parallelism of a plan in standard terms: one short phrase per mesh axis.
 
-What an axis does is read from the operators that hold nearly all FLOPs, those with a weight of two
-dims or more.  On an axis such an operator splits its weight (tensor parallel), the batch (data
-parallel), other positions of its tokens (sequence parallel), or nothing (replicated).  Of the
-weights that are used whole it is said how they rest: whole, split and gathered once a step (ZeRO), or
-split and gathered at each use (FSDP), once more for the backward (regathered) or kept until then.
+An axis is classified by the operators with a weight of two dims or more, which hold nearly all FLOPs.
+On an axis such an operator splits its weight (tensor parallel), the batch (data parallel), token
+positions (sequence parallel), or nothing (replicated).  Weights that are used whole are described by
+their storage at rest: whole, sharded and gathered once per step (ZeRO), or sharded and gathered at
+each use (FSDP), where they are gathered again for the backward (regathered) or kept until then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from autopar.rules.batch import BatchDims
 from autopar.sharding.sharding_problem import batch_inputs, where_batch_is
 
 MOST, LEAST = 0.95, 0.05
-"""Shares from which on the rest is not worth a word, and below which a part is not."""
+"""Share above which the other parts are not mentioned, and share below which a part is not."""
 DATA, SEQUENCE, TENSOR, REPLICATED = (
     "data parallel", "sequence parallel", "tensor parallel", "replicated",
 )  # fmt: skip
@@ -32,9 +32,9 @@ FSDP, ZERO, WHOLE = "FSDP", "ZeRO", "whole"
 
 
 def words(plan: Plan, graph: Graph, within: Collection[Node] | None = None) -> tuple[str, ...]:
-    """What each mesh axis does, such as ``data parallel (FSDP, regathered)``.
+    """Return a phrase per mesh axis, such as ``data parallel (FSDP, regathered)``.
 
-    `within`: only what these nodes do.
+    `within` restricts it to these nodes.
     """
     nodes = tuple(graph.nodes if within is None else within)
     batch = where_batch_is(graph)
@@ -57,7 +57,7 @@ def _phrase(plan: Plan, graph: Graph, nodes: Nodes, batch: BatchDims, axis: int)
 
 
 def _said(plan: Plan, graph: Graph, nodes: Nodes, way: str, axis: int) -> str:
-    """A way with what more there is to say about it."""
+    """Return a kind of parallelism with its details."""
     if way == TENSOR:
         return BOTH if _splits_tokens(plan, nodes, axis) else TENSOR
     rest = _rest(plan, graph, nodes, axis)
@@ -65,7 +65,7 @@ def _said(plan: Plan, graph: Graph, nodes: Nodes, way: str, axis: int) -> str:
 
 
 def _listed(shares: Counter[str], said: dict[str, str]) -> str:
-    """The one that is nearly all, or those that matter with their shares."""
+    """Return the dominant kind alone, or else the relevant kinds with their shares."""
     whole = shares.total() or 1
     (first, most), *_ = shares.most_common()
     if most >= MOST * whole:
@@ -75,7 +75,7 @@ def _listed(shares: Counter[str], said: dict[str, str]) -> str:
 
 
 def weights_of(node: Node, graph: Graph) -> Iterator[int]:
-    """Places of the operands that are parameters of two dims or more, perhaps cast or transposed."""
+    """Yield positions of operands that are parameters of two dims or more, even cast or transposed."""
     for place, name in enumerate(node.operands):
         maker, tensor = graph.producer[name], graph.tensors[name]
         while not maker.is_leaf and len(maker.operands) == 1:
@@ -87,7 +87,7 @@ def weights_of(node: Node, graph: Graph) -> Iterator[int]:
 def _way(
     plan: Plan, graph: Graph, node: Node, weights: tuple[int, ...], batch: S | None, axis: int
 ) -> str:
-    """What an operator with a weight splits on an axis; `batch`: the split of its result by samples."""
+    """Return what an operator with a weight splits on an axis; `batch` is its result's batch split."""
     choice = plan.choice[node.name]
     if any(isinstance(choice.inputs[place][axis], S) for place in weights):
         return TENSOR
@@ -100,15 +100,15 @@ def _way(
 
 
 def _is_batch(graph: Graph, tensor: Tensor, kind: S) -> bool:
-    """Whether a split lies within the batch: its flat position comes before the batch's end."""
+    """Return whether a split lies within the batch dim, by its position in the flattened tensor."""
     size = batch_inputs(graph)[0].outputs[0].shape[0]
     return math.prod(tensor.shape[: kind.dim]) * kind.of < size
 
 
 def _splits_tokens(plan: Plan, nodes: Nodes, axis: int) -> bool:
-    """Whether what lies between the split products is split by tokens, and not whole on every rank.
+    """Return whether activations between tensor-parallel products are sharded by tokens.
 
-    Tensors of four dims have heads; a split of the last dim is one of features.
+    Tensors of four dims have heads and are skipped; a split of the last dim is one of features.
     """
     found: Counter[bool] = Counter()
     for node in nodes:
@@ -126,7 +126,7 @@ def _is_token_split(tensor: Tensor, kind: Type) -> bool:
 
 
 def _rest(plan: Plan, graph: Graph, nodes: Nodes, axis: int) -> str:
-    """How the weights that are used whole on an axis rest, by bytes; nothing to say where whole."""
+    """Describe how weights that are used whole on an axis are stored, by bytes; empty if whole."""
     found: Counter[str] = Counter()
     again = {c.tensor for c in plan.conversions if c.regather and c.axis == axis}
     regathered = 0
@@ -151,7 +151,7 @@ def _resting(entry: ParameterPlan, axis: int) -> str:
 
 
 def is_used_split(plan: Plan, graph: Graph, tensor: Tensor, axis: int) -> bool:
-    """Whether any operator reads a part of the weight."""
+    """Return whether any operator reads the weight sharded on an axis."""
     return any(
         isinstance(form[axis], S)
         for reader in graph.consumers[tensor.name]

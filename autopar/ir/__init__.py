@@ -1,1 +1,1 @@
-"""The values that everything speaks: graphs, meshes, types and their conversions, padding, blocks."""
+"""Basic data types of all packages: graphs, meshes, placements and conversions, padding, blocks."""

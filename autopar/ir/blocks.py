@@ -1,4 +1,4 @@
-"""Numbered modules as blocks: what is written as one class, and recomputed as one in the backward."""
+"""Blocks: numbered modules that are emitted as one class and recomputed together in the backward."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import Literal, get_args
 from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Origin, Saved, short
 
 Recompute = Literal["none", "selective", "full"]
-"""What a block does in the backward: use what it kept, make all but products and attention again, or
-all of it (Chen et al. 2016; Korthikanti et al. 2022, section 5)."""
+"""Recomputation mode of a block in the backward: use the saved activations, recompute all except
+matrix products and attention, or recompute everything (Chen et al. 2016; Korthikanti et al. 2022,
+section 5)."""
 MODES: tuple[Recompute, ...] = get_args(Recompute)
 FEWEST = 8
-"""Statements of a block that is worth a class of its own."""
+"""Minimum number of operators for a module to count as a block with its own class."""
 
 _CONTAINER = re.compile(r"(?P<prefix>.*?)\.(?P<index>0|[1-9][0-9]*)(?:\.|$)")
 _DEAR = frozenset(
@@ -29,24 +30,27 @@ _DEAR = frozenset(
 
 
 def block_of(origin: Origin) -> tuple[str, int] | None:
-    """The outermost numbered module that a node belongs to: ``("transformer.h", 3)``."""
+    """Return the outermost numbered module that contains a node, such as ``("transformer.h", 3)``."""
     return _numbered_in(origin.module)
 
 
 @lru_cache(maxsize=1 << 16)
 def _numbered_in(module: str) -> tuple[str, int] | None:
-    """Modules are few, and their operators are asked about often."""
+    """Return the outermost numbered module of a path; cached, since few paths are looked up often."""
     match = _CONTAINER.match(module)
     return (match["prefix"], int(match["index"])) if match else None
 
 
 def is_expensive(node: Node) -> bool:
-    """Whether selective recomputation keeps the result: matrix products, convolutions, attention."""
+    """Return whether selective recomputation keeps the result (matmul, convolution, attention)."""
     return short(node.op) in _DEAR
 
 
 def is_hub(node: Node, graph: Graph) -> bool:
-    """Made outside all blocks and read inside: converted outside, so that blocks look alike."""
+    """Return whether the node is outside all blocks and read inside some.
+
+    Its outputs are converted outside the blocks, so that the blocks have identical code.
+    """
     if node.op == "parameter" or block_of(node.origin) is not None:
         return False
     return any(
@@ -58,13 +62,13 @@ def is_hub(node: Node, graph: Graph) -> bool:
 
 @dataclass(frozen=True)
 class Block:
-    """The operators of one numbered module that runs in one piece."""
+    """The operators of one numbered module, which are consecutive in the graph."""
 
     path: str
     nodes: tuple[Node, ...]
 
     def run_again(self, saved: Mapping[str, Saved]) -> tuple[Node, ...]:
-        """The operators that a recomputation runs: it ends with the last one that keeps anything."""
+        """Return the operators that a recomputation runs: up to the last one that saves anything."""
         keeping = [
             i
             for i, node in enumerate(self.nodes)
@@ -77,9 +81,10 @@ _Numbered = Mapping[tuple[str, int], Sequence[tuple[Node, ...]]]
 
 
 def blocks(graph: Graph) -> tuple[Block, ...]:
-    """The blocks that may be recomputed: numbered children, each in one piece, of a common parent.
+    """Return the blocks that may be recomputed: numbered children of a common parent.
 
-    In a stage of a pipeline one is enough: its siblings are in other stages.
+    The operators of each are consecutive.  A parent needs at least two such children.  In a pipeline
+    stage one is enough, since its siblings may be in other stages.
     """
     numbered, state = _numbered(graph), _state(graph)
     return tuple(
@@ -90,7 +95,7 @@ def blocks(graph: Graph) -> tuple[Block, ...]:
 
 
 def no_blocks(graph: Graph) -> tuple[tuple[str, str], ...]:
-    """Numbered modules as large as blocks that are none, which no recomputation reaches: path, why."""
+    """Return (path, reason) of numbered modules that are large enough but cannot be recomputed."""
     numbered, state = _numbered(graph), _state(graph)
     return tuple(
         (f"{prefix}.{index}", why)
@@ -100,7 +105,7 @@ def no_blocks(graph: Graph) -> tuple[tuple[str, str], ...]:
 
 
 def _numbered(graph: Graph) -> _Numbered:
-    """Every numbered module, with the operators of each piece in which it runs."""
+    """Return every numbered module with its runs of consecutive operators."""
     nodes = [
         node for node in graph.nodes if node.op not in ("parameter", "buffer", "input", "received")
     ]
@@ -118,7 +123,7 @@ def _unfit(
     graph: Graph,
     state: Mapping[str, str],
 ) -> str:
-    """Why a numbered module is no block, apart from its size; nothing where it is one."""
+    """Return why a numbered module is not a block, apart from its size; "" if it is one."""
     if len(runs) > 1:
         return f"runs in {len(runs)} pieces"
     siblings = sum(other == prefix for other, _ in numbered)
@@ -129,10 +134,10 @@ def _unfit(
 
 
 def _state(graph: Graph) -> Mapping[str, str]:
-    """Operators on the way to the loss that read a buffer which forward changes, and the buffer.
+    """Return operators on a path to the results that read a buffer changed by forward, with that buffer.
 
-    Run again in the backward they would read what forward left.  A batch norm in training only
-    updates its statistics.
+    A recomputation in the backward would read the changed value.  A batch norm in training is exempt: it
+    only updates its statistics.
     """
     changed = {name for name, _ in graph.mutations}
     if not changed:

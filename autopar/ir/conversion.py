@@ -1,8 +1,8 @@
-"""Conversions: how a tensor moves from one sharding to another, one mesh axis at a time.
+"""Conversions of a tensor from one sharding to another, one mesh axis at a time.
 
-Each single-axis step has one collective forward and one backward (docs/types.md has the table).
-Communication volume is the number of bytes of the *larger* local tensor of the step: the output of
-an all-gather, the input of a reduce-scatter, the tensor of an all-reduce or an all-to-all.
+Each single-axis step has at most one collective in the forward and one in the backward (table in
+docs/types.md).  Its communication volume is the size in bytes of the *larger* local tensor: the output
+of an all-gather, the input of a reduce-scatter, the tensor of an all-reduce or an all-to-all.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Direction = Literal["forward", "backward"]
 _DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
 
 Local = Literal["slice", "fill"]
-"""What is copied where nothing is sent: a part, or what there is with zeros around it."""
+"""Local copy of a step that sends nothing: take a slice, or fill up with zeros to the larger shape."""
 
-# (source, target) -> (forward, backward); None where nothing is sent.
+# (source, target) -> (forward, backward); None if nothing is sent.
 _TABLE: dict[tuple[str, str], tuple[Collective | None, Collective | None]] = {
     ("I", "R"): (None, "all_reduce"),
     ("P", "I"): ("all_reduce", None),
@@ -46,7 +46,7 @@ _TABLE_NO_GRADIENT: dict[tuple[str, str], tuple[Collective | None, None]] = {
     ("S", "P"): (None, None),
     ("S", "S"): ("all_to_all", None),
 }
-# The same of what is copied instead; other steps only change the type.
+# (source, target) -> (forward, backward) local copies; steps in no table only change the type.
 _LOCAL: dict[tuple[str, str], tuple[Local | None, Local | None]] = {
     ("S", "I"): (None, "slice"),
     ("I", "S"): ("slice", None),
@@ -67,7 +67,7 @@ def _kind(of: Type) -> str:
 def collectives(
     source: Type, target: Type, differentiable: bool
 ) -> tuple[Collective | None, Collective | None] | None:
-    """(forward, backward) collectives of a step on one axis, or None where there is no such step."""
+    """Return the (forward, backward) collectives of a step on one axis, or None if it does not exist."""
     if source == target:
         return None
     table = _TABLE if differentiable else _TABLE_NO_GRADIENT
@@ -75,13 +75,13 @@ def collectives(
 
 
 def letters(differentiable: bool) -> tuple[Type, ...]:
-    """The types without a dim that a tensor may have."""
+    """Return the types other than `S` that a tensor may have."""
     return (R, I, P) if differentiable else (N, P)
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One collective: what, on which axis, in which direction, and how many bytes on one rank."""
+    """One collective: its mesh axis, its kind, its direction, and its bytes per rank."""
 
     axis: int
     collective: Collective
@@ -91,7 +91,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Local work of a step: in which direction, and how many bytes of one rank it makes."""
+    """A local copy of a step: its direction, and the bytes it produces per rank."""
 
     direction: Direction
     nbytes: int
@@ -99,7 +99,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One axis changes its type; the other axes keep theirs."""
+    """A conversion that changes the type on one mesh axis and keeps the others."""
 
     axis: int
     source: Sharding
@@ -107,11 +107,11 @@ class Step:
 
     @property
     def of_part(self) -> bool:
-        """Whether another axis has the tensor as parts of a sum meanwhile."""
+        """Whether the tensor is a partial sum on another axis during this step."""
         return any(kind is P for axis, kind in enumerate(self.source) if axis != self.axis)
 
     def fault(self, mesh: Mesh, differentiable: bool) -> str | None:
-        """Why there is no such step, or None if there is."""
+        """Return why this step does not exist, or None if it does."""
         source, target = self.source[self.axis], self.target[self.axis]
         if self.source.with_type(self.axis, target) != self.target:
             return "a step changes one axis at a time"
@@ -129,7 +129,7 @@ class Step:
     def traffic(
         self, shape: tuple[int, ...], itemsize: int, mesh: Mesh, differentiable: bool
     ) -> tuple[Traffic, ...]:
-        """The collectives of this step on a tensor of this global shape."""
+        """Return the collectives of this step on a tensor of this global shape."""
         pair = collectives(self.source[self.axis], self.target[self.axis], differentiable)
         if pair is None or mesh.sizes[self.axis] == 1:
             return ()
@@ -143,7 +143,7 @@ class Step:
     def copies(
         self, shape: tuple[int, ...], itemsize: int, mesh: Mesh, differentiable: bool
     ) -> tuple[Copy, ...]:
-        """What this step copies of such a tensor where it sends nothing."""
+        """Return the local copies of this step on a tensor of this global shape."""
         if mesh.sizes[self.axis] == 1:
             return ()
         ends = _kind(self.source[self.axis]), _kind(self.target[self.axis])
@@ -156,14 +156,14 @@ class Step:
 
     @property
     def hands_on_gradient(self) -> bool:
-        """Whether what it makes and what it is made of have one gradient: the backward does nothing."""
+        """Whether source and target share one gradient, so that the backward does nothing."""
         source, target = self.source[self.axis], self.target[self.axis]
         sent = collectives(source, target, differentiable=True)
         copied = _LOCAL.get((_kind(source), _kind(target)))
         return not (sent and sent[1]) and not (copied and copied[1])
 
     def _counts(self, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int]:
-        """Elements on one rank, of the smaller of the two forms and of the larger."""
+        """Return the elements per rank of the smaller and of the larger of source and target."""
         before, after = self.source.local_shape(shape, mesh), self.target.local_shape(shape, mesh)
         smaller, larger = sorted((math.prod(before), math.prod(after)))
         return smaller, larger

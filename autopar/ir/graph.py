@@ -1,7 +1,7 @@
 """The graph: a model's forward pass with its loss, as frozen nodes over named tensors.
 
-Every node applies one operator and names its outputs; arguments refer to tensors by name.  It is
-plain data without torch, prints as a program and has a digest, so a plan can say whom it belongs to.
+Every node applies one operator and names its outputs; arguments refer to tensors by name.  A graph is
+plain data without torch.  It prints as a program, and its digest identifies the model of a plan.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ LEAVES: tuple[LeafKind, ...] = ("parameter", "buffer", "input", "constant", "rec
 class Tensor:
     """A named tensor: global shape, dtype, and whether a gradient flows through it.
 
-    `pads` say which part of the shape is padding; see `autopar.sharding.padding`.
+    `pads` lists the padded parts of the shape; see `autopar.sharding.padding`.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     differentiable: bool
-    pads: tuple[Pad, ...] = field(default=(), repr=False)  # digests are of the shape
+    pads: tuple[Pad, ...] = field(default=(), repr=False)  # digests cover only the shape
 
     @property
     def itemsize(self) -> int:
@@ -77,7 +77,7 @@ Arg = Ref | DType | int | float | bool | str | None | tuple["Arg", ...]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the user wrote it: module path, file, line and the line's text."""
+    """Source location of a node in the user's code: module path, file, line and the line's text."""
 
     module: str = ""
     file: str = ""
@@ -87,11 +87,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator applied.  `op` is an overload name such as ``aten.linear.default``, or a leaf kind.
+    """An operator call or a leaf.
 
-    A leaf (parameter, buffer, input, constant) has `target`: its name in the user's module, or the
-    key of the input.  A constant carries its values in `args[0]`.  A tensor that comes from another
-    stage is a leaf too: received.
+    `op` is an overload name such as ``aten.linear.default``, or a leaf kind.  The `target` of a leaf is
+    its name in the user's module, or the key of the input.  A constant stores its values in `args[0]`.
+    A tensor that comes from another pipeline stage is a leaf of kind ``received``.
     """
 
     name: str
@@ -104,17 +104,17 @@ class Node:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether this node brings a tensor into the graph instead of computing one."""
+        """Whether this node introduces a tensor instead of computing one."""
         return self.op in LEAVES
 
     @cached_property
     def operands(self) -> tuple[str, ...]:
-        """Names of the tensors it reads, in the order they appear, repetitions included."""
+        """Names of the tensors the node reads, in argument order, with repetitions."""
         return tuple(_refs((self.args, tuple(value for _, value in self.kwargs))))
 
     @property
     def path(self) -> str:
-        """What constraints match: the user's name for it."""
+        """The node's name in the user's terms, against which constraints are matched."""
         if self.is_leaf:
             return self.target
         return f"{self.origin.module}/{bare(self.op)}" if self.origin.module else bare(self.op)
@@ -128,9 +128,10 @@ class Node:
 
 
 def short(op: str) -> str:
-    """``linear`` for ``aten.linear.default``; ``mine::linear`` for another library's operator.
+    """Return ``linear`` for ``aten.linear.default`` and ``mine::linear`` for another library's operator.
 
-    What is known of an operator is looked up by this name, and another library may use any word.
+    Properties of operators are looked up by this name.  The namespace keeps an operator of another
+    library apart from an aten operator of the same name.
     """
     namespace, _, rest = op.partition(".")
     name = bare(op)
@@ -138,7 +139,7 @@ def short(op: str) -> str:
 
 
 def bare(op: str) -> str:
-    """``linear`` for ``aten.linear.default`` and for ``mine.linear.default``: a word for people."""
+    """Return ``linear`` for ``aten.linear.default`` and ``mine.linear.default``; for display only."""
     return op.split(".")[1] if "." in op else op
 
 
@@ -146,7 +147,7 @@ RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal", "uniform", "e
 
 
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-"""They drop out between their layers."""
+"""Operators that apply dropout between their layers."""
 
 
 def is_random(node: Node) -> bool:
@@ -160,7 +161,7 @@ def is_random(node: Node) -> bool:
         chance, train = node.args[first : first + 2]
         return bool(train) and chance != 0.0
     if node.op.startswith("autopar_functions."):
-        return name.endswith("_random")  # a class may have any word in its name
+        return name.endswith("_random")  # the class name may contain any of the words in RANDOM
     return not node.is_leaf and any(word in name for word in RANDOM)
 
 
@@ -174,21 +175,26 @@ def _refs(arg: Arg) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What autograd keeps of one node for its backward: which operands, which outputs, what else.
+    """What autograd saves of one node for its backward, and the node's other memory behaviour.
 
-    `extra_nbytes` counts storages that are neither (statistics, scores) on the whole, unsplit node;
-    `like` has those of them that are split as an operand is (a copy, a mask in another dtype): its
-    place, and bytes.
-    `copied` are those of the operands of which it keeps a copy where they do not lie in row-major order.
-    `forward_nbytes` and `backward_nbytes` are made and let go again while it runs.  When most is in use,
-    `early_nbytes` of the gradients that came in and of what was kept are gone, if nobody else holds it.
-    `shares` says of each output in which operand's storage it lies, `passes` of each operand in which
-    output's gradient its own gradient lies; None, or nothing said: in a storage of its own.
-    `views` are the operands whose gradient is a view, to which autograd never adds in place.
-    `cached` are the outputs that selective recomputation keeps, `cached_nbytes` what it keeps besides.
-    `spare` says of each output what its storage has beyond its elements, where any has: what is put
-    into a copy of a view comes with a copy of all that the view looks into.
-    `turned` are the outputs that do not lie in row-major order.
+    Operands and outputs are given by position, sizes in bytes of the unsharded node.
+
+    operands, outputs   saved for the backward
+    extra_nbytes   saved storages that are neither operands nor outputs (statistics, scores)
+    like    the part of `extra_nbytes` that is sharded as an operand is (a copy, a mask in another
+            dtype): (operand, bytes)
+    copied  saved operands that are copied if they are not in row-major order
+    forward_nbytes, backward_nbytes   temporary storage allocated and freed within the node
+    early_nbytes   incoming gradients and saved tensors that are already freed at the node's peak, if
+            nothing else references them
+    shares  for each output, the operand whose storage it shares
+    passes  for each operand, the output whose gradient's storage its own gradient shares; in both, None
+            or a missing entry means a storage of its own
+    views   operands whose gradient is a view, into which autograd never accumulates in place
+    cached  outputs that selective recomputation keeps; `cached_nbytes` is what it keeps in addition
+    spare   for each output, the bytes of its storage beyond its elements (a write into the copy of a
+            view copies the whole storage behind it; a loss may share one with its terms).  Empty if none
+    turned  outputs that are not in row-major order
     """
 
     operands: tuple[int, ...] = ()
@@ -209,20 +215,20 @@ class Saved:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether nothing is kept."""
+        """Whether nothing is saved for the backward."""
         return not (self.operands or self.outputs or self.extra_nbytes)
 
 
 SAVES_NOTHING = Saved()
-"""Of nodes of which nothing is said."""
+"""The default for nodes without an entry."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A forward pass: nodes in order, the loss, and the user's output object as named tensors.
+    """A forward pass: nodes in execution order, the loss, and the model's return value as named tensors.
 
-    `aliases` maps a tied parameter's other names to the one name that is in the graph.
-    `outputs` maps the path of each tensor in what the model returned to the tensor's name.
+    `aliases` maps the other names of a tied parameter to its name in the graph.
+    `outputs` maps the path of each tensor in the return value to the tensor's name.
     """
 
     name: str
@@ -231,11 +237,11 @@ class Graph:
     outputs: tuple[tuple[str, str], ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
     mutations: tuple[tuple[str, str], ...] = field(default=())
-    """(buffer's name in the user's module, tensor that is its new value)."""
+    """(buffer's name in the user's module, name of the tensor that is its new value)."""
     returns: str = ""
-    """``module:class`` of what the model returned; informative, not part of the digest."""
+    """``module:class`` of the model's return value; informative, not part of the digest."""
     sends: tuple[str, ...] = ()
-    """Tensors that later stages of a pipeline use."""
+    """Tensors sent to later pipeline stages."""
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -244,7 +250,7 @@ class Graph:
 
     @cached_property
     def producer(self) -> Mapping[str, Node]:
-        """The node that makes each tensor."""
+        """The node that produces each tensor."""
         return {tensor.name: node for node in self.nodes for tensor in node.outputs}
 
     @cached_property
@@ -263,12 +269,15 @@ class Graph:
 
     @cached_property
     def reached(self) -> frozenset[str]:
-        """Tensors that a gradient arrives at: not the values of a `topk` that is asked for places."""
+        """Tensors that receive a gradient from the results.
+
+        The values of a `topk` of which only the indices are used receive none.
+        """
         return self.reached_from(self.results)
 
     @cached_property
     def parameters_as_read(self) -> tuple[Node, ...]:
-        """In the order in which the forward first reads them; those that it never reads come first."""
+        """Parameters in the order in which the forward first reads them; unread ones come first."""
         at = {node.name: place for place, node in enumerate(self.nodes)}
 
         def first(leaf: Node) -> int:
@@ -278,7 +287,7 @@ class Graph:
         return tuple(sorted(self.leaves("parameter"), key=first))
 
     def reached_from(self, names: Iterable[str]) -> frozenset[str]:
-        """Tensors that gradients of these arrive at, themselves among them."""
+        """Return the tensors that receive a gradient from the named ones, including those."""
         found = {name for name in names if self.tensors[name].differentiable}
         for node in reversed(self.nodes):
             if any(tensor.name in found for tensor in node.outputs):
@@ -287,8 +296,11 @@ class Graph:
 
     @cached_property
     def adding(self) -> Mapping[str, tuple[int, ...]]:
-        """Nodes that go back after others have, by name: places of operands whose gradients theirs are
-        added to.  What later stages send back is there first, as one gradient however many they are."""
+        """For each node of the backward, the operands whose gradient is added to an existing one.
+
+        Maps node names, in backward order, to operand positions.  Gradients from later stages arrive
+        first, and count as one gradient however many stages send them.
+        """
         arrived = {name for name in self.sends if name in self.reached}
         found: dict[str, tuple[int, ...]] = {}
         for node in reversed(self.nodes):
@@ -304,29 +316,29 @@ class Graph:
         return found
 
     def leaves(self, kind: LeafKind) -> tuple[Node, ...]:
-        """Nodes of one leaf kind, in order."""
+        """Return the nodes of one leaf kind, in order."""
         return tuple(node for node in self.nodes if node.op == kind)
 
     @property
     def results(self) -> tuple[str, ...]:
-        """Names of the tensors that leave the graph: loss, outputs, new values of buffers, sent ones."""
+        """Names of the tensors that leave the graph: loss, outputs, new buffer values, sent tensors."""
         loss = () if self.loss is None else (self.loss,)
         rest = (*(name for _, name in self.outputs), *(name for _, name in self.mutations))
         return tuple(dict.fromkeys((*loss, *rest, *self.sends)))
 
     @property
     def is_stage(self) -> bool:
-        """Whether this is a part of a model: something comes from other stages, or goes there."""
+        """Whether this is one pipeline stage: it receives tensors from other stages or sends some."""
         return bool(self.sends or self.leaves("received"))
 
     @property
     def arguments(self) -> tuple[Node, ...]:
-        """The leaves that a call brings: inputs, and what other stages send."""
+        """The leaves supplied by each call: inputs and tensors received from other stages."""
         return (*self.leaves("input"), *self.leaves("received"))
 
     @cached_property
     def digest(self) -> str:
-        """Twelve hex digits that change when anything that is computed changes."""
+        """Twelve hex digits that change if the computation changes."""
         text = "\n".join(
             f"{n.name}={n.op}{n.target}{n.args!r}{n.kwargs!r}{n.outputs!r}" for n in self.nodes
         )
@@ -335,8 +347,11 @@ class Graph:
         return hashlib.sha256((text + ends).encode()).hexdigest()[:12]
 
     def with_gradients(self, frozen: Collection[str] = ()) -> Graph:
-        """The graph with gradients as if it were trained: floating parameters, but for the `frozen`, and
-        what they reach."""
+        """Return the graph with gradient flags as in training.
+
+        All floating-point parameters that are not in `frozen` require gradients, and so do the
+        floating-point tensors computed from them.
+        """
         flows: set[str] = set()
         nodes = []
         for node in self.nodes:
@@ -354,7 +369,11 @@ class Graph:
         return "\n".join([*lines, f"    return {', '.join(self.results)}"])
 
     def check(self) -> None:
-        """Raise `InternalError` unless names are unique and every tensor is made before it is read."""
+        """Raise `InternalError` unless the graph is well formed.
+
+        Names are unique, tensors are produced before they are read, dtypes are known, and leaves have
+        targets.
+        """
         made: set[str] = set()
         for index, node in enumerate(self.nodes):
             for name in node.operands:

@@ -1,4 +1,4 @@
-"""The mesh: named axes of devices.  Bottom of the flow; everything may import it."""
+"""The device mesh: named axes of devices.  It depends on nothing else, so every module may import it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autopar.errors import MeshError
 
 DEFAULT_NAMES = ("x", "y", "z", "w")
 MOST_DEVICES = 2**20
-"""Beyond any cluster: lists of ranks would only fill the memory."""
+"""More than any cluster has; lists of ranks of larger meshes would exhaust memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Mesh:
-    """Devices in a row-major grid; the first axis is the slowest (between hosts first).
+    """Devices in a row-major grid; the first axis varies slowest (axes between hosts come first).
 
-    Prints as ``node=2, gpu=4`` and parses back; ``2x4`` is parsed too and gets default names.
+    The printed form, ``node=2, gpu=4``, can be parsed again; ``2x4`` is parsed with default names.
     """
 
     axes: tuple[Axis, ...]
@@ -36,7 +36,11 @@ class Mesh:
         self.check()
 
     def check(self) -> None:
-        """Raise `MeshError` unless names are distinct identifiers and sizes are at least one."""
+        """Raise `MeshError` unless the mesh is valid.
+
+        It has at least one axis and at most `MOST_DEVICES` devices, names are distinct identifiers, and
+        sizes are at least one.
+        """
         if not self.axes:
             raise MeshError("A mesh needs at least one axis; write e.g. autopar.Mesh.of(2, 2).")
         names = [axis.name for axis in self.axes]
@@ -55,7 +59,7 @@ class Mesh:
 
     @classmethod
     def of(cls, *sizes: int, names: tuple[str, ...] | None = None) -> Mesh:
-        """A mesh of these sizes; axes are called x, y, z, w unless `names` says otherwise."""
+        """Return a mesh of these sizes; axes are called x, y, z, w unless `names` is given."""
         if names is None:
             if len(sizes) > len(DEFAULT_NAMES):
                 raise MeshError(f"A mesh of {len(sizes)} axes needs explicit names.")
@@ -98,15 +102,15 @@ class Mesh:
         return math.prod(self.sizes)
 
     def index(self, name: str) -> int:
-        """Position of the axis called `name`."""
+        """Return the index of the axis called `name`; raise `MeshError` if there is none."""
         if name not in self.names:
             raise MeshError(f"The mesh ({self}) has no axis {name!r}.")
         return self.names.index(name)
 
     def stride(self, axis: int) -> int:
-        """Distance in ranks between neighbours along an axis (row-major)."""
+        """Return the distance in ranks between neighbours along an axis (row-major)."""
         return math.prod(self.sizes[axis + 1 :])
 
     def coordinate(self, rank: int) -> tuple[int, ...]:
-        """Position of a rank on every axis."""
+        """Return the coordinate of a rank on every axis."""
         return tuple(rank // self.stride(i) % size for i, size in enumerate(self.sizes))

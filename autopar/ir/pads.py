@@ -1,9 +1,9 @@
-"""Padding: part of a dim is longer in the step than it is in the model, so that a mesh axis divides it.
+"""Padding: dims that are longer in the step than in the model, so that a mesh axis divides them.
 
-A `Pad` sees a dim of a tensor as ``[before, size, after]`` and makes it ``[before, to, after]``: 25
-heads of 64 entries in a fused q|k|v dim are ``before=3, size=25, after=64``.  Graphs that are priced
-and emitted hold padded shapes, all of them even; parameters rest without any padding, and
-`cuts_evenly` and `shifts` say how a rank's part at rest lies in its part of the padded tensor.
+A `Pad` treats a dim of a tensor as ``[before, size, after]`` and makes it ``[before, to, after]``: 25
+heads of 64 entries in a fused q|k|v dim are ``before=3, size=25, after=64``.  The graphs that are priced
+and emitted have padded shapes, which divide evenly.  Parameters at rest have no padding; `cuts_evenly`
+and `shifts` relate a rank's shard at rest to its shard of the padded tensor.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class Pad:
 
     @property
     def whole(self) -> int:
-        """The dim's true length."""
+        """The length of the dim in the model."""
         return self.before * self.size * self.after
 
     @property
     def padded(self) -> int:
-        """The dim's length in the step."""
+        """The length of the dim in the step."""
         return self.before * self.to * self.after
 
     @property
     def is_plain(self) -> bool:
-        """Whether the dim itself is padded, at its end."""
+        """Whether the padding is only at the end of the dim."""
         return self.before == self.after == 1
 
     def at(self, dim: int) -> Pad:
-        """The same padding of another dim."""
+        """Return the same padding of another dim."""
         return replace(self, dim=dim)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Pad:
 
 
 def padded_shape(shape: tuple[int, ...], pads: Iterable[Pad]) -> tuple[int, ...]:
-    """The shape in the step of a tensor of this shape in the model."""
+    """Return the shape in the step of a tensor that has this shape in the model."""
     sizes = list(shape)
     for pad in pads:
         sizes[pad.dim] = pad.padded
@@ -66,7 +66,7 @@ def padded_shape(shape: tuple[int, ...], pads: Iterable[Pad]) -> tuple[int, ...]
 
 
 def true_shape(shape: tuple[int, ...], pads: Iterable[Pad]) -> tuple[int, ...]:
-    """The shape in the model of a tensor of this shape in the step."""
+    """Return the shape in the model of a tensor that has this shape in the step."""
     sizes = list(shape)
     for pad in pads:
         sizes[pad.dim] = pad.whole
@@ -74,28 +74,31 @@ def true_shape(shape: tuple[int, ...], pads: Iterable[Pad]) -> tuple[int, ...]:
 
 
 def cutting_axis(pad: Pad, form: Sharding, mesh: Mesh) -> int | None:
-    """The only mesh axis that splits the padded dim; None where it is whole."""
+    """Return the only mesh axis that splits the padded dim, or None if none does."""
     axes = [axis for _, axis in form.cuts(pad.dim) if mesh.sizes[axis] > 1]
     return axes[0] if axes else None
 
 
 def cuts_evenly(pad: Pad, ranks: int) -> bool:
-    """Whether a rank's share of the padded dim begins with what `DTensor` gives it of the true one.
+    """Return whether a rank's shard of the padded dim begins with its `DTensor` shard of the true dim.
 
-    `DTensor` cuts as `torch.chunk` does: equal parts, rounded up, and what is left for the last ranks.
+    `DTensor` splits as `torch.chunk` does: equal parts, rounded up; the last ranks get the remainder.
     """
     return pad.is_plain and pad.to // ranks == math.ceil(pad.size / ranks)
 
 
 def shifts(pad: Pad, ranks: int) -> bool:
-    """Whether equal shares of the true dim, not of whole entries, can be exchanged."""
+    """Return whether shards must be exchanged and can be, as equal shares of the true dim.
+
+    The shares may split entries.
+    """
     return not cuts_evenly(pad, ranks) and (pad.size * pad.after) % ranks == 0
 
 
 def rests(form: Sharding, pads: tuple[Pad, ...], mesh: Mesh) -> bool:
-    """Whether a parameter with these pads may be stored so; see `Sharding.rests`.
+    """Return whether a parameter at rest with these pads may have this sharding; see `Sharding.rests`.
 
-    A padded dim is cut by one axis at most, where its entries are, and one dim at most is exchanged.
+    At most one axis splits a padded dim, at the position of its entries.  At most one dim is exchanged.
     """
     exchanged = 0
     for pad in pads:
@@ -114,7 +117,7 @@ def rests(form: Sharding, pads: tuple[Pad, ...], mesh: Mesh) -> bool:
 
 
 def exchanging_axis(form: Sharding, pads: tuple[Pad, ...], mesh: Mesh) -> int | None:
-    """The axis over which a parameter's parts are exchanged on their way into the step, if any."""
+    """Return the axis over which a parameter's shards are exchanged between rest and step, or None."""
     for pad in pads:
         axis = cutting_axis(pad, form, mesh)
         if axis is not None and not cuts_evenly(pad, mesh.sizes[axis]):

@@ -1,10 +1,10 @@
-"""Types: one letter per mesh axis, fixing a tensor's value *and* its gradient on that axis.
+"""Placement types: how a tensor's value *and* its gradient are distributed over one mesh axis.
 
 A `Sharding` is one type per mesh axis.  A shard is a *flat row-major position* inside its dim:
-``S(d, of=k)`` sees dim d as k equal blocks and splits each of them.  Two axes that split the same
-dim stand at different positions, so the order of nesting is in the type: on a 2x4 mesh,
-``[S(0), S(0, of=2)]`` splits dim 0 over x first and over y inside; ``[S(0, of=4), S(0)]`` the other
-way round.  Positions survive views, which is what makes shardings closed under them.
+``S(d, of=k)`` treats dim d as k equal blocks and splits each of them.  Two axes that split the same
+dim have different positions, so the type determines the nesting order: on a 2x4 mesh,
+``[S(0), S(0, of=2)]`` splits dim 0 over x first and then over y; ``[S(0, of=4), S(0)]`` splits it over
+y first.  Positions are preserved by views, so shardings are closed under views.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autopar.ir.mesh import Mesh
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A type that does not split the tensor; see the module's table."""
+    """A type that does not split the tensor: one of the constants `R`, `I`, `P`, `N`."""
 
     name: str
 
@@ -30,23 +30,23 @@ class Letter:
     __repr__ = __str__
 
     def __reduce__(self) -> tuple[object, ...]:
-        """What another process sends is one of the four below."""
+        """Unpickle to one of the four constants, so that comparison with `is` works across processes."""
         return parse_type, (self.name,)
 
 
 R = Letter("R")
-"""Replicate: equal on all ranks, used differently by each; its gradient is partial."""
+"""Replicated: equal on all ranks, used differently by each; its gradient is a partial sum."""
 I = Letter("I")
 """Invariant: equal on all ranks, used the same way by all; its gradient is invariant."""
 P = Letter("P")
-"""Partial: the value is the sum over ranks; its gradient is replicated."""
+"""Partial sum: the value is the sum over ranks; its gradient is replicated."""
 N = Letter("N")
-"""No gradient: equal on all ranks, and there is no gradient to speak of."""
+"""No gradient: equal on all ranks, and the tensor has no gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class S:
-    """Shard: dim `dim`, seen as `of` equal blocks, is split block by block; so is its gradient."""
+    """Sharded: dim `dim` is treated as `of` equal blocks, each of which is split; so is its gradient."""
 
     dim: int
     of: int = 1
@@ -76,7 +76,7 @@ def parse_type(text: str) -> Type:
 
 
 class _Hashed:
-    """Room for a hash that is asked for again and again."""
+    """A slot for a cached hash; hashes of shardings are computed very often."""
 
     __slots__ = ("_hash",)
     _hash: int
@@ -97,7 +97,7 @@ class Sharding(_Hashed):
 
     @classmethod
     def all(cls, letter: Type, mesh: Mesh) -> Sharding:
-        """The same type on every axis."""
+        """Return the sharding with the same type on every axis."""
         return cls((letter,) * len(mesh))
 
     @classmethod
@@ -123,17 +123,17 @@ class Sharding(_Hashed):
         return len(self.types)
 
     def with_type(self, axis: int, new: Type) -> Sharding:
-        """The sharding with one axis' type replaced."""
+        """Return the sharding with the type of one axis replaced."""
         return Sharding((*self.types[:axis], new, *self.types[axis + 1 :]))
 
     def cuts(self, dim: int) -> tuple[tuple[int, int], ...]:
-        """(position, axis) of every split of a dim, from the outermost in."""
+        """Return (position, axis) of every split of a dim, outermost first."""
         return tuple(
             sorted((t.of, a) for a, t in enumerate(self.types) if isinstance(t, S) and t.dim == dim)
         )
 
     def fault(self, shape: tuple[int, ...], mesh: Mesh) -> str | None:
-        """Why this sharding does not fit a tensor of this global shape, or None if it does."""
+        """Return why this sharding does not fit a tensor of this global shape, or None if it does."""
         if len(self.types) != len(mesh):
             return f"{self} has {len(self.types)} types for the {len(mesh)} axes of mesh ({mesh})"
         for axis, kind in enumerate(self.types):
@@ -152,7 +152,7 @@ class Sharding(_Hashed):
         return None
 
     def fits(self, shape: tuple[int, ...], mesh: Mesh) -> bool:
-        """Whether every split divides its dim."""
+        """Return whether this sharding fits a tensor of this global shape."""
         return self.fault(shape, mesh) is None
 
     def check(self, shape: tuple[int, ...], mesh: Mesh) -> None:
@@ -162,7 +162,7 @@ class Sharding(_Hashed):
             raise PlacementError(f"{fault} on mesh ({mesh}).")
 
     def local_shape(self, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
-        """Shape of one rank's part of a tensor of this global shape."""
+        """Return the shape of one rank's shard of a tensor of this global shape."""
         local = list(shape)
         for kind, size in zip(self.types, mesh.sizes, strict=True):
             if isinstance(kind, S):
@@ -170,9 +170,9 @@ class Sharding(_Hashed):
         return tuple(local)
 
     def local(self, axis: int, mesh: Mesh) -> Type:
-        """The axis' type as one rank sees it: `of` counts the blocks in the *local* dim.
+        """Return the type of an axis relative to one rank's shard: `of` counts the *local* dim's blocks.
 
-        Axes that split the same dim further out have already taken their share of the blocks.
+        Axes that split the same dim further out have already divided the blocks among their ranks.
         """
         kind = self.types[axis]
         if not isinstance(kind, S):
@@ -181,7 +181,7 @@ class Sharding(_Hashed):
         return S(kind.dim, kind.of // math.prod(mesh.sizes[a] for a in outer))
 
     def splits(self, at: S, axis: int, mesh: Mesh) -> bool:
-        """Whether the axis splits the tensor at this place: right there, or inside of axes that do."""
+        """Return whether the axis splits the tensor at position `at`, directly or inside others."""
         kind = self.types[axis]
         if not isinstance(kind, S) or kind.dim != at.dim:
             return False
@@ -189,9 +189,10 @@ class Sharding(_Hashed):
         return kind.of == at.of * math.prod(outer)
 
     def rests(self, mesh: Mesh) -> bool:
-        """Whether a parameter may be stored so: axes that split one dim nest without gaps.
+        """Return whether a parameter at rest may have this sharding.
 
-        `DTensor` reads no other layout of two axes on one dim back correctly (torch 2.13).
+        Axes that split the same dim must nest without gaps: `DTensor` does not read back correctly any
+        other layout of two axes on one dim (torch 2.13).
         """
         for dim in {kind.dim for kind in self.types if isinstance(kind, S)}:
             cuts = [(of, axis) for of, axis in self.cuts(dim) if mesh.sizes[axis] > 1]

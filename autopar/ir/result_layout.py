@@ -1,4 +1,4 @@
-"""The forms in which tensors leave a graph: whole, or as they are made but never partial."""
+"""Shardings in which tensors leave a graph: replicated, or as produced but never as partial sums."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from autopar.ir.placement import I, N, P, R, Sharding
 
 
 def leaving(tensor: Tensor, graph: Graph, made: Sharding) -> Sharding:
-    """The form in which a result leaves, given how it is made.
+    """Return the sharding in which a result leaves, given the one in which it is produced.
 
-    The loss and a buffer's new value are the same on all ranks.  Other results may stay sharded.  What
-    another stage gets has one gradient, which comes back to every replica alike.
+    The loss and new buffer values are equal on all ranks.  Other results may stay sharded.  A tensor
+    sent to another stage has one gradient, which is the same on every replica, so it cannot be `R`.
     """
     whole = I if tensor.differentiable else N
     if tensor.name == graph.loss or tensor.name in dict(graph.mutations).values():

@@ -1,8 +1,8 @@
-"""A graph cut into stages: one graph each, and what crosses the borders.
+"""Splits a graph into pipeline stages: one graph per stage, and the tensors that cross between them.
 
-A cut is the name of the operator that a stage begins with; operators stay in order, so every border is
-crossed in one direction only.  Operators without gradient that need nothing but inputs, buffers and
-constants (masks, positions, rotary tables) are cheap, and every stage that reads them has its own.
+A cut is the name of a stage's first operator.  Operators keep their order, so every border is crossed in
+one direction only.  Operators without gradient that depend only on inputs, buffers and constants (masks,
+positions, rotary tables) are cheap, so every stage that reads them computes its own copy.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from autopar.errors import InputError
 from autopar.ir.graph import Graph, Node, Tensor, is_random
 
 LISTED = 8
-"""Operators that a message names."""
+"""Maximum number of operators named in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A tensor that stage `source` makes and stage `target` reads.
+    """A tensor that stage `source` produces and stage `target` reads.
 
-    `returns`: its gradient comes back.  None does where the target only reads it behind a `detach`: one
-    of zeros would let an optimizer decay weights that it leaves alone in one process.
+    `returns`: its gradient is sent back.  None is sent if the target reads it only through a `detach`: a
+    gradient of zeros would let the optimizer decay weights that it skips in a single process.
     """
 
     tensor: str
@@ -35,7 +35,7 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Stages:
-    """The graphs of all stages, and what is sent between them."""
+    """The graphs of all stages, and the tensors sent between them."""
 
     graphs: tuple[Graph, ...]
     crossings: tuple[Crossing, ...]
@@ -47,7 +47,7 @@ class Stages:
 
     @property
     def ties(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Parameters that several stages read, by the user's name, with those stages."""
+        """Parameters that several stages read: (name in the user's module, those stages)."""
         readers: dict[str, list[int]] = {}
         for stage, graph in enumerate(self.graphs):
             for node in graph.leaves("parameter"):
@@ -56,9 +56,9 @@ class Stages:
 
 
 def split(graph: Graph, cuts: Sequence[str]) -> Stages:
-    """Cut a graph before each of these operators.
+    """Split a graph before each of these operators.
 
-    Raises `InputError` where a cut is no operator of the graph, or cuts are not in order.
+    Raises `InputError` if a cut is not an operator at which a stage may begin, or cuts are not in order.
     """
     stage_of = _stages_of(graph, cuts)
     reached = graph.reached if graph.loss is None else graph.reached_from([graph.loss])
@@ -89,12 +89,12 @@ def split(graph: Graph, cuts: Sequence[str]) -> Stages:
 
 
 def computing(graph: Graph) -> tuple[Node, ...]:
-    """The operators, in order: everything but leaves."""
+    """Return the operators (all nodes except leaves), in order."""
     return tuple(node for node in graph.nodes if not node.is_leaf)
 
 
 def shared(graph: Graph) -> frozenset[str]:
-    """Names of the operators that every stage has for itself, as it needs them."""
+    """Return the names of the operators that every stage which needs them computes itself."""
     found: set[str] = set()
     for node in graph.nodes:
         made = _is_plain(node) and all(graph.producer[n].name in found for n in node.operands)
@@ -109,7 +109,7 @@ def _is_plain(node: Node) -> bool:
 
 
 def _stages_of(graph: Graph, cuts: Sequence[str]) -> Mapping[str, int]:
-    """The stage of every operator that runs in one stage only."""
+    """Return the stage of every operator that runs in one stage only."""
     operators = computing(graph)
     place = {node.name: index for index, node in enumerate(operators)}
     everywhere = shared(graph)
@@ -134,7 +134,7 @@ def _stages_of(graph: Graph, cuts: Sequence[str]) -> Mapping[str, int]:
 def _needed(
     graph: Graph, stage: int, stage_of: Mapping[str, int], last: int
 ) -> tuple[list[Node], list[Tensor]]:
-    """The nodes that a stage consists of, and the tensors that it gets from earlier ones."""
+    """Return the nodes of a stage, and the tensors it receives from earlier stages."""
     wanted = {
         name for name in graph.results if _home(graph.producer[name], stage_of, last) == stage
     }
@@ -154,12 +154,12 @@ def _needed(
 
 
 def _home(node: Node, stage_of: Mapping[str, int], last: int) -> int:
-    """The stage that a result leaves from; what every stage could make leaves from the last."""
+    """Return the stage that returns a result: the last one for results that any stage could compute."""
     return stage_of.get(node.name, last)
 
 
 def _stage(graph: Graph, nodes: list[Node], received: list[Tensor]) -> Graph:
-    """One stage's graph, still without what it sends."""
+    """Return one stage's graph, without its `sends`."""
     borders = [
         Node(f"received_{tensor.name}", "received", outputs=(tensor,), target=tensor.name)
         for tensor in received
@@ -179,13 +179,13 @@ def _stage(graph: Graph, nodes: list[Node], received: list[Tensor]) -> Graph:
 
 
 def crossing_nbytes(graph: Graph) -> Iterator[tuple[str, int]]:
-    """Of every possible cut: the bytes of all tensors that would cross it, gradients not counted."""
+    """Yield every possible cut with the bytes of all tensors that would cross it, without gradients."""
     for name, tensors in crossing(graph):
         yield name, sum(tensor.nbytes for tensor in tensors)
 
 
 def crossing(graph: Graph) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-    """Of every possible cut: the tensors that would cross it."""
+    """Yield every possible cut with the tensors that would cross it."""
     everywhere = shared(graph)
     operators = [node for node in computing(graph) if node.name not in everywhere]
     place = {node.name: index for index, node in enumerate(operators)}

@@ -1,4 +1,4 @@
-"""Numbers with units, and types, as people read them."""
+"""Formats numbers with units, shapes and shardings for display."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autopar.ir.placement import Sharding
 
 
 def seconds(value: float) -> str:
-    """``41.2 ms``."""
+    """Format seconds as ``41.2 ms``."""
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
         if abs(value) * factor >= 1:
             return f"{value * factor:.1f} {unit}"
@@ -18,7 +18,7 @@ def seconds(value: float) -> str:
 
 
 def nbytes(value: float) -> str:
-    """``1.3 GiB``."""
+    """Format bytes as ``1.3 GiB``."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if value >= factor:
             return f"{value / factor:.1f} {unit}"
@@ -26,19 +26,19 @@ def nbytes(value: float) -> str:
 
 
 def shape(sizes: Iterable[int]) -> str:
-    """``32x64``; a tensor without dims is a scalar."""
+    """Format a shape as ``32x64``, or ``scalar`` if there are no dims."""
     return "x".join(map(str, sizes)) or "scalar"
 
 
 def form(sharding: Sharding, width: int = 32) -> str:
-    """``[S(0), R]``; on meshes of many axes broken between types."""
+    """Format a sharding as ``[S(0), R]``, with line breaks between types if it is too wide."""
     return f"[{joined(map(str, sharding), width)}]".replace("\n", "\n ")
 
 
 def wrapped(label: str, width: int) -> str:
-    """A long dotted name on several lines, broken before ``.``, ``/`` or ``...`` and indented.
+    """Wrap a long dotted name: break it before ``.``, ``/`` or ``...`` and indent the further lines.
 
-    A part that is too long by itself is broken before its ``_``.
+    A part that is longer than a line is broken before its ``_``.
     """
     indent = " " * (len(label) - len(label.lstrip()) + 4)
     texts = [""]
@@ -53,7 +53,7 @@ def wrapped(label: str, width: int) -> str:
 
 
 def joined(parts: Iterable[str], width: int = 36) -> str:
-    """The parts with commas, on as many lines as it takes; no part is broken."""
+    """Join the parts with commas, wrapped to `width`; no part is broken."""
     texts = [""]
     for part in parts:
         longer = f"{texts[-1]}, {part}" if texts[-1] else part

@@ -1,7 +1,7 @@
-"""Bytes in use while each operator runs, forward and backward, besides what rests: memory over the step.
+"""Memory over the step: bytes in use while each operator runs, without what is allocated throughout.
 
 In the forward a storage is in use from the operator that makes it until its variable is deleted or gone
-(`Lifetimes`); where something saves it, to the end.  The backward is walked through (`backward`).
+(`Lifetimes`), or to the end if it is saved.  The backward is walked through (`backward`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class MemoryTimeline:
-    """The lives of all storages, counted in places of operators."""
+    """Memory in use over one step, indexed by the places of operators."""
 
     keeps: SavedTensors
     fresh: Mapping[Form, int] = field(default_factory=dict)
@@ -35,12 +35,12 @@ class MemoryTimeline:
 
     @cached_property
     def lives(self) -> Lifetimes:
-        """Of the storages in the forward."""
+        """Lifetimes of the storages in the forward."""
         return Lifetimes(self.keeps)
 
     @property
     def most_nbytes(self) -> int:
-        """The highest point of both passes."""
+        """Peak memory over both passes, in bytes."""
         return max((0, *self._forward, *self._back.levels))
 
     @property
@@ -52,7 +52,7 @@ class MemoryTimeline:
         return self.most_nbytes - max((0, *forward, *(b + s - awaited for b, s in each)))
 
     def by_node(self) -> dict[str, Moment]:
-        """Of every operator, in order."""
+        """Return the bytes in use at every operator, in graph order."""
         return {
             node.name: Moment(self._forward[place], self._back.levels[place])
             for place, node in enumerate(self.keeps.graph.nodes)
@@ -61,7 +61,7 @@ class MemoryTimeline:
 
     @cached_property
     def _forward(self) -> list[int]:
-        """Of all places."""
+        """Bytes in use at each place of the forward."""
         changes = [0] * (self.lives.end + 2)
         for first, last, nbytes in self._in_forward():
             changes[first] += nbytes
@@ -76,7 +76,7 @@ class MemoryTimeline:
         return back(self.lives, self.fresh)
 
     def _in_forward(self) -> Iterator[tuple[int, int, int]]:
-        """First and last place of everything, and bytes."""
+        """Yield the first place, last place and bytes of each forward lifetime."""
         lives, again, end = self.lives, self.keeps.again, self.lives.end
         held = lives.saver.keys() - lives.regathered
         held |= {storage for storages in lives.cached.values() for storage in storages}

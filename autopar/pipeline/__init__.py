@@ -1,1 +1,1 @@
-"""Stages: planners on plain data, schedules, their simulation, and what builds a pipeline plan."""
+"""Pipeline parallelism: stage planners on plain data, schedules, their simulation, and plan building."""

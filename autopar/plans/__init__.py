@@ -1,1 +1,1 @@
-"""Plans as data: what was decided, what it should cost, what two of them decide differently."""
+"""Plans as data: decisions, predicted costs, and differences between plans."""

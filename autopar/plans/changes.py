@@ -1,7 +1,7 @@
-"""What two plans of one model decide differently, and what that costs: values, which `show` draws.
+"""Differences between two plans of one model, in decisions and costs, as values that `show` renders.
 
-A plan of either kind has an `Outline`: names with texts and figures.  Outlines are compared, so a plan
-without stages and a pipeline's can be, too.  `Plan.diff` and `PipelinePlan.diff` lead here.
+A plan of either kind has an `Outline` of names with texts and figures.  Because outlines are compared, a
+plan without stages can be compared with a pipeline.  `Plan.diff` and `PipelinePlan.diff` call this.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Texts = Mapping[str, str]
 Kind = Literal["time", "communication", "memory"]
 COMPUTE: tuple[Kind, str] = ("time", "compute")
 SENT: tuple[Kind, str] = ("time", "communication, exposed")
-"""Known where anything is known of sending."""
+"""Present whenever communication figures are present."""
 IDLE = "idle on worker"
-"""Of pipelines: how their figures of waiting begin."""
+"""Prefix of the idle time figures of pipelines."""
 Figures = dict[tuple[Kind, str], float]
 Subject = Literal["plan", "stage", "parameter", "operator", "recompute"]
 FEW = 3
@@ -33,9 +33,9 @@ FEW = 3
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that differs; "" where it is not there at all.
+    """One difference; `before` or `after` is "" if a plan does not have the item.
 
-    For parameters `what` is "stored" or "in the step"; elsewhere it says what `subject` does.
+    For parameters `what` is "stored" or "in the step"; for stages it is "stage", elsewhere "".
     """
 
     subject: Subject
@@ -47,7 +47,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A predicted figure of both plans (seconds, bytes, or a share); None where one has none."""
+    """A predicted figure of both plans (seconds, bytes, or a share); None if a plan lacks it."""
 
     kind: Kind
     name: str
@@ -56,7 +56,7 @@ class Figure:
 
     @property
     def more(self) -> float | None:
-        """What `after` has more."""
+        """By how much `after` exceeds `before`."""
         if self.before is None or self.after is None:
             return None
         return self.after - self.before
@@ -109,7 +109,7 @@ class Outlined(Protocol):
 
 
 def outline_of(other: Outlined) -> Outline:
-    """A plan's outline; `InputError` of what is no plan."""
+    """Return a plan's outline; raise `InputError` if the argument is not a plan."""
     found = getattr(other, "outline", None)
     if not isinstance(found, Outline):
         raise InputError(
@@ -120,7 +120,7 @@ def outline_of(other: Outlined) -> Outline:
 
 
 def difference(before: Outline, after: Outline) -> Difference:
-    """What differs; `PlanError` where the plans are of two models."""
+    """Return the differences; raise `PlanError` if the plans are of different models."""
     _same_model(before, after)
     both_have_stages = bool(before.stages and after.stages)
     found = (
@@ -137,13 +137,13 @@ def difference(before: Outline, after: Outline) -> Difference:
 
 
 def _value(of: Outline, key: tuple[Kind, str]) -> float | None:
-    """What is not sent takes no time, where anything is known of sending."""
+    """Return a figure; a missing communication figure is 0 if the plan has any communication figures."""
     speaks = key[0] == "communication" and SENT in of.figures
     return of.figures.get(key, 0.0 if speaks else None)
 
 
 def outline(plan: PlanData) -> Outline:
-    """Of a plan without stages."""
+    """Return the outline of a plan without stages."""
     facts = {
         "graph": plan.graph_digest,
         "mesh": str(plan.mesh),
@@ -163,7 +163,7 @@ def outline(plan: PlanData) -> Outline:
 
 
 def asked_of(memory_limit: float | None, constraints: Iterable[Constraint]) -> Texts:
-    """What a person asked for."""
+    """Return the user's request as texts."""
     return {
         "memory limit": "none" if memory_limit is None else f"{memory_limit:.0f} bytes",
         "constraints": "; ".join(dict.fromkeys(map(str, constraints))) or "none",
@@ -171,7 +171,7 @@ def asked_of(memory_limit: float | None, constraints: Iterable[Constraint]) -> T
 
 
 def types_of(plan: PlanData) -> tuple[Texts, Texts, Texts]:
-    """Parameters at rest, parameters in the step, operators."""
+    """Return the shardings of parameters at rest, of parameters in the step, and of operators."""
     again = gathered_again(plan)
     leaves = {p.name: f"{p.leaf}{', gathered again' * (p.name in again)}" for p in plan.parameters}
     operators = {c.node: str(c.sharding) for c in plan.choices if c.sharding.inputs}
@@ -179,13 +179,13 @@ def types_of(plan: PlanData) -> tuple[Texts, Texts, Texts]:
 
 
 def gathered_again(plan: PlanData) -> frozenset[str]:
-    """The parameters that the backward gathers a second time: where nothing is gathered, none is."""
+    """Return the parameters that the backward gathers again."""
     again = {conversion.tensor for conversion in plan.conversions if conversion.regather}
     return frozenset(p.name for p in plan.parameters if re.sub(r"\W", "_", p.name) in again)
 
 
 def figures_of(e: Estimate) -> Figures:
-    """Seconds by kind, communication by axis and collective, bytes by kind."""
+    """Return seconds by kind, communication by axis and collective, and bytes by kind."""
     sent: defaultdict[str, float] = defaultdict(float)
     for flow in e.flows:
         sent[f"{flow.collective} on {flow.axis}"] += flow.seconds
@@ -206,7 +206,7 @@ def figures_of(e: Estimate) -> Figures:
 
 
 def _parts_of(e: Estimate) -> Figures:
-    """Compute by when it is done, where that was recorded."""
+    """Return compute by phase, if the plan recorded it."""
     if e.parts is None:
         return {}
     named = {

@@ -1,4 +1,4 @@
-"""What a plan decides: of each operator, conversion, parameter and block."""
+"""The decisions of a plan, for each operator, conversion, parameter and block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OpSharding:
     """How one operator is computed on shards: a sharding per operand and per output.
 
     `variants` names, per mesh axis, the local implementation that the sharding needs on that axis
-    (such as ``vocab_parallel``), or ``""`` where the plain operator is right on local tensors.
+    (such as ``vocab_parallel``), or ``""`` if the plain operator is correct on local tensors.
     """
 
     inputs: tuple[ShardingText, ...]
@@ -45,7 +45,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """One step that makes another form of a tensor from a form that exists already.
+    """One step that converts a tensor from a sharding that already exists to another.
 
     `regather`: the backward repeats the gather instead of keeping its result.
     """
@@ -58,7 +58,7 @@ class Conversion:
 
     @property
     def step(self) -> Step:
-        """The conversion as a step of the algebra."""
+        """The conversion as a `Step`."""
         return Step(self.axis, self.source, self.target)
 
 
@@ -66,11 +66,11 @@ class Conversion:
 class ParameterPlan:
     """A parameter at rest and in the step.
 
-    `stored` (S or I per axis) is what the optimizer and checkpoints see; `leaf` (S, R or I) is what
-    forward and backward see.  `steps` lead from stored to leaf, once per training step; their
-    backward is the gradient's reduction.  `shape` is the global one, in the model; where `pads` say
-    so the step's is larger, and `stored` is meant of that one: see `autopar.ir.pads.rests`.  `regather`
-    says what was decided of gathers at its uses; the conversions say where one is needed again.
+    `stored` (S or I per axis) is the sharding for the optimizer and checkpoints; `leaf` (S, R or I) is
+    the one for forward and backward.  `steps` convert from stored to leaf, once per training step; their
+    backward is the gradient reduction.  `shape` is the global shape in the model.  With `pads` the shape
+    in the step is larger, and `stored` refers to that one; see `autopar.ir.pads.rests`.  `regather` is
+    the decision for gathers at the parameter's uses; the conversions record which of them are repeated.
     """
 
     name: str
@@ -78,26 +78,26 @@ class ParameterPlan:
     leaf: ShardingText
     steps: tuple[Conversion, ...] = ()
     shape: tuple[int, ...] = ()
-    regather: bool = field(default=False, repr=False)  # digests are of what is emitted
-    pads: tuple[Pad, ...] = field(default=(), repr=False)  # the graph's digest knows of them
+    regather: bool = field(default=False, repr=False)  # digests cover what is emitted
+    pads: tuple[Pad, ...] = field(default=(), repr=False)  # part of the graph's digest
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPlan:
-    """What the backward finds of a block: all that was kept, or less, which is computed again."""
+    """The recomputation mode of one block."""
 
     path: str
     recompute: Recompute
 
 
 def reduction_dtype(tensor: str, graph: Graph, precision: str) -> str | None:
-    """The dtype in which a parameter's gradient is summed, where it is not the tensor's own."""
+    """Return the dtype in which a parameter's gradient is reduced, or None for the tensor's own."""
     low = graph.producer[tensor].op == "parameter" and precision in ("bfloat16", "float16")
     return "float32" if low else None
 
 
 def total(traffic: Iterable[Traffic]) -> Counter[tuple[int, str, str]]:
-    """Bytes by (axis, collective, direction)."""
+    """Return the bytes by (axis, collective, direction)."""
     sums: Counter[tuple[int, str, str]] = Counter()
     for part in traffic:
         sums[part.axis, part.collective, part.direction] += part.nbytes

@@ -1,4 +1,4 @@
-"""What a step should cost: predicted figures of a plan, by kind."""
+"""The predicted cost of a training step, by kind."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Compute by when it runs, and what may hide beside it: with them a step can be played again.
+    """Compute by phase, and the communication that it may hide; enough to simulate a step again.
 
-    `backward_s` counts what is recomputed.  `hideable` are seconds of reductions by mesh axis, of
-    which `covers_s` at most find a place beside the backward.
+    `backward_s` includes recomputation.  `hideable` is seconds of reductions by mesh axis, of which at
+    most `covers_s` overlap with the backward.
     """
 
     forward_s: float
@@ -38,9 +38,9 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a step should cost on one rank.  Seconds and bytes.
+    """The predicted cost of a step on one rank, in seconds and bytes.
 
-    `hidden_s` is communication that overlaps compute; `exposed_s` is what remains visible.
+    `hidden_s` is communication that overlaps with compute; `exposed_s` is communication that does not.
     """
 
     compute_s: float
@@ -53,14 +53,14 @@ class Estimate:
     activation_nbytes: int
     working_nbytes: int
     in_flight: int = 1
-    """Microbatches whose activations are kept at the same time; `activation_nbytes` are of one."""
+    """Microbatches whose activations are kept at the same time; `activation_nbytes` is for one."""
     parts: Parts | None = None
-    """None in plans that were written before this was recorded."""
+    """None in old plans, which did not record it."""
     operators: tuple[OpTime, ...] = ()
-    """Of each operator in a microbatch, without collectives; none in plans of before that."""
+    """One per operator of a microbatch, without collectives; empty in old plans."""
     absent_nbytes: int | None = None
-    """So much less is in use at the highest point where gradients are dropped between steps: those that
-    are not there yet.  None in plans that were written before this was recorded."""
+    """How much lower the peak is if gradients are dropped between steps: the gradients that do not exist
+    yet at the peak.  None in old plans, which did not record it."""
 
     @property
     def step_s(self) -> float:
@@ -69,12 +69,12 @@ class Estimate:
 
     @property
     def dropping_nbytes(self) -> int:
-        """Peak bytes on one rank where gradients are dropped between steps, as `zero_grad()` does."""
+        """Peak bytes on one rank if gradients are dropped between steps, as `zero_grad()` does."""
         return self.memory_nbytes - (self.absent_nbytes or 0)
 
     @property
     def memory_nbytes(self) -> int:
-        """Peak bytes on one rank, where gradients stay between steps."""
+        """Peak bytes on one rank if gradients are kept between steps."""
         return (
             self.parameter_nbytes
             + self.gradient_nbytes

@@ -1,4 +1,4 @@
-"""The fields of a pipeline's plan, and what follows from them alone."""
+"""The fields of a pipeline plan, and properties derived from them alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIPELINE_SCHEMA = 2
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """Devices that hold stages together: ranks in the row-major order of the mesh they form."""
+    """The devices of one worker: ranks in the row-major order of their mesh."""
 
     ranks: tuple[int, ...]
     mesh: MeshText
@@ -24,7 +24,7 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """One stage on one worker."""
+    """The plan of one stage on one worker."""
 
     stage: int
     worker: int
@@ -33,7 +33,7 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class StageFigures:
-    """What one stage on one worker should cost: seconds per microbatch and once a step, peak bytes."""
+    """The predicted cost of one stage on one worker: seconds per microbatch and per step, peak bytes."""
 
     stage: int
     worker: int
@@ -44,14 +44,14 @@ class StageFigures:
     in_flight: int
     nbytes: float
     reduced_s: float = 0.0
-    """Of `once_s`, the sum of gradients that nothing hides; the rest is for gathers and updates."""
+    """The part of `once_s` for exposed gradient reductions; the rest is for gathers and updates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What passes from a stage to a later one per microbatch: seconds on the link between them.
+    """Transfers per microbatch from a stage to a later one: seconds on the link between them.
 
-    `back_s` are those of the gradients; None where none come back.
+    `back_s` is for the gradients; None if none are sent back.
     """
 
     source: int
@@ -72,7 +72,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Another way to train on the same devices, and its predicted step; None where none fits."""
+    """An alternative way to train on the same devices, and its predicted step; None if nothing fits."""
 
     what: str
     step_s: float | None
@@ -80,7 +80,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a stage's worker waits for, once a step, as another worker holds some of its parameters.
+    """Time per step in which a stage's worker waits because another worker holds some of its parameters.
 
     `seconds` are a part of the stage's `once_s`; `link` joins the two workers, as a profile names it.
     """
@@ -94,14 +94,14 @@ class Copied:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A simulated step.  `bubbles`: by worker, the share of it in which there is nothing to do.
+    """A simulated step.  `bubbles` is the idle share of the step of each worker.
 
-    Where updates do not wait, `step_s` is a batch's share of a simulated stream of them.
+    For asynchronous schedules, `step_s` is the average time per batch of a simulated stream of batches.
 
-    `bound_s` is below the step of every plan of the table that the planner was given, by the
-    relaxation of `autopar/pipeline/planner/relaxation.py`; the stages themselves are then solved one by
-    one, and may be better than in the table.  None where a person chose, and of V's, which the
-    relaxation does not know.
+    `bound_s` is a lower bound on the step of every plan in the planner's cost table, proven by the
+    relaxation in `autopar/pipeline/planner/relaxation.py`.  The stages are afterwards solved separately,
+    and may be faster than in the table.  It is None if the user fixed the pipeline, and for V schedules,
+    which the relaxation does not cover.
     """
 
     step_s: float
@@ -109,7 +109,7 @@ class Prediction:
     stages: tuple[StageFigures, ...]
     bound_s: float | None = None
     table_step_s: float | None = None
-    """What the planner believed of its choice: the simulated step with the table's figures."""
+    """The planner's prediction for its choice: the step simulated with the table's figures."""
     compared: tuple[Compared, ...] = ()
     passed: tuple[Passed, ...] = ()
     joined: tuple[Joined, ...] = ()
@@ -118,14 +118,15 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PipelinePlanData:
-    """`cuts` name the operators that stages begin with; `actions` is the schedule's text.
+    """`cuts` names the first operator of each stage after the first; `actions` is the schedule's text.
 
-    It is of one batch of so many `microbatches`; where updates do not wait, of a stream of batches.
+    The schedule is for one batch of `microbatches` microbatches, or for a stream of batches if it is
+    asynchronous.
     """
 
     model: str
     graph_digest: str
-    """Of the graph of one microbatch, before it is cut."""
+    """Digest of the graph of one microbatch, before it is split."""
     mesh: MeshText
     cuts: tuple[str, ...]
     microbatches: int
@@ -137,22 +138,22 @@ class PipelinePlanData:
     hardware_digest: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     memory_limit: float | None = None
-    """Bytes per device, of all stages on a worker together; a stage's own plan may be allowed less."""
+    """Bytes per device for all stages of a worker together; a single stage's limit may be lower."""
     schema: int = PIPELINE_SCHEMA
 
     @cached_property
     def schedule(self) -> Schedule:
-        """What every worker does, in order, transfers included."""
+        """The ordered actions of every worker, including transfers."""
         return Schedule.parse(self.actions)
 
     @property
     def times(self) -> Timing | None:
-        """The measured times that all stages were priced by; None: their operators are modelled."""
+        """The measured operator times that were used for all stages; None: all times are modelled."""
         return self.stages[0].plan.times if self.stages else None
 
     @property
     def sources(self) -> str:
-        """Where the seconds of all stages' operators are from, summed up."""
+        """A summary of the sources of all stages' operator times."""
         every = (op for each in self.stages for op in each.plan.estimate.operators)
         return summed_up(every, self.times)
 
@@ -163,11 +164,11 @@ class PipelinePlanData:
 
     @cached_property
     def digest(self) -> str:
-        """Twelve hex digits of all decisions."""
+        """Twelve hex digits that identify all decisions."""
         plans = [(each.stage, each.worker, each.plan.digest) for each in self.stages]
         body = (self.graph_digest, self.cuts, self.microbatches, self.actions, self.workers, plans)
         return hashlib.sha256(repr(body).encode()).hexdigest()[:12]
 
     def worker_of(self, rank: int) -> int:
-        """The worker that a rank belongs to."""
+        """Return the worker that a rank belongs to."""
         return next(i for i, worker in enumerate(self.workers) if rank in worker.ranks)

@@ -1,6 +1,6 @@
-"""The plan of a pipeline: where the graph is cut, who holds which stage, and who does what when.
+"""The plan of a pipeline: cuts of the graph, the stages of each worker, and the schedule.
 
-Each stage on each of its workers has a `Plan` of its own, of the stage's graph on the worker's mesh.
+Each stage has, for each of its workers, a `Plan` of the stage's graph on the worker's mesh.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from autopar.utils.shown import Shown
 
 @dataclass(frozen=True)
 class PipelinePlan(PipelinePlanData, Shown):
-    """A pipeline of stages: what `PipelinePlanData` says, read, written, checked and compared."""
+    """A pipeline plan: `PipelinePlanData` with reading, writing, checks and comparison."""
 
     def __repr__(self) -> str:
-        """One line; `print` shows the tables."""
+        """Return a one-line summary; `print` shows the tables."""
         told = "" if self.prediction is None else f": step {seconds(self.prediction.step_s)}"
         return (
             f"<PipelinePlan {self.digest} of {self.model} on ({self.mesh}) of {self.hardware}, "
@@ -37,20 +37,20 @@ class PipelinePlan(PipelinePlanData, Shown):
 
     @property
     def outline(self) -> Outline:
-        """Names and texts, by which plans are compared."""
+        """The names and texts by which plans are compared."""
         return pipeline_outline(self)
 
     def diff(self, other: Outlined) -> Difference:
-        """What `other`, a plan of the same model, decides differently, and what that costs."""
+        """Return how `other`, a plan of the same model, differs in decisions and costs."""
         return difference(self.outline, outline_of(other))
 
     def to_json(self) -> str:
-        """The plan as text."""
+        """Return the plan as JSON text."""
         return _adapter().dump_json(self, indent=1).decode()
 
     @classmethod
     def from_json(cls, text: str, source: str = "plan") -> PipelinePlan:
-        """Read a plan; raise `PlanError` naming `source` and the first thing that is wrong."""
+        """Read a plan; raise `PlanError` with `source` and the first fault if it is invalid."""
         try:
             plan = _adapter().validate_json(text)
         except ValidationError as error:
@@ -72,7 +72,7 @@ class PipelinePlan(PipelinePlanData, Shown):
         return cls.from_json(text_of(path, "the plan"), str(path))
 
     def check(self, stages: Stages) -> None:
-        """Raise `PlanError` or `ScheduleError` unless it fits the stages' graphs and itself."""
+        """Raise `PlanError` or `ScheduleError` unless the plan is consistent and fits the graphs."""
         check_layout(self)
         if self.schedule.stages != len(stages.graphs):
             raise PlanError(
@@ -85,7 +85,7 @@ class PipelinePlan(PipelinePlanData, Shown):
 
 
 def edges(stages: Stages) -> tuple[Edge, ...]:
-    """Which stages feed which, and whether gradients come back."""
+    """Return the edges between stages, and whether gradients are sent back along them."""
     found: dict[tuple[int, int], bool] = {}
     for crossing in stages.crossings:
         pair = (crossing.source, crossing.target)
@@ -95,5 +95,5 @@ def edges(stages: Stages) -> tuple[Edge, ...]:
 
 @cache
 def _adapter() -> TypeAdapter[PipelinePlan]:
-    """Made when it is first needed: that takes a while."""
+    """Return the type adapter; built on first use, since this is slow."""
     return TypeAdapter(PipelinePlan)

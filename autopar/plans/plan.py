@@ -1,6 +1,6 @@
-"""The plan: everything that was decided, as data.  Written by api, read by emit, runtime and show.
+"""The plan: all decisions as data.  Written by api, read by emit, runtime and show.
 
-A plan is JSON with a schema version and the digest of the graph it belongs to; it never holds code.
+A plan is stored as JSON with a schema version and the digest of its graph; it never contains code.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from autopar.utils.shown import Shown
 
 @dataclass(frozen=True)
 class Plan(PlanData, Shown):
-    """A model, a mesh, and every decision that makes one from the other."""
+    """A model, a mesh, and every decision needed to run the model on the mesh."""
 
     def __repr__(self) -> str:
-        """One line; `print` shows the tables."""
+        """Return a one-line summary; `print` shows the tables."""
         e = self.estimate
         return (
             f"<Plan {self.digest} of {self.model} on ({self.mesh}) of {self.hardware}: step "
@@ -42,12 +42,12 @@ class Plan(PlanData, Shown):
         )
 
     def to_json(self) -> str:
-        """The plan as text."""
+        """Return the plan as JSON text."""
         return _adapter().dump_json(self, indent=1).decode()
 
     @classmethod
     def from_json(cls, text: str, source: str = "plan") -> Plan:
-        """Read a plan; raise `PlanError` naming `source` and the first thing that is wrong."""
+        """Read a plan; raise `PlanError` with `source` and the first fault if it is invalid."""
         check_schema(text, source, SCHEMA)
         try:
             plan = _adapter().validate_json(text)
@@ -171,35 +171,35 @@ class Plan(PlanData, Shown):
 
     @property
     def idle(self) -> str:
-        """``axis x (4 devices) splits no work``, of the axes of which that is so."""
+        """A message such as ``axis x (4 devices) splits no work``, or "" if every axis splits some."""
         return idle(self.shares, self.mesh)
 
     @property
     def sources(self) -> str:
-        """Where its operators' seconds are from, summed up."""
+        """A summary of the sources of the operator times."""
         return summed_up(self.estimate.operators, self.times)
 
     def with_estimate(self, estimate: Estimate) -> Plan:
-        """The same decisions with other predictions."""
+        """Return the plan with the same decisions and another estimate."""
         return replace(self, estimate=estimate)
 
     @property
     def outline(self) -> Outline:
-        """Names and texts, by which plans are compared."""
+        """The names and texts by which plans are compared."""
         return outline(self)
 
     def diff(self, other: Outlined) -> Difference:
-        """What `other`, a plan of the same model, decides differently, and what that costs."""
+        """Return how `other`, a plan of the same model, differs in decisions and costs."""
         return difference(self.outline, outline_of(other))
 
 
 def _enters(conversion: Conversion) -> bool:
-    """From rest to leaf a parameter is gathered (S -> R, I, N) or only used differently (I -> R)."""
+    """Return whether a step may lead from rest to leaf: a gather (S -> R, I, N), or I -> R."""
     source, target = conversion.source[conversion.axis], conversion.target[conversion.axis]
     return not isinstance(target, S) and (isinstance(source, S) or target is R)
 
 
 @cache
 def _adapter() -> TypeAdapter[Plan]:
-    """Made when it is first needed: that takes a while."""
+    """Return the type adapter; built on first use, since this is slow."""
     return TypeAdapter(Plan)

@@ -1,4 +1,4 @@
-"""The fields of a plan, and what follows from them alone."""
+"""The fields of a plan, and properties derived from them alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA = 3
 
 @dataclass(frozen=True)
 class PlanData:
-    """A model, a mesh, and every decision that makes one from the other."""
+    """A model, a mesh, and every decision needed to run the model on the mesh."""
 
     model: str
     graph_digest: str
@@ -34,33 +34,33 @@ class PlanData:
     conversions: tuple[Conversion, ...]
     estimate: Estimate
     objective_s: float = 0.0
-    """What the solver minimised: as `estimate`, but each bucket and each shared form priced apart."""
+    """The solver's objective: like `estimate`, but buckets and shared forms are priced separately."""
     bound_s: float = 0.0
-    """A proven lower bound on the objective of every plan that was allowed."""
+    """A proven lower bound on the objective of every plan that the request allows."""
     proof: Proof = "none"
-    """How the bound was got; see `autopar.solver.problem.Proof`."""
+    """How the bound was proven; see `autopar.solver.problem.Proof`."""
     bound_nbytes: float | None = None
-    """The bound is of plans within so many bytes, as the solver counts them; None: of all."""
+    """The bound holds for plans within this many bytes, as the solver counts them; None: for all."""
     asked: PlanRequest = field(default_factory=PlanRequest)
     search: Search = field(default_factory=Search)
     shares: tuple[Share, ...] = ()
-    """By mesh axis."""
+    """One per mesh axis."""
     padding: tuple[Padding, ...] = ()
     """Parameters and inputs that are longer in the step than in the model."""
     padded: tuple[Padded, ...] = ()
-    """The sets of paddings that were compared, where some size is awkward."""
+    """The sets of paddings that were compared, if mesh axes do not divide some size."""
     views: tuple[View, ...] = ()
-    """The meshes that were compared, where only the devices were given."""
+    """The meshes that were compared, if only the devices were given."""
     hardware_digest: str = ""
-    """Of the profile's figures, which its name may not tell."""
+    """Digest of the hardware profile's figures; profiles of the same name may differ."""
     times: Timing | None = None
-    """The measured times that operators were priced by; None: all are modelled."""
+    """The measured operator times that were used; None: all times are modelled."""
     versions: tuple[tuple[str, str], ...] = ()
     precision: str = "float32"
     recompute: tuple[BlockPlan, ...] = ()
-    """The blocks that do not keep all they made; of others nothing is said."""
+    """The blocks with recomputation; blocks that are not listed keep all their activations."""
     buckets: int = 8
-    """Gradients are summed in so many collectives at least, as far as each is worth its latency."""
+    """Minimum number of gradient buckets, as long as each is large enough to be worth its latency."""
     schema: int = SCHEMA
 
     @cached_property
@@ -70,23 +70,23 @@ class PlanData:
 
     @cached_property
     def parameter(self) -> dict[str, ParameterPlan]:
-        """Each parameter's plan, by the user's name."""
+        """Each parameter's plan, by its name in the user's module."""
         return {parameter.name: parameter for parameter in self.parameters}
 
     @cached_property
     def recompute_of(self) -> dict[str, Recompute]:
-        """What recomputed blocks do, by their path."""
+        """The recomputation mode of each listed block, by its path."""
         return {block.path: block.recompute for block in self.recompute}
 
     def sharding(self, graph: Graph, tensor: str) -> Sharding:
-        """The sharding in which a tensor is made."""
+        """Return the sharding in which a tensor is produced."""
         node = graph.producer[tensor]
         names = [made.name for made in node.outputs]
         return self.choice[node.name].outputs[names.index(tensor)]
 
     @cached_property
     def digest(self) -> str:
-        """Twelve hex digits of all decisions; estimates and versions do not count."""
+        """Twelve hex digits that identify all decisions; estimates and versions are not included."""
         body = (self.graph_digest, str(self.mesh), self.choices, self.parameters, self.conversions)
         return hashlib.sha256(repr((body, self.precision, self.recompute)).encode()).hexdigest()[
             :12

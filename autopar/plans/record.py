@@ -1,4 +1,4 @@
-"""What a plan records beside its decisions, as small values: what was asked, searched and split."""
+"""Records that a plan keeps in addition to its decisions: the request, the search and the splits."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from autopar.request.constraints import Constraint
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What a plan obeys besides model, mesh and preset: with them it poses its problem again.
+    """The request of a plan besides model, mesh and preset; together they reproduce its problem.
 
-    `states` are the tensors of a parameter's size that the optimizer keeps.  `batch` is how inputs
-    arrive that hold a rank's own part of the batch; None: they come whole.  `kept` says whether
-    parameters had to stay where an earlier plan had put them, `recompute` what blocks might do, and
-    `outputs` what the model returns besides its loss.
+    `states` is the number of optimizer tensors of each parameter's size.  `batch` is the sharding of
+    inputs that hold only a rank's part of the batch; None: inputs arrive whole.  `kept`: parameters had
+    to keep the shardings of an earlier plan.  `recompute` lists the allowed recomputation modes, and
+    `outputs` the results that the model returns besides its loss.
     """
 
     memory_limit: float | None = None
     """Bytes per device."""
     constraints: tuple[Constraint, ...] = ()
-    """The user's own; those of the preset go by its name."""
+    """The user's own constraints; those of a preset are identified by its name."""
     states: float = 2.0
     batch: ShardingText | None = None
     kept: bool = False
@@ -34,10 +34,11 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How much there was to choose from, over all operators and parameters.
+    """The size of the search space, over all operators and parameters.
 
-    `candidates` and `largest` (of one operator or parameter) count what rules and constraints allow;
-    `variables` still had a choice of `states` after pruning, the forms of shared tensors among them.
+    `candidates` is the total allowed by rules and constraints, and `largest` the most of one operator or
+    parameter.  After pruning, `variables` still had a choice among `states` in all, including the forms
+    of shared tensors.
     """
 
     candidates: int = 0
@@ -48,9 +49,9 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Another way to use the devices, a mesh or stages, and the best plan's seconds there.
+    """An alternative use of the devices, a mesh or stages, and the seconds of its best plan.
 
-    `objective_s` is None where nothing fits into the memory.
+    `objective_s` is None if nothing fits into memory.
     """
 
     mesh: str
@@ -59,10 +60,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How much of the model a mesh axis really splits, as shares between 0 and 1.
+    """How much of the model a mesh axis actually splits, as shares between 0 and 1.
 
-    `flops` of the forward pass; `stored` and `used` of parameter bytes, at rest and where operators
-    read them, each reading counted.
+    `flops` is the share of the forward's FLOPs; `stored` and `used` are shares of parameter bytes, at
+    rest and where operators read them, with each read counted.
     """
 
     axis: str
@@ -72,7 +73,7 @@ class Share:
 
 
 def idle(shares: tuple[Share, ...], mesh: Mesh) -> str:
-    """``axis x (4 devices) splits no work``, of the axes of which that is so."""
+    """Return a message such as ``axis x (4 devices) splits no work``, or "" if all axes split some."""
     found = [
         f"{axis.name} ({axis.size} devices)"
         for share, axis in zip(shares, mesh, strict=False)
@@ -86,7 +87,7 @@ def idle(shares: tuple[Share, ...], mesh: Mesh) -> str:
 class Padding:
     """A parameter or input that is longer in the step than in the model.
 
-    `axes` are the mesh axes that split the padded dim where operators read it, or at rest.
+    `axes` are the mesh axes that split the padded dim when operators read it, or at rest.
     """
 
     leaf: str
@@ -101,9 +102,9 @@ class Padding:
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """A set of paddings that was planned, as text, and the best plan's seconds under it.
+    """A set of paddings that was tried, as text, and the seconds of its best plan.
 
-    `objective_s` is None where nothing meets the constraints or the memory limit.
+    `objective_s` is None if nothing meets the constraints and the memory limit.
     """
 
     what: str

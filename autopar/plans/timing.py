@@ -1,4 +1,4 @@
-"""Where the seconds of operators are from: measured on a device, concluded from others, or modelled."""
+"""Sources of operator times: measured on a device, interpolated from other sizes, or modelled."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ SOURCES = ("measured", "interpolated", "modelled")
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
-    """What an operator should take on one rank, where that is from, and the memory in use meanwhile.
+    """The predicted time of an operator on one rank, its source, and the memory in use meanwhile.
 
-    `measured`: this very call was timed on this device; `interpolated`: calls of other sizes were;
-    `modelled`: none was, and the roofline speaks.  Bytes are those besides what rests.
+    `measured`: exactly this call was timed on this device; `interpolated`: calls of other sizes were;
+    `modelled`: none was, so the roofline model is used.  Bytes do not include memory at rest.
     """
 
     node: str
@@ -27,7 +27,7 @@ class OpTime:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Which measured times a plan was priced by: of what device and software, and their digest."""
+    """The measured times that a plan used: their device and software, and their digest."""
 
     setting: str
     digest: str
@@ -37,7 +37,7 @@ class Timing:
 
 
 def summed_up(operators: Iterable[OpTime], timing: Timing | None) -> str:
-    """How many operators are from where, and their share of the computing; "" of old plans."""
+    """Return how many operators have which source, and their share of compute; "" for old plans."""
     every = tuple(operators)
     total = sum(each.forward_s + each.backward_s for each in every) or 1.0
     told = []

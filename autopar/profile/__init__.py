@@ -1,8 +1,8 @@
-"""A model's operators timed on the device at hand, and a real step beside its prediction.
+"""Times a model's operators on the local device, and compares a traced step with its prediction.
 
-`wanted` says which calls are worth timing, `bench` makes them runnable, `measure` times them in one
-process or in several at once.  `trace` runs a step under `torch.profiler`, `compare` sets it beside the
-plan, `running` does both on every rank.
+`profiled_plan` selects the calls to time, `bench` makes them runnable, and `measure` times them in one
+process or in several at once.  `trace` runs a step under `torch.profiler`, `compare` compares it with
+the plan, and `running` does both on every rank.
 """
 
 from __future__ import annotations

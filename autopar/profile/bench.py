@@ -1,8 +1,8 @@
-"""A call as something to be run over and over: random operands in cold memory, forward and backward.
+"""Makes a call runnable for timing: random operands in cold memory, forward and backward.
 
-Copies of a call read different places of one large pool, so that what one copy of a large call reads is
-out of the caches before its turn comes again, as a step's large tensors are.  One backward goes through
-all copies: what the engine spends on starting is shared by them, as a step's operators share it.
+Copies of a call read different parts of one large memory pool, so that a large call's operands are
+evicted from the caches before its turn comes again, as in a step.  One backward pass covers all copies,
+which amortises the autograd engine's start-up as in a step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autopar.rules import LocalCall
 from cost_models.measured.cold import COLD_NBYTES, copies_of
 
 ALIGNED = 256
-"""Bytes: operands begin where allocators would put them."""
+"""Alignment of operands in bytes, as allocators align them."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Bench:
 
 
 class Pool:
-    """Random memory that operands are views of, one flat tensor per floating dtype."""
+    """Random memory from which operands are views: one flat tensor per floating dtype."""
 
     def __init__(self, device: str, calls: Iterable[LocalCall]) -> None:
         self.device = device
@@ -51,7 +51,7 @@ class Pool:
         self._next = dict.fromkeys(needed, 0)
 
     def take(self, tensor: Tensor) -> torch.Tensor:
-        """The next piece of the pool in a tensor's shape; it begins anew at the end."""
+        """Return the next piece of the pool in a tensor's shape; wraps around at the end."""
         flat = self._flat[tensor.dtype]
         count = math.prod(tensor.shape)
         start = self._next[tensor.dtype]
@@ -62,7 +62,7 @@ class Pool:
 
 
 def bench(call: LocalCall, pool: Pool, nbytes: float) -> Bench:
-    """A call that moves so many bytes; whatever the operator raises, it raises here."""
+    """Return the benchmark of a call that moves `nbytes`; the operator's own errors are raised here."""
     copies = copies_of(nbytes, pool.device)
     function = callable_of(call.op)
     ring = [_arguments(call, pool) for _ in range(copies)]
@@ -71,7 +71,7 @@ def bench(call: LocalCall, pool: Pool, nbytes: float) -> Bench:
     held: list[object] = []
 
     def forward() -> None:
-        # Results stay, as they do for a step's backward: those of now go to memory that no cache holds.
+        # Results are kept, as for a step's backward, so new results go to memory that is not cached.
         held[:] = [function(*args, **kwargs) for args, kwargs, _ in ring]
 
     if not (call.has_gradient and leaves):
@@ -86,7 +86,7 @@ def bench(call: LocalCall, pool: Pool, nbytes: float) -> Bench:
 
 
 class _End(torch.autograd.Function):
-    """Where a backward begins: every tensor gets the gradient that it was given before."""
+    """Start of the backward: passes a prepared gradient to every tensor."""
 
     @staticmethod
     def forward(ctx: Any, gradients: list[torch.Tensor], *made: torch.Tensor) -> torch.Tensor:
@@ -99,14 +99,14 @@ class _End(torch.autograd.Function):
 
 
 def _outputs(made: Any) -> Iterator[torch.Tensor]:
-    """The tensors that a gradient comes back to."""
+    """Yield the differentiable output tensors."""
     for value in made if isinstance(made, (tuple, list)) else (made,):
         if isinstance(value, torch.Tensor) and value.requires_grad:
             yield value
 
 
 def _arguments(call: LocalCall, pool: Pool) -> tuple[Any, dict[str, Any], list[torch.Tensor]]:
-    """Arguments with tensors of their own, and those of them that want gradients."""
+    """Return arguments with new tensors, and the tensors that require gradients."""
     tensors = {tensor.name: _operand(call, tensor, pool) for tensor in call.operands}
     args = bind(call.args, tensors)
     kwargs = {key: _placed(bind(value, tensors), key, pool) for key, value in call.kwargs}
@@ -114,7 +114,7 @@ def _arguments(call: LocalCall, pool: Pool) -> tuple[Any, dict[str, Any], list[t
 
 
 def _placed(value: Any, key: str, pool: Pool) -> Any:
-    """What is created anew is created on the device that is measured."""
+    """Replace a device argument by the measured device, so that new tensors are created there."""
     return torch.device(pool.device) if key == "device" and value is not None else value
 
 
@@ -131,7 +131,7 @@ def _operand(call: LocalCall, tensor: Tensor, pool: Pool) -> torch.Tensor:
 
 
 def _below(call: LocalCall) -> int:
-    """What integers must be below: rows of a table, classes, or what fits into any dim."""
+    """Return the exclusive limit of integer operands: rows of a table, classes, or at most two."""
     first = call.operands[0].shape if call.operands else ()
     if call.op == "aten.embedding.default":
         return first[0]
@@ -150,7 +150,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def _random(nbytes: int, dtype: str, device: str) -> torch.Tensor:
-    """Numbers between 0.5 and 1.5: roots, logarithms and quotients of them are ordinary numbers."""
+    """Return numbers between 0.5 and 1.5, whose roots, logarithms and quotients are well-behaved."""
     kind = getattr(torch, dtype)
     flat = torch.empty(nbytes // kind.itemsize, dtype=kind, device=device)
     return flat.uniform_(0.5, 1.5)

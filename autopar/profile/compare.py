@@ -1,4 +1,4 @@
-"""A traced step compared with its plan: operator groups, collectives, and what neither names."""
+"""Compares a traced step with its plan: operator groups, collectives, and unattributed time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autopar.profile.traced_step import Beside, FlowLine, Line
 
 
 def compared(plan: Plan, graph: Graph, trace: Trace) -> Beside:
-    """Line by line."""
+    """Return the comparison of a trace with a plan."""
     parts = plan.estimate.parts
     assert parts is not None, "only plans read from old files have none"
     return Beside(
@@ -33,14 +33,14 @@ def compared(plan: Plan, graph: Graph, trace: Trace) -> Beside:
 
 
 def _lines(plan: Plan, graph: Graph, trace: Trace) -> Iterator[Line]:
-    """In the order of the graph; what was measured besides comes last."""
+    """Yield the operator groups in graph order; measured times without a group come last."""
     forward, backward = by_group(trace.forward_s), by_group(trace.backward_s)
     predicted = {each.node: each for each in plan.estimate.operators}
     groups: defaultdict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in graph.nodes:
         if node.name in predicted:
             block, place = group_of(node)
-            # A block of few operators is written in its parent's place.
+            # A block of few operators is emitted inline in its parent.
             is_there = (block, place) in forward or ("", place) not in forward
             groups[block if is_there else "", place].append(node)
     for (block, place), nodes in groups.items():
@@ -58,7 +58,7 @@ def _lines(plan: Plan, graph: Graph, trace: Trace) -> Iterator[Line]:
 
 
 def group_of(node: Node) -> tuple[str, str]:
-    """The block and the line of a node, as marks in the emitted code name them."""
+    """Return the block and the source line of a node, as the emitted code's marks name them."""
     where = block_of(node.origin)
     block = "" if where is None else f"{where[0]}.{where[1]}"
     return block, f"{Path(node.origin.file).name}:{node.origin.line}" if node.origin.code else ""

@@ -1,4 +1,4 @@
-"""Calls -> times: in this process, or in several that are busy with the same at the same time."""
+"""Times calls: in this process, or in several processes that run the same calls at the same time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cost_models.measured.cold import copies_of
 from cost_models.measured.timer import Effort, median_of, rows_of
 
 AT_ONCE_NBYTES = {"cpu": 2**30, "cuda": 2**34}
-"""Bytes of calls whose rows alternate."""
+"""Total bytes of the calls that are timed together in alternating rows."""
 Key = tuple[str, bool]
-"""A call's text, and whether it is the backward."""
+"""A call's text, and whether it is its backward."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ Pairs = Sequence[tuple[LocalCall, Call]]
 
 @dataclass(frozen=True)
 class Job:
-    """What each process does; `imports` are modules that register operators."""
+    """The work of each process; `imports` are modules that register operators."""
 
     pairs: Pairs
     kind: str
@@ -65,7 +65,7 @@ def measure(
     imports: tuple[str, ...] = (),
     limit_s: float = 3600.0,
 ) -> tuple[list[Timed], list[Refused]]:
-    """Time every call in a setting; where it has several ranks, in so many processes at once."""
+    """Time every call in a setting; with several ranks, in that many processes at once."""
     own = any(not local.op.startswith(("aten.", "autopar.")) for local, _ in pairs)
     places = imports if own else ()
     job = Job(pairs, setting.kind, setting.threads, effort or Effort(), places)
@@ -77,7 +77,7 @@ def measure(
 
 
 def _imported(place: str) -> None:
-    """A module, or a file, that registers operators when it is imported."""
+    """Import a module or a file that registers operators."""
     if not place.endswith(".py"):
         importlib.import_module(place)
         return
@@ -87,7 +87,7 @@ def _imported(place: str) -> None:
 
 
 def _timed(pairs: Pairs, kind: str, effort: Effort) -> tuple[list[Timed], list[Refused]]:
-    """In this process, together with all others of the default group where there is one."""
+    """Time the calls in this process, in step with the ranks of the default group if there is one."""
     pool = Pool(kind, (local for local, _ in pairs))
     call_of = {call.text: call for _, call in pairs}
     rows: dict[Key, tuple[list[float], int]] = {}
@@ -122,7 +122,7 @@ def _actions(benches: Mapping[str, Bench]) -> Iterator[tuple[Key, Callable[[], o
 
 
 def _groups(pairs: Pairs, kind: str) -> Iterator[Pairs]:
-    """Calls that fit into memory together, as many as do: what a backward keeps is of their size."""
+    """Group calls that fit into memory together, assuming that saved activations are of their size."""
     most = AT_ONCE_NBYTES[kind]
     group: list[tuple[LocalCall, Call]] = []
     held = 0.0

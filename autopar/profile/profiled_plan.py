@@ -1,7 +1,8 @@
-"""Which calls are worth timing, and the loop that times them: plan, measure, plan again.
+"""Selects the calls to time, and alternates between planning and measuring.
 
-The first plan is chosen by the roofline.  Once its operators are timed another plan may look better,
-of operators that are not; so the best plan is made again until all it runs has been timed, a few times.
+The first plan is chosen by the roofline.  Once its operators are timed, another plan with untimed
+operators may look better.  Planning is therefore repeated until everything in the best plan is timed,
+with a limit on the rounds.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from cost_models.measured import Call, Database, Setting, Timed
 from cost_models.measured.timer import Effort
 
 AGAIN = 4
-"""Plans that are made, at most, until all that the best one runs has been timed."""
+"""Maximum number of planning rounds until all calls of the best plan are timed."""
 AT_ONCE = 128
-"""Calls after which times are written: whoever stops a run of minutes loses those of the last ones."""
+"""Calls after which times are written to the database; an interrupted run loses at most these."""
 
 
 Pairs = dict[str, tuple[LocalCall, Call]]
@@ -39,21 +40,21 @@ Made = Compilation | Staged
 
 @dataclass(frozen=True)
 class ProfiledPlan:
-    """What was timed for a model: the plan that is best now, every time it needs, and what refused."""
+    """Result of profiling a model: the best plan now, all times that it needs, and calls that failed."""
 
     made: Made
     timed: tuple[Timed, ...]
-    """What this run measured."""
+    """Times measured in this run."""
     known: int
-    """Calls that were in the database before."""
+    """Number of calls that were already in the database."""
     refused: tuple[Refused, ...]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Where times go, on what they are taken, and how; `again`: also those that are known.
+    """Database, setting and effort of the measurement; `again`: repeat known times, too.
 
-    `during` surrounds planning and never measuring: what moves on a screen would be timed with it.
+    `during` wraps planning but not measuring, because a progress display would disturb the times.
     """
 
     database: Path
@@ -68,9 +69,9 @@ class Timing:
 def profile(
     compiler: Compiler, graph: Graph, timing: Timing, *, every: bool = False
 ) -> ProfiledPlan:
-    """Time what the best plan and the presets run on a rank, or what any candidate would.
+    """Time the calls of the best plan and the presets on a rank; `every`: those of all candidates.
 
-    What the database holds of this setting is not timed again, unless that is asked for.
+    Times that the database has for this setting are not measured again, unless asked for.
     """
     free = replace(compiler.options, planning=replace(compiler.options.planning, database=None))
     with timing.during("planning"):
@@ -83,9 +84,9 @@ def profile(
 
 
 def profile_stages(plan: Callable[[Path | None], Made], timing: Timing) -> ProfiledPlan:
-    """The same for a pipeline: what every stage's plan runs on its ranks, of one microbatch.
+    """Time the calls of a pipeline: those of every stage's plan for one microbatch.
 
-    `plan` makes one with the times of a database, or with the roofline's.
+    `plan` makes a plan with the times of a database, or with the roofline's if given None.
     """
     with timing.during("planning"):
         pairs = _of_plans(plan(None))
@@ -93,7 +94,7 @@ def profile_stages(plan: Callable[[Path | None], Made], timing: Timing) -> Profi
 
 
 def _until_known(pairs: Pairs, make: Callable[[], Made], timing: Timing) -> ProfiledPlan:
-    """Time the calls, plan with the times, and go on while the plan runs what has not been timed."""
+    """Time the calls and plan with the times, repeatedly while the plan contains untimed calls."""
     store, setting = Database(timing.database), timing.setting
     before = set(store.read(setting)) if timing.database.is_file() else set()
     done: set[str] = set() if timing.again else set(before)
@@ -119,7 +120,7 @@ def _until_known(pairs: Pairs, make: Callable[[], Made], timing: Timing) -> Prof
 
 
 def _presets(compiler: Compiler, free: Options, graph: Graph) -> Iterator[Compilation]:
-    """The presets' plans, as far as this mesh and model have them."""
+    """Yield the plans of the presets that apply to this mesh and model."""
     if compiler.options.preset or compiler.options.constraints:
         return
     for name in presets.names():
@@ -130,7 +131,7 @@ def _presets(compiler: Compiler, free: Options, graph: Graph) -> Iterator[Compil
 
 
 def _of_plans(*plans: Made) -> Pairs:
-    """What the plans run on one rank, of stages on one rank of each."""
+    """Return the calls of the plans on one rank; of a pipeline, on one rank of each stage."""
     pairs: Pairs = {}
     for plan, graph in (each for made in plans for each in _parts(made)):
         choices = ((c.node, c.sharding) for c in plan.choices)
@@ -139,7 +140,7 @@ def _of_plans(*plans: Made) -> Pairs:
 
 
 def _parts(made: Made) -> Iterator[tuple[Plan, Graph]]:
-    """Plans of one graph each."""
+    """Yield the plans of single graphs: the plan itself, or those of the stages."""
     if isinstance(made, Staged):
         for each in made.plan.stages:
             yield each.plan, made.stages.graphs[each.stage]
@@ -148,7 +149,7 @@ def _parts(made: Made) -> Iterator[tuple[Plan, Graph]]:
 
 
 def _of_every(made: Compilation) -> Pairs:
-    """What any candidate of any operator would run."""
+    """Return the calls of all candidates of all operators."""
     options = made.priced.candidates.operators
     choices = ((name, sharding) for name, every in options.items() for sharding in every)
     return _pairs(choices, made.graph, made.plan.mesh)

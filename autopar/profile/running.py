@@ -1,4 +1,4 @@
-"""A training step that is traced on every rank: under ``torchrun``, or in local gloo processes."""
+"""Traces a training step on every rank: under ``torchrun``, or in local gloo processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autopar.runtime.parallel import Parallel
 
 
 def run_beside(parallel: Parallel, batch: Any, optimizer: Any, steps: int = 5) -> Beside:
-    """Train some steps and compare rank 0's with the plan; every rank calls it and gets the same."""
+    """Train some steps and compare rank 0's with the plan; a collective call, equal on all ranks."""
     args = batch if isinstance(batch, tuple) else ()
     kwargs = {} if isinstance(batch, tuple) else batch
 
@@ -40,9 +40,9 @@ def run_beside(parallel: Parallel, batch: Any, optimizer: Any, steps: int = 5) -
 
 @dataclass(frozen=True)
 class Run:
-    """What every process does: make the model, parallelize it, and trace it.
+    """The work of every process: build the model, parallelize it, and trace it.
 
-    `load` gives model, example inputs and loss; it must be picklable.
+    `load` returns model, example inputs and loss; it must be picklable.
     """
 
     load: Callable[[], tuple[nn.Module, Any, Any]]

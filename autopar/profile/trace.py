@@ -1,8 +1,8 @@
-"""A real step under `torch.profiler`: seconds by operator group, conversion and collective.
+"""Traces a step with `torch.profiler`: seconds by operator group, conversion and collective.
 
-Forward seconds are those of the names that the runtime gives groups.  A backward's operators carry the
-sequence numbers of the forward's, by which they find their group.  Collectives are looked up by the
-name that they were issued under, and last as long as their backend says.
+Forward seconds are the spans that the runtime records per group.  Backward operators have the autograd
+sequence numbers of the forward's, which map them to their group.  Collectives are identified by the
+label under which they were issued; their duration is the backend's.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ def _zeros() -> dict[Any, float]:
 
 @dataclass
 class Trace:
-    """Seconds of one step on one rank; `step_s` without a profiler, `traced_s` with it."""
+    """Seconds of one step on one rank; `step_s` without the profiler, `traced_s` with it."""
 
     step_s: float = 0.0
     traced_s: float = 0.0
     parts: dict[str, float] = field(default_factory=_zeros)
-    """Forward, backward and update, as spans."""
+    """Seconds of forward, backward and update."""
     forward_s: dict[str, float] = field(default_factory=_zeros)
-    """By the label of a group or conversion."""
+    """Forward seconds by the label of a group or conversion."""
     backward_s: dict[str, float] = field(default_factory=_zeros)
     calls: Counter[Flow] = field(default_factory=Counter)
     collective_s: dict[Flow, float] = field(default_factory=_zeros)
 
 
 def traced(step: Callable[[], None], steps: int = 5, warm: int = 3) -> Trace:
-    """The mean of several traced steps; each must name its parts by `part`."""
+    """Return the mean of several traced steps; each must mark its parts with `part`."""
     for _ in range(warm):
         step()
     plain = [_seconds(step) for _ in range(max(steps, 3))]
@@ -59,7 +59,7 @@ def traced(step: Callable[[], None], steps: int = 5, warm: int = 3) -> Trace:
     if torch.cuda.is_available():
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     with torch.profiler.profile(activities=activities):
-        step()  # the variant with names is made now
+        step()  # compiles the variant with labels before tracing
     with numbering() as numbers, torch.profiler.profile(activities=activities) as profiler:
         traced_s = [_seconds(step) for _ in range(steps)]
     made = read(profiler.events(), numbers)
@@ -76,7 +76,7 @@ def traced(step: Callable[[], None], steps: int = 5, warm: int = 3) -> Trace:
 
 
 def part(name: str) -> Any:
-    """A span around forward, backward or update."""
+    """Return a profiler span for forward, backward or update."""
     return torch.profiler.record_function(PREFIX + name)
 
 
@@ -102,7 +102,7 @@ class _Span:
 
 
 class _Spans:
-    """Spans of which none overlaps another of its thread, by start."""
+    """Spans sorted by start, without overlaps within a thread."""
 
     def __init__(self, events: Iterable[tuple[int, _Span]]) -> None:
         by_thread: defaultdict[int, list[_Span]] = defaultdict(list)
@@ -112,11 +112,11 @@ class _Spans:
         self._starts = {t: [s.start for s in every] for t, every in self._spans.items()}
 
     def around(self, event: Any) -> str | None:
-        """The label of the span that an event begins in."""
+        """Return the label of the span in which an event begins."""
         return self.at(event.thread, event.time_range.start)
 
     def at(self, thread: int, moment: float) -> str | None:
-        """The label of the span around a moment."""
+        """Return the label of the span at a moment; None if there is none."""
         place = bisect_right(self._starts.get(thread, []), moment) - 1
         if place < 0:
             return None
@@ -125,7 +125,7 @@ class _Spans:
 
 
 def read(events: Sequence[Any], numbers: Sequence[Numbered] = ()) -> Trace:
-    """What a profiler's events say of a step; `numbers` are the steps of autograd that spans made."""
+    """Build a trace from a profiler's events; `numbers` are the autograd nodes that spans created."""
     made = Trace()
     named = [(e.thread, _span(e)) for e in events if e.name.startswith(PREFIX) and not _on_gpu(e)]
     for _, span in named:
@@ -148,7 +148,7 @@ def read(events: Sequence[Any], numbers: Sequence[Numbered] = ()) -> Trace:
         if not _within(span.start, ends):
             made.forward_s[span.label] += span.seconds
             continue
-        # What a pass of autograd has to wait for is not its own: sums of gradients, gathers again.
+        # Gradient all-reduces and repeated gathers within the backward are not its own time.
         made.backward_s[span.label] += span.seconds
         around = backward.at(thread, span.start)
         if around is not None:
@@ -169,7 +169,7 @@ def _within(moment: float, spans: Iterable[_Span]) -> bool:
 
 
 def _span(event: Any, label: str | None = None) -> _Span:
-    """Where kernels were launched, they are what took time."""
+    """Return an event's span; if it launched kernels, its seconds are theirs."""
     span = event.time_range
     name = event.name.removeprefix(PREFIX) if label is None else label
     spent = event.device_time_total or span.elapsed_us()
@@ -181,10 +181,10 @@ def _on_gpu(event: Any) -> bool:
 
 
 def _collectives(events: Sequence[Any]) -> Iterator[tuple[Any, str, float]]:
-    """Collectives as they were issued: the event, the kind, and the seconds that the backend took.
+    """Yield collectives in issue order: the event, the kind, and the backend's seconds.
 
-    A backend begins them in the order in which they were issued; what it calls them is its own affair
-    (gloo scatters sums by an all-reduce).  Where it tells of more or fewer, seconds are unknown: 0.
+    A backend starts them in the order of issue, but may name them differently (gloo implements
+    reduce-scatter by an all-reduce).  If it reports more or fewer, the seconds are unknown: 0.
     """
     in_order = sorted(events, key=lambda e: e.time_range.start)
     issued = [(e, kind) for e in in_order for kind in _kinds(_ISSUED, e)]
@@ -196,7 +196,7 @@ def _collectives(events: Sequence[Any]) -> Iterator[tuple[Any, str, float]]:
 
 
 def _kinds(pattern: re.Pattern[str], event: Any) -> Iterator[str]:
-    """The kind of collective that an event's name means, if any: ``_allgather_base_`` is a gather."""
+    """Yield the kind of collective of an event's name, if any: ``_allgather_base_`` is an all-gather."""
     found = pattern.match(event.name)
     plain = found[1].replace("_", "") if found else ""
     for kind in KINDS:
@@ -206,7 +206,7 @@ def _kinds(pattern: re.Pattern[str], event: Any) -> Iterator[str]:
 
 
 def _flow(label: str, kind: str, late: bool) -> Flow:
-    """Where a collective belongs, by the label that it was issued under."""
+    """Return the flow of a collective, by the label under which it was issued."""
     path, _, what = (*label.split(" | "), "", "", "")[:3]
     axis = what.rpartition(" ")[2]
     direction = BACKWARD if late else FORWARD
@@ -214,7 +214,7 @@ def _flow(label: str, kind: str, late: bool) -> Flow:
 
 
 def by_group(seconds: Mapping[str, float]) -> dict[tuple[str, str], float]:
-    """Seconds of operators by (block, line); conversions have a line of their own."""
+    """Return the operators' seconds by (block, line); conversions have their own lines."""
     found = _zeros()
     for label, value in seconds.items():
         path, place, what = (*label.split(" | "), "", "", "")[:3]
@@ -226,6 +226,6 @@ def by_group(seconds: Mapping[str, float]) -> dict[tuple[str, str], float]:
 
 
 def is_conversion(label: str) -> bool:
-    """Whether a label names a verb, or what the runtime does once a step."""
+    """Return whether a label is a conversion's, or that of the runtime's work once per step."""
     path, _, what = (*label.split(" | "), "", "", "")[:3]
     return path in ("parameters", "gradients", "regather") or " " in what

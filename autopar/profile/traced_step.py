@@ -1,4 +1,4 @@
-"""A step beside its prediction, as values: lines of operator groups, flows of collectives."""
+"""Data classes of a step compared with its prediction: operator groups and flows of collectives."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ if TYPE_CHECKING:
     from autopar.plans.plan import Plan
 
 STEP_SCHEMA = 2
-"""1, which files do not name, said of the plan no more than its digest."""
+"""File format version; files of version 1 have no version field and only the plan's digest."""
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Calls = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An operator group: what one line of the user's source became in one block.
+    """An operator group: the operators of one line of the user's source in one block.
 
-    `source` says where the predicted seconds are from; nothing where nothing is set beside them: lines
-    of conversions, whose collectives are flows and whose copies are in the step alone, and what the
-    runtime does.
+    `source` is that of the predicted seconds.  It is empty for lines without a prediction: conversions,
+    whose collectives are flows and whose copies count in the step only, and the runtime's own work.
     """
 
     block: str
@@ -44,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class FlowLine:
-    """Collectives of one kind on one axis.  What of the measured seconds others hid is not known."""
+    """Collectives of one kind on one axis.  The hidden part of the measured seconds is not known."""
 
     axis: str
     collective: str
@@ -57,15 +56,15 @@ class FlowLine:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A step, predicted and measured, on one rank."""
+    """A predicted and measured step on one rank."""
 
     of: Identity
     plan: str
-    """The digest of the plan's decisions."""
+    """Digest of the plan's decisions."""
     predicted_step_s: Seconds
     measured_step_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     traced_step_s: Seconds
-    """With the profiler, which slows small operators down."""
+    """Step with the profiler, which slows small operators down."""
     predicted_update_s: Seconds
     measured_update_s: Seconds
     lines: tuple[Line, ...]
@@ -73,11 +72,11 @@ class Beside:
     schema: int = STEP_SCHEMA
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the content for JSON."""
         return asdict(self)
 
     def check(self, plan: Plan, source: str = "The measured step") -> None:
-        """Raise `InputError`, which names what differs, unless it is this plan's step."""
+        """Raise `InputError`, naming the differences, unless it is a step of this plan."""
         differs = self._differences(plan)
         if differs:
             raise InputError(
@@ -90,7 +89,7 @@ class Beside:
             )
 
     def _differences(self, plan: Plan) -> list[str]:
-        """Of what is priced; if that is the same of what is decided, and then of the price."""
+        """List the differences of the setup, or else of the decisions, or else of the prices."""
         step_s = plan.estimate.step_s
         return (
             self.of.differences(Identity.of(plan))
@@ -100,7 +99,7 @@ class Beside:
 
     @classmethod
     def load(cls, path: str | Path) -> Beside:
-        """Read what ``autopar profile --run --json`` printed; `InputError` says what is wrong."""
+        """Read the output of ``autopar profile --run --json``; raise `InputError` if it is malformed."""
         text = text_of(path, "the measured step", InputError)
         _check_schema(text, path)
         try:
@@ -117,11 +116,11 @@ def _differing(what: str, mine: str, plans: str) -> list[str]:
 
 
 def _check_schema(text: str, path: str | Path) -> None:
-    """Refuse a step that another autopar measured, which says other things of its plan."""
+    """Refuse a step in another file format version."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
-        return  # what it is instead is said by whoever reads its fields
+        return  # reading the fields will report the error
     if not isinstance(content, dict) or "measured_step_s" not in content:
         return
     schema = content.get("schema", 1)

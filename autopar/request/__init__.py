@@ -1,1 +1,1 @@
-"""What a person asks for besides a model: batches, options, constraints, views of the devices."""
+"""The user's request besides the model: batches, options, constraints, candidate meshes."""

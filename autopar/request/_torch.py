@@ -9,11 +9,11 @@ import torch
 from torch.utils._pytree import SUPPORTED_NODES
 
 Opened = tuple[list[Any], Callable[[list[Any]], Any]]
-"""What is inside, and how the same is made of other things."""
+"""The children of a container, and a function that rebuilds it from other children."""
 
 
 def opened(value: Any) -> Opened | None:
-    """A value of a type that is registered with pytree; None for others."""
+    """Flatten one level of a value whose type is registered with pytree; None for other types."""
     definition = SUPPORTED_NODES.get(type(value))
     if definition is None:
         return None
@@ -22,10 +22,10 @@ def opened(value: Any) -> Opened | None:
 
 
 def context_of(value: Any) -> Any:
-    """What a registered type keeps beside its children."""
+    """Return the pytree context of a value: what its registered type holds besides its children."""
     return SUPPORTED_NODES[type(value)].flatten_fn(value)[1]
 
 
 def has_gradient_hooks(parameter: torch.Tensor) -> bool:
-    """Whether the user registered hooks on a leaf's gradient."""
+    """Whether the user registered gradient hooks on a leaf."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)

@@ -1,8 +1,8 @@
-"""Models that come wrapped, sharded or converted: which are unwrapped, and which are refused.
+"""Unwraps models that are wrapped, and refuses those that are sharded, converted or unsupported.
 
-Each kind is one record: how it is recognised, and what is said of it.  This is asked before anything
-else runs.  What wraps a whole model (DDP, DataParallel, `torch.compile`) is taken off, and names are
-those of the model inside: ``weight``, not ``module.weight`` or ``_orig_mod.weight``.
+Each kind is one record with its test and its error message.  The check runs before everything else.
+Wrappers of a whole model (DDP, DataParallel, `torch.compile`) are removed, and names are those of the
+inner model: ``weight``, not ``module.weight`` or ``_orig_mod.weight``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from autopar.errors import InputError
 from autopar.utils.messages import argument
 
 Found = str | None
-"""What is wrong with a module or tensor, in a few words; None: nothing."""
+"""A short description of what is wrong with a module or tensor; None if nothing is."""
 
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A module that holds the model; `inside` gives it, or None."""
+    """A kind of module that wraps a model; `inside` returns the model, or None for other modules."""
 
     name: str
     inside: Callable[[nn.Module], nn.Module | None]
@@ -35,7 +35,7 @@ class Wrapper:
 
 @dataclass(frozen=True)
 class RefusedModule:
-    """A kind of module that no capture can look into."""
+    """A kind of module that cannot be captured or parallelised."""
 
     name: str
     found: Callable[[nn.Module], bool]
@@ -45,7 +45,7 @@ class RefusedModule:
 
 @dataclass(frozen=True)
 class RefusedTensor:
-    """A kind of parameter or buffer that no plan can divide."""
+    """A kind of parameter or buffer that no plan can shard."""
 
     name: str
     found: Callable[[torch.Tensor], bool]
@@ -64,7 +64,7 @@ def _replica(module: nn.Module) -> nn.Module | None:
 
 
 def _is_foreign(hook: Any) -> bool:
-    """Not one of torch's own, which keep a version (`torch.nn.utils.spectral_norm`)."""
+    """Whether a hook is not torch's own; those only store a version (`torch.nn.utils.spectral_norm`)."""
     where = str(getattr(hook, "__module__", None) or type(hook).__module__)
     return where.partition(".")[0] != "torch"
 
@@ -168,7 +168,7 @@ TENSORS = (
 
 
 def arrived(model: Any) -> Any:
-    """The model without what wraps it; raise `InputError` for what cannot be planned."""
+    """Return the model without its wrappers; raise `InputError` if it cannot be planned."""
     if not isinstance(model, nn.Module):
         return model
     model = unwrapped(model)
@@ -190,7 +190,10 @@ def arrived(model: Any) -> Any:
 
 
 def _refuse_surrogates(model: nn.Module, path: str) -> None:
-    """Half of a character, as a file name that is no UTF-8 leaves it, is in no file that we write."""
+    """Raise `InputError` for a name with lone surrogates, as file names that are not UTF-8 produce.
+
+    They cannot be written to UTF-8 files.
+    """
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -202,7 +205,7 @@ def _refuse_surrogates(model: nn.Module, path: str) -> None:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """What lies inside all wrappers around a whole model."""
+    """Return the model inside all wrappers."""
     for wrapper in WRAPPERS:
         inside = wrapper.inside(model)
         if inside is not None:
@@ -216,7 +219,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
 
 
 def _refuse_devices(model: nn.Module) -> None:
-    """Layers on several devices move tensors between them, which belongs to no plan."""
+    """Raise `InputError` for a model on several devices: plans have no transfers between its layers."""
     places: dict[str, str] = {}
     for _, name, tensor in _tensors(model):
         if not tensor.is_meta:

@@ -1,4 +1,4 @@
-"""A batch: the tensors in what a model is called with, by key, and what else is in there."""
+"""Represents a batch: the tensors in a call's arguments, by key, and the constants besides them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from autopar.request.opaque import described, shapes_of
 
 
 def tensors_in(value: Any, key: str) -> dict[str, torch.Tensor]:
-    """Tensors inside nested containers, by key."""
+    """Return the tensors inside nested containers, by key."""
     return {name: leaf for name, leaf in leaves_of(value, key) if isinstance(leaf, torch.Tensor)}
 
 
 def places_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a call has by position and by name, under the keys of these places."""
+    """Return a call's positional and keyword arguments in one dict, by key."""
     return {**{str(i): v for i, v in enumerate(args)}, **{top(k): v for k, v in kwargs.items()}}
 
 
@@ -32,7 +32,7 @@ class Batch:
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
-        """Read a call."""
+        """Make the batch of a call's arguments."""
         places = places_of(args, kwargs)
         leaves = [leaf for key, value in places.items() for leaf in leaves_of(value, key)]
         tensors = {key: leaf for key, leaf in leaves if isinstance(leaf, torch.Tensor)}
@@ -44,13 +44,13 @@ class Batch:
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """Equal for batches that one captured graph can serve."""
+        """Shapes, dtypes and constants: equal for batches that one captured graph can serve."""
         shapes = ((k, tuple(t.shape), t.dtype) for k, t in sorted(self.tensors.items()))
         return (*shapes, *self.constants)
 
     @property
     def digest(self) -> str:
-        """Twelve hex digits of keys, shapes and values; tensors without storage count by shape."""
+        """Twelve hex digits over keys, shapes and values; meta tensors count by shape and dtype only."""
         parts = hashlib.sha256(repr(self.signature).encode())
         for _, tensor in sorted(self.tensors.items()):
             if not tensor.is_meta:
@@ -66,7 +66,7 @@ class Batch:
 
 
 def as_call(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Example inputs as positional and keyword arguments."""
+    """Return example inputs as positional and keyword arguments."""
     if isinstance(inputs, torch.Tensor):
         return (inputs,), {}
     if isinstance(inputs, Mapping):

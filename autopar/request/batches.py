@@ -1,4 +1,4 @@
-"""What a person says of the batches that come, and of what comes out: one frozen value."""
+"""The `batches=` option: how batches arrive and which outputs are returned."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from autopar.errors import InputError
 
 @dataclass(frozen=True)
 class Batches:
-    """What a call of the module takes and returns.
+    """What a call of the parallel module takes and returns.
 
-    - `local`: every rank passes its own part of the batch, as under DDP; else all pass the whole one.
-    - `outputs`: names of outputs that the call returns beside the loss.
-    - `replan`: whether batches of other shapes are planned when they come, or refused.
+    - `local`: every rank passes its own part of the batch, as under DDP; otherwise every rank passes
+      the global batch.
+    - `outputs`: names of outputs that the call returns besides the loss.
+    - `replan`: whether a batch of another shape is planned on arrival; otherwise it is refused.
     """
 
     local: bool = False

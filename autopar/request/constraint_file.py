@@ -1,15 +1,15 @@
-"""Constraints from a TOML file, each with its line.
+"""Reads constraints from a TOML file, each with its line number.
 
-    [pin]                                  # has to be so
+    [pin]                                  # required
     "stored:*.up_proj.weight" = "[S(0), *]"    # a type per mesh axis, * for any
 
-    [forbid]                               # anything but this
-    "used:*.down_proj.weight" = { gpu = "R" }  # or by the names of axes
+    [forbid]                               # any other type
+    "used:*.down_proj.weight" = { gpu = "R" }  # or by mesh axis name
 
-    [prefer]                               # where some candidate has it
+    [prefer]                               # if some candidate has it
     "model.layers.*.mlp/*" = { node = "S(0)" }
 
-Names are those of `autopar show`; `request.constraints.from_user` says what may stand before a name.
+Names are those of `autopar show`; `request.constraints.from_user` documents the prefixes of names.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 def from_file(path: str | Path, mesh: Mesh) -> tuple[Constraint, ...]:
-    """In the order of their lines."""
+    """Return the constraints of a file in line order.  Raise `ConstraintError` if it is invalid."""
     text = text_of(path, "the constraints in", ConstraintError)
     try:
         content = tomllib.loads(text)
-    # Python reads no number of thousands of digits, and no lists in lists without end.
+    # ValueError also for integers of thousands of digits, RecursionError for deeply nested lists.
     except (ValueError, RecursionError) as error:
         raise ConstraintError(f"Cannot read the constraints in {path}: {error}.") from None
     unknown = [name for name in content if name not in KINDS]
@@ -50,7 +50,7 @@ def from_file(path: str | Path, mesh: Mesh) -> tuple[Constraint, ...]:
 
 
 def _strange(content: dict[str, object], unknown: list[str]) -> str:
-    """What is there in place of tables of constraints, and what to do."""
+    """Describe what the file has instead of the constraint tables, with a remedy."""
     tables = [f"[{kind}]" for kind in KINDS]
     if unknown and not isinstance(content[unknown[0]], dict):
         return f"{unknown[0]!r} above all tables: write it below {' or '.join(tables)}"
@@ -88,7 +88,7 @@ def _read(
 
 
 def _line(text: str, kind: str, key: str) -> int:
-    """The line of a key below its table's head."""
+    """Return the line number of a key in the given table."""
     quoted = "|".join(re.escape(form) for form in (f'"{key}"', f"'{key}'", key))
     table = ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,21 +1,20 @@
-"""Constraints: what a person pins.  Patterns over names say which types are allowed.
+"""Constraints: name patterns with the types that matching tensors may have.
 
-A constraint speaks of one mesh axis (or all) and one subject:
+A constraint applies to one mesh axis (or all) and one subject:
 
     stored    a parameter at rest            S, I
     leaf      a parameter in the step        S, R, I
-    used      a parameter where an operator reads it
-    tensor    an activation, where it is made and where it is read
+    used      a parameter as an operand of an operator
+    tensor    an activation, as a result and as an operand
 
-`allowed` is a preference: of the candidates whose types are all in some alternative, those with the
-most types in the first one stay, so ``S, else I`` means "sharded where some dim divides".  A type
-is meant as a rank sees it (`Sharding.local`), so ``S(0)`` matches the inner of two nested splits
-too; ``S`` is any shard, and ``S(batch)`` the one that splits the batch's samples, wherever they
-are in that tensor (`autopar.rules.batch`).
+`allowed` lists alternatives in order of preference.  Of the candidates whose types are all in some
+alternative, those with the most types in the first alternative are kept, so ``S, else I`` means
+"sharded if some dim divides".  Types are those that a rank sees (`Sharding.local`), so ``S(0)`` also
+matches the inner of two nested splits.  ``S`` is any shard.  ``S(batch)`` is the split of the batch's
+samples, whichever dim they are in that tensor (`autopar.rules.batch`).
 
-What is pinned has to be so.  What is forbidden may be anything else: of each form that is spoken of, no
-type on the axis is one of the first alternative.  What is preferred is so where some candidate has it;
-where none has, all stay.
+A pinned type is required.  A forbidden one excludes each sharding that has a type of the first
+alternative on the axis.  A preferred one restricts the candidates only if some candidate has it.
 """
 
 from __future__ import annotations
@@ -36,30 +35,30 @@ Kind = Literal["pin", "forbid", "prefer"]
 Entry = str | dict[str, str]
 """``"[S(0), R]"``, or ``{axis: alternatives}``."""
 BATCH = "S(batch)"
-"""The split by samples, whichever dim they are."""
+"""The split of the batch's samples, whichever dim they are."""
 Given = dict[str, Entry] | dict[str, dict[str, Entry]]
-"""What is said of patterns; or such tables by kind."""
+"""An entry per pattern; or such dicts by kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """On `axis` (None: every axis), names like `pattern` may only have the allowed types."""
+    """Restricts tensors that match `pattern` to the allowed types on `axis` (None: every axis)."""
 
     subject: Subject
     pattern: str
     allowed: tuple[tuple[str, ...], ...]
     axis: str | None = None
     optional: bool = False
-    """Whether it may match nothing: presets speak of all models at once."""
+    """Whether it may match nothing: presets are written for all models."""
     kind: Kind = "pin"
     at: str = field(default="", compare=False)
-    """Where it was written: a file and its line, or a flag."""
+    """Its source: a file and line, or a flag."""
 
     def __post_init__(self) -> None:
         self.check()
 
     def check(self) -> None:
-        """Raise `ConstraintError` unless every word can be read."""
+        """Raise `ConstraintError` unless the subject, the kind and all types are valid."""
         if self.subject not in get_args(Subject):
             raise ConstraintError(f"A constraint is on {get_args(Subject)}, not {self.subject!r}.")
         if self.kind not in get_args(Kind):
@@ -76,25 +75,25 @@ class Constraint:
 
     @classmethod
     def of(cls, subject: Subject, pattern: str, text: str, axis: str | None = None) -> Constraint:
-        """Read alternatives such as ``S(0) | R, else I``."""
+        """Parse alternatives such as ``S(0) | R, else I``."""
         alternatives = re.split(r",\s*else\s+", text)
         allowed = tuple(tuple(t.strip() for t in a.split("|")) for a in alternatives)
         return cls(subject, pattern, allowed, axis)
 
     def matches(self, name: str) -> bool:
-        """Whether this constraint speaks of the tensor or parameter called `name`."""
+        """Whether this constraint applies to the tensor or parameter called `name`."""
         return name == self.pattern or fnmatchcase(name, self.pattern)
 
     @property
     def of_batch(self) -> bool:
-        """Whether one has to know where the batch is."""
+        """Whether matching requires the position of the batch dim."""
         return any(BATCH in alternative for alternative in self.allowed)
 
     def rank(self, sharding: Sharding, mesh: Mesh, batch: S | None = None) -> int | None:
-        """The first alternative that the sharding meets on the constrained axes, None if there is none.
+        """Return the index of the first alternative that the sharding meets on the constrained axes.
 
-        An axis of one device splits nothing, so it meets the first.  `batch`: the tensor's split by
-        samples.
+        None if it meets none and the constraint is not a preference.  Axes of one device split nothing
+        and are ignored.  `batch` is the tensor's split by samples.
         """
         axes = range(len(mesh)) if self.axis is None else (mesh.index(self.axis),)
         kinds = [
@@ -117,12 +116,12 @@ class Constraint:
 
     @property
     def line(self) -> str:
-        """With where it was written."""
+        """The constraint with its source, for messages."""
         return f"{self.at}: {self}" if self.at else str(self)
 
 
 def _allows(token: str, kind: Type, by_samples: bool) -> bool:
-    """A tensor without gradient is as whole as I and R are."""
+    """Whether a type matches a token; N (no gradient) matches both I and R, as it is replicated too."""
     if token == BATCH:
         return by_samples
     if token == "S":
@@ -139,12 +138,12 @@ def _type(token: str) -> Type:
 
 
 def from_user(constraints: Given | None, mesh: Mesh) -> tuple[Constraint, ...]:
-    """Read what `parallelize(constraints=)` takes: ``{pattern: sharding}``, which pins, or such tables
-    below ``"pin"``, ``"forbid"`` and ``"prefer"``.
+    """Parse the `constraints` argument of `parallelize`.
 
-    A pattern is a name, ``*`` and ``?`` allowed; ``leaf:``, ``stored:`` or ``used:`` in front makes
-    it speak of a parameter at that place (a bare parameter name means its leaf).  A sharding is
-    ``"[S(0), R]"`` with ``*`` for any type, or ``{axis: alternatives}``.
+    It is ``{pattern: sharding}``, which pins, or such dicts below ``"pin"``, ``"forbid"`` and
+    ``"prefer"``.  A pattern is a name with optional ``*`` and ``?``.  The prefix ``leaf:``,
+    ``stored:`` or ``used:`` selects the subject of a parameter (without prefix its leaf).  A sharding
+    is ``"[S(0), R]"`` with ``*`` for any type, or ``{axis: alternatives}``.
     """
     if constraints and set(constraints) <= set(get_args(Kind)):
         tables = cast(dict[Kind, dict[str, Entry]], constraints)
@@ -173,12 +172,12 @@ def from_user(constraints: Given | None, mesh: Mesh) -> tuple[Constraint, ...]:
 
 
 def of_kind(kind: Kind, given: dict[str, Entry], mesh: Mesh) -> tuple[Constraint, ...]:
-    """What one table says."""
+    """Parse the constraints of one table, all of the given kind."""
     return tuple(replace(made, kind=kind) for made in from_user(given, mesh))
 
 
 def _is_entry(value: object) -> bool:
-    """What stands behind a pattern, not behind an axis."""
+    """Whether a value is an entry of a pattern, not alternatives of an axis."""
     return isinstance(value, dict) or str(value).lstrip().startswith("[")
 
 

@@ -1,4 +1,4 @@
-"""Tensors that a hook computes from parameters before each forward, and keeps on the module."""
+"""Finds tensors that a hook computes from parameters before each forward and stores on the module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 
 def derived(module: nn.Module) -> tuple[str, ...]:
-    """Attributes that `weight_norm`, `spectral_norm` and pruning write in their hooks."""
+    """Return the attributes that the hooks of `weight_norm`, `spectral_norm` and pruning set."""
     names: list[str] = []
     for hook in module._forward_pre_hooks.values():
         if isinstance(hook, (WeightNorm, SpectralNorm)):

@@ -1,4 +1,4 @@
-"""The user's model without weights: kept to plan again for batches of other shapes."""
+"""Copies the user's model to the meta device, to capture it for batches of any shape."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from autopar.request.derived import derived
 from autopar.request.storages import refuse_shared_memory
 
 VALUES = "autopar_values"
-"""An attribute of what stands for a buffer: its values now, which tell sizes that a step checks."""
+"""Attribute of a meta buffer that holds its current values, which determine sizes that a step checks."""
 LARGEST = 1 << 16
-"""Elements of such a buffer."""
+"""Most elements of such a buffer."""
 
 
 def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.Module:
-    """A copy on the meta device; ties stay ties, and no weight is ever copied.
+    """Return a copy of the model on the meta device; tied parameters stay tied, weights are not copied.
 
-    With `compute`, floating parameters are of that dtype; buffers keep theirs.
+    With `compute`, floating-point parameters have that dtype; buffers keep theirs.  Raise `InputError`
+    for models that cannot be planned, `CaptureError` for gradient hooks on parameters.
     """
     if not isinstance(model, nn.Module):
         what = (
@@ -53,7 +54,7 @@ def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.
 
 
 def refuse_parameter_hooks(model: nn.Module) -> None:
-    """Raise `CaptureError`: hooks sit on the user's parameters, which the parallel module replaces."""
+    """Raise `CaptureError` for gradient hooks: the parallel module replaces the user's parameters."""
     for name, parameter in model.named_parameters():
         if _torch.has_gradient_hooks(parameter):
             raise CaptureError(
@@ -64,13 +65,13 @@ def refuse_parameter_hooks(model: nn.Module) -> None:
 
 
 def tells_sizes(tensor: torch.Tensor) -> bool:
-    """Whether it is a small mask or list of counts, by which a model may select."""
+    """Whether it is a small integer or boolean tensor, such as a mask, by which a model may select."""
     discrete = not tensor.is_floating_point() and not tensor.is_complex()
     return discrete and tensor.dim() > 0 and tensor.numel() <= LARGEST
 
 
 def _groups(model: nn.Module) -> list[object]:
-    """Process groups that modules hold, which no copy may have of its own."""
+    """Return the process groups that modules hold, which must not be deep-copied."""
     groups = [vars(module).get("process_group") for module in model.modules()]
     return [group for group in groups if group is not None]
 

@@ -1,4 +1,4 @@
-"""How the user's model stands when it is called: what a captured graph depends on besides the batch."""
+"""The state of the user's model at a call: what a captured graph depends on besides the batch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Change:
-    """One plain attribute that is not as it was: of the module at `path`, reached by `steps`.
+    """One plain attribute that has changed: in the module at `path`, reached by `steps`.
 
-    A step is the name of an attribute, or a key or an index inside what was reached so far.
+    A step is an attribute's name, or a key or index in the object reached so far.
     """
 
     path: str
@@ -29,7 +29,7 @@ class Change:
         return f"{self.path}{inside}".lstrip(".")
 
     def put_on(self, model: nn.Module) -> tuple[Any, tuple[str, Any], Any]:
-        """Set it; give what was changed where, and the value before (`ABSENT` if there was none)."""
+        """Apply the change; return its container, the step and the old value (`ABSENT` if none)."""
         here: Any = model.get_submodule(self.path)
         for step in self.steps[:-1]:
             here = _get(here, step)
@@ -44,12 +44,12 @@ Outside = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class ModelState:
-    """A program serves calls in one such state.
+    """The state of a model at a call; a program is valid for one such state.
 
-    - `gradients`: whether the call's tensors carry gradients.
+    - `gradients`: whether the call computes gradients.
     - `modes`: ``training`` of every module, in the order of ``named_modules()``.
-    - `changes`: plain attributes that were set since the model was captured first.
-    - `default_dtype`: what ``torch.get_default_dtype()`` gives.
+    - `changes`: plain attributes that were set since the first capture.
+    - `default_dtype`: the value of ``torch.get_default_dtype()``.
     """
 
     gradients: bool = True
@@ -59,12 +59,12 @@ class ModelState:
 
     @property
     def training(self) -> bool:
-        """The mode of the model itself."""
+        """Whether the root module is in training mode."""
         return not self.modes or self.modes[0]
 
     @contextmanager
     def put_on(self, model: nn.Module) -> Iterator[None]:
-        """Within, the model stands so."""
+        """Put the model into this state within the context, and restore it afterwards."""
         modules = list(model.modules()) if self.modes else []
         before = [module.training for module in modules]
         undo = []
@@ -82,7 +82,7 @@ class ModelState:
 
 
 class _Absent:
-    """Stands for an attribute that there is not."""
+    """Sentinel for a missing attribute."""
 
     def __repr__(self) -> str:
         return "absent"

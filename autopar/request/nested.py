@@ -1,8 +1,8 @@
-"""Containers in a batch: what is inside, under which key, and the same container of other things.
+"""Flattens and rebuilds the nested containers of a batch.
 
-Mappings, sequences, dataclasses and what is registered with ``torch.utils._pytree`` are opened, to any
-depth.  A key joins its parts by dots where they are plain words or places, ``x.0.mask``; any other part
-stands in brackets, ``x['a.b']``, so that no two places have one key.
+Mappings, sequences, dataclasses and types registered with ``torch.utils._pytree`` are flattened to any
+depth.  The key of a leaf joins plain words and indices by dots, ``x.0.mask``; any other part is in
+brackets, ``x['a.b']``, so that keys are unique.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from autopar.errors import InputError
 from autopar.request import _torch
 
 PLAIN = re.compile(r"[^\W\d][\w-]*|\w[\w]*[^\W\d][\w-]*")
-"""Words that need no brackets: they have a letter, and nothing that divides keys."""
+"""Words that need no brackets: they have a letter, and no character that separates parts of a key."""
 Items = list[tuple[Any, Any]]
 
 
 def top(key: Any) -> str:
-    """The key of what a call has under a name."""
+    """Return the key of a keyword argument."""
     return key if isinstance(key, str) and PLAIN.fullmatch(key) else f"[{key!r}]"
 
 
 def below(key: str, part: Any) -> str:
-    """The key of a part of what has a key."""
+    """Return the key of a part of the container with the key `key`."""
     plain = (type(part) is int and part >= 0) or (
         isinstance(part, str) and bool(PLAIN.fullmatch(part))
     )
@@ -43,7 +43,7 @@ def is_dataclass_value(value: Any) -> bool:
 
 
 def items_of(value: Any) -> Items | None:
-    """What a container holds, by part; None for what is none."""
+    """Return a container's (part, item) pairs; None if the value is not a container."""
     if isinstance(value, Mapping):
         return list(value.items())
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
@@ -57,7 +57,7 @@ def items_of(value: Any) -> Items | None:
 
 
 def leaves_of(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """(key, leaf) inside nested containers."""
+    """Yield (key, leaf) for all leaves of nested containers."""
     items = None if isinstance(value, torch.Tensor) else items_of(value)
     if items is None:
         yield key, value
@@ -67,7 +67,11 @@ def leaves_of(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def mapped(value: Any, key: str, change: Callable[[Any, str], Any]) -> Any:
-    """The same nesting with every leaf changed, given its key."""
+    """Return the same nested containers with `change(leaf, key)` in place of every leaf.
+
+    A container in which nothing changes is returned itself.  Raise `InputError` for a container that
+    cannot be rebuilt.
+    """
     items = None if isinstance(value, torch.Tensor) else items_of(value)
     if items is None:
         return change(value, key)
@@ -85,7 +89,7 @@ def mapped(value: Any, key: str, change: Callable[[Any, str], Any]) -> Any:
 
 
 def _again(value: Any, parts: list[Any], made: list[Any]) -> Any:
-    """The same container of other things."""
+    """Rebuild a container with other items."""
     kind = type(value)
     if kind in (dict, list, tuple):
         return dict(zip(parts, made, strict=True)) if kind is dict else kind(made)
@@ -102,7 +106,7 @@ def _again(value: Any, parts: list[Any], made: list[Any]) -> Any:
 
 
 def _refilled(value: Any, parts: list[Any], made: list[Any]) -> Any:
-    """A copy with its items set: what else the object knows stays."""
+    """Return a shallow copy with other items, which keeps the object's other attributes."""
     new = copy.copy(value)
     if isinstance(new, UserDict):
         new.data = dict(new.data)

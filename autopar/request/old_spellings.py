@@ -1,6 +1,6 @@
-"""Arguments of version 0.1 that are fields of an option value now: they work, with a warning.
+"""Accepts, with a warning, arguments of version 0.1 that are now fields of an option value.
 
-They go with the next version, and this file with them.
+The next version removes them, and this file.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ HOMES: dict[str, tuple[str, type[Any], str]] = {
     "source": ("planning", Planning, "source"),
     "init": ("weights", Weights, "init"),
 }
-"""By the old argument: the argument, its value's class, and the field."""
+"""From an old argument to the new one, its value's class, and the field."""
 FIRST_FIELD = {Pipeline: "stages", Weights: "source"}
-"""What may be passed alone, in place of the value."""
+"""The field that may be passed alone instead of the option value."""
 
 
 def with_old_spellings(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """The function, which takes the old arguments too."""
+    """Decorate a function so that it also accepts the old arguments."""
 
     @functools.wraps(function)
     def called(*args: Params.args, **kwargs: Params.kwargs) -> Result:
@@ -53,7 +53,7 @@ def with_old_spellings(function: Callable[Params, Result]) -> Callable[Params, R
 
 
 def respelt(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as they are spelt now; warns of each value that was made of old ones."""
+    """Convert old arguments to the new ones; warn once for each option value made of them."""
     new = {name: value for name, value in arguments.items() if name not in HOMES}
     made: dict[str, dict[str, Any]] = {}
     for old in (name for name in arguments if name in HOMES):
@@ -69,7 +69,10 @@ def respelt(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _beside(name: str, kind: type[Any], new: dict[str, Any]) -> dict[str, Any]:
-    """What is given of a value already, by field."""
+    """Return the fields of an option value that the new spelling sets already.
+
+    Raise `InputError` if a complete option value is passed together with its old arguments.
+    """
     given = new.get(name)
     if given is None:
         return {}
@@ -82,7 +85,7 @@ def _beside(name: str, kind: type[Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 def _meant(old: str, value: Any) -> Any:
-    """``input="local"`` is a truth value now."""
+    """Convert an old argument's value: ``input="local"`` is a bool now."""
     if old != "input":
         return value
     if value not in ("global", "local"):

@@ -1,7 +1,7 @@
-"""What in a batch is no tensor, in words that are equal for equal values only, on every rank.
+"""Describes the non-tensor values of a batch as text that is equal for equal values only, on all ranks.
 
-A graph has such values frozen in it.  So objects are walked through, and one that holds tensors, which
-would be frozen with it, is refused.
+A captured graph contains such values as constants.  Objects are traversed, and one that holds tensors
+is refused, since the tensors would become constants too.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ PLAIN = (
     type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout,
     torch.memory_format, torch.Size, slice, range, type(Ellipsis),
 )  # fmt: skip
-"""Values whose text says all of them."""
+"""Types whose `repr` determines the value."""
 
 
 def described(value: Any, key: str) -> str:
-    """The value in words; raise `InputError` where it holds tensors or its contents cannot be told."""
+    """Describe a value; raise `InputError` if it holds tensors or its contents cannot be read."""
     if type(value) in PLAIN:
         return repr(value)
     return _Walk(key, type(value).__name__).words(value, key)
 
 
 class _Walk:
-    """Through one object; what is met again is spoken of by its number."""
+    """Traverses one object; an object that is reached again is described by its number."""
 
     def __init__(self, key: str, kind: str) -> None:
         self._key, self._kind = key, kind
@@ -54,14 +54,14 @@ class _Walk:
         if id(value) in self._seen:
             return f"<{self._seen[id(value)]}>"
         self._seen[id(value)] = len(self._seen)
-        self._kept.append(value)  # a temporary's id may be another's later
+        self._kept.append(value)  # keeps temporaries alive, so that ids are not reused
         inside = ", ".join(
             f"{part}={self.words(v, at)}" for part, v, at in self._parts(value, place)
         )
         return f"{_name(type(value))}({inside})"
 
     def _parts(self, value: Any, place: str) -> Iterator[tuple[str, Any, str]]:
-        """(part, what is there, how to speak of the place)."""
+        """Yield (part, value, description of the place for messages)."""
         if isinstance(value, (set, frozenset)):
             for item in value:
                 if isinstance(item, torch.Tensor):
@@ -114,7 +114,7 @@ class _Walk:
             yield from self._reduced(value, place)
 
     def _reduced(self, value: Any, place: str) -> Iterator[tuple[str, Any, str]]:
-        """Of an object without attributes, what would be pickled."""
+        """Yield what an object without readable attributes would pickle."""
         plain = "__reduce_ex__" not in _defined(value)
         if plain and "__reduce__" not in _defined(value) and _is_of_python(type(value)):
             return
@@ -163,7 +163,7 @@ def _is_full(cell: types.CellType) -> bool:
 
 
 def _defined(value: Any) -> set[str]:
-    """What the classes of a value define themselves."""
+    """Return the names that a value's classes define, without those of `object`."""
     return {name for kind in type(value).__mro__ if kind is not object for name in vars(kind)}
 
 
@@ -172,14 +172,15 @@ def _is_mangled(slot: str) -> bool:
 
 
 def _is_of_python(kind: type) -> bool:
-    """Whether all of its bases are written in Python, so that no state hides in C."""
+    """Whether all base classes are written in Python, so that no state is hidden in C."""
     return all(base is object or base.__flags__ & (1 << 9) for base in kind.__mro__)
 
 
 def shapes_of(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Of every container that is no dict, list or tuple: its type, and what it holds beside its items.
+    """Yield (key, description) for containers that are not dict, list or tuple, and for empty ones.
 
-    Raises `InputError` where a tensor is a key, or stands where it would be frozen.
+    The description has the type and what the container holds besides its items.  Raises `InputError`
+    for a tensor that is a key or would become a constant.
     """
     if isinstance(value, torch.Tensor) or (items := items_of(value)) is None:
         return
@@ -195,7 +196,7 @@ def shapes_of(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _besides(value: Any, key: str) -> str:
-    """What a container knows besides its items."""
+    """Describe what a container holds besides its items."""
     if _torch.opened(value) is not None and not isinstance(value, (Mapping, tuple, list)):
         return described(_torch.context_of(value), key)
     own = (

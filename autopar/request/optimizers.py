@@ -1,6 +1,6 @@
-"""The optimizer that somebody will use: its name, what it keeps, and whether its step is one kernel.
+"""The `optimizer` option: its name, the size of its state, and whether its step is fused.
 
-A name has the arguments that decide these, ``SGD(momentum=0.9)``, and no others.
+A name has only the arguments that determine these, as in ``SGD(momentum=0.9)``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from autopar.errors import InputError
 from autopar.utils.messages import argument
 
 OptimizerLike = type[torch.optim.Optimizer] | partial[torch.optim.Optimizer] | str
-"""A class; one with arguments, of which those of `COUNT` do; or either as text."""
+"""A class; a class with arguments, of which only those in `COUNT` matter; or either as text."""
 COUNT = ("momentum", "amsgrad", "centered", "fused")
-"""Arguments that decide what is kept, and how it is updated."""
+"""Arguments that determine the optimizer state and how it is updated."""
 EXAMPLES = "'AdamW(fused=True)' or 'SGD(momentum=0.9)'"
 
 
 def name_of(optimizer: OptimizerLike | Callable[..., torch.optim.Optimizer]) -> str:
-    """As plans name it."""
+    """Return an optimizer's name as in plans."""
     if isinstance(optimizer, str):
         return optimizer
     if isinstance(optimizer, partial):
@@ -34,12 +34,15 @@ def name_of(optimizer: OptimizerLike | Callable[..., torch.optim.Optimizer]) -> 
 
 
 def is_fused(name: str) -> bool:
-    """Whether one kernel updates a parameter, in place of one per operator."""
+    """Whether one kernel updates a parameter, instead of one kernel per operator."""
     return bool(_parts(name)[1].get("fused"))
 
 
 def states_of(optimizer: OptimizerLike) -> float:
-    """How much state an optimizer keeps per parameter, in tensors of its size: tried out."""
+    """Return the optimizer state per parameter in tensors of its size, measured by a trial step.
+
+    Raise `InputError` if the optimizer cannot be built or stepped.
+    """
     kind = _kind(optimizer)
     parameter = torch.nn.Parameter(torch.ones(64, 64))
     parameter.grad = torch.ones(64, 64)
@@ -57,7 +60,7 @@ def states_of(optimizer: OptimizerLike) -> float:
 
 
 def _kind(optimizer: OptimizerLike) -> Any:
-    """What makes one of a list of parameters."""
+    """Return a callable that makes the optimizer from a list of parameters."""
     if not isinstance(optimizer, str):
         return optimizer
     name, given = _parts(optimizer)
@@ -72,7 +75,7 @@ def _kind(optimizer: OptimizerLike) -> Any:
 
 
 def _parts(text: str) -> tuple[str, Mapping[str, Any]]:
-    """``("SGD", {"momentum": 0.9})`` of ``SGD(momentum=0.9)``; any other text is a name."""
+    """Parse ``SGD(momentum=0.9)`` into ``("SGD", {"momentum": 0.9})``; any other text is a name."""
     try:
         call = ast.parse(text, mode="eval").body
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)) or call.args:

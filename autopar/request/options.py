@@ -1,4 +1,4 @@
-"""What a person asks for besides model and mesh: one frozen value, read the same way everywhere."""
+"""The options of `plan` and `parallelize` besides model and mesh, as one frozen value."""
 
 from __future__ import annotations
 
@@ -31,15 +31,19 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 @dataclass(frozen=True)
 class Precision:
-    """`compute`: parameters and floating inputs enter the step in this dtype; weights rest in
-    their own.  `autocast`: operators choose, as under ``torch.autocast`` of this dtype."""
+    """The precision of a step.
+
+    - `compute`: parameters and floating-point inputs are cast to this dtype for the step; parameters
+      at rest keep their own.
+    - `autocast`: dtypes are chosen per operator, as under ``torch.autocast`` with this dtype.
+    """
 
     compute: torch.dtype | None = None
     autocast: torch.dtype | None = None
 
     @classmethod
     def of(cls, given: Any) -> Precision:
-        """Read None, "float32", "bfloat16", "float16", a dtype, or a ``torch.autocast`` object."""
+        """Parse None, "float32", "bfloat16", "float16", a dtype, or a ``torch.autocast`` object."""
         if given is None or isinstance(given, Precision):
             return given or cls()
         if isinstance(given, torch.autocast):
@@ -55,7 +59,7 @@ class Precision:
 
     @classmethod
     def parse(cls, text: str) -> Precision:
-        """Read what `str` wrote."""
+        """Parse the text that `str` gives."""
         if text == str(cls()):
             return cls()
         kind, _, name = text.rpartition(" ")
@@ -72,12 +76,12 @@ class Precision:
 
 @dataclass(frozen=True)
 class Options:
-    """The keyword arguments of `autopar.plan`, read and checked."""
+    """The keyword arguments of `autopar.plan`, parsed and validated."""
 
     loss: Loss | None = None
     optimizer: str = "AdamW"
     states: float = 2.0
-    """Tensors of a parameter's size that the optimizer keeps."""
+    """Optimizer state per parameter, in tensors of its size."""
     precision: Precision = Precision()
     memory_limit: float | None = None
     preset: str | None = None
@@ -102,7 +106,7 @@ class Options:
         batches: Batches | None = None,
         planning: Planning | None = None,
     ) -> Options:
-        """Read what a user passed."""
+        """Parse a user's arguments.  Raise `InputError` if one is invalid."""
         if recompute is not None and recompute not in MODES:
             raise InputError(
                 f"{argument('recompute', recompute)} is unknown: pass {', '.join(map(quoted, MODES))}, "
@@ -123,7 +127,7 @@ class Options:
         )._checked()
 
     def _checked(self) -> Options:
-        """Raise `InputError` for what pipelines cannot do."""
+        """Return itself; raise `InputError` for options that pipelines do not support."""
         if self.pipeline.is_one_stage:
             return self
         others = (
@@ -140,7 +144,7 @@ class Options:
         return self
 
     def __str__(self) -> str:
-        """Equal on ranks that were asked for the same; callables and files do not count."""
+        """Text that is equal on ranks with equal options, except callables and files."""
         return (
             f"optimizer={self.optimizer} precision={self.precision} memory={self.memory_limit} "
             f"preset={self.preset} constraints={self.constraints} local={self.batches.local} "
@@ -150,7 +154,7 @@ class Options:
 
 
 def value_of(kind: type[Value], name: str, given: Value | None) -> Value:
-    """An option value, or the usual one; `InputError` for anything else."""
+    """Return an option value, or the default for None.  Raise `InputError` for another type."""
     if given is None:
         return kind()
     if isinstance(given, kind):
@@ -161,7 +165,7 @@ def value_of(kind: type[Value], name: str, given: Value | None) -> Value:
 
 
 def nbytes(limit: float | str | None) -> float | None:
-    """Bytes of ``40e9``, ``"40GiB"`` or ``"512 MB"``; ``"none"`` is infinity, None nothing asked for."""
+    """Parse ``40e9``, ``"40GiB"`` or ``"512 MB"`` into bytes; ``"none"`` is infinity, None is None."""
     if limit is None:
         return None
     if limit in ("none", math.inf):

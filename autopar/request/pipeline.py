@@ -1,4 +1,4 @@
-"""What a person asks of a pipeline: one frozen value, for `plan`, `parallelize` and the commands."""
+"""The `pipeline=` option of `plan`, `parallelize` and the commands."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from autopar.errors import InputError
 from autopar.utils.messages import argument, quoted
 
 Shape = int | Sequence[int]
-"""The mesh of one stage: a number of devices, or the sizes of its axes."""
+"""The mesh of one stage: a number of devices, or the sizes of the mesh axes."""
 StagesLike = int | Sequence[Shape] | Literal["auto"]
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Stages, and how a step runs through them.
+    """The stages of a pipeline and the schedule of its step.
 
-    - `stages`: how many; the shapes of the meshes that hold them, such as ``[(2, 2), 4]``, where
-      consecutive ranks hold a stage each; or ``"auto"``, which decides whether to cut the model at
-      all, and what is left open of the rest.
-    - `schedule`: who runs which microbatch when (`autopar.pipeline.schedules`).
-    - `microbatches`: how many equal parts of the batch a step has.
-    - `cuts`: the operators that the stages after the first begin with.
+    - `stages`: a number of stages; the mesh shape of each, such as ``[(2, 2), 4]``, which are assigned
+      to consecutive ranks; or ``"auto"``, which decides whether to use stages, and chooses the fields
+      that are not set.
+    - `schedule`: the name of the order in which stages run microbatches
+      (`autopar.pipeline.schedules`).
+    - `microbatches`: the number of equal parts of a batch.
+    - `cuts`: the first operators of the stages after the first.
     - `asynchronous`: permits schedules that update weights while microbatches are in flight, so that
-      gradients are those of older weights.
+      gradients are of older weights.
     """
 
     stages: StagesLike = "auto"
@@ -63,17 +64,17 @@ class Pipeline:
 
     @classmethod
     def of(cls, given: Pipeline | StagesLike) -> Pipeline:
-        """Read what a user passed as ``pipeline=``: a `Pipeline`, or its stages alone."""
+        """Parse the argument ``pipeline=``: a `Pipeline`, or only its stages."""
         return given if isinstance(given, Pipeline) else cls(given)
 
     @property
     def is_one_stage(self) -> bool:
-        """Whether the model stays in one piece."""
+        """Whether the model is not divided into stages."""
         return self.stages == 1
 
     @property
     def is_open(self) -> bool:
-        """Whether everything is left to the search, stages or none."""
+        """Whether everything is left to the search, including whether to use stages."""
         return self == Pipeline()
 
 

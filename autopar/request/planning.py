@@ -1,4 +1,4 @@
-"""What a person says of how plans are made: one frozen value."""
+"""The `planning=` option: how plans are made."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Planning:
-    """What plans are made with.
+    """The inputs and permissions of planning.
 
     - `database`: a file of operator times that `autopar profile` measured on this device.
-    - `allow_undivided`: permits a preset, a constraint or local batches that divide nothing.
-    - `source`: an emitted file that was edited by hand, which runs in place of what is emitted.
+    - `allow_undivided`: permits a preset, a constraint or local batches that shard nothing.
+    - `source`: an emitted file that was edited by hand, which runs instead of the emitted source.
     """
 
     database: Path | None = None

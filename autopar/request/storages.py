@@ -1,7 +1,7 @@
-"""Tensors of a model that lie in each other's memory: a parallel model gives each its own.
+"""Refuses models whose tensors share memory, since a parallel model gives each tensor its own.
 
-A tie is one `nn.Parameter` under two names, which stays one.  Two parameters over the same memory, a
-buffer that looks into a parameter: in one process a write to one is seen in the other.
+A tied parameter is one `nn.Parameter` under two names, and stays one.  But if two parameters share a
+storage, or a buffer is a view of a parameter, a write to one changes the other in one process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autopar.request.derived import derived
 
 
 def refuse_shared_memory(model: nn.Module) -> None:
-    """Raise `InputError` where parameters, buffers or tensor attributes share elements."""
+    """Raise `InputError` if parameters, buffers or tensor attributes share elements."""
     of_storage: defaultdict[tuple[str, int], dict[int, tuple[str, torch.Tensor]]]
     of_storage = defaultdict(dict)
     for name, tensor in _tensors(model).items():
@@ -36,19 +36,19 @@ def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
         f"{path}.{key}".lstrip("."): value
         for path, module in model.named_modules()
         for key, value in vars(module).items()
-        # What a hook computes anew before each forward belongs to nobody.
+        # A hook recomputes these before each forward, so sharing memory does no harm.
         if isinstance(value, torch.Tensor) and key not in derived(module)
     }
     return {**dict(model.named_parameters()), **dict(model.named_buffers()), **attributes}
 
 
 def _key(storage: torch.UntypedStorage) -> int:
-    """One number per storage; on the meta device there are no addresses."""
+    """Return a number that identifies a storage; meta storages have no address."""
     return storage.data_ptr() or hash(storage)
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether any byte belongs to both."""
+    """Whether two tensors of one storage share any byte."""
     (first, last), (begin, end) = _extent(one), _extent(other)
     if last <= begin or end <= first:
         return False
@@ -61,7 +61,7 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte in the storage, and the one behind the last."""
+    """Return the offsets of the first byte in the storage and of the byte after the last."""
     size = tensor.element_size()
     span = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.storage_offset()

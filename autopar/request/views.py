@@ -1,4 +1,4 @@
-"""Logical views of some devices: the meshes that they may be seen as, from one axis to several."""
+"""Enumerates the meshes that a number of devices can form."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from autopar.errors import MeshError
 from autopar.ir.mesh import Mesh
 
 MOST_AXES = 2
-"""More axes make many more candidates: with three, large models take half a minute a mesh."""
+"""The number of candidates grows steeply: with three axes, large models take half a minute a mesh."""
 
 
 def views(devices: int, most_axes: int = MOST_AXES) -> tuple[Mesh, ...]:
-    """All row-major meshes of so many devices with up to `most_axes` axes, the fewest axes first."""
+    """Return all row-major meshes of `devices` devices with up to `most_axes` axes, fewest first."""
     if devices < 1:
         raise MeshError(f"{devices} devices cannot train; pass at least one.")
-    Mesh.of(devices)  # so many are refused before their factors are sought
+    Mesh.of(devices)  # refuses too many devices before they are factorised
     found = [sizes for count in range(1, most_axes + 1) for sizes in _factors(devices, count)]
     return tuple(Mesh.of(*sizes) for sizes in found or [(1,)])
 
 
 def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
-    """Ordered factorisations into `count` factors, none of which is one."""
+    """Yield the ordered factorisations into `count` factors greater than one."""
     if count == 1:
         if number > 1:
             yield (number,)

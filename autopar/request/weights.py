@@ -1,4 +1,4 @@
-"""What a person says of the weights that training starts from: one frozen value."""
+"""The `weights=` option: the weights that training starts from."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WeightsSource = str | Path | Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The values of parameters and buffers, which each rank reads in slices.
+    """The initial values of parameters and buffers, of which each rank reads its slices.
 
     - `source`: a .safetensors file, a directory of them or of `torch.distributed.checkpoint`, or a
       state dict; None: the model's own values.
-    - `init`: makes what a model on the meta device lacks then, called as ``model.apply(init)`` would;
-      without it the model's own ``_init_weights`` and ``reset_parameters``.
+    - `init`: initialises tensors on the meta device that the source lacks, called as by
+      ``model.apply(init)``.  Without it the model's own ``_init_weights`` and ``reset_parameters`` do.
     """
 
     source: WeightsSource | None = None
@@ -28,7 +28,7 @@ class Weights:
 
     @classmethod
     def of(cls, given: Weights | WeightsSource | None) -> Weights:
-        """Read what a user passed as ``weights=``: a `Weights`, or its source alone."""
+        """Parse the argument ``weights=``: a `Weights`, or only its source."""
         return given if isinstance(given, Weights) else cls(given)
 
 

@@ -1,4 +1,4 @@
-"""One factor rule per operator, declared; from rules come the candidates of every node."""
+"""Sharding rules: one factor rule per operator, from which every node's candidates are derived."""
 
 from autopar.rules import families
 from autopar.rules.batch import batch_dims

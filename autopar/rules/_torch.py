@@ -1,4 +1,4 @@
-"""Every private torch name that rules need: what an operator's registration says of it."""
+"""Access to torch's private names for the rules: properties of an operator's registration."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ VERSION = torch.__version__
 
 
 def schema(function: Callable[..., Any]) -> str:
-    """An operator's schema as text; empty for a plain function."""
+    """Return an operator's schema as text; empty for a plain function."""
     return str(getattr(function, "_schema", ""))
 
 
 def writes(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The arguments that an operator says it changes."""
+    """Return the names of the arguments that an operator's schema declares as mutated."""
     arguments = getattr(getattr(function, "_schema", None), "arguments", ())
     return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
 def tensor_arguments(function: Callable[..., Any]) -> tuple[tuple[str, str, bool], ...]:
-    """(name, type, has a default) of each argument."""
+    """Return (name, type, has a default) of each argument."""
     arguments = getattr(getattr(function, "_schema", None), "arguments", ())
     return tuple((a.name, str(a.type), a.has_default_value()) for a in arguments)
 
 
 def depends_on_values(function: Callable[..., Any], masked: bool) -> bool:
-    """Whether the shape of an operator's result depends on values; an index does so as a mask only."""
+    """Return whether an operator's output shape depends on values; for indexing, only with a mask."""
     tags = getattr(function, "tags", ())
     dynamic = torch.Tag.dynamic_output_shape in tags
     indexes = str(function).startswith("aten.index")
@@ -43,12 +43,12 @@ def depends_on_values(function: Callable[..., Any], masked: bool) -> bool:
 
 
 def is_python(op: str) -> bool:
-    """Whether an operator is Python that somebody registered: it raises where it does not fit."""
+    """Return whether an operator is registered Python code, which raises if shapes do not fit."""
     return "::".join(op.split(".")[:2]) in OPDEFS or applied(op) is not None
 
 
 def overloads(namespace: str, name: str) -> tuple[str, ...]:
-    """The overloads of an operator; none where it is not registered."""
+    """Return the overloads of an operator; empty if it is not registered."""
     try:
         packet = getattr(getattr(torch.ops, namespace), name)
     except (AttributeError, RuntimeError):
@@ -57,9 +57,9 @@ def overloads(namespace: str, name: str) -> tuple[str, ...]:
 
 
 def source_digest(op: str) -> str | None:
-    """The files that define a `torch.library.custom_op`, as one digest; None where unknown.
+    """Return a digest of the files that define a `torch.library.custom_op`; None if unknown.
 
-    ATen's operators change with torch's version only.
+    ATen's operators change only with torch's version.
     """
     if op.startswith(("aten.", "autopar.")):
         return ""

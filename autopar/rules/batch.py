@@ -1,9 +1,9 @@
-"""Where the batch is: each tensor's split by samples, followed through the rules of the operators.
+"""Finds the batch dim of every tensor by propagation through the operators' rules.
 
-It starts as dim 0 of the batch's inputs.  An operator's rule says which factor the batch of its operands
-is, and where that factor lies in every other tensor of the operator: ``S(2)`` behind a permutation,
-``S(0, of=T)`` where a sequence was merged with it.  What is made of parameters alone takes it from its
-readers, as the rows of a token that is expanded for every sample.
+It starts as dim 0 of the batch's inputs.  An operator's rule gives the factor that the batch dim of its
+operands is, and the position of that factor in the operator's other tensors: ``S(2)`` after a
+permutation, ``S(0, of=T)`` if it was merged with a sequence.  Tensors computed from parameters alone
+take it from their consumers, such as a token that is expanded for every sample.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from autopar.rules.declare import rule_of
 from autopar.rules.instance import Instance
 
 BatchDims = Mapping[str, tuple[S | None, ...]]
-"""By operator: the split by samples of each operand, as it reads it, and of each output."""
+"""By operator: the batch split of each operand, as the operator reads it, and of each output."""
 
 
 def batch_dims(graph: Graph, given: Mapping[str, S]) -> BatchDims:
-    """None where a tensor has no dim of the batch, or an operator mixes its samples.
+    """Return the batch splits; None if a tensor has no batch dim, or an operator mixes samples.
 
-    `given`: the splits of leaves, by the tensor's name.
+    `given` are the batch splits of leaves by tensor name.
     """
     found = dict(given)
     operators = [node for node in graph.nodes if not node.is_leaf]
@@ -44,7 +44,7 @@ def _tensors(node: Node) -> tuple[str, ...]:
 
 
 def _dims(node: Node, instance: Instance, found: Mapping[str, S]) -> tuple[S | None, ...]:
-    """Where the factor that is the batch lies in each of the node's tensors."""
+    """Return the position of the batch factor in each of the node's tensors."""
     names = _tensors(node)
     factors = Counter(_factors(node.operands, instance, found)) or Counter(
         _factors(names, instance, found)
@@ -59,7 +59,7 @@ def _dims(node: Node, instance: Instance, found: Mapping[str, S]) -> tuple[S | N
 def _factors(
     names: tuple[str, ...], instance: Instance, found: Mapping[str, S]
 ) -> Iterator[tuple[str, int]]:
-    """The factors, and positions in them, that the batch is in these of the node's first tensors."""
+    """Yield the factors, with positions, of the batch in `names`, the first of the node's tensors."""
     terms = (*instance.rule.inputs, *instance.rule.outputs)
     for name, term in zip(names, terms, strict=False):
         at = instance.factor_at(term, found[name]) if name in found else None

@@ -1,6 +1,6 @@
-"""An operator as one rank calls it: its arguments and operands on shards, and words to know it by.
+"""An operator call on one rank's shards: local arguments and operands, and keys for timing databases.
 
-`text` is equal for calls that do the same work, `family` for calls that differ in their sizes alone.
+`text` is equal for calls that do the same work, `family` for calls that differ only in sizes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from autopar.rules.local import localize
 
 @dataclass(frozen=True)
 class LocalCall:
-    """`op` on tensors named ``t0``, ``t1``, ...; one that is read twice is one operand.
+    """`op` on tensors named ``t0``, ``t1``, ...; a tensor that is read twice is one operand.
 
-    `has_gradient`: whether anything that it makes gets a gradient.
+    `has_gradient`: whether any output is differentiable.
     """
 
     op: str
@@ -40,7 +40,7 @@ class LocalCall:
     def family(self) -> str:
         """``aten.mm.default(t0, t1) of float32 2d grad, float32 2d grad``.
 
-        Of arguments that are numbers it says that they are, and of fractions whether they are zero.
+        Integers become ``int``; floats become ``float``, or ``0.0`` if zero.
         """
         written = [
             *map(_whatever_size, self.args),
@@ -51,13 +51,13 @@ class LocalCall:
 
     @property
     def _op(self) -> str:
-        """An operator of the user's has other times when the files that define it change."""
+        """The operator's name, with a digest of its source if it is a user's: edits change its times."""
         source = _source(self.op)
         return f"{self.op}@{source}" if source else self.op
 
 
 def local_call(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> LocalCall | None:
-    """What one rank calls; None for leaves, and for what is more than the operator on its shards."""
+    """Return one rank's call; None for leaves and if a local implementation replaces the operator."""
     found = on_shards(node, sharding, graph, mesh)
     if found is None:
         return None
@@ -75,12 +75,15 @@ def local_call(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Lo
 def on_shards(
     node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh
 ) -> tuple[Node, Mapping[str, Tensor]] | None:
-    """The node with one rank's arguments, and its operands' shards by name; None as `local_call`."""
+    """Return the node with one rank's arguments, and its operands' shards by name.
+
+    None in the cases of `local_call`, and if one tensor is read in two shardings.
+    """
     if node.is_leaf or sharding.variant or _is_padded_lookup(node, graph):
         return None
     forms = dict(zip(node.operands, sharding.inputs, strict=True))
     if len(set(zip(node.operands, sharding.inputs, strict=True))) > len(forms):
-        return None  # one tensor in two forms: two tensors, which no name tells apart
+        return None  # one tensor in two shardings is two local tensors with the same name
     operands = {
         name: replace(tensor, shape=form.local_shape(tensor.shape, mesh), pads=())
         for name, form in forms.items()
@@ -91,7 +94,7 @@ def on_shards(
 
 
 def _is_padded_lookup(node: Node, graph: Graph) -> bool:
-    """A lookup in a table with padded rows masks what it finds."""
+    """Whether the node is an embedding with padded rows, whose result is masked."""
     return node.op == "aten.embedding.default" and bool(graph.tensors[node.operands[0]].pads)
 
 
@@ -104,7 +107,7 @@ def _renamed(arg: Arg, name: Callable[[str], str]) -> Arg:
 
 
 def _whatever_size(arg: Arg) -> str:
-    """Equal for arguments that may differ in sizes; what is switched on or off stays."""
+    """Format an argument without its size; booleans and non-numbers are kept."""
     if isinstance(arg, tuple):
         return f"({', '.join(map(_whatever_size, arg))})"
     if isinstance(arg, bool) or not isinstance(arg, (int, float)):

@@ -1,7 +1,8 @@
-"""Every way to compute each operator on shards: one option per mesh axis, all combinations that fit.
+"""Enumerates the candidate shardings of each operator: one option per mesh axis, all valid combinations.
 
-On an axis an operator splits one factor, or computes the same everywhere (all I, or all R), or passes
-a partial value through where it is linear.  Two axes that split the same factor nest in mesh order.
+On each axis an operator splits one factor, or computes the same on all ranks (all I, or all R), or
+passes partial sums through if it is linear.  Two axes that split the same factor nest in mesh order.
+The solver chooses one candidate per node.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Candidates = Mapping[str, tuple[OpSharding, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What one mesh axis does: a letter for all tensors, linear operands partial, or a factor split."""
+    """The option of one mesh axis: one letter for all tensors, partial linear operands, or a split."""
 
     letter: Type | None = None
     partial: frozenset[int] = frozenset()
@@ -36,7 +37,10 @@ class Option:
 
 
 def candidates(graph: Graph, mesh: Mesh, *, local_inputs: bool = False) -> Candidates:
-    """By node name.  What is cheap and has no gradient is whole, unless inputs arrive sharded."""
+    """Return the candidates of every node, by node name.
+
+    Cheap operators without gradient are not split, unless the inputs arrive sharded (`local_inputs`).
+    """
     known: dict[object, tuple[OpSharding, ...]] = {}
     found: dict[str, tuple[OpSharding, ...]] = {}
     where = positions(graph, min((s for s in mesh.sizes if s > 1), default=1))
@@ -65,14 +69,14 @@ def _options(
     where: Positions,
     divides: bool,
 ) -> Iterator[Option]:
-    """On one axis; `divides`: whether an operator without any gradient may be split."""
+    """Yield the options on one axis; `divides`: whether an operator without gradient may be split."""
     differentiable = any(tensor.differentiable for tensor in node.outputs)
     reads = any(tensor.differentiable for tensor in operands)
     yield from (Option(letter=kind) for kind in ((I, R) if differentiable or reads else (N,)))
     if not (differentiable or reads or divides):
         return
     for partial in instance.linear:
-        # Nothing boolean adds up.
+        # Boolean tensors cannot be partial sums.
         adds_up = not any(
             t.dtype == "bool" for t in (*(operands[i] for i in partial), *node.outputs)
         )
@@ -90,7 +94,7 @@ def combine(
     node: Node,
     mesh: Mesh,
 ) -> Iterator[OpSharding]:
-    """Every choice of one option per axis that the shapes allow."""
+    """Yield every combination of one option per axis that the shapes allow."""
     # An axis of one device splits nothing: one option is enough.
     per_axis = [options if size > 1 else options[:1] for size in mesh.sizes]
     tensors = (*operands, *node.outputs)
@@ -116,7 +120,7 @@ def combine(
 
 
 def _divides(instance: Instance, picks: tuple[Option, ...], mesh: Mesh) -> bool:
-    """A factor that is no tensor's own dim, such as groups of channels, has to divide all the same."""
+    """Whether the splits divide their factors; also those that are no dim of any tensor (groups)."""
     return all(
         instance.sizes[pick.factor] % (pick.position * size) == 0
         for pick, size in zip(picks, mesh.sizes, strict=True)
@@ -125,7 +129,7 @@ def _divides(instance: Instance, picks: tuple[Option, ...], mesh: Mesh) -> bool:
 
 
 def _one_variant(picks: tuple[Option, ...], variants: tuple[str, ...]) -> bool:
-    """At most one axis needs a local implementation, and its blocks are such that it can read them."""
+    """Whether at most one axis needs a local implementation, and its blocks are ones it supports."""
     strided = any(
         name in CONTIGUOUS and pick.position > 1 for name, pick in zip(variants, picks, strict=True)
     )
@@ -135,7 +139,7 @@ def _one_variant(picks: tuple[Option, ...], variants: tuple[str, ...]) -> bool:
 def _possible(
     least: int, tensors: tuple[Tensor, ...], forms: tuple[Sharding, ...], mesh: Mesh
 ) -> bool:
-    """A tensor that is read twice is read in one form; splits divide, and leave `least` entries."""
+    """Whether splits divide and leave `least` entries, and a tensor read twice has one sharding."""
     form_of = {tensor.name: form for tensor, form in zip(tensors, forms, strict=True)}
     for tensor, form in zip(tensors, forms, strict=True):
         if form_of[tensor.name] != form or not form.fits(tensor.shape, mesh):
@@ -147,7 +151,7 @@ def _possible(
 
 
 def _nest(picks: tuple[Option, ...], mesh: Mesh) -> tuple[Option, ...]:
-    """Axes that split the same factor at the same place: each inside those before it."""
+    """Nest axes that split the same factor at the same position: each inside the preceding axes."""
     taken: dict[tuple[str, int], int] = {}
     nested = []
     for axis, pick in enumerate(picks):
@@ -164,7 +168,7 @@ def _nest(picks: tuple[Option, ...], mesh: Mesh) -> tuple[Option, ...]:
 def _type(
     instance: Instance, term: Term, place: int, tensor: Tensor, pick: Option, is_output: bool
 ) -> Type:
-    """The type of one operand or output under one axis' option."""
+    """Return the type of one operand or output on an axis with option `pick`."""
     rest: Type = R if tensor.differentiable else N
     if pick.letter is not None:
         return pick.letter if tensor.differentiable else N
@@ -199,7 +203,7 @@ def _leaf(node: Node, where: Positions, mesh: Mesh, local_inputs: bool) -> Itera
 
 
 def _parameter_forms(tensor: Tensor, shards: Iterable[S], mesh: Mesh) -> Iterator[Sharding]:
-    """Letters and splits per axis; two axes on one dim in both orders of nesting."""
+    """Yield all combinations of letters and splits; two axes on one dim in both orders of nesting."""
     letters: tuple[Type, ...] = (I, R) if tensor.differentiable else (N,)
     ordered = sorted(shards, key=lambda shard: (shard.dim, shard.of))
     per_axis = [(*letters, *ordered) if size > 1 else letters[:1] for size in mesh.sizes]
@@ -231,7 +235,7 @@ def _nested_in(picks: tuple[Type, ...], order: tuple[int, ...], mesh: Mesh) -> S
 
 
 def batch_forms(mesh: Mesh) -> Iterator[Sharding]:
-    """Dim 0 split over any set of axes, nested in mesh order; none of them first."""
+    """Yield shardings of dim 0 over each subset of axes, nested in mesh order; the empty one first."""
     for flags in itertools.product((False, True), repeat=len(mesh)):
         types: list[Type] = []
         outer = 1

@@ -1,4 +1,7 @@
-"""The register of declarations: one entry per operator, text or a small function that gives text."""
+"""The registry of sharding rules: one declaration per operator, as text or a function returning text.
+
+`rule_of` looks a node's rule up here and binds it to the node's shapes.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from autopar.rules.text import Rule, Term, expand, parse_rule
 
 @dataclass(frozen=True)
 class Declared:
-    """What a declaration says of one node: text, linear operand sets, sizes, variants.
+    """The rule declared for one node: text, linear operand sets, sizes, variants.
 
-    `least` is the fewest entries that a split dim may have left on a rank.
+    `least` is the minimum local size of a split dim.
     """
 
     text: str
@@ -28,7 +31,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class Call:
-    """A node with its tensors at hand: what a declaration looks at."""
+    """A node with its operand tensors: the argument of a declaration."""
 
     node: Node
     operands: tuple[Tensor, ...]
@@ -44,13 +47,13 @@ class Call:
         return tuple(tensor.shape for tensor in self.node.outputs)
 
     def arg(self, place: int, key: str, default: Arg = None) -> Arg:
-        """An argument by place or keyword."""
+        """Return an argument by position or keyword."""
         if place < len(self.node.args):
             return self.node.args[place]
         return dict(self.node.kwargs).get(key, default)
 
     def is_tensor(self, place: int, key: str = "") -> bool:
-        """Whether an argument is a tensor."""
+        """Return whether an argument is a tensor."""
         return isinstance(self.arg(place, key), Ref)
 
 
@@ -73,7 +76,7 @@ def rule(*ops: str) -> Callable[[Declare], Declare]:
 
 
 def fixed(text: str, *ops: str, linear: tuple[tuple[int, ...], ...] = ()) -> None:
-    """Register one text for operators whose rule does not depend on their arguments."""
+    """Register a fixed text for operators whose rule does not depend on their arguments."""
     declared = Declared(text, tuple(frozenset(group) for group in linear))
 
     def declare(call: Call) -> Declared:
@@ -84,7 +87,7 @@ def fixed(text: str, *ops: str, linear: tuple[tuple[int, ...], ...] = ()) -> Non
 
 
 def otherwise(source: Source) -> Callable[[Declare], Declare]:
-    """Register who is asked about operators without a declaration: the user, then an experiment."""
+    """Register a fallback source for operators without a declaration: user rules, or discovery."""
 
     def register(declare: Declare) -> Declare:
         _OTHERWISE[source] = declare
@@ -94,31 +97,31 @@ def otherwise(source: Source) -> Callable[[Declare], Declare]:
 
 
 def declaration(op: str) -> Declare | None:
-    """What was registered for an operator, by its name with overload or without."""
+    """Return an operator's registered declaration, by its name with overload or else without."""
     name = short(op)
     overload = op.split(".")[2:]
     return _REGISTER.get(".".join([name, *overload])) or _REGISTER.get(name)
 
 
 def forget() -> None:
-    """Rules are asked for anew: somebody knows more."""
+    """Clear the cache of rules; call it after a fallback source gains rules."""
     _instance.cache_clear()
 
 
 def registered() -> tuple[str, ...]:
-    """Every operator with a rule."""
+    """Return the names of all operators with a registered rule, sorted."""
     return tuple(sorted(_REGISTER))
 
 
 def rule_of(node: Node, graph: Graph) -> Instance:
-    """The node's rule on its shapes; without one, nothing of it can be split."""
+    """Return the node's rule bound to its shapes; without a rule, one that allows no split."""
     operands = tuple(graph.tensors[name] for name in node.operands)
     return _instance(_Key(_content(node, operands), node, operands))
 
 
 @dataclass(frozen=True)
 class _Key:
-    """Equal for nodes whose rules are equal: names left out."""
+    """Cache key that is equal for nodes that differ in names only, and hence have equal rules."""
 
     content: tuple[object, ...]
     node: Node = field(compare=False)
@@ -162,7 +165,7 @@ def _instance(key: _Key) -> Instance:
 def instance(
     declared: Declared, node: Node, operands: tuple[Tensor, ...], source: Source = "declared"
 ) -> Instance:
-    """A declaration on a node's shapes; raise `RuleError` where it does not fit them."""
+    """Bind a declaration to a node's shapes; raise `RuleError` if it does not fit them."""
     ranks = (
         tuple(len(t.shape) for t in operands),
         tuple(len(t.shape) for t in node.outputs),
@@ -179,7 +182,7 @@ def instance(
 
 
 def _whole(key: _Key) -> Instance:
-    """Every dim its own factor, none of which may be split."""
+    """Return a rule in which every dim is a factor of its own and none may be split."""
     sizes: dict[str, int] = {}
     terms = []
     for number, tensor in enumerate((*key.operands, *key.node.outputs)):

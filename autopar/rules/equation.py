@@ -1,4 +1,4 @@
-"""An einsum equation with its dims spelled out: one name per dim, ellipses and implicit results too."""
+"""Expands einsum equations to one name per dim, including ellipses and implicit outputs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Letters = tuple[str, ...]
 
 
 def equation(text: str, shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[Letters, ...], Letters]:
-    """Names of the dims of each operand, and of the result, as `torch.einsum` reads them.
+    """Return the names of the dims of each operand and of the output, as `torch.einsum` reads them.
 
-    Small letters name themselves, large ones are ``upper_a``; ``...`` stands for ``dots0, dots1``.
+    Lower-case letters are kept, upper-case ones become ``upper_a``; ``...`` becomes ``dots0, dots1``.
     """
     before, arrow, after = text.replace(" ", "").partition("->")
     words = before.split(",")
@@ -35,7 +35,7 @@ def equation(text: str, shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[Letter
 
 
 def _spelled(word: str, dots: int, widest: int) -> Letters:
-    """The dims of one term; an ellipsis is as many dims as are left, aligned to the right."""
+    """Return the dims of one term; an ellipsis takes the remaining dims, aligned to the right."""
     head, found, tail = word.partition("...")
     middle = [f"dots{i}" for i in range(widest - dots, widest)] if found else []
     return (*map(_name, head), *middle, *map(_name, tail))

@@ -1,4 +1,4 @@
-"""A call of an operator that nobody made yet: to show its rule, and to prove it."""
+"""Makes an example call of an operator, to show its rule and to prove it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autopar.ops.operators import bind, callable_of
 from autopar.rules import _torch
 
 SHAPES = ((6, 12), (18, 12), (12, 18), (6, 12, 18), (6, 12, 18, 24), (18, 12, 3, 3), (12,))
-"""What is tried for a tensor, all of them alike first."""
+"""Shapes tried for tensors; equal shapes for all tensors are tried first."""
 NUMBERS: dict[str, tuple[Arg, ...]] = {
     "int": (1,), "List[int]": ((12,), (1,), (6, 12)), "float": (0.5,), "bool": (False,),
     "number": (2.0,), "str": ("mean",),
@@ -22,7 +22,7 @@ MOST = 4000
 
 
 def example(op: str, shapes: tuple[tuple[int, ...], ...] | None = None) -> tuple[Graph, Node]:
-    """A call of an operator, on float tensors of these shapes or of the first that it accepts."""
+    """Return a call on float tensors of the given shapes, or of the first that the operator accepts."""
     kinds = _required(op, len(shapes) if shapes is not None else None)
     tensors = [i for i, kind in enumerate(kinds) if kind.startswith("Tensor")]
     if shapes is not None and len(tensors) != len(shapes):
@@ -40,7 +40,7 @@ def example(op: str, shapes: tuple[tuple[int, ...], ...] | None = None) -> tuple
 
 
 def _required(op: str, count: int | None) -> list[str]:
-    """Types of the arguments to be given: those without a default, and tensors up to `count`."""
+    """Return the types of required arguments: those without default, and tensors up to `count`."""
     kinds: list[str] = []
     for _, kind, has_default in _torch.tensor_arguments(callable_of(op)):
         known = sum(kind.startswith("Tensor") for kind in kinds)
@@ -65,7 +65,7 @@ def _guesses(
             call: list[Arg | Tensor] = []
             for place, kind in enumerate(kinds):
                 if place in tensors:
-                    # Indices come behind what they index.
+                    # Index tensors follow the tensor that they index.
                     used = dtype if place != tensors[0] else "float64"
                     call.append(Tensor(f"x{place}", next(made), used, used == "float64"))
                 else:
@@ -82,7 +82,7 @@ def _call(op: str, given: tuple[Arg | Tensor, ...]) -> tuple[Graph, Node]:
 
 
 def made_on(node: Node, operands: tuple[Tensor, ...]) -> Node:
-    """The node with the outputs that it makes of zeros; raise `RuleError` where it makes none."""
+    """Return the node with its outputs, computed on zeros; raise `RuleError` if that fails."""
     values = {t.name: torch.zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in operands}
     kwargs = {key: bind(value, values) for key, value in node.kwargs}
     try:
@@ -102,7 +102,7 @@ def made_on(node: Node, operands: tuple[Tensor, ...]) -> Node:
 
 
 def overload_of(name: str) -> str:
-    """``aten.linear.default`` for ``linear``, ``aten::linear`` or ``linear.default``."""
+    """Return ``aten.linear.default`` for ``linear``, ``aten::linear`` or ``linear.default``."""
     if "::" in name:
         namespace, _, rest = name.partition("::")
     else:

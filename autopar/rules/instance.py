@@ -1,4 +1,4 @@
-"""A rule bound to one node: the size of every factor, and how a factor's shard lies in each tensor."""
+"""A rule bound to one node: factor sizes, and the shard of each tensor that a factor's split implies."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from autopar.ir.placement import S
 from autopar.rules.text import Dim, Rule, Term
 
 Source = Literal["declared", "user", "discovered", "none"]
-"""Whose word a rule is: autopar's, the user's, an experiment's, or nobody's."""
+"""Origin of a rule: declared by autopar, by the user, discovered by experiment, or no rule."""
 
 
 @dataclass(frozen=True)
 class Instance:
-    """What may be done with one operator on these shapes.
+    """The allowed splits of one operator on given shapes.
 
-    `linear` lists sets of operands in which the operator is jointly linear.  `variants` names, for a
-    factor, the local implementation without which its shards would be wrong.  `least` is the fewest
-    entries that a split dim may have left on a rank.
+    `linear` lists sets of operands in which the operator is jointly linear.  `variants` maps a factor
+    to the local implementation that its shards need to be correct.  `least` is the minimum local size
+    of a split dim.
     """
 
     rule: Rule
@@ -34,12 +34,12 @@ class Instance:
 
     @property
     def declared(self) -> bool:
-        """Whether it is a rule of autopar's own."""
+        """Whether the rule is autopar's own."""
         return self.source == "declared"
 
     @property
     def shardable(self) -> tuple[str, ...]:
-        """Factors that may be split, in the order of the rule."""
+        """Factors that may be split, in the rule's order."""
         every = (
             f for term in (*self.rule.inputs, *self.rule.outputs) for d in term.dims for f in d
         )
@@ -48,7 +48,7 @@ class Instance:
         )
 
     def shard(self, term: Term, factor: str, position: int) -> S | None:
-        """How a tensor is sharded when `factor`, seen as `position` blocks, is; None if it lacks it."""
+        """Return a tensor's shard if `factor` is split within `position` blocks; None without it."""
         for dim, factors in enumerate(term.dims):
             if factor in factors:
                 before = factors[: factors.index(factor)]
@@ -56,7 +56,7 @@ class Instance:
         return None
 
     def factor_at(self, term: Term, shard: S) -> tuple[str, int] | None:
-        """The factor, and the position in it, that a shard of a tensor splits."""
+        """Return the factor that a tensor's shard splits, and the position in it; None without one."""
         if shard.dim >= len(term.dims):
             return None
         before = 1
@@ -74,7 +74,7 @@ def bind(
     operands: tuple[Tensor, ...],
     given: Mapping[str, int],
 ) -> dict[str, int]:
-    """Sizes of all factors; raise `RuleError` where the shapes do not fit the rule."""
+    """Return the sizes of all factors; raise `RuleError` if the shapes do not fit the rule."""
     sizes = dict(given)
     terms = (*rule.inputs, *rule.outputs)
     tensors = (*operands, *node.outputs)

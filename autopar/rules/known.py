@@ -1,4 +1,4 @@
-"""Every rule that this process or its cache knows of, as rows to be listed."""
+"""Lists all rules known to this process or in its cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Row = tuple[str, str, str]
 
 
 def known_rules() -> tuple[Row, ...]:
-    """(operator, source, rule or what it says): declared, the user's, then what was found out."""
+    """Return (operator, source, rule or description): declared, then the user's, then discovered."""
     declared = [(op, "declared", _said(op)) for op in registered()]
     users = [(rule.op, "user", rule.declared.text) for rule in user_rules()]
     findings = [(key["op"], finding) for key, finding in everything()]
@@ -24,6 +24,6 @@ def known_rules() -> tuple[Row, ...]:
 
 
 def _said(op: str) -> str:
-    """The text of a declaration, or what it says of itself where the text depends on the call."""
+    """Return a declaration's text, or its docstring's first line if the text depends on the call."""
     declare = declaration(f"aten.{op}") or declaration(f"autopar.{op}")
     return ((declare.__doc__ if declare else "") or "").strip().splitlines()[0]

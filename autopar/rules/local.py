@@ -1,4 +1,4 @@
-"""Literal sizes rewritten: what a view, an expansion or a split is told about shapes."""
+"""Rewrites literal sizes in arguments of views, expansions and splits to one rank's sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONVOLUTIONS = {
 
 
 def localize(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Local:
-    """The node's arguments on one rank's shards."""
+    """Return the node's arguments on one rank's shards."""
     if not sharding.outputs:
         return node.args, node.kwargs
     made = tuple(
@@ -33,7 +33,7 @@ def localize(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Loca
 
 
 def with_sizes(node: Node, made: tuple[tuple[int, ...], ...]) -> Local:
-    """The node's arguments where its outputs have these shapes: of one rank, or padded."""
+    """Return the node's arguments for outputs of the given shapes: one rank's, or padded ones."""
     kind = short(node.op)
     args, kwargs = list(node.args), node.kwargs
     if kind in _SHAPED and isinstance(args[1], tuple):
@@ -53,7 +53,7 @@ def with_sizes(node: Node, made: tuple[tuple[int, ...], ...]) -> Local:
 def _groups(
     node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh, args: list[Arg]
 ) -> list[Arg]:
-    """How many groups of channels are this rank's."""
+    """Replace the number of channel groups by one rank's."""
     read, *weights = (
         form.local_shape(graph.tensors[name].shape, mesh)
         for name, form in zip(node.operands, sharding.inputs, strict=True)
@@ -72,7 +72,7 @@ def _groups(
 
 
 def _parts(kind: str, given: Arg, sizes: tuple[int, ...]) -> Arg:
-    """What the operator is told: one size, all sizes, a number of parts, or where parts begin."""
+    """Return a split's argument in its original form: one size, all sizes, a number, or offsets."""
     if kind == "tensor_split":
         return tuple(accumulate(sizes[:-1])) if isinstance(given, tuple) else given
     return sizes[0] if isinstance(given, int) else sizes
@@ -83,7 +83,7 @@ def _dim(arg: Arg, rank: int) -> int:
 
 
 def _slice(node: Node, args: list[Arg]) -> list[Arg]:
-    """The sliced dim is whole on every rank, so its bounds stay."""
+    """Return the arguments of a slice unchanged: the sliced dim is never split."""
     dim = _dim(args[1] if len(args) > 1 else 0, len(node.outputs[0].shape))
     args = [*args]
     if len(args) > 1:

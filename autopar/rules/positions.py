@@ -1,8 +1,8 @@
-"""Which shards of each tensor are worth considering: a fixpoint of positions through the rules.
+"""Finds the shards of each tensor that the candidates consider, as a fixpoint through the rules.
 
-Every dim of a weight or a result may be split at its front, ``S(d)``.  Views, splits and joins carry
-such a split to other places, ``S(1, of=3)`` in a fused weight or ``S(0, of=B)`` in a merged dim, and
-from there it reaches every tensor that shares the factor.
+Every dim of a weight or a result may be split as a whole, ``S(d)``.  Views, splits and concatenations
+map such a split to other positions, ``S(1, of=3)`` in a fused weight or ``S(0, of=B)`` in a merged dim.
+The rules propagate each position to every tensor that shares the factor.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from autopar.rules.instance import Instance
 
 Positions = Mapping[str, frozenset[S]]
 MAX_PER_TENSOR = 24
-"""A fuse against graphs whose views keep making new positions."""
+"""Limit that guarantees termination on graphs whose views keep producing new positions."""
 
 
 def positions(graph: Graph, smallest_axis: int) -> Positions:
-    """By tensor name; only splits into at least `smallest_axis` parts are kept."""
+    """Return the shards by tensor name, starting from dims of at least `smallest_axis` entries."""
     found: dict[str, frozenset[S]] = {}
     for tensor in graph.tensors.values():
         sizes = enumerate(tensor.shape)
@@ -35,10 +35,10 @@ def positions(graph: Graph, smallest_axis: int) -> Positions:
         instance = rule_of(node, graph)
         names = (*node.operands, *(tensor.name for tensor in node.outputs))
         before = tuple(found[name] for name in names)
-        # Equal layers ask the same: each question is answered once.
+        # Identical layers give identical keys, so each case is computed once.
         question = (id(instance), tuple(map(names.index, names)), before)
         if question not in known:
-            # Ids are keys: what they belong to is kept alive beside the answer.
+            # The key holds an id: storing the instance keeps it alive, so the id is not reused.
             known[question] = instance, _spread(names, instance, before)
         for name, old, new in zip(names, before, known[question][1], strict=True):
             if len(new) == len(old):
@@ -54,7 +54,7 @@ def positions(graph: Graph, smallest_axis: int) -> Positions:
 def _spread(
     names: tuple[str, ...], instance: Instance, before: tuple[frozenset[S], ...]
 ) -> tuple[frozenset[S], ...]:
-    """Carry every position of any of a node's tensors to all others; a name may stand twice."""
+    """Propagate the positions of each of a node's tensors to the others; `names` may repeat."""
     terms = (*instance.rule.inputs, *instance.rule.outputs)
     splits = set()
     for shards, term in zip(before, terms, strict=True):
@@ -74,7 +74,7 @@ def _spread(
 def splits_of(
     node: Node, instance: Instance, graph: Graph, found: Positions
 ) -> tuple[tuple[str, int], ...]:
-    """(factor, position) pairs that some tensor of the node has a position for, in a fixed order."""
+    """Return the (factor, position) pairs found in any of the node's tensors, in a fixed order."""
     names = (*node.operands, *(tensor.name for tensor in node.outputs))
     terms = (*instance.rule.inputs, *instance.rule.outputs)
     pairs = {

@@ -1,4 +1,4 @@
-"""What is known of an operator's call: its rule, whose word that is, and the proof made again."""
+"""Reports on an operator call: its rule, the rule's source, and a new proof."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from autopar.rules.instance import Instance, Source
 
 @dataclass(frozen=True)
 class Claim:
-    """One thing that a rule allows, and what came of trying it.
+    """One statement of a rule and the result of its trials.
 
-    `error` is empty where every trial agreed; `untried` says why there was none.
+    `error` is empty if every trial agreed; `untried` is the reason if there was none.
     """
 
     what: str
@@ -40,17 +40,17 @@ class Report:
     claims: tuple[Claim, ...]
     seconds: float
     reason: str = ""
-    """Why there is no rule, or no proof."""
+    """Reason why there is no rule or no proof."""
 
     @property
     def holds(self) -> bool:
-        """Whether no trial refuted the rule."""
+        """Return whether no trial refuted the rule."""
         return not any(claim.error for claim in self.claims)
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Whose rules a graph's operators have: how many calls, and which operators, by source."""
+    """Sources of a graph's rules: the number of calls and the operators, by source."""
 
     calls: Mapping[Source, int]
     operators: Mapping[Source, tuple[str, ...]]
@@ -69,7 +69,7 @@ def coverage(graph: Graph) -> Coverage:
 
 
 def report(graph: Graph, node: Node) -> Report:
-    """Prove the rule of a call on small tensors of its form."""
+    """Prove the rule of a call on small tensors with the call's structure."""
     started = time.perf_counter()
     operands = tuple(graph.tensors[name] for name in node.operands)
     found = rule_of(node, graph)
@@ -119,7 +119,7 @@ def _outcome(what: str, trials: list[tuple[Iterator[Trial], Bench]]) -> Claim:
 
 
 def _spoken(node: Node, operands: tuple[Tensor, ...]) -> str:
-    """``aten.linear.default(x0, x1)`` with what the tensors are."""
+    """Return ``aten.linear.default(x0, x1)`` followed by the tensors' dtypes and shapes."""
     arguments = [*map(repr, node.args), *(f"{key}={value!r}" for key, value in node.kwargs)]
     shapes = ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in dict.fromkeys(operands))
     return f"{node.op}({', '.join(arguments)})" + (f"  {shapes}" if shapes else "")

@@ -1,11 +1,11 @@
-"""The language of rules: an einsum over named factors.
+"""The rule language: an einsum over named factors.
 
     linear      b* i, o i, + o -> b* o
     split       b* (p! h) -> b* h, b* h, b* h
 
 Terms are separated by commas; ``->`` stands between operands and outputs.  A dim is one factor, or
 several merged row-major in parentheses, or ``1`` (broadcast); ``()`` is a scalar.  ``b*`` stands
-for as many leading dims as the tensor has left.  ``h!`` must stay whole.  ``+`` marks an operand
+for all remaining leading dims of the tensor.  ``h!`` must not be split.  ``+`` marks an operand
 that is added outside the product.
 """
 
@@ -32,13 +32,13 @@ class Term:
 
     @property
     def factors(self) -> frozenset[str]:
-        """Every factor that occurs."""
+        """All factors of the term."""
         return frozenset(factor for dim in self.dims for factor in dim)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A parsed rule.  Prints as it was written, up to spaces."""
+    """A parsed rule; `str` gives its text with normalised spaces."""
 
     inputs: tuple[Term, ...]
     outputs: tuple[Term, ...]
@@ -59,14 +59,14 @@ class Rule:
 
     @property
     def summed(self) -> frozenset[str]:
-        """Factors of the operands that no output has."""
+        """Factors that occur in operands and in no output."""
         read = {f for term in self.inputs for f in term.factors}
         made = {f for term in self.outputs for f in term.factors}
         return frozenset(read - made)
 
 
 def parse_rule(text: str) -> Rule:
-    """Read a rule; raise `RuleError` where it is malformed."""
+    """Parse a rule; raise `RuleError` if it is malformed."""
     sides = text.split("->")
     if len(sides) != 2:
         raise RuleError(f"The rule {text!r} needs exactly one '->'.")
@@ -77,7 +77,7 @@ def parse_rule(text: str) -> Rule:
 
 
 def _terms(side: str, whole: set[str], text: str) -> list[Term]:
-    """One term per comma; an empty one is a scalar."""
+    """Parse one side into comma-separated terms; an empty term is a scalar."""
     return [_term(word, whole, text) for word in side.split(",")]
 
 
@@ -106,7 +106,7 @@ def _factor(name: str, whole: set[str], text: str) -> str:
 
 
 def expand(rule: Rule, ranks: tuple[tuple[int, ...], tuple[int, ...]]) -> Rule:
-    """``b*`` as the factors b0, b1, ... that the tensors' numbers of dims ask for."""
+    """Replace ``b*`` by factors b0, b1, ... to match the tensors' numbers of dims (`ranks`)."""
     counts: dict[str, int] = {}
     for term, rank in zip((*rule.inputs, *rule.outputs), (*ranks[0], *ranks[1]), strict=True):
         starred = [d[0] for d in term.dims if len(d) == 1 and d[0].endswith("*")]

@@ -1,4 +1,4 @@
-"""Rules that a user declares: proved by experiment before anything is planned with them."""
+"""User-declared rules, which are proved by experiment before they are used in a plan."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from autopar.rules.text import parse_rule
 
 @dataclass(frozen=True)
 class UserRule:
-    """What the user said of an operator, and the patterns on which it is proved."""
+    """A user's rule for an operator, and the call patterns for which it is proved."""
 
     op: str
     declared: Declared
     proved: dict[object, int] = field(default_factory=dict, compare=False)
-    """Trials by small shapes and arguments."""
+    """Number of trials, by small shapes and arguments."""
 
     def __str__(self) -> str:
         return f"autopar.rule({self.op!r}, {self.declared.text!r})"
@@ -75,13 +75,13 @@ def rule(
 
 
 def user_rules() -> tuple[UserRule, ...]:
-    """Everything that was declared in this process."""
+    """Return all rules declared in this process."""
     return tuple(_RULES.values())
 
 
 @otherwise("user")
 def declared_by_user(call: Call) -> Declared | None:
-    """The user's rule for a call, proved for calls of its form."""
+    """Return the user's rule for a call, proved for calls of its structure; None without one."""
     op = call.node.op
     found = _RULES.get(op) or _RULES.get(".".join(op.split(".")[:2]))
     if found is None:
@@ -91,13 +91,16 @@ def declared_by_user(call: Call) -> Declared | None:
 
 
 def prove(rule: UserRule, node: Node, operands: tuple[Tensor, ...]) -> int:
-    """How many trials a rule stood on small tensors of a call's form; raise `RuleError` if one fails."""
+    """Prove a rule on small tensors like the call's; return the number of trials.
+
+    Raises `RuleError` if a trial fails.
+    """
     shapes = tuple(tensor.shape for tensor in operands)
     tried = (*families(shapes, node), *(((shapes,),) if affordable(shapes) else ()))
     flags = tuple((t.dtype, t.differentiable) for t in operands)
     key = (tried, flags, repr(node.args), repr(node.kwargs))
     if key not in rule.proved:
-        # Where small shapes do not fit the rule, the true ones may.
+        # If small shapes do not fit the rule, the call's own shapes may.
         instance(rule.declared, node, operands)
         rule.proved[key] = _proved(rule, node, operands, tried)
     return rule.proved[key]
@@ -129,7 +132,7 @@ class _Misfit(Exception):
 
 
 def _stands(rule: UserRule, bench: Bench) -> int:
-    """Every claim of a rule on one bench; how many trials."""
+    """Try every statement of a rule on one bench; return the number of trials."""
     try:
         found = instance(rule.declared, bench.node, bench.operands)
     except RuleError as error:
@@ -140,7 +143,7 @@ def _stands(rule: UserRule, bench: Bench) -> int:
 
 
 def _prove_on(rule: UserRule, name: str, shapes: Shapes) -> None:
-    """The proof on float tensors of these shapes, which are the operator's first arguments."""
+    """Prove a rule on float tensors of the given shapes, passed as the operator's first arguments."""
     op = name if name.count(".") == 2 else f"{name}.{(_overloads(name) or ('default',))[0]}"
     operands = tuple(Tensor(f"x{i}", shape, "float64", True) for i, shape in enumerate(shapes))
     node = Node("made", op, tuple(Ref(tensor.name) for tensor in operands))
@@ -148,7 +151,7 @@ def _prove_on(rule: UserRule, name: str, shapes: Shapes) -> None:
 
 
 def _of_class(op: type, shapes: object) -> str:
-    """The operator that a class will be when it is captured."""
+    """Return the name that an autograd function's class gets when it is captured."""
     if not issubclass(op, torch.autograd.Function):
         raise RuleError(f"{op.__name__} is no torch.autograd.Function; name an operator instead.")
     if shapes is not None:
@@ -159,7 +162,7 @@ def _of_class(op: type, shapes: object) -> str:
 
 
 def _internal(op: str) -> str:
-    """``mine.linear`` for ``mine::linear``; raise `RuleError` for anything else."""
+    """Return ``mine.linear`` for ``mine::linear``; raise `RuleError` for anything else."""
     namespace, colons, rest = op.partition("::")
     if not (namespace and colons and rest) or rest.count(".") > 1:
         raise RuleError(f"Cannot read the operator {op!r}: write 'namespace::name'.")

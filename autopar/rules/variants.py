@@ -1,9 +1,9 @@
-"""Local implementations that a factor's shards need, and the collectives they issue.
+"""Local implementations that some factors' shards need (variants), and the collectives they issue.
 
 vocab_parallel_embedding       rows of the table are split; misses give zeros, so the output is P
 vocab_parallel_cross_entropy   classes are split; the loss is the same on all ranks, so I
-expert_parallel                experts are split; each rank does its own rows, so the output is P
-sync_batch_norm                the batch is split; statistics are those of the whole batch
+expert_parallel                experts are split; each rank computes its own rows, so the output is P
+sync_batch_norm                the batch is split; the statistics are those of the whole batch
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from autopar.plans.decisions import OpSharding
 CONTIGUOUS = frozenset(
     {"vocab_parallel_embedding", "vocab_parallel_cross_entropy", "expert_parallel"}
 )
-"""Variants that count from a rank's first row, class or expert: right for a contiguous block."""
+"""Variants that index from a rank's first row, class or expert: correct for contiguous blocks only."""
 TrafficOf = Callable[[int, Node, OpSharding, Graph, Mesh], tuple[Traffic, ...]]
 
 
 def output_letter(variant: str, tensor: Tensor) -> Type:
-    """The type of an output that lacks the split factor."""
+    """Return the type of an output that does not contain the split factor."""
     if variant in ("vocab_parallel_cross_entropy", "sync_batch_norm"):
         return I if tensor.differentiable else N
     return P
@@ -34,7 +34,7 @@ def output_letter(variant: str, tensor: Tensor) -> Type:
 def variant_traffic(
     variant: str, node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh
 ) -> tuple[Traffic, ...]:
-    """The collectives that the variant issues on one rank, forward and backward."""
+    """Return the collectives that the variant issues on one rank, forward and backward."""
     if not variant:
         return ()
     if variant not in _TRAFFIC:
@@ -52,7 +52,7 @@ def _none(*_: object) -> tuple[Traffic, ...]:
 def _cross_entropy(
     axis: int, node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh
 ) -> tuple[Traffic, ...]:
-    """Maximum of each row, then its sum of exponentials and its target's logit together."""
+    """Two all-reduces: each row's maximum, then its sum of exponentials and its target's logit."""
     logits = graph.tensors[node.operands[0]]
     rows = sharding.inputs[0].local_shape(logits.shape, mesh)[0]
     smoothing = node.args[4] if len(node.args) > 4 else 0.0
@@ -66,7 +66,7 @@ def _cross_entropy(
 def _batch_norm(
     axis: int, node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh
 ) -> tuple[Traffic, ...]:
-    """Forward: sum, sum of squares, count; backward, where there is one: two sums of gradients."""
+    """Forward: sum, sum of squares and count in one all-reduce; backward, if any: two gradient sums."""
     tensor = graph.tensors[node.operands[0]]
     channels = sharding.inputs[0].local_shape(tensor.shape, mesh)[1]
     itemsize = max(tensor.itemsize, 4)

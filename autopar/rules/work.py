@@ -1,7 +1,7 @@
 """Floating-point operations of one operator on the whole tensors.
 
-A multiplication and an addition are two.  The formulas look at shapes alone, so that an operator
-without a rule costs what it costs; what has no formula is one operation per element it makes.
+A multiply-add counts as two.  The formulas depend on shapes alone, so that they also hold for operators
+without a rule.  An operator without a formula counts one operation per output element.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from autopar.ir.graph import Graph, Node, Tensor, short
 from autopar.rules.equation import equation
 
 Formula = Callable[[Node, tuple[Tensor, ...]], int]
-"""From the call and its operands."""
+"""Returns the operations from the node and its operands."""
 
 
 def flops(node: Node, graph: Graph) -> int:
-    """Forward operations: twice the points of a contraction's iteration space, else elements made."""
+    """Return the forward operations: twice a contraction's iteration space, else output elements."""
     if node.is_leaf:
         return 0
     formula = _FORMULAS.get(short(node.op))
@@ -27,11 +27,11 @@ def flops(node: Node, graph: Graph) -> int:
 
 
 def backward_flops(node: Node, graph: Graph) -> float:
-    """What the gradients of all operands take.
+    """Return the operations of the gradients of all operands.
 
-    Of a product, each factor's gradient is as much work as the product; what is added to it (a bias)
-    only gets a sum.  Attention's four gradients of products are twice the forward, and a fused kernel
-    makes the scores again.
+    In a product, each factor's gradient takes as many operations as the product; an added operand (a
+    bias) takes only a sum.  Attention's four gradient products are twice the forward, and a fused
+    kernel recomputes the scores.
     """
     if not any(tensor.differentiable for tensor in node.outputs):
         return 0.0
@@ -49,7 +49,7 @@ def backward_flops(node: Node, graph: Graph) -> float:
 
 
 def _through_steps(node: Node, graph: Graph) -> float:
-    """Each matrix' own gradient, and that of what it multiplies: a state, or the input."""
+    """Return the operations of each matrix' own gradient and of that of its input or state."""
     operands = tuple(graph.tensors[name] for name in node.operands)
     read, rows, matrices = operands[0], math.prod(operands[0].shape[:-1]), _matrices(node, operands)
     total = 0
@@ -60,7 +60,7 @@ def _through_steps(node: Node, graph: Graph) -> float:
 
 
 def _matrices(node: Node, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The weights of recurrent operators, biases left out."""
+    """Return the weight matrices of a recurrent operator, without biases."""
     if short(node.op).endswith("_cell"):
         states = 3 if short(node.op) == "lstm_cell" else 2
         return operands[states : states + 2]
@@ -68,7 +68,7 @@ def _matrices(node: Node, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def _reading(node: Node, matrices: int) -> tuple[int, ...]:
-    """Places of the matrices that multiply the input: the first of the first layer, per direction."""
+    """Return the positions of the matrices that multiply the input: the first layer's, per direction."""
     if short(node.op).endswith("_cell"):
         return (0,)
     weights = max(place for place, arg in enumerate(node.args) if isinstance(arg, tuple))
@@ -82,19 +82,19 @@ def _made(node: Node) -> int:
 
 
 def _summing(operand: int, dim: int) -> Formula:
-    """Every element made is a sum over one dim of an operand."""
+    """Return a formula in which every output element is a sum over one dim of an operand."""
     return lambda node, operands: 2 * _made(node) * operands[operand].shape[dim]
 
 
 def _inner(node: Node, operands: tuple[Tensor, ...]) -> int:
-    """A scalar multiplies, and nothing is added up."""
+    """Return the operations of an inner product; with a scalar operand nothing is summed."""
     if not all(tensor.shape for tensor in operands):
         return _made(node)
     return 2 * _made(node) * operands[0].shape[-1]
 
 
 def _paired(node: Node, operands: tuple[Tensor, ...]) -> int:
-    """Vectors against vectors, one of which may be stretched to the other."""
+    """Return the operations of products of vectors along one dim, which may be broadcast."""
     dim = node.args[2] if len(node.args) > 2 else dict(node.kwargs).get("dim", -1)
     assert isinstance(dim, int)
     longest = max((tensor.shape for tensor in operands), key=len)
@@ -102,7 +102,7 @@ def _paired(node: Node, operands: tuple[Tensor, ...]) -> int:
 
 
 def _added_batches(node: Node, operands: tuple[Tensor, ...]) -> int:
-    """``addbmm`` sums over the batch too."""
+    """Return the operations of ``addbmm``, which also sums over the batch."""
     batch, _, inner = operands[1].shape
     return 2 * _made(node) * batch * inner
 
@@ -116,7 +116,7 @@ def _bilinear(node: Node, operands: tuple[Tensor, ...]) -> int:
 
 
 def _chain(node: Node, operands: tuple[Tensor, ...]) -> int:
-    """Matrices from left to right."""
+    """Return the operations of a chain of matrix products, evaluated from the left."""
     rows = math.prod(operands[0].shape[:-1])
     return sum(2 * rows * math.prod(matrix.shape) for matrix in operands[1:])
 
@@ -129,7 +129,7 @@ def _tensordot(node: Node, operands: tuple[Tensor, ...]) -> int:
 
 
 def _einsum(node: Node, operands: tuple[Tensor, ...]) -> int:
-    """Two operands at a time, from the left; a letter is summed as soon as nobody needs it."""
+    """Return the operations of pairwise contraction from the left; letters are summed early."""
     text = node.args[0]
     assert isinstance(text, str)
     read, made = equation(text, [tensor.shape for tensor in operands])
@@ -153,7 +153,7 @@ def _convolution(node: Node, operands: tuple[Tensor, ...]) -> int:
 
 
 def _transposed(node: Node, operands: tuple[Tensor, ...]) -> int:
-    """Every element read is spread by its kernel."""
+    """Return the operations of a transposed convolution: the kernel's size per input element."""
     return 2 * math.prod(operands[0].shape) * math.prod(operands[1].shape[1:])
 
 
@@ -164,13 +164,13 @@ def _attention(node: Node, operands: tuple[Tensor, ...]) -> int:
 
 
 def _recurrent(node: Node, operands: tuple[Tensor, ...]) -> int:
-    """Every weight matrix meets every step of every sequence; a cell's, the one step that there is."""
+    """Return the operations of every weight matrix at every time step; a cell has one step."""
     rows = math.prod(operands[0].shape[:-1])
     return 2 * rows * sum(math.prod(matrix.shape) for matrix in _matrices(node, operands))
 
 
 def _grouped(node: Node, operands: tuple[Tensor, ...]) -> int:
-    """Rows of each group times its own matrix; groups of columns divide the sum instead."""
+    """Return the operations of grouped products; with two 2-d operands the summed dim is grouped."""
     left, right = operands[0].shape, operands[1].shape
     if len(left) == len(right) == 2:
         return 2 * left[0] * left[1] * right[1]
@@ -178,7 +178,7 @@ def _grouped(node: Node, operands: tuple[Tensor, ...]) -> int:
 
 
 def _experts(node: Node, operands: tuple[Tensor, ...]) -> int:
-    """Every choice of every token passes through one expert's matrices."""
+    """Return the operations of experts: each choice of each token uses one expert's matrices."""
     return sum(_through(operands[1], matrices) for matrices in operands[3:5])
 
 
@@ -213,4 +213,4 @@ _ADDED: Mapping[str, int] = {
     "linear": 2, "conv1d": 2, "conv2d": 2, "conv3d": 2, "conv_transpose1d": 2, "conv_transpose2d": 2,
     "conv_transpose3d": 2, "addmm": 0, "addmv": 0, "baddbmm": 0, "addbmm": 0, "addr": 0,
 }  # fmt: skip
-"""The place of the operand that is added to a product."""
+"""Position of the operand that is added to a product."""

@@ -1,9 +1,9 @@
-"""Operators without gradient that are worth splitting: a frozen trunk is as much work as a trained one.
+"""Selects operators without gradient that are worth splitting, such as those of a frozen trunk.
 
-Masks, positions and ids are cheap: they are computed whole on every rank, and a slice of them is free.
-What reads a weight is not cheap, nor is a product over a dim of buffers or inputs, and neither is what
-such results flow into.  What leaves the part that trains (a detached statistic, numbers of the chosen
-experts) stays as cheap as it is where nothing is frozen.
+Masks, positions and ids are cheap: every rank computes them whole, and a slice of them is free.
+Operators that read a weight are not cheap, nor are products over a dim of buffers or inputs, nor
+operators that consume such results.  Outputs detached from the trained part (a statistic, the indices
+of the chosen experts) do not count as expensive, so they are treated as without any frozen part.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from autopar.ir.graph import Graph, Node
 from autopar.rules.work import flops
 
 PRODUCT = 4
-"""Operations per element made, from which an operator is a product over a dim."""
+"""Operations per output element from which an operator counts as a product over a dim."""
 
 
 def worth_splitting(graph: Graph) -> frozenset[str]:
-    """Names of the operators without gradient whose work is divided like that of trained ones."""
+    """Return the names of operators without gradient that may be split like operators with one."""
     found: set[str] = set()
     busy = {
         tensor.name
@@ -40,6 +40,6 @@ def _reads_weight(node: Node, graph: Graph) -> bool:
 
 
 def _is_product(node: Node, graph: Graph) -> bool:
-    """The outer product of a rotary table sums nothing; what multiplies matrices does."""
+    """Whether the operator sums over a dim, as a matrix product does and an outer product does not."""
     made = sum(math.prod(tensor.shape) for tensor in node.outputs)
     return bool(node.operands) and flops(node, graph) >= PRODUCT * max(made, 1)

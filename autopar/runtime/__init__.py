@@ -1,4 +1,4 @@
-"""What emitted modules import."""
+"""Names that emitted modules import."""
 
 from autopar.ir.placement import I, N, P, R, S
 from autopar.runtime.context import device, on

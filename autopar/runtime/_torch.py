@@ -1,4 +1,4 @@
-"""The only file of the runtime that uses names torch calls private."""
+"""Wraps private names of torch; no other file of the runtime uses them."""
 
 from __future__ import annotations
 
@@ -39,70 +39,70 @@ def after_backward(callback: Callable[[], None]) -> None:
 
 
 def backward_number() -> int:
-    """The number of the backward that runs now in this thread; -1: none does."""
+    """Return the number of the backward that runs now in this thread; -1 if there is none."""
     return int(torch._C._current_graph_task_id())
 
 
 def is_reached(tensor: torch.Tensor) -> bool:
-    """Within a backward: whether it comes to this tensor's gradient."""
+    """Within a backward: whether it computes this tensor's gradient."""
     node = get_gradient_edge(tensor).node
     try:
         return bool(torch._C._will_engine_execute_node(node))
-    except RuntimeError as error:  # a leaf, whose gradient autograd.grad was asked for
+    except RuntimeError as error:  # a leaf among the inputs of autograd.grad
         if "leaf node" not in str(error):
             raise
         return True
 
 
 def has_gradient_hooks(parameter: torch.Tensor) -> bool:
-    """Whether anybody is called with this parameter's gradients."""
+    """Whether the parameter has gradient hooks."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def collectives_begun(group: dist.ProcessGroup) -> int:
-    """How many collectives of a group this rank has begun."""
+    """Return the number of collectives of a group that this rank has started."""
     return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
 
 
 def strided_shard(dim: int, blocks: int) -> Placement:
-    """The placement that sees a dim as `blocks` equal blocks and splits each of them."""
+    """Return the placement that views a dim as `blocks` equal blocks and splits each of them."""
     return _StridedShard(dim, split_factor=blocks)
 
 
 def is_strided(placement: Placement) -> bool:
-    """Whether a placement is one that checkpoints refuse."""
+    """Whether a placement is a strided shard, which torch's checkpoints refuse."""
     return isinstance(placement, _StridedShard)
 
 
 def spec(mesh: DeviceMesh, placements: tuple[Placement, ...], whole: torch.Tensor) -> DTensorSpec:
-    """The layout of a DTensor with the global shape, strides and dtype of `whole` (may be meta)."""
+    """Return the spec of a DTensor with the global shape, strides and dtype of `whole` (may be meta)."""
     meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
     return DTensorSpec(mesh, placements, tensor_meta=meta)
 
 
 def dtensor(local: torch.Tensor, layout: DTensorSpec, kind: type[DTensor] = DTensor) -> DTensor:
-    """A DTensor over this local tensor, without copies, checks or communication."""
+    """Return a DTensor over this local tensor, without copies, checks or communication."""
     return kind(local, layout, requires_grad=False)
 
 
 plain_function: Callable[..., Any] = torch._C._disabled_torch_function_impl
-"""What ``__torch_function__`` of a subclass calls that wants no part in a function."""
+"""The default of ``__torch_function__`` for a subclass that does not override a function."""
 NORMS: tuple[Any, ...] = (
     torch.linalg.vector_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm,
 )  # fmt: skip
-"""Functions that people take norms of gradients with."""
+"""Functions that users compute norms of gradients with."""
 NORMS_OF_MANY: tuple[Any, ...] = (torch._foreach_norm,)
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def handle_operators(handlers: Mapping[Any, Handler]) -> None:
-    """From now on these run in the place of operators of DTensors, as for torch's own loss_parallel."""
+    """Install handlers that replace DTensor operators, as torch's own loss_parallel does."""
     dispatcher = DTensor._op_dispatcher
     dispatcher._custom_op_handlers = {**dispatcher._custom_op_handlers, **handlers}
 
 
 def unhandled(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What an operator of DTensors does without its handler."""
+    """Run a DTensor operator without its handler."""
     dispatcher = DTensor._op_dispatcher
     handlers = dispatcher._custom_op_handlers
     dispatcher._custom_op_handlers = {k: v for k, v in handlers.items() if k is not operator}
@@ -113,7 +113,7 @@ def unhandled(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 
 def dtensor_like(local: torch.Tensor, other: DTensor) -> DTensor:
-    """A DTensor over this local tensor, laid out like another one, of its own dtype."""
+    """Return a DTensor over this local tensor, laid out like `other`, with the local dtype."""
     layout = other._spec
     if layout.tensor_meta is not None and layout.tensor_meta.dtype != local.dtype:
         meta = TensorMeta(layout.tensor_meta.shape, layout.tensor_meta.stride, local.dtype)
@@ -122,12 +122,12 @@ def dtensor_like(local: torch.Tensor, other: DTensor) -> DTensor:
 
 
 def laid_out_alike(one: DTensor, other: DTensor) -> bool:
-    """Whether ranks hold the same parts of both."""
+    """Whether both have the same placements."""
     return one._spec is other._spec or one._spec.placements == other._spec.placements
 
 
 def has_step_hooks(optimizer: torch.optim.Optimizer, but: Sequence[Callable[..., Any]]) -> bool:
-    """Whether anybody else is called before or behind each of its steps."""
+    """Whether the optimizer has step hooks other than `but`."""
     hooks = (
         _global_optimizer_pre_hooks, _global_optimizer_post_hooks,
         optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks,
@@ -136,12 +136,12 @@ def has_step_hooks(optimizer: torch.optim.Optimizer, but: Sequence[Callable[...,
 
 
 def has_forward_hooks(module: nn.Module) -> bool:
-    """Whether anybody is called with what the module's forward gives."""
+    """Whether hooks are called with the results of the module's forward."""
     return bool(module._forward_hooks or _global_forward_hooks)
 
 
 def has_own_hooks(module: nn.Module) -> bool:
-    """Whether a call of the module would call hooks that were registered on it."""
+    """Whether forward or backward hooks were registered on the module itself."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -151,30 +151,30 @@ def has_own_hooks(module: nn.Module) -> bool:
 
 
 def local_of(parameter: DTensor) -> torch.Tensor:
-    """The local tensor itself, outside autograd."""
+    """Return the local tensor itself, outside autograd."""
     return parameter._local_tensor
 
 
 def rehouse(parameter: DTensor) -> None:
-    """The same values in storage of their own: what shared the old storage keeps it, and its values."""
+    """Move the values to new storage; tensors that shared the old storage keep it and its values."""
     parameter._local_tensor = parameter._local_tensor.detach().clone()
 
 
 def next_step_of_autograd() -> int:
-    """The sequence number that the next recorded operator of this thread will have."""
+    """Return the autograd sequence number of the next recorded operator of this thread."""
     return int(torch._C._autograd._get_sequence_nr())
 
 
 def profiling() -> bool:
-    """Whether a profiler of PyTorch records now."""
+    """Whether a PyTorch profiler is recording."""
     return bool(profiler._is_profiler_enabled)
 
 
 def _redistribute_blocks() -> None:
-    """Before 2.13 torch takes strided shards for an order of mesh axes, and fails where they are none.
+    """Patch redistribution of strided shards for torch before 2.13.
 
-    Blocks of a dim, as query, key and value in one weight, are none: they are gathered axis by axis, as
-    torch 2.13 does it.
+    It interprets them as an order of mesh axes, and fails if they are not.  Blocks of a dim, such as
+    query, key and value in one weight, are not: they are gathered axis by axis, as torch 2.13 does.
     """
     planner: Any = _redistribute.DTensorRedistributePlanner
     by_order = planner.generate_graph_based_transform_infos
@@ -195,24 +195,24 @@ if torch.__version__ < TorchVersion("2.13"):
 
 
 def exchanges_lists(tensor: torch.Tensor) -> bool:
-    """Whether an all-to-all may take lists of tensors there: gloo's may since torch 2.13."""
+    """Whether all-to-all accepts lists of tensors on this device: gloo does since torch 2.13."""
     return not tensor.is_cpu or torch.__version__ >= TorchVersion("2.13")
 
 
 all_gather_single: Callable[..., Any] = getattr(
     dist, "all_gather_single", dist.all_gather_into_tensor
 )
-"""Gather equal tensors into one; torch 2.13 renamed it."""
+"""All-gather of equal tensors into one; torch 2.13 renamed it."""
 reduce_scatter_single: Callable[..., Any] = getattr(
     dist, "reduce_scatter_single", dist.reduce_scatter_tensor
 )
-"""Sum and hand out equal parts of one tensor; torch 2.13 renamed it."""
+"""Reduce-scatter of one tensor in equal parts; torch 2.13 renamed it."""
 
 
 def all_gather_many(
     made: Sequence[torch.Tensor], parts: Sequence[torch.Tensor], group: dist.ProcessGroup
 ) -> None:
-    """Gather each of these parts into a tensor of its own, all of them in one collective."""
+    """All-gather each of these parts into its own tensor, all in one coalesced collective."""
     with dist.distributed_c10d._coalescing_manager(group):
         for whole, part in zip(made, parts, strict=True):
             all_gather_single(whole.view(-1), part.reshape(-1), group=group)
@@ -221,7 +221,7 @@ def all_gather_many(
 def reduce_scatter_many(
     made: Sequence[torch.Tensor], wholes: Sequence[torch.Tensor], group: dist.ProcessGroup
 ) -> None:
-    """Sum each of these and hand out its equal parts, all of them in one collective."""
+    """Reduce-scatter each of these tensors, all in one coalesced collective."""
     with dist.distributed_c10d._coalescing_manager(group):
         for part, whole in zip(made, wholes, strict=True):
             reduce_scatter_single(part.view(-1), whole.reshape(-1), group=group)
@@ -229,7 +229,7 @@ def reduce_scatter_many(
 
 @contextmanager
 def fake_world(size: int) -> Iterator[None]:
-    """A process group of `size` ranks that moves nothing; this process is rank 0."""
+    """Run inside with a fake process group of `size` ranks, without data; this process is rank 0."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     try:
         yield
@@ -238,31 +238,31 @@ def fake_world(size: int) -> Iterator[None]:
 
 
 IncompatibleKeys = _IncompatibleKeys
-"""What `load_state_dict` returns."""
+"""The result type of `load_state_dict`."""
 
 
 def unscale(gradients: list[torch.Tensor], found: torch.Tensor, factor: torch.Tensor) -> None:
-    """Multiply gradients of one dtype in place; `found` becomes 1 where any is not finite."""
+    """Multiply gradients of one dtype by `factor` in place; set `found` to 1 if any is not finite."""
     torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, factor)
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """What tensors have in common that live in one storage, on the meta device too."""
+    """Return an identifier of the tensor's storage, which works on the meta device too."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def users(tensor: torch.Tensor) -> int:
-    """How many tensors hold this tensor's storage, itself included."""
+    """Return the number of tensors that share this tensor's storage, itself included."""
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)) - 1
 
 
 def assert_async(holds: torch.Tensor, message: str) -> None:
-    """Fail with this message unless a boolean is true; on a GPU later, and without waiting."""
+    """Fail with this message unless `holds` is true; asynchronously on a GPU."""
     torch._assert_async(holds, message)
 
 
 def store() -> Store:
-    """The key-value store that the default group was started with."""
+    """Return the key-value store of the default group."""
     return dist.distributed_c10d._get_default_store()
 
 
@@ -273,9 +273,9 @@ def pipeline_engine(
     actions: Path,
     reduce: Callable[[int], None],
 ) -> PipelineScheduleMulti:
-    """Torch's interpreter of action lists, for a CSV file in which transfers are written out.
+    """Return torch's interpreter of a pipeline schedule, a CSV file with explicit communication.
 
-    Gradients of microbatches add up; `reduce` is called with a stage where the list says so.
+    Gradients of microbatches are summed; `reduce` is called with the stage index at REDUCE_GRAD actions.
     """
     from torch.distributed.pipelining import schedules
 

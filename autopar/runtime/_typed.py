@@ -1,6 +1,6 @@
-"""The only file that knows `spmd_types`: its steps between two plain types, and its type checker.
+"""Wraps `spmd_types`, in this file only: conversions between two plain types, and its type checker.
 
-`spmd_types` checks contiguity of what comes in and of gradients that come back; both are made so here.
+`spmd_types` requires contiguous inputs and incoming gradients; both are made contiguous here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ with warnings.catch_warnings():
 
 _LETTERS = {"R": spmd.R, "I": spmd.I, "P": spmd.P, "N": spmd.R}
 _EXPERT = {(R, I), (I, P)}
-"""Steps in which `spmd_types` wants to be told that we mean it."""
+"""Conversions for which `spmd_types` requires ``expert_mode=True``."""
 
 
 class _ContiguousGradient(torch.autograd.Function):
@@ -40,7 +40,7 @@ class _ContiguousGradient(torch.autograd.Function):
 
     @staticmethod
     def spmd_typecheck(*, x: torch.Tensor) -> Any:
-        """The type stays what it is (asked by the checker)."""
+        """Keep the type; called by the checker."""
         return spmd.rules.einsum("...->...", x, linear_in=(0,))
 
     @staticmethod
@@ -53,14 +53,14 @@ class _ContiguousGradient(torch.autograd.Function):
 
 
 def contiguous_gradient(x: torch.Tensor) -> torch.Tensor:
-    """`x` itself; its gradient arrives contiguous."""
+    """Return `x`; its gradient is made contiguous."""
     if not x.requires_grad:
         return x
     return _ContiguousGradient.apply(x)  # type: ignore[no-any-return]
 
 
 def own(made: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """`made` in a storage of its own, so that a slice does not keep the whole tensor alive."""
+    """Return `made` in its own storage, so that a slice of `x` does not keep all of it alive."""
     shared = made.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
     return made.clone() if shared else made
 
@@ -72,14 +72,14 @@ def step(
     target: Type,
     reduce: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Move from one type to another; shards here have ``of=1``.
+    """Convert from one type to another; shards here have ``of=1``.
 
     Gradients are summed in `reduce`, or in their own dtype.
     """
     ends = {"src": _type(source), "dst": _type(target)}
     backward = {"op_dtype": reduce or x.dtype}
     if {source, target} <= {R, I, N}:
-        # The value stays what it is, and may be a view with any strides.
+        # The value does not change, and may be a view with any strides.
         made = spmd.convert(x, group, **ends, expert_mode=True, backward_options=backward)
         return contiguous_gradient(made)
     x = contiguous_gradient(x.contiguous())
@@ -97,13 +97,13 @@ def _type(kind: Type) -> Any:
 
 
 Derived = tuple[dict[str, str], tuple[tuple[str, ...], ...]]
-"""What the checker knows of a tensor: a letter per axis (V where split), and who splits each dim."""
+"""The checker's type of a tensor: a letter per axis (V if split), and the axes that split each dim."""
 REFUSED = spmd.SpmdTypeError
 
 
 @contextmanager
 def checking() -> Iterator[None]:
-    """Operators inside derive the types of their results from those of their operands."""
+    """Let operators inside derive the types of their results from those of their operands."""
     with typecheck(local=False):
         yield
 
@@ -124,7 +124,7 @@ def declare(x: torch.Tensor, types: Mapping[str, Type], mesh: DeviceMesh) -> tor
 
 
 def derived(x: torch.Tensor) -> Derived:
-    """The type that the checker holds for `x`."""
+    """Return the checker's type of `x`."""
     letters = {str(axis): str(kind) for axis, kind in spmd.get_local_type(x).items()}
     spec = spmd.get_partition_spec(x) or (None,) * x.dim()
     dims = (() if s is None else s if isinstance(s, tuple) else (s,) for s in spec)

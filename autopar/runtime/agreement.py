@@ -1,7 +1,7 @@
-"""Ranks agree before they compute: the same model, plan and batch, or a clear error on all of them.
+"""Checks that all ranks have the same model, plan and batch; raises a clear error on all of them if not.
 
-Words travel through the store that the processes were started with, not through collectives, so that
-a disagreement is found before the first collective can hang on it.
+Values are exchanged through the store of the default process group, not through collectives, so that a
+disagreement is found before a collective can hang on it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ TOGETHER = "what ranks call"
 
 
 def begin(call: str, *, meet: bool = False) -> None:
-    """All ranks make this call; raise where some have ended, or make another.
+    """Begin a call that all ranks make; raise if some have ended or make another call.
 
-    Ranks compare the names of calls whenever one follows another kind (a step, then an evaluation), and
-    always where `meet` says so: what follows would hang, or mix up what belongs to two calls.
+    Ranks compare the names of calls whenever the kind changes (a step, then an evaluation), and always
+    with `meet`: for calls that would hang on a mismatch, or mix up data of two calls.
     """
     if launch.alone():
         return
@@ -40,7 +40,7 @@ def begin(call: str, *, meet: bool = False) -> None:
 
 
 def assert_same_on_all_ranks(what: str, value: str, remedy: str = SAME_CALLS) -> None:
-    """Raise `RankMismatchError` on every rank unless all ranks compare this, and have this value."""
+    """Raise `RankMismatchError` on every rank unless all ranks compare `what` and have this value."""
     if launch.alone():
         return
     here = launch.current()
@@ -64,7 +64,7 @@ def assert_same_on_all_ranks(what: str, value: str, remedy: str = SAME_CALLS) ->
 def _collected(
     here: Launch, key: str, mine: str, what: str
 ) -> list[str] | RankMismatchError | RankFailedError:
-    """The words of all ranks, or why they are not all there; their keys go."""
+    """Return the values of all ranks, or the error if one is missing; delete their keys."""
     here.store.set(f"{key}/0", "")
     words = [mine]
     try:
@@ -99,14 +99,14 @@ def _compared(words: Sequence[str], what: str, remedy: str) -> RankMismatchError
 
 
 def _odd(values: Sequence[str]) -> str:
-    """Whose is another than rank 0's, and the first of these."""
+    """Name the ranks whose value differs from rank 0's, and the first such value."""
     odd = [rank for rank, value in enumerate(values) if value != values[0]]
     has = "has" if len(odd) == 1 else "have"
     return f"rank {', '.join(map(str, odd))} {has} {values[odd[0]]!r}"
 
 
 def from_first_rank(make: Callable[[], tuple[str, ...]], what: str = "the plan") -> tuple[str, ...]:
-    """What rank 0 makes, however long that takes it; where it raises, every rank raises."""
+    """Return rank 0's result of `make`, however long it takes; if it raises there, every rank raises."""
     if launch.alone():
         return make()
     here = launch.current()
@@ -128,7 +128,7 @@ def from_first_rank(make: Callable[[], tuple[str, ...]], what: str = "the plan")
 
 
 def _known(kind: str, message: str) -> AutoparError:
-    """Rank 0's error, as this rank raises it."""
+    """Return the exception that this rank raises for rank 0's error."""
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, AutoparError):
         return found(message)

@@ -1,7 +1,7 @@
-"""The loss is summed beside the backward, in a step that gives it back at its end.
+"""All-reduces the loss concurrently with the backward, in a step that returns it at its end.
 
-An all-reduce that the forward waited for would cost its latency, and keep whoever is ahead until the
-slowest rank is there.  The backward needs no loss: every rank's gradient of it is the same.
+If the forward waited for the all-reduce, it would pay its latency and wait for the slowest rank.  The
+backward does not need the loss value: every rank's gradient of it is the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STARTED: ContextVar[list[dist.Work] | None] = ContextVar("started", default=Non
 
 
 class _Sum(torch.autograd.Function):
-    """P -> I: the sum over a group, when its work has ended; gradients stay what they are."""
+    """P -> I: the sum over a group, valid once its work has ended; gradients pass unchanged."""
 
     @staticmethod
     def forward(
@@ -37,7 +37,7 @@ class _Sum(torch.autograd.Function):
 
 @contextmanager
 def late_loss() -> Iterator[None]:
-    """Sums of losses that begin inside have ended behind it; inside, nobody may read them."""
+    """Let all-reduces of losses that start inside end with the context; until then, do not read them."""
     started: list[dist.Work] = []
     token = _STARTED.set(started)
     try:
@@ -49,7 +49,7 @@ def late_loss() -> Iterator[None]:
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    """Sums inside have ended before anything else is computed, also within `late_loss`."""
+    """Let sums inside be waited for at once, even within `late_loss`."""
     token = _STARTED.set(None)
     try:
         yield
@@ -58,11 +58,11 @@ def in_time() -> Iterator[None]:
 
 
 def late_sum(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor | None:
-    """A loss that is being summed, where that may end late; None where it may not."""
+    """Start the sum of a loss if it may end late, and return its result; None if it may not."""
     started = _STARTED.get()
     if started is None:
         return None
-    _wait(started)  # over another axis, what this one is a sum of
+    _wait(started)  # the sum over another axis, which is this one's input
     return _Sum.apply(x, group, started)  # type: ignore[no-any-return]
 
 

@@ -1,7 +1,8 @@
-"""Notices modes and plain attributes of the parallel model's modules that were changed.
+"""Detects changes of modes and plain attributes of the parallel model's modules.
 
-A captured graph depends on them (``dropout.p``, ``norm.eps``, ``config.use_cache``), so a program is
-looked up by them.  The check of a step compares dicts that are nearly always the same objects.
+A captured graph depends on them (``dropout.p``, ``norm.eps``, ``config.use_cache``), so they are part of
+the key of a program.  The check of a step is cheap: it compares dicts whose values are nearly always
+identical objects.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ SIMPLE = (
     bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format,
     enum.Enum, FunctionType, BuiltinFunctionType, type,
 )  # fmt: skip
-"""Values that a program is looked up by; of others it is known that they are still the same object."""
+"""Types of values in a program's key; values of other types are compared by identity only."""
 DEPTH = 3
-"""How far into configurations, lists and dicts is looked."""
+"""Depth to which configurations, lists and dicts are searched."""
 OURS = frozenset({"forward", "_apply", "to_empty", "__deepcopy__", "__reduce_ex__", "training"})
 Step = tuple[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class _Place:
-    """A module, or what one of its attributes holds, and what was in there."""
+    """A module's attributes, or the contents of one of them, with a copy of their initial state."""
 
     path: str
     steps: tuple[Step, ...]
@@ -42,35 +43,35 @@ class _Place:
     """A copy of `held`."""
 
     def is_same(self) -> bool:
-        """Whether nothing in it was exchanged; modes are no matter of this."""
+        """Whether no value was replaced; train and eval modes are ignored."""
         if not self.steps:
             self.before["training"] = self.held["training"]
         try:
             return bool(self.held == self.before)
-        except (RuntimeError, ValueError):  # of tensors or arrays, which are compared by element
+        except (RuntimeError, ValueError):  # tensors or arrays compare element by element
             return False
 
     def changes(self) -> Iterator[tuple[Step, Any, Any]]:
-        """(which, value before, value now) of what was exchanged."""
+        """Yield (step, value before, value now) for every value that was replaced."""
         kind = "attribute" if self.steps == () or self.steps[-1][0] == "attributes of" else "item"
         before, now = _items(self.before), _items(self.held)
         for key in dict.fromkeys((*before, *now)):
             if not self.steps and key in OURS | INTERNAL:
                 continue
             one, other = before.get(key, ABSENT), now.get(key, ABSENT)
-            if isinstance(one, Elsewhere):  # it is no value, and setting another one was refused
+            if isinstance(one, Elsewhere):  # a placeholder, which cannot be replaced
                 continue
             if one is not other and not _equal(one, other):
                 yield (kind, key), one, other
 
     def as_a_whole(self) -> Iterator[Change]:
-        """A list that has changed, if it is of simple values alone."""
+        """Yield a changed list as one change, if it holds simple values only."""
         if _is_simple(self.held) and _is_simple(self.before):
             yield Change(self.path, _plain(self.steps), _frozen(self.held))
 
 
 class Attributes:
-    """Of all modules below `root`, which is the tree of `autopar.runtime.holders`."""
+    """Attributes of all modules of `root`, the tree made by `autopar.runtime.holders`."""
 
     def __init__(self, root: nn.Module) -> None:
         self._modules = list(root.modules())
@@ -84,7 +85,7 @@ class Attributes:
         ]
 
     def state(self, gradients: bool) -> ModelState:
-        """How the model stands now; raise `InputError` where that cannot be followed."""
+        """Return the model's current state; raise `InputError` for a change that is not supported."""
         for name, tensor, version in self._tensors:
             if tensor._version != version:
                 raise InputError(_refusal(name, "a tensor that is no buffer, was written to"))
@@ -117,7 +118,7 @@ class Attributes:
 
 
 def _is_state(path: str, value: Any) -> bool:
-    """Whether a new attribute looks like what forward reads; on the model itself people keep notes."""
+    """Whether a new attribute may be read by forward; on the model itself users keep other objects."""
     return bool(path) and (isinstance(value, torch.Tensor) or callable(value))
 
 
@@ -142,7 +143,7 @@ def _places(root: nn.Module) -> Iterator[_Place]:
 def _inside(
     path: str, steps: tuple[Step, ...], value: Any, seen: set[int], depth: int
 ) -> Iterator[_Place]:
-    """What a list, a dict or an object with attributes holds."""
+    """Yield the places inside a list, a dict or an object with attributes."""
     if (
         id(value) in seen
         or not depth

@@ -1,4 +1,4 @@
-"""Autocast around a call: the casts stand in the emitted code, as the plan's precision says."""
+"""Handles autocast around a call: the emitted code has the casts, by the plan's precision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autopar.errors import InputError
 
 
 def check_autocast(device: str, precision: str) -> None:
-    """Raise `InputError` where one process would compute in another precision than the plan's."""
+    """Raise `InputError` if the active autocast differs from the plan's precision."""
     if not torch.is_autocast_enabled(device):
         return
     dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
@@ -24,7 +24,7 @@ def check_autocast(device: str, precision: str) -> None:
 
 
 def no_autocast(device: str) -> AbstractContextManager[None]:
-    """Within, no operator is cast but where the emitted code says so."""
+    """Disable autocast inside: only the emitted code casts."""
     if not torch.is_autocast_enabled(device):
         return nullcontext()
     return torch.autocast(device, enabled=False)

@@ -1,10 +1,11 @@
-"""Every step the ranks compare their batches, before a collective could hang on other shapes.
+"""Compares the ranks' batches in every step, before a collective could hang on different shapes.
 
-One small all-gather over gloo carries five numbers per rank: of keys, shapes and constants; of values;
-which part of the batch the rank passes; of modules' modes; and of what the model reads outside, which
-may differ where the graph is the same.  Ranks of the same part must agree on the second, all on others.
-Of values, `SAMPLED` elements of each tensor count, and all in the first step; those of tensors on a GPU,
-which have to be waited for, in every `SELDOM`-th step.
+One small all-gather over gloo carries five numbers per rank: a hash of keys, shapes and constants; a
+hash of values; the index of the part of the batch that the rank passes; a hash of the modules' modes;
+and a hash of the values that the model reads outside.  Ranks of the same part must agree on the second;
+all ranks must agree on the first, the fourth and, unless their graphs are the same, the fifth.  The hash
+of values covers all elements in the first step, and `SAMPLED` elements of each tensor later.  Tensors on
+a GPU, which would have to be waited for, are then included in every `SELDOM`-th step only.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from autopar.runtime.gradient_groups import of_all_ranks
 from autopar.runtime.named import CHECKS, named
 
 SAMPLED = 4096
-"""Elements of a tensor that are compared in every step."""
+"""Number of elements of a tensor that are compared in every step."""
 SELDOM = 50
-"""Steps between two looks at tensors on a GPU."""
+"""Steps between two comparisons of tensors on a GPU."""
 LOCAL = (
     "With batches=autopar.Batches(local=True) every rank passes a part of the same size "
     "(DistributedSampler, or DataLoader(drop_last=True)); pad or drop what is left over."
@@ -41,24 +42,24 @@ SAME_PART = (
 
 
 class Captures(Protocol):
-    """What captures graphs while training runs."""
+    """Captures graphs during training."""
 
     def outside(self) -> Outside:
-        """What forward or the loss may read outside of the model, where it is not as it was."""
+        """Return the values outside of the model that forward or the loss may read, if changed."""
 
     def captured_digest(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
     ) -> str:
-        """Of the graph that this rank captures of a batch now."""
+        """Return the digest of the graph that this rank captures of a batch now."""
 
 
 class BatchAgreement:
-    """`part`: which part of the batch this rank passes; it is 0 where all pass the whole."""
+    """Compares the batches of all ranks, step by step."""
 
     def __init__(self, compiler: Captures) -> None:
         self._steps, self._compiler = 0, compiler
         self._captured: tuple[Any, str] = (None, "")
-        # Of its own, on the host: collectives of the step keep their order, and no GPU is waited for.
+        # A separate group on the host: the step's collectives keep their order, and no GPU syncs.
         self._group = of_all_ranks(BATCHES) if dist.get_world_size() > 1 else None
 
     def check(
@@ -70,9 +71,10 @@ class BatchAgreement:
         *,
         local: bool,
     ) -> None:
-        """Raise `RankMismatchError`, on all ranks, where batches or models do not belong together.
+        """Raise `RankMismatchError`, on all ranks, if batches or models do not match.
 
-        A rank that captures another graph would plan it, and wait for the others.
+        `part` is the index of this rank's part of the batch, 0 if all pass the whole batch.  A rank that
+        captured another graph would plan it, and wait for the others.
         """
         if self._group is None:
             return
@@ -110,17 +112,20 @@ class BatchAgreement:
         state: ModelState,
         outside: Outside,
     ) -> str:
-        """The digest of what this rank captures; the last is remembered.  All ranks get an answer."""
+        """Return the digest of the graph that this rank captures, cached for the last key.
+
+        A failed capture returns its message, so that every rank has something to compare.
+        """
         key = state, Batch.of(args, kwargs).signature, outside
         if key != self._captured[0]:
             try:
                 self._captured = key, self._compiler.captured_digest(args, kwargs, state)
             except AutoparError as error:
-                return str(error)  # it is raised by the call itself, where all ranks have it
+                return str(error)  # the call itself raises it, on all ranks
         return self._captured[1]
 
     def _gathered(self, *mine: int) -> list[list[int]]:
-        """Of every rank."""
+        """Return the numbers of every rank, one row each."""
         here = torch.tensor(mine, dtype=torch.int64, device="cpu")
         found = [torch.empty_like(here) for _ in range(dist.get_world_size())]
         with named(CHECKS):
@@ -134,13 +139,13 @@ def _differ(rows: list[list[int]], column: int) -> bool:
 
 
 def _modes(state: ModelState) -> str:
-    """Of all modules, in the order of ``named_modules()``."""
+    """Return the modes of all modules as text, in the order of ``named_modules()``."""
     modes = "".join("te"[not mode] for mode in state.modes)
     return f"{'with' if state.gradients else 'without'} gradients, train or eval: {modes}"
 
 
 def _in_text(outside: Outside) -> str:
-    """What differs from the model that came: values that have a text, and the names of others."""
+    """Describe the outside values that changed: by value if it has a text, else by name."""
     return ", ".join(
         f"{place} is {value[-1]}" if _is_told(value) else place for place, value in outside
     )
@@ -164,7 +169,7 @@ def _number(text: str) -> int:
 
 
 def _sample(batch: Batch, on_gpu: bool) -> str:
-    """Of some elements of every tensor, evenly spaced."""
+    """Return a digest of evenly spaced elements of every tensor."""
     parts = hashlib.sha256()
     for _, tensor in sorted(batch.tensors.items()):
         if tensor.is_meta or not (tensor.is_cpu or on_gpu):

@@ -1,8 +1,8 @@
-"""A bucket: parameters that take the same hops travel together, forward and backward.
+"""A bucket: parameters with the same hops share collectives, in forward and backward.
 
 Gradients are laid out ``[n_k, ..., n_1, m]``, so that undoing a gathering hop is one reduce-scatter
-of the leading dim; a hop that only sums is an all-reduce in place.  Both leave their result where it was
-laid out, and there gradients stay: sums of later backwards are added to them without other memory.
+of the leading dim.  A hop that only sums is an all-reduce in place.  Both leave their result in the
+bucket's buffer, and gradients stay there: sums of later backwards are added without extra memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from autopar.runtime.sharded_parameter import ShardedParameter
 class Bucket:
     """Slots with equal hops and dtypes; `dtype` is that of the reduction.
 
-    `waiting` and `unused` are numbers of slots: gradients that have not arrived, and that never will.
+    `waiting` and `unused` are slot numbers: gradients that have not arrived, and parameters that the
+    backward did not use.
     """
 
     slots: Sequence[ShardedParameter]
@@ -46,14 +47,14 @@ class Bucket:
         self.reset()
 
     def reset(self) -> None:
-        """No gradient has arrived yet."""
+        """Mark all gradients as not arrived."""
         self.waiting = set(range(len(self.slots)))
         self.unused = set()
 
     def put(self, number: int) -> None:
-        """Copy a leaf's gradient to its place; zeros where the parameter was not used.
+        """Copy a leaf's gradient into the buffer; write zeros if the parameter was not used.
 
-        This runs between a backward's operators, once per parameter: every call of torch counts.
+        This runs between a backward's operators, once per parameter, so every call of torch costs.
         All ranks run the same program, so a parameter is unused on all of them or on none.
         """
         if self._is_empty():
@@ -75,12 +76,12 @@ class Bucket:
         self.waiting.discard(number)
 
     def _add(self, before: torch.Tensor, slot: ShardedParameter, gradient: torch.Tensor) -> None:
-        """Add the sum of earlier backwards, once over all ranks: it may lie where this one will."""
+        """Add the sum of earlier backwards, counted once over all ranks; it may lie in the buffer."""
         mine = slot.pieces.view(gradient)[self._own]
         mine.add_(slot.entry.padded(before).reshape(mine.shape))
 
     def launch(self) -> None:
-        """Start the first collective, past hops that only slice; the others follow in `finish`."""
+        """Start the first collective, after hops that only slice; `finish` runs the others."""
         assert self._buffer is not None and not self.waiting
         self._current = self._buffer
         self._left = list(reversed(self.hops))
@@ -89,14 +90,14 @@ class Bucket:
             self._advance()
 
     def abandon(self, is_launched: bool) -> None:
-        """The backward that filled it failed: what it started must end before there is another."""
+        """Discard the gradients of a failed backward; first wait for the collective it started."""
         if is_launched and self._work is not None:
             self._work.wait()
         self._buffer, self._places = None, ()
         self.reset()
 
     def finish(self) -> None:
-        """Wait, do the hops that are left, and give every slot its gradient."""
+        """Wait, undo the remaining hops, and set every slot's gradient."""
         while True:
             if self._work is not None:
                 self._work.wait()
@@ -138,7 +139,7 @@ class Bucket:
         return len(self.waiting) == len(self.slots)
 
     def _renew(self) -> None:
-        """The buffer that gradients are laid out in; a new one where somebody else holds the last."""
+        """Allocate the buffer; the last one is used again unless something else refers to it."""
         if self._buffer is None or self._is_held(self._buffer):
             shape = (*self._leading, sum(self._sizes))
             self._buffer = torch.empty(shape, dtype=self.dtype, device=self.slots[0].local.device)
@@ -148,14 +149,14 @@ class Bucket:
             ]
 
     def _is_held(self, buffer: torch.Tensor) -> bool:
-        """Whether anything but the gradients of our parameters looks into it."""
+        """Whether anything but our parameters' gradients refers to the buffer's storage."""
         storage = _torch.storage_of(buffer)
         before = (slot.synchronised() for slot in self.slots)
         ours = sum(each is not None and _torch.storage_of(each) == storage for each in before)
         return _torch.users(buffer) > 1 + len(self._places) + ours
 
     def _laid_out(self, buffer: torch.Tensor) -> list[torch.Tensor]:
-        """Every slot's part, in the shape of its pieces."""
+        """Return every slot's part of the buffer, in the shape of its pieces."""
         return [
             part.view((*self._leading, *slot.pieces.shape[len(self._leading) :]))
             for slot, part in zip(self.slots, buffer.split(self._sizes, -1), strict=True)
@@ -163,7 +164,7 @@ class Bucket:
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Fill the leaves from the stored shards."""
+        """Fill the leaves from the shards at rest."""
         stored = [slot.local.to(slot.leaf_dtype) for slot in self.slots]
         parts = enter(self._entries, stored, self.axes)
         hops = [hop for hop in self.hops if hop.gathers]

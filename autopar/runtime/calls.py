@@ -1,4 +1,4 @@
-"""The calls that all ranks have to make alike, counted: steps, evaluations, checkpoints."""
+"""Counts the calls that all ranks have to make in the same order: steps, evaluations, checkpoints."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from types import FrameType
 import torch.distributed as dist
 
 KEPT = 16
-"""How many calls another rank is told of."""
+"""Number of recent calls that are sent to another rank."""
 C10D = "torch/distributed/distributed_c10d.py"
 OURS = (
     str(Path(__file__).parent.parent) + os.sep,
     str(Path(dist.__file__).parent.parent.parent) + os.sep,
     str(Path(threading.__file__).parent) + os.sep,
 )
-"""Folders of code that is not the user's."""
+"""Folders of code that is not the user's: autopar, installed packages, the standard library."""
 
 
 class Calls:
-    """What this rank has called since its group began."""
+    """The calls of this rank since its group began."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -31,7 +31,7 @@ class Calls:
         self._thread = threading.main_thread().ident
 
     def note(self, name: str) -> bool:
-        """One more; whether it is another than the last was."""
+        """Record a call; return whether its name differs from the last one's."""
         changed = not self._recent or self._recent[-1][1] != name
         self.count += 1
         self._recent.append((self.count, name))
@@ -40,12 +40,14 @@ class Calls:
 
     @property
     def recent(self) -> list[tuple[int, str]]:
-        """Number and name of the last calls."""
+        """Numbers and names of the last `KEPT` calls."""
         return list(self._recent)
 
     def place(self) -> tuple[str, str]:
-        """The user's line where the thread that calls us is now, and the collective of all ranks that
-        waits there, if the user called one."""
+        """Return the user's current line in the thread of the last call.
+
+        The second value is the collective of all ranks that the user called there, "" if none.
+        """
         frame = sys._current_frames().get(self._thread or 0)
         collective = ""
         while frame is not None:
@@ -59,5 +61,5 @@ class Calls:
 
 
 def _is_of_all(frame: FrameType) -> bool:
-    """Whether a call of torch.distributed is of the default group."""
+    """Whether a call of torch.distributed uses the default group."""
     return frame.f_locals.get("group", frame) in (None, dist.group.WORLD)

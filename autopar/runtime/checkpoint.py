@@ -1,8 +1,8 @@
-"""Checkpoints through `torch.distributed.checkpoint`: written by one mesh, read by any other.
+"""Checkpoints through `torch.distributed.checkpoint`: written on one mesh, read on any other.
 
-The state is ``{"model", "optimizer", "step", "rng"}`` under the user's names; beside it lies what each
-process has of its own: generators, scheduler, scaler and extra.  A save is whole or not there
-(`checkpoints.directory`), and a load that fails changes nothing.
+The state is ``{"model", "optimizer", "step", "rng"}`` under the user's names.  Each process also writes
+its own generators, scheduler, scaler and extra.  Saves are atomic (`checkpoints.directory`), and a load
+that fails changes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from autopar.runtime.random import Seeds
 Optimizer = torch.optim.Optimizer
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 MODEL = "model."
-"""What keys of the model's tensors begin with."""
+"""Prefix of the keys of the model's tensors."""
 
 
 def save(
@@ -49,10 +49,10 @@ def save(
     scaler: Any = None,
     extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a checkpoint directory, whole or not at all; call it on every rank.
+    """Write a checkpoint directory atomically; call it on every rank.
 
     `scheduler`, `scaler` and the values of `extra` have a ``state_dict()``, or are data themselves:
-    numbers, text, lists, dicts, tensors.  Each rank's are kept.
+    numbers, text, lists, dicts, tensors.  Each rank's own are kept.
     """
     target, what = Path(path), f"Cannot save the checkpoint {path}, and what was there before stays"
     process = Process(scheduler, scaler, dict(extra or {}))
@@ -87,7 +87,7 @@ def _write(state: dict[str, Any], folder: Path) -> None:
 
 
 def _written(folder: Path, process: Process) -> dict[str, manifest.File]:
-    """This rank's files, on the disk, with their digests."""
+    """Write this rank's remaining files, flush all of them to disk, and return their digests."""
     process.write(folder)
     own = sorted((*folder.glob(f"__{rank()}_*.distcp"), *folder.glob(f"process-{rank()}.*")))
     for file in own:
@@ -96,7 +96,7 @@ def _written(folder: Path, process: Process) -> dict[str, manifest.File]:
 
 
 def _about(model: nn.Module, optimizer: Optimizer | None) -> dict[str, Any]:
-    """What the manifest says of the save; collective."""
+    """Return the manifest's description of the save; collective."""
     about: dict[str, Any] = {"ranks": size()}
     if optimizer is not None:
         found = optimizers.merged(gathered(optimizers.groups(model, optimizer)))
@@ -113,10 +113,10 @@ def load(
     scaler: Any = None,
     extra: dict[str, Any] | None = None,
 ) -> int:
-    """Read a checkpoint into a model (parallel or plain) and what else was saved; give its step.
+    """Read a checkpoint into a model (parallel or plain) and the other objects; return its step.
 
     Values of `extra` that have a ``load_state_dict`` are loaded; others are replaced in the dict.
-    Raises `CheckpointError`, on all ranks and before anything is changed, where a file is damaged or
+    Raises `CheckpointError`, on all ranks and before anything is changed, if a file is damaged or
     anything does not fit.
     """
     what = f"Cannot load the checkpoint {path}, and nothing was changed"
@@ -148,7 +148,7 @@ def _read(found: Checkpoint, wanted: dict[str, Any]) -> None:
 def _wanted(
     found: Checkpoint, model: nn.Module, tensors: Mapping[str, Any], optimizer: Optimizer | None
 ) -> dict[str, Any]:
-    """By key: empty tensors beside the model's own, which stay as they are until all is read."""
+    """Return empty tensors by key to read into; the model's own stay unchanged until all is read."""
     wanted: dict[str, Any] = {
         MODEL + name: empty_plain(value, value.dtype) for name, value in tensors.items()
     }
@@ -178,7 +178,7 @@ def _set(
     restored: Mapping[str, Any],
     states: dict[str, Any],
 ) -> None:
-    """What may refuse what it is given."""
+    """Set the states whose objects may raise: scheduler, scaler, extra and optimizer."""
     process.load(states)
     if optimizer is not None:
         optimizer.load_state_dict(restored["optimizer"])
@@ -200,7 +200,7 @@ def _undone_on_failure(optimizer: Optimizer | None, process: Process) -> Iterato
 def _fits(
     found: Checkpoint, model: nn.Module, tensors: Mapping[str, Any], optimizer: Optimizer | None
 ) -> None:
-    """Raise `CheckpointError`, which names what differs, on all ranks; collective."""
+    """Raise `CheckpointError`, with the differences, on all ranks if anything differs; collective."""
     faults = gathered(list(_faults(found, tensors)))
     known = {name for each in gathered(list(tensors)) for name in each}
     faults.append(list(_leftovers(found, known)))
@@ -250,7 +250,7 @@ def _optimizer_faults(found: Checkpoint, kind: str, ours: list[list[str]]) -> It
 
 
 def _plain_state(model: nn.Module, optimizer: Optimizer | None, step: int) -> dict[str, Any]:
-    """What this rank writes."""
+    """Return the state that this rank writes."""
     state: dict[str, Any] = {"model": _owned(model, _model_state(model))}
     if optimizer is not None:
         state["optimizer"] = _owned(model, optimizers.state(model, optimizer))
@@ -267,7 +267,7 @@ def _model_state(model: nn.Module) -> dict[str, Any]:
 
 
 def _owned(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
-    """Without what another worker of a pipeline writes."""
+    """Return the state without the entries that another worker of a pipeline writes."""
     elsewhere: frozenset[str] = getattr(model, "elsewhere", frozenset())
 
     def kept(key: str) -> bool:
@@ -290,7 +290,7 @@ def _set_seeds(model: nn.Module, state: torch.Tensor) -> None:
 
 
 def _seeds(model: nn.Module) -> Seeds | None:
-    """A parallel model has random state of its own."""
+    """Return the random state of a parallel model; None for a plain one."""
     found = getattr(model, "seeds", None)
     return found if isinstance(found, Seeds) else None
 
@@ -301,7 +301,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _alone_is_fine() -> Iterator[None]:
-    """torch warns that it guesses a single process where there is no group; we mean it."""
+    """Silence torch's warning that it assumes a single process without a process group."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable")
         yield

@@ -1,4 +1,4 @@
-"""What every module that `autopar.parallelize` returns can do with its weights, whatever computes."""
+"""Base class of the modules that `autopar.parallelize` returns: state dicts, checkpoints, attributes."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from autopar.runtime.world import OwnGroup
 
 
 class CheckpointableModule(nn.Module):
-    """Parameters are DTensors under the user's names; each rank holds its shards of its own.
+    """A module whose parameters are DTensors under the user's names; each rank holds its own shards.
 
-    `seeds`, `_targets` (by name: what can be filled), `_persistent` (names in a state dict) and
-    `_dialect` (other names of the same tensors) are set by who derives from it.
+    Subclasses set `seeds`, `_targets` (by name: tensors that can be filled), `_persistent` (names in a
+    state dict) and `_dialect` (other names of the same tensors).
     """
 
     seeds: Seeds
@@ -57,15 +57,15 @@ class CheckpointableModule(nn.Module):
     _dialect: Dialect
     _device: str
     _root: nn.Module
-    """The user's model as a tree of modules that hold tensors; its parts are this module's own."""
+    """The user's model as a tree of modules that hold tensors; its children are also this module's."""
     _attributes: Attributes
     _own_group: OwnGroup
     device_mesh: DeviceMesh
     IN_STAGES: ClassVar[bool] = False
-    """Whether other ranks hold other parameters."""
+    """Whether ranks of other pipeline stages hold other parameters."""
 
     def _hold(self, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-        """From now on have the modules of `model`, with these tensors under its names."""
+        """Take over the module tree of `model`, with these tensors under its names."""
         root = holders(model, tensors, self._device)
         own = vars(self)
         own["_own_group"] = OwnGroup()
@@ -79,13 +79,13 @@ class CheckpointableModule(nn.Module):
         self.__class__ = like_a_sequence(type(self), type(model))
 
     def _begin_call(self, call: str, *, meet: bool = False) -> None:
-        """All ranks make this call of this module; see `autopar.runtime.agreement.begin`."""
+        """Begin a call of this module that all ranks make; see `autopar.runtime.agreement.begin`."""
         self._own_group.refuse_destroyed()
         agreement.begin(call, meet=meet)
 
     @property
     def training(self) -> bool:
-        """The mode of the model itself; every module below has its own."""
+        """Train or eval mode of the model itself; every submodule has its own."""
         root = vars(self).get("_root")
         return True if root is None else root.training
 
@@ -96,12 +96,12 @@ class CheckpointableModule(nn.Module):
             root.training = mode
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of all modules, as the user's own `train` does where the model has one."""
+        """Set the mode of all modules, through the model's own `train` if it has one."""
         self._root.train(mode)
         return self
 
     def refuse_beside_forward(self) -> None:
-        """Raise `InputError` for what only a call of the module does, before a step without one."""
+        """Raise `InputError` for hooks or a replaced forward, before a step that would skip them."""
         found = "a forward that was set on it" if "forward" in vars(self) else ""
         if found or _torch.has_own_hooks(self):
             raise InputError(
@@ -111,7 +111,7 @@ class CheckpointableModule(nn.Module):
             )
 
     def __getattr__(self, name: str) -> Any:
-        """What this module lacks is the user's model's: attributes, and methods that need no forward."""
+        """Look other names up on the user's model: attributes, and methods that need no forward."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -127,7 +127,7 @@ class CheckpointableModule(nn.Module):
             return getattr(root, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Attributes of the user's model are set there, where the next step looks at them."""
+        """Set attributes of the user's model on that model, where the next step checks them."""
         root = vars(self).get("_root")
         unknown = root is not None and name not in vars(root)
         is_own = (
@@ -146,7 +146,7 @@ class CheckpointableModule(nn.Module):
         return self
 
     def to_empty(self, **_: Any) -> NoReturn:
-        """Raise `InputError`, which says what to do instead."""
+        """Raise `InputError`, whose message has the alternative."""
         no_empty("")()
         raise AssertionError
 
@@ -159,7 +159,7 @@ class CheckpointableModule(nn.Module):
         raise AssertionError
 
     def get_submodule(self, target: str) -> nn.Module:
-        """A submodule by its dotted name, also where this class has an attribute of that name."""
+        """Return a submodule by its dotted name, even if this class has an attribute of that name."""
         here: nn.Module = self
         for part in filter(None, target.split(".")):
             found = here._modules.get(part)
@@ -169,7 +169,7 @@ class CheckpointableModule(nn.Module):
         return here
 
     def get_buffer(self, target: str) -> torch.Tensor:
-        """A buffer by its dotted name, likewise."""
+        """Return a buffer by its dotted name, likewise."""
         path, _, name = target.rpartition(".")
         found = self.get_submodule(path)._buffers.get(name)
         if found is None:
@@ -177,7 +177,7 @@ class CheckpointableModule(nn.Module):
         return found
 
     def get_parameter(self, target: str) -> nn.Parameter:
-        """A parameter by its dotted name, likewise."""
+        """Return a parameter by its dotted name, likewise."""
         path, _, name = target.rpartition(".")
         found = self.get_submodule(path)._parameters.get(name)
         if found is None:
@@ -185,7 +185,7 @@ class CheckpointableModule(nn.Module):
         return found
 
     def grad_scaler(self, **settings: Any) -> GradScaler:
-        """A `torch.amp.GradScaler`, with its arguments, that finds overflows on all ranks together.
+        """Return a `torch.amp.GradScaler`, made with these arguments, that finds overflows on any rank.
 
         ``scaler.scale(loss).backward()``, then perhaps ``scaler.unscale_(optimizer)`` and
         `clip_grad_norm_`, then ``scaler.step(optimizer)`` and ``scaler.update()``.
@@ -194,10 +194,10 @@ class CheckpointableModule(nn.Module):
 
     @outside_inference
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The tensors that this rank holds, by the user's names."""
+        """Return the tensors that this rank holds, by the user's names."""
         refuse_other_data(self._slots)
         made = super().state_dict(*args, **kwargs)
-        if has_extra_state(self._root):  # the model's own place in the tree is this module's
+        if has_extra_state(self._root):  # super() visits this module, not the root
             made[kwargs.get("prefix", "") + KEY] = self._root.get_extra_state()
         return made
 
@@ -214,8 +214,8 @@ class CheckpointableModule(nn.Module):
     ) -> None:
         """Write a checkpoint directory that any mesh, preset or plain PyTorch model can read.
 
-        It holds model, optimizer, step and random state, and of each rank `scheduler`, `scaler` and
-        `extra`, which have a ``state_dict()`` or are data; an interrupted write leaves the old one.
+        It holds model, optimizer, step and random state, and each rank's `scheduler`, `scaler` and
+        `extra`, which have a ``state_dict()`` or are data.  An interrupted write keeps the old one.
         """
         self._begin_call("save", meet=True)
         checkpoint.save(
@@ -232,10 +232,10 @@ class CheckpointableModule(nn.Module):
         scaler: Any = None,
         extra: dict[str, Any] | None = None,
     ) -> int:
-        """Read a checkpoint that was written on any mesh; give its step.
+        """Read a checkpoint that was written on any mesh; return its step.
 
         Values of `extra` that have a ``load_state_dict`` are loaded, others replaced in the dict.
-        Where anything is damaged or does not fit, every rank raises and nothing is changed.
+        If anything is damaged or does not fit, every rank raises and nothing is changed.
         """
         self._begin_call("load", meet=True)
         return checkpoint.load(
@@ -246,9 +246,9 @@ class CheckpointableModule(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load this module's own state, or a plain model's: whole tensors are cut on the way.
+        """Load this module's own state dict, or a plain model's, whose full tensors are sharded.
 
-        On stages its own state is that of this rank's stages.
+        With pipeline stages, its own state dict is that of this rank's stages.
         """
         if assign:
             raise InputError(
@@ -266,13 +266,14 @@ class CheckpointableModule(nn.Module):
 
     @outside_inference
     def load_weights(self, weights: WeightsSource) -> None:
-        """Read what `autopar.parallelize` takes as weights=, each rank its own slices."""
+        """Read anything that `autopar.parallelize` takes as weights=; each rank reads its own slices."""
         self._load(opened(weights), FOR_LOAD_WEIGHTS)
 
     def _load(self, source: Source, strictly: Advice | None, part: Set[str] | None = None) -> Match:
-        """Fill what the source has; unless None, `strictly` is what to do if names are left over.
+        """Fill the tensors that the source has.
 
-        `part`: the names that are wanted, if not all.
+        `strictly`: the advice in the error for leftover names; None accepts them.  `part`: the names
+        that are wanted, if not all.
         """
         self._begin_call("a load of weights", meet=True)
         names = self._persistent if part is None else self._persistent & part
@@ -285,9 +286,9 @@ class CheckpointableModule(nn.Module):
 
 
 def refuse_without_gradients(module: CheckpointableModule | None = None) -> None:
-    """Raise `InputError`, on all ranks alike, before a step that has to record gradients cannot.
+    """Raise `InputError`, on all ranks, before a training step while gradients are off.
 
-    `module`: one whose own forward the step does not call.
+    `module`: a model whose own forward the step does not call; its hooks are refused too.
     """
     if module is not None:
         module.refuse_beside_forward()

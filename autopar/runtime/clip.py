@@ -1,4 +1,4 @@
-"""Gradient clipping over shards: each element counts once, whatever the layout."""
+"""Gradient clipping over shards; each element counts once, whatever the layout."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from autopar.runtime.sharded_parameter import ShardedParameter
 def clip_grad_norm_(
     slots: Sequence[ShardedParameter], mesh: Mesh, axes: Axes, max_norm: float, norm_type: float
 ) -> torch.Tensor:
-    """Scale gradients in place; the norm before scaling, equal on all ranks."""
+    """Scale gradients in place; return the norm before scaling, equal on all ranks."""
     norm = total_norm(gradients(slots), mesh, axes, norm_type)
     shrink(slots, norm, max_norm)
     return norm
 
 
 def gradients(slots: Sequence[ShardedParameter]) -> list[DTensor]:
-    """Those that there are."""
+    """Return the gradients that exist."""
     found = (slot.parameter.grad for slot in slots)
     return [gradient for gradient in found if isinstance(gradient, DTensor)]
 
 
 def shrink(slots: Sequence[ShardedParameter], norm: torch.Tensor, max_norm: float) -> None:
-    """Scale gradients of this norm in place, to a norm of `max_norm` at most."""
+    """Scale gradients, whose norm is `norm`, in place to a norm of at most `max_norm`."""
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients(slots):
         local = _torch.local_of(gradient)
@@ -40,7 +40,7 @@ def shrink(slots: Sequence[ShardedParameter], norm: torch.Tensor, max_norm: floa
 
 
 def total_norm(found: Sequence[DTensor], mesh: Mesh, axes: Axes, norm_type: float) -> torch.Tensor:
-    """The norm over all elements of all gradients."""
+    """Return the norm over all elements of all gradients, equal on all ranks."""
     groups: defaultdict[tuple[str, ...], list[torch.Tensor]] = defaultdict(list)
     for gradient in found:
         layout = zip(mesh.names, mesh.sizes, gradient.placements, strict=True)
@@ -64,7 +64,7 @@ def total_norm(found: Sequence[DTensor], mesh: Mesh, axes: Axes, norm_type: floa
 
 
 def _norm(tensor: torch.Tensor, norm_type: float) -> torch.Tensor:
-    """Of a rank's part, which may be empty."""
+    """Return the norm of a rank's part, which may be empty, in float64."""
     if not tensor.numel():
         return torch.zeros((), dtype=torch.float64, device=tensor.device)
     norm: torch.Tensor = torch.linalg.vector_norm(tensor, norm_type)

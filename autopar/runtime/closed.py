@@ -1,7 +1,7 @@
-"""What the modules of a parallel model do not do, and what to do instead.
+"""Refuses operations that modules of a parallel model do not support, with the alternative.
 
-Parameters are cut over the ranks, and the step runs emitted code: a module below the model has the
-user's class, its mode and its attributes, but it computes nothing of its own.
+Parameters are sharded over the ranks, and the step runs emitted code.  A submodule has the user's class,
+its mode and its attributes, but computes nothing itself.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ BEFORE = "Do it to the model before autopar.parallelize, and build the parallel 
 HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
 )  # fmt: skip
-"""Where a module keeps hooks on its forward and backward."""
+"""Attributes in which a module keeps hooks on its forward and backward."""
 
 
 class Closed(dict[Any, Any]):
-    """A module's parameters, buffers, children or hooks: they are read, and never exchanged.
+    """A read-only dict of a module's parameters, buffers, children or hooks.
 
-    `path` is the module's name, `kind` says what is in here.
+    `path` is the module's name; `kind` is the kind of the items.
     """
 
     path: str
@@ -32,7 +32,7 @@ class Closed(dict[Any, Any]):
 
     @classmethod
     def over(cls, items: dict[str, Any], path: str, kind: str) -> Closed:
-        """With these items."""
+        """Return a closed dict with these items."""
         made = cls(items)
         made.path, made.kind = path, kind
         return made
@@ -72,7 +72,7 @@ class Closed(dict[Any, Any]):
 
 
 def no_forward(path: str, kind: str) -> Callable[..., NoReturn]:
-    """Stands for the forward of one module below the model."""
+    """Return the replacement for the forward of a submodule, which raises `InputError`."""
 
     def forward(*_: Any, **__: Any) -> NoReturn:
         raise InputError(
@@ -86,7 +86,7 @@ def no_forward(path: str, kind: str) -> Callable[..., NoReturn]:
 
 
 def no_copy(path: str) -> Callable[..., NoReturn]:
-    """Stands for ``__deepcopy__`` and ``__reduce_ex__``."""
+    """Return the replacement for ``__deepcopy__`` and ``__reduce_ex__``, which raises `InputError`."""
 
     def refuse(*_: Any) -> NoReturn:
         raise InputError(
@@ -114,11 +114,11 @@ OF_WHOLE_MODELS = {
     "load_adapter": BEFORE,
     "merge_adapter": BEFORE,
 }
-"""Methods of Hugging Face models that need the whole weights, or another forward; what to do instead."""
+"""Methods of Hugging Face models that need whole weights or another forward, and the alternatives."""
 
 
 def refuse_whole_model(name: str, root: nn.Module) -> None:
-    """Raise `InputError` where a method of the user's model cannot work on shards."""
+    """Raise `InputError` if a method of the user's model cannot work on shards."""
     if name in OF_WHOLE_MODELS and callable(getattr(type(root), name, None)):
         raise InputError(
             f"{name} of {type(root).__name__} does not work on a parallel model, which has its weights "
@@ -127,7 +127,7 @@ def refuse_whole_model(name: str, root: nn.Module) -> None:
 
 
 class Elsewhere:
-    """Stands for a parameter that ranks of another stage hold: it is there, but not to be used here."""
+    """Placeholder for a parameter that ranks of another stage hold; any use raises `InputError`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -154,11 +154,11 @@ class Elsewhere:
 
 
 Kind = tuple[torch.dtype, str]
-"""Dtype and type of device of a tensor."""
+"""Dtype and device type of a tensor."""
 
 
 def unchanged(module: nn.Module, path: str, kinds: Iterable[Kind]) -> Callable[..., nn.Module]:
-    """Stands for ``_apply``, which ``to``, ``half`` and their like call: it may only change nothing."""
+    """Return the replacement for ``_apply`` (``to``, ``half`` ...): it refuses anything but a no-op."""
 
     def apply(function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
         for dtype, device in kinds:
@@ -177,7 +177,7 @@ def unchanged(module: nn.Module, path: str, kinds: Iterable[Kind]) -> Callable[.
 
 
 def no_empty(path: str) -> Callable[..., NoReturn]:
-    """Stands for ``to_empty``."""
+    """Return the replacement for ``to_empty``, which raises `InputError`."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise InputError(

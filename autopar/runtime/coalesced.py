@@ -1,9 +1,9 @@
-"""Carries out what `autopar.plans.grouping` decides: one collective for all weights of a block.
+"""Coalesced weight collectives: one for all weights of a block, as `autopar.plans.grouping` decides.
 
-Emitted code converts each weight where it is used.  The first such conversion of a block does the
-block's other weights as well (same axis, same hop), and the later ones find theirs made; their
-gradients go back in one collective, and what is gathered again in the backward is gathered together
-too.  Bytes are the same, messages are fewer.
+Emitted code converts each weight where it is used.  The first such conversion of a block also converts
+the block's other weights (same axis, same hop), and later ones find their result ready.  Their gradients
+are reduced in one collective, and weights that the backward gathers again are gathered together too.
+The bytes are the same; the messages are fewer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from autopar.runtime.named import label, named
 
 @dataclass
 class Fetching:
-    """The groups of a program while it runs: who waits for what, and what is already there."""
+    """The groups of a running program: weights that are to be gathered, and results that are ready."""
 
     group_of: dict[tuple[str, int], Group]
     waiting: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -36,13 +36,13 @@ class Fetching:
     made: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def offer(self, name: str, hop: int, tensor: torch.Tensor) -> None:
-        """A tensor that a group will gather."""
+        """Register a tensor that a group will gather."""
         if (name, hop) in self.group_of:
             self.waiting[id(tensor)] = (name, hop)
             self.inputs[name, hop] = tensor
 
     def fetch(self, x: torch.Tensor, where: Axis, target: Type) -> torch.Tensor | None:
-        """The gathered `x`, fetched with its block where it is the first; None if it has no group."""
+        """Return `x` gathered, with its whole block if it is the first; None if it has no group."""
         if id(x) in self.made:
             return regather.taken(self.made.pop(id(x)))
         place = self.waiting.get(id(x))
@@ -58,7 +58,7 @@ class Fetching:
         return regather.taken(self.made.pop(id(x)))
 
     def _taken(self, name: str, hop: int) -> torch.Tensor:
-        """What a group gathers; between hops nobody else need hold it any longer."""
+        """Return a group's input; intermediate results between hops are released here."""
         if hop == 0:
             return self.inputs[name, hop]
         tensor = self.inputs.pop((name, hop))
@@ -71,7 +71,7 @@ _FETCHING: ContextVar[Fetching | None] = ContextVar("fetching", default=None)
 
 @contextmanager
 def anew() -> Iterator[None]:
-    """The same groups with nothing fetched: a block runs again."""
+    """Use the same groups inside with nothing fetched yet: for a block that is recomputed."""
     before = _FETCHING.get()
     if before is None:
         yield
@@ -85,7 +85,7 @@ def anew() -> Iterator[None]:
 def fetching(
     group_of: dict[tuple[str, int], Group], leaves: dict[str, torch.Tensor]
 ) -> Iterator[None]:
-    """The forward of a program whose weights travel in groups."""
+    """Run the forward of a program with grouped weights inside."""
     state = Fetching(group_of)
     for name, leaf in leaves.items():
         state.offer(name, 0, leaf)
@@ -97,7 +97,7 @@ def fetching(
 
 
 def fetched(x: torch.Tensor, where: Axis, target: Type) -> torch.Tensor | None:
-    """What `convert` asks first."""
+    """Return the gathered `x` if it belongs to a group; `convert` calls this first."""
     state = _FETCHING.get()
     return None if state is None else state.fetch(x, where, target)
 
@@ -108,7 +108,7 @@ def _remember(
     where: Axis,
     group: Group,
 ) -> None:
-    """Members that are not kept are gathered again together, when the first of them is asked for."""
+    """Let the backward gather all members that are not kept together, when it needs the first one."""
     chosen = [i for i, member in enumerate(group.members) if member.regather]
     sources = [source for i in chosen if isinstance(source := group.members[i].source, S)]
     regather.remember_together(
@@ -119,7 +119,7 @@ def _remember(
 
 
 def travel(tensors: Sequence[torch.Tensor], where: Axis, group: Group) -> list[torch.Tensor]:
-    """The group's step on all of its weights, in one collective; differentiable."""
+    """Convert all weights of the group in one collective; differentiable."""
     reduce = None if group.reduce is None else getattr(torch, group.reduce)
     sources = tuple(m.source for m in group.members if isinstance(m.source, S))
     if sources:
@@ -137,7 +137,7 @@ def _regather(
 def gather_again(
     tensors: Sequence[torch.Tensor], where: Axis, sources: Sequence[S]
 ) -> list[torch.Tensor]:
-    """The forward alone; each weight in a storage of its own, so that none is kept for another."""
+    """Gather without autograd, each weight into its own storage, so that none keeps another alive."""
     stacked = [tensor.new_empty((where.size, *tensor.shape)) for tensor in tensors]
     _torch.all_gather_many(stacked, tensors, where.group)
     return [
@@ -177,7 +177,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        # A weight that took no part has no gradient, and gets none; no rank sends zeros for it.
+        # An unused weight has no gradient and gets none; no rank sends zeros for it.
         where: Axis = ctx.where
         every = list(zip(gradients, ctx.sources, ctx.shapes, strict=True))
         places = [(g, source, shape) for g, source, shape in every if g is not None]
@@ -186,7 +186,7 @@ class _Gather(torch.autograd.Function):
         if ctx.target is R:
             mine = _summed(apart, shapes, where, ctx.reduce or apart[0].dtype)
         else:
-            # Copies: a view would keep the whole gradient in use as long as its part.
+            # Copies: a view would keep the whole gradient alive as long as its part.
             whole = torch.contiguous_format
             mine = [piece[where.rank].clone(memory_format=whole) for piece in apart]
         pairs = zip(mine, shapes, strict=True)
@@ -197,10 +197,10 @@ class _Gather(torch.autograd.Function):
 def _summed(
     apart: Sequence[torch.Tensor], shapes: Sequence[torch.Size], where: Axis, dtype: torch.dtype
 ) -> Sequence[torch.Tensor]:
-    """This rank's parts of the sums of gradients.
+    """Reduce-scatter the gradients; return this rank's parts.
 
-    Small ones are copied into one message, which costs less than many do; of large ones only what
-    does not lie in the order of the ranks is copied.
+    Small ones are copied into one message, which costs less than many.  Large ones are copied only if
+    they are not in rank order in memory.
     """
     if sum(piece.numel() * dtype.itemsize for piece in apart) > NBYTES:
         parts = [
@@ -218,7 +218,7 @@ def _summed(
 
 
 class _Replicate(torch.autograd.Function):
-    """Several steps I -> R: nothing forward, one all-reduce backward."""
+    """Several conversions I -> R: no communication forward, one all-reduce backward."""
 
     @staticmethod
     def forward(
@@ -240,7 +240,7 @@ class _Replicate(torch.autograd.Function):
 
 
 def _apart(gradient: torch.Tensor, source: S, shape: torch.Size, where: Axis) -> torch.Tensor:
-    """A whole gradient as ``[ranks, *shard]``, blocks apart."""
+    """View a whole gradient as ``[ranks, *shard]``, with the shard's blocks in a dim of their own."""
     dim = source.dim
     blocks = gradient.unflatten(dim, (source.of, where.size, shape[dim] // source.of))
     pieces: torch.Tensor = blocks.movedim(dim + 1, 0)

@@ -1,4 +1,4 @@
-"""Which mesh emitted code runs on: entered by the top module, so that models may use different ones."""
+"""The mesh that emitted code runs on; the top module sets it, so that models may use different ones."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Axes:
 
     by_name: dict[str, Axis]
     device: str = "cpu"
-    """The kind of device that the mesh is of."""
+    """Device type of the mesh."""
 
     @classmethod
     def of(cls, mesh: DeviceMesh) -> Axes:
-        """Read groups and coordinates off a device mesh."""
+        """Read the groups and this rank's coordinates from a device mesh."""
         names = mesh.mesh_dim_names or ()
         return cls(
             {
@@ -55,7 +55,7 @@ _CURRENT: ContextVar[Axes | None] = ContextVar("axes", default=None)
 
 @contextmanager
 def on(axes: Axes) -> Iterator[None]:
-    """Emitted code inside runs on these axes."""
+    """Run emitted code inside on these axes."""
     token = _CURRENT.set(axes)
     try:
         yield
@@ -64,12 +64,12 @@ def on(axes: Axes) -> Iterator[None]:
 
 
 def axis(name: str) -> Axis:
-    """The axis that emitted code means by this name."""
+    """Return the current mesh's axis of this name."""
     return _current()[name]
 
 
 def device() -> torch.device:
-    """Where emitted code makes its tensors: beside inputs and parameters, whatever the default is."""
+    """Return the device for tensors that emitted code creates, regardless of torch's default device."""
     return torch.device(_current().device)
 
 

@@ -1,8 +1,8 @@
-"""Conversions in emitted code: one mesh axis changes its type.
+"""Conversions in emitted code: each changes a tensor's placement type on one mesh axis.
 
-Types are as one rank sees them: ``S(d, of=k)`` counts k blocks in the dim as it is on this rank when
-this axis does not split it.  A strided shard is turned into a plain one by a view: the dim is
-unflattened into its blocks, the step acts on the dim behind them, and the view is undone.
+Types are local to a rank: ``S(d, of=k)`` counts k blocks in the dim as it is on this rank without the
+split over this axis.  A strided shard is turned into a plain one by a view: the dim is unflattened into
+its blocks, the conversion acts on the dim behind them, and the view is undone.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def convert(
     regather: bool = False,
     reduce: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Move `x` from one type to another on a mesh axis; differentiable.
+    """Convert `x` from one placement type to another on a mesh axis; differentiable.
 
-    With `regather`, a gather's result is not kept for the backward but gathered again there.  With
+    With `regather`, the result of a gather is not kept for the backward, which gathers it again.  With
     `reduce`, gradients are summed in that dtype.
     """
     where = axis_named(axis)
@@ -75,7 +75,7 @@ def _step(
 
 
 def _unflatten(x: torch.Tensor, shard: S) -> tuple[torch.Tensor, S]:
-    """The tensor with the blocks of the shard's dim in a dim of their own."""
+    """Return a view with the shard's blocks in a dim of their own, and the plain shard of that view."""
     if shard.of == 1:
         return x, shard
     return x.unflatten(shard.dim, (shard.of, -1)), S(shard.dim + 1)
@@ -96,13 +96,13 @@ def _divides(x: torch.Tensor, shard: S, size: int) -> None:
 def _exchange(
     x: torch.Tensor, group: torch.distributed.ProcessGroup, size: int, source: S, target: S
 ) -> torch.Tensor:
-    """Shard to shard: an all-to-all between two plain dims of a view."""
+    """Convert shard to shard by an all-to-all between two plain dims of a view."""
     if source.dim == target.dim:
         return _exchange_inside(x, group, size, source, target)
     _divides(x, target, size)
     if source.of == target.of == 1:
         return _typed.step(x, group, source, target)
-    # The later dim is unflattened first, so that the earlier one keeps its number.
+    # The later dim is unflattened first, so that the index of the earlier one stays valid.
     shape = x.shape
     apart = x
     for shard in sorted((source, target), key=lambda s: -s.dim):
@@ -119,7 +119,8 @@ def _exchange(
 def _exchange_inside(
     x: torch.Tensor, group: torch.distributed.ProcessGroup, size: int, source: S, target: S
 ) -> torch.Tensor:
-    """Another position in the same dim: [outer, size, middle, size, inner] with one of them split."""
+    """Move the split within one dim, seen as [outer, size, middle, size, inner]: from one `size`
+    dim to the other."""
     first, second = sorted((source.of, target.of))
     middle = second // (first * size)
     parts = (1, size) if source.of == first else (size, 1)

@@ -1,7 +1,7 @@
-"""Counts the collectives that really run: a witness that shares no code with the plan.
+"""Counts the collectives that run, sharing no code with the plan that it verifies.
 
 A dispatch mode sees every c10d operator with its tensors and group.  Bytes are those of the larger
-side, as in the plan: what an all-gather makes, what a reduce-scatter takes.
+side, as in the plan: the output of an all-gather, the input of a reduce-scatter.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ KINDS = {
     "alltoall_base_": "all_to_all",
     "all_to_all_single": "all_to_all",
 }
-"""c10d and functional operators, by the field's word."""
+"""The collective of each c10d and functional operator."""
 OTHERS = {"wait_tensor", "_wrap_tensor_autograd", "barrier", "broadcast_", "send", "recv_"}
-"""Operators that move no tensor of the step along an axis."""
+"""Operators that do not communicate tensors of the step along a mesh axis."""
 BATCHES = "autopar batches"
-"""The group over which ranks compare their batches, which no plan predicts."""
+"""The group over which ranks compare their batches; plans do not include its traffic."""
 
 
 class CountTraffic(TorchDispatchMode):

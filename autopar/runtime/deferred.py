@@ -1,9 +1,9 @@
-"""Weight gradients that wait: a backward in two halves (Qi et al. 2024, section 2).
+"""Deferred weight gradients: a backward in two halves (Qi et al. 2024, section 2).
 
-While `deferring`, a product with a weight hides the weight from autograd.  Its backward computes the
-operand's gradient; a hook puts the rest off; `Deferred.run` computes the weights' gradients later: of
-parameters one by one, added to what is there while it is in the caches, of what conversions made of
-parameters all together, so that weights that were gathered together are reduced together.
+While `deferring`, a matrix product hides its weight from autograd.  The backward computes only the
+gradient of the activation, and a hook defers the rest.  `Deferred.run` computes the weight gradients
+later: those of parameters one by one, each added in place while it is in the caches; those of converted
+weights all together, so that weights that were gathered together are reduced together.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from torch.overrides import TorchFunctionMode
 from autopar.runtime.regather import packed, unpacked
 
 MOST_NODES = 64
-"""So many steps of autograd at most lie between a weight and its parameter."""
+"""Largest number of autograd nodes searched between a weight and its parameter."""
 
 
 @dataclass(frozen=True, eq=False)
 class Late:
-    """A weight's gradient, ``left.T @ right``, that is still to be computed."""
+    """A deferred weight gradient, ``left.T @ right``."""
 
     weight: torch.Tensor
     left: torch.Tensor
     right: torch.Tensor
 
     def gradient(self) -> torch.Tensor:
-        """The product."""
+        """Compute the gradient."""
         return _rows(self.left).T @ _rows(self.right)
 
     def add(self) -> None:
-        """To a leaf's gradient."""
+        """Add the gradient to the ``.grad`` of the weight, which is a leaf."""
         if self.weight.grad is None:
             self.weight.grad = self.gradient()
         else:
@@ -50,9 +50,9 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(eq=False)
 class Deferred:
-    """The weight gradients of one forward that are still to be computed.
+    """The deferred weight gradients of one forward.
 
-    `parameters`: which leaves, by id, are parameters.
+    `parameters`: ids of the leaves that are parameters.
     """
 
     parameters: frozenset[int] = frozenset()
@@ -60,15 +60,16 @@ class Deferred:
 
     @property
     def late(self) -> frozenset[int] | None:
-        """The parameters, by id, whose gradients are not complete yet; None: any, by conversions."""
+        """Ids of the parameters whose gradients are incomplete; None: unknown, due to conversions."""
         if any(not late.weight.is_leaf for late in self.left):
             return None
         return frozenset(id(late.weight) for late in self.left)
 
     def run(self, arrived: Callable[[torch.Tensor], None] | None = None) -> None:
-        """Compute them, and let them flow on to the parameters.
+        """Compute the weight gradients, and backpropagate those of converted weights to parameters.
 
-        `arrived` hears of every parameter's, where none is made of conversions, as it is complete.
+        `arrived` is called with every parameter when its gradient is complete, unless there are
+        converted weights.
         """
         left, self.left = self.left, []
         converted = [late for late in left if not late.weight.is_leaf]
@@ -84,7 +85,7 @@ class Deferred:
             torch.autograd.backward([late.weight for late in converted], gradients)
 
     def waits(self, tensor: torch.Tensor) -> bool:
-        """Whether gradients that arrive here reach parameters only, never an activation."""
+        """Whether the gradient of this tensor reaches parameters only, never an activation."""
         if not tensor.requires_grad or tensor.is_leaf:
             return tensor.requires_grad and id(tensor) in self.parameters
         waiting, seen = [tensor.grad_fn], set()
@@ -105,7 +106,7 @@ _CURRENT: ContextVar[Deferred | None] = ContextVar("deferred", default=None)
 
 @contextmanager
 def deferring(deferred: Deferred) -> Iterator[None]:
-    """Products inside put their weights' gradients off."""
+    """Defer the weight gradients of matrix products inside."""
     token = _CURRENT.set(deferred)
     try:
         with _Products():
@@ -116,7 +117,7 @@ def deferring(deferred: Deferred) -> Iterator[None]:
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Products inside do not: a block that is recomputed would put off its gradients twice."""
+    """Do not defer inside: a block that is recomputed would defer its gradients twice."""
     token = _CURRENT.set(None)
     try:
         yield
@@ -125,7 +126,7 @@ def at_once() -> Iterator[None]:
 
 
 class _Products(TorchFunctionMode):
-    """Sees products with a weight of the model."""
+    """Intercepts matrix products with a weight of the model."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -142,9 +143,9 @@ class _Products(TorchFunctionMode):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Product:
-    """``x @ w``, or ``x @ w.T`` where the weight is transposed, as a linear layer's is.
+    """``x @ w``, or ``x @ w.T`` if the weight is transposed, as in a linear layer.
 
-    `place`: the weight's among the arguments.
+    `place`: position of the weight among the arguments.
     """
 
     x: torch.Tensor
@@ -153,8 +154,7 @@ class _Product:
     is_transposed: bool
 
     def hidden(self, func: Any, args: Sequence[Any], deferred: Deferred) -> Any:
-        """The product of a weight that autograd does not see; a bias is seen, its gradient does not
-        wait."""
+        """Compute the product with the weight hidden from autograd; a bias is not deferred."""
         seen = list(args)
         seen[self.place] = self.weight.detach()
         made, kept = func(*seen), packed(self.x)

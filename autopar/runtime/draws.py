@@ -1,7 +1,7 @@
-"""Random values for parameters: those that one process would draw, whatever the layout.
+"""Random initialisation of parameters with the values that one process would draw, whatever the layout.
 
-Where ranks of a mesh draw by themselves, copies become different and shards repeat each other.  So
-what an initialiser draws for a parameter is drawn whole and cut; rank 0's counts.
+If every rank drew its own part, replicas would differ and shards would repeat each other.  So every rank
+draws the whole parameter, and rank 0's values are distributed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ IN_PLACE = (
     getattr(aten.random_, "from"), aten.random_.to,
 )  # fmt: skip
 WHOLE = (aten.eye.out, aten.eye.m_out, aten.t_.default, aten.linalg_qr.default)
-"""What `eye_` and `orthogonal_` of torch.nn.init do to a whole matrix."""
+"""Operators that `eye_` and `orthogonal_` of torch.nn.init run on a whole matrix."""
 LIKE = (aten.rand_like.default, aten.randn_like.default)
 
 
 class _Meshes:
-    """Those that parallel models live on, and those of the stages of pipelines among them."""
+    """The meshes of parallel models: `whole` without pipeline stages, `of_stages` with them."""
 
     whole: ClassVar[WeakSet[DeviceMesh]] = WeakSet()
     of_stages: ClassVar[WeakSet[DeviceMesh]] = WeakSet()
@@ -38,8 +38,10 @@ class _Meshes:
 
 
 def draw_whole(mesh: DeviceMesh, *, is_stage: bool) -> None:
-    """From now on random values of this mesh's DTensors are drawn whole; or refused, where other
-    ranks hold other stages."""
+    """Draw random values of this mesh's DTensors whole from now on.
+
+    With `is_stage` they are refused, as ranks of other stages hold other parameters.
+    """
     (_Meshes.of_stages if is_stage else _Meshes.whole).add(mesh)
     if not _Meshes.handled:
         _Meshes.handled = True

@@ -1,4 +1,4 @@
-"""Shard to shard in one message per pair of ranks, for backends that take no lists of tensors."""
+"""Shard-to-shard all-to-all on single tensors, for backends that take no lists of tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 
 class _Exchange(torch.autograd.Function):
-    """An all-to-all between two dims; backward the one between them the other way round."""
+    """An all-to-all between two dims; the backward is the reverse one."""
 
     @staticmethod
     def forward(
@@ -24,7 +24,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def exchange(x: torch.Tensor, group: dist.ProcessGroup, source: int, target: int) -> torch.Tensor:
-    """Split along dim `target` what was split along dim `source`; differentiable."""
+    """Move the split from dim `source` to dim `target`; differentiable."""
     return _Exchange.apply(x, group, source, target)  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""What the example inputs were, beside a batch that does not work: what is different is named."""
+"""Compares a batch that fails with the example inputs, and names the differences in the error."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ from autopar.request.batch import Batch, places_of, tensors_in
 from autopar.request.nested import below, items_of
 
 LISTED = 8
-"""Differences that a message spells out."""
+"""Largest number of differences in a message."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """A later batch may be of another kind (an optional input more, another dtype) and is captured anew.
+    """The example inputs that later batches are compared with.
 
-    Where that fails, its differences from the `example` are the likely reason.
+    A later batch may be of another kind (an additional optional input, another dtype), and is captured
+    again.  If that fails, its differences from the `example` are the likely reason.
     """
 
     example: Batch
 
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Refuse data that is no tensor where the example had one: it would be taken for constants."""
+        """Raise `InputError` for data other than a tensor where the example had one.
+
+        It would be captured as constants.
+        """
         found = {
             name: value
             for place, given in places_of(args, kwargs).items()
@@ -45,7 +49,7 @@ class Expected:
 
     @contextmanager
     def explained(self, batch: Batch) -> Iterator[None]:
-        """Failures while a batch of another kind is captured or run, as an `InputError` that says so."""
+        """Turn failures of a batch of another kind into an `InputError` that names the differences."""
         try:
             yield
         except (CaptureError, InputError, RuntimeError) as error:
@@ -56,7 +60,7 @@ class Expected:
             raise InputError(f"{self.refusal(batch)}\n{type(error).__name__}: {error}") from error
 
     def refusal(self, batch: Batch) -> str:
-        """What to say of a batch of another kind."""
+        """Return the message for a batch of another kind."""
         found = self.differences(batch)
         more = f"; and {len(found) - LISTED} more" if len(found) > LISTED else ""
         return (
@@ -65,7 +69,7 @@ class Expected:
         )
 
     def differences(self, batch: Batch) -> list[str]:
-        """What is of another kind than in the example: keys and dtypes, not shapes."""
+        """Return the differences from the example in keys, dtypes and constants, not shapes."""
         had, has = _kinds(self.example), _kinds(batch)
         lacks = [
             f"this batch has no {k!r}, which they had ({had[k][1]})" for k in had if k not in has
@@ -80,13 +84,13 @@ class Expected:
 
 
 def _kinds(batch: Batch) -> dict[str, tuple[object, str]]:
-    """What distinguishes each input, and how to speak of it: a tensor's dtype, a constant's value."""
+    """Return for each input what is compared (a tensor's dtype, a constant's value) and its text."""
     tensors = {key: (tensor.dtype, _form(tensor)) for key, tensor in batch.tensors.items()}
     return {**tensors, **{key: (value, value) for key, value in batch.constants}}
 
 
 def _all_in(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """(key, value) of a container and all that is inside."""
+    """Yield (key, value) of a container and of everything inside."""
     yield key, value
     items = None if isinstance(value, torch.Tensor) else items_of(value)
     for part, item in items or ():

@@ -1,7 +1,7 @@
-"""A rank that fails takes the others down with its message; nothing hangs.
+"""Reports a rank's failure to the other ranks, which end with its message instead of hanging.
 
-The first failure is written to the store, and so is how many calls a rank had made when it ended.
-`autopar.runtime.watcher` reads both on every other rank.
+The first failure is written to the store, and so is the number of calls that a rank had made when it
+ended.  `autopar.runtime.watcher` reads both on every other rank.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LOST = (
     "Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused",
     "Connection was likely closed", "remote process exited",
 )  # fmt: skip
-"""What a rank raises whose peer has gone: it did not fail first."""
+"""Errors of a rank whose peer has ended: it did not fail first."""
 CAUSE_S = 4.0
-"""How long such a rank waits to learn whom it lost."""
+"""Seconds such a rank waits to learn which peer failed."""
 LINGER_S = 5.0
-"""How long rank 0, with which the store ends, waits until the others know how it ended."""
+"""Seconds rank 0, if it hosts the store, waits at its end until the others have read the outcome."""
 
 
 class _Watch:
-    """One per process: the hook that reports this rank's failure, and who looks for others'."""
+    """One per process: the hook that reports this rank's failure, and the watcher of the others."""
 
     def __init__(self) -> None:
         self._watcher: Watcher | None = None
@@ -41,7 +41,7 @@ class _Watch:
 
     @property
     def watcher(self) -> Watcher | None:
-        """Who looks, in the process that started it."""
+        """The watcher, in the process that started it; None in a fork."""
         return self._watcher if self._pid == os.getpid() else None
 
     def start(self) -> None:
@@ -60,7 +60,7 @@ class _Watch:
         self._watcher.start()
 
     def leave(self) -> None:
-        """The process ends: nobody needs to wait for this rank any more."""
+        """Report at the end of the process that this rank has ended, with its error if there is one."""
         watcher = self.watcher
         if watcher is None:
             return
@@ -71,13 +71,13 @@ class _Watch:
         self.has_left(watcher.launch)
 
     def has_left(self, here: Launch) -> None:
-        """Say once that this rank makes no more calls, and how many it has made."""
+        """Write once that this rank makes no more calls, and how many it has made."""
         if here.name in self._gone or here.pid != os.getpid():
             return
         self._gone.add(here.name)
         if self._watcher is not None and self._watcher.launch is here and self._watcher.lost:
             return
-        with suppress(Exception):  # the store's host may have left before
+        with suppress(Exception):  # the store's host may have ended first
             store = here.store
             store.set(f"{LEFT}/{here.rank}", str(here.calls.count))
             store.add(LEFT, 1)
@@ -91,7 +91,7 @@ class _Watch:
     def _failed(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        """This rank ends with an exception: say so to the others, or say who was first."""
+        """Exception hook: publish this rank's failure, or print the one that came first."""
         watcher = self.watcher
         over = watcher is None or watcher.launch.is_over
         other = None if over or watcher is None else self._publish(watcher, error)
@@ -102,7 +102,7 @@ class _Watch:
 
     @staticmethod
     def _publish(watcher: Watcher, error: BaseException) -> dict[str, object] | None:
-        """Write this failure if it is the first; else give the first one."""
+        """Write this failure if it is the first; otherwise return the first one."""
         watcher.failing = True
         text = "".join(traceback.format_exception_only(error)).strip()
         rank = watcher.launch.rank
@@ -118,7 +118,7 @@ class _Watch:
 
 
 def _unreported() -> BaseException | None:
-    """What ended this process where somebody else's hook reported it, as multiprocessing's does."""
+    """Return the error that ended this process if another hook handled it (multiprocessing's does)."""
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)
     if isinstance(error, SystemExit):
         return error.__context__ if error.code not in (None, 0) else None
@@ -129,7 +129,7 @@ _watch = _Watch()
 
 
 def refuse_left(call: str) -> None:
-    """Raise `RankFailedError` where a rank has ended before this call."""
+    """Raise `RankFailedError` if a rank has ended before this call."""
     watcher = _watch.watcher
     if watcher is None:
         return
@@ -140,7 +140,7 @@ def refuse_left(call: str) -> None:
 
 
 def has_left(here: Launch, rank: int) -> bool:
-    """Whether that rank makes no more calls; so do all, once nobody keeps the store."""
+    """Whether that rank makes no more calls; true of all ranks once the store has no host."""
     watcher = _watch.watcher
     if watcher is not None and watcher.launch is here and (watcher.lost or rank in watcher.left):
         return True
@@ -148,20 +148,20 @@ def has_left(here: Launch, rank: int) -> bool:
 
 
 def report(message: str) -> None:
-    """Say to the other ranks that this one failed, whether or not its error is caught here."""
+    """Tell the other ranks that this one failed, whether or not its error is caught here."""
     watcher = _watch.watcher
     if watcher is not None and not watcher.launch.is_over:
         watcher.publish(failure(watcher.launch.rank, message))
 
 
 def watch() -> None:
-    """Report this process' failure to the other ranks, and end when one of them fails."""
+    """Report this process's failure to the other ranks, and end when one of them fails."""
     if dist.get_world_size() > 1 and not launch.alone():
         _watch.start()
 
 
 def _say_goodbye(pid: int = os.getpid()) -> None:
-    """Ranks that came to autopar must not wait for this one, which ends without it."""
+    """At the end of a process that never called autopar, release the ranks that wait for it there."""
     with suppress(Exception):
         if pid == os.getpid() and launch.known() is None and launch.reachable():
             launch.say_goodbye(_watch.has_left)

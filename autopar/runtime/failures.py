@@ -1,8 +1,8 @@
-"""A step that failed on this rank: found out before the next collective, by all ranks together.
+"""Checks after a failed step that all ranks failed at the same place, before the next collective.
 
-A loop may catch an error and go on.  That is safe where every rank failed with the same collectives
-behind it; where one failed alone, its next collective would meet another one of its peers.  So whoever
-failed asks, through the store, how far all others came before it does anything else together.
+A training loop may catch an error and go on.  That is safe if every rank failed after the same
+collectives.  If one failed alone, its next collective would be matched with a different one of its
+peers.  So a rank that failed first compares, through the store, how far all ranks came.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ REMEDY = (
 
 
 def agree_on_failure(groups: Mapping[str, dist.ProcessGroup], state: str) -> None:
-    """Return where all ranks failed in the same place; else end them all with `RankMismatchError`.
+    """Return if all ranks failed at the same place; otherwise end them all with `RankMismatchError`.
 
-    The place is how many collectives of every group had begun; `state` says what else must agree.
+    The place is the number of started collectives of every group; `state` must agree as well.
     """
     if dist.get_world_size() == 1:
         return
@@ -46,12 +46,12 @@ def agree_on_failure(groups: Mapping[str, dist.ProcessGroup], state: str) -> Non
 
 
 def report_broken(error: str) -> None:
-    """Say to all ranks that a pipeline's step failed here: they wait for what will not be sent."""
+    """Tell all ranks that a pipeline's step failed here: they wait for data that will not be sent."""
     faults.report(f"{error} (in a pipeline's step. {RESTART})")
 
 
 def refuse_broken(error: str) -> None:
-    """Raise `RankFailedError` in a pipeline of which a step failed with this error, "" for none."""
+    """Raise `RankFailedError` if an earlier step of the pipeline failed with this error ("": none)."""
     if error:
         raise RankFailedError(
             f"A step of this pipeline failed ({error}), and what its stages sent each other is lost. "

@@ -1,7 +1,7 @@
-"""Groups of their own for sums of gradients, which run beside the backward that still communicates.
+"""Separate process groups for gradient reductions that overlap with collectives of the backward.
 
-A group works off its collectives one after the other.  On an axis on which the backward itself has
-collectives, each of them would wait for all sums that were started before it.
+A group runs its collectives one after the other.  On an axis on which the backward itself has
+collectives, each of them would wait for all gradient reductions that were started before it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from autopar.runtime.context import Axes
 
 
 def description(axis: str) -> str:
-    """What the group of an axis' gradients is called."""
+    """Return the description of the group for an axis's gradients."""
     return f"gradients_{axis}"
 
 
 def beside(axes: Axes, mesh: DeviceMesh, plan: Plan) -> Axes:
-    """The axes as gradients use them; all ranks of the mesh call it.
+    """Return the axes that gradient reductions use; all ranks of the mesh call it.
 
-    Groups are made by all processes together, so a mesh of some of them keeps its own.
+    New groups are made by all processes together, so a mesh of some of them uses its own groups.
     """
     busy = both_at_once(plan) if mesh.size() == dist.get_world_size() else ()
     own = {name: replace(axes[name], group=_group(mesh, name)) for name in busy}
@@ -31,7 +31,7 @@ def beside(axes: Axes, mesh: DeviceMesh, plan: Plan) -> Axes:
 
 
 def both_at_once(plan: Plan) -> tuple[str, ...]:
-    """Axes on which a backward has collectives while gradients are summed there."""
+    """Return the axes on which the backward has collectives and gradients are reduced as well."""
     flows = [flow for flow in plan.estimate.flows if flow.direction == "backward"]
     once, often = (
         {flow.axis for flow in flows if flow.scope == scope} for scope in ("step", "microbatch")
@@ -51,11 +51,11 @@ def _group(mesh: DeviceMesh, name: str) -> dist.ProcessGroup:
 
 
 _MADE: dict[tuple[str, tuple[tuple[int, ...], ...]], dist.ProcessGroup] = {}
-"""Groups stay until all are destroyed, with threads and connections; models on one mesh share theirs."""
+"""Groups live until all are destroyed, with threads and connections; models on one mesh share them."""
 
 
 def of_all_ranks(description: str) -> dist.ProcessGroup:
-    """A gloo group of the whole world, on the host; one for all models, all ranks call it."""
+    """Return a gloo group of all ranks, on the host, shared by all models; all ranks call it."""
     key = description, (tuple(range(dist.get_world_size())),)
     if key not in _MADE or not _is_alive(_MADE[key]):
         _MADE[key] = dist.new_group(backend="gloo", group_desc=description)

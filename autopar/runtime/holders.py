@@ -1,7 +1,7 @@
-"""A tree of modules of the user's own classes that hold the parallel model's tensors.
+"""A tree of modules of the user's own classes that holds the parallel model's tensors.
 
-They are made without ``__init__``: modes, attributes and names are those of the user's modules, the
-parameters and buffers are the registered ones.  None of them computes (`autopar.runtime.closed`).
+The modules are made without ``__init__``.  Modes, attributes and names are those of the user's modules;
+parameters and buffers are the parallel model's.  None of them computes (`autopar.runtime.closed`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from autopar.runtime import closed
 from autopar.runtime.closed import Closed, Elsewhere
 
 INTERNAL = frozenset(vars(nn.Module()))
-"""What `nn.Module` keeps on every module."""
+"""Attributes that `nn.Module` sets on every module."""
 SEQUENCE = ("__len__", "__getitem__", "__iter__", "__contains__", "__reversed__")
-"""Methods that Python looks for on classes alone."""
+"""Methods that Python looks up on the class only."""
 
 
 def holders(model: nn.Module, tensors: Mapping[str, torch.Tensor], device: str) -> nn.Module:
-    """The tree for `model` on a type of device; `tensors` by the user's names, some of which a rank
-    may lack."""
+    """Return the tree for `model` on a device type.
+
+    `tensors`: the parallel model's, by the user's names; those that this rank does not hold are absent.
+    """
     named = (*model.named_parameters(), *model.named_buffers())
     for name, tensor in named:
         if name in tensors:
@@ -38,14 +40,14 @@ def holders(model: nn.Module, tensors: Mapping[str, torch.Tensor], device: str) 
 
 
 def _marked_like(made: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Attributes that people set on a parameter, such as ``_no_weight_decay``, which groups are by."""
+    """Copy attributes that users set on a tensor, such as ``_no_weight_decay`` for parameter groups."""
     for key, value in vars(tensor).items():
         if key not in vars(made):
             setattr(made, key, value)
 
 
 class Compiled(nn.Module):
-    """Stands for a part that `torch.compile` wrapped: attributes are those of the module inside."""
+    """Replaces torch.compile's wrapper of a submodule; attributes are those of the module inside."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -55,7 +57,7 @@ class Compiled(nn.Module):
 
 
 def _bare(module: nn.Module) -> nn.Module:
-    # torch's own wrapper asks the module inside before there is one.
+    # torch's own wrapper reads attributes of the module inside before it is set.
     kind = Compiled if "_orig_mod" in vars(module)["_modules"] else type(module)
     made: nn.Module = object.__new__(kind)
     nn.Module.__init__(made)
@@ -85,13 +87,13 @@ def _complete(
 
 
 def _kinds(module: nn.Module, device: str) -> frozenset[closed.Kind]:
-    """Of which kinds the tensors of a module are, on all ranks together."""
+    """Return dtype and device type of all tensors of a module, including those of other ranks."""
     tensors = (*module.parameters(), *module.buffers())
     return frozenset((tensor.dtype, device) for tensor in tensors)
 
 
 def _twin(value: Any, twins: Mapping[int, Any]) -> Any:
-    """The same value with the model's modules, their methods and tensors replaced by ours."""
+    """Return the value with the model's modules, their methods and tensors replaced by the new ones."""
     if id(value) in twins:
         return twins[id(value)]
     if isinstance(value, MethodType) and id(value.__self__) in twins:
@@ -104,7 +106,7 @@ def _twin(value: Any, twins: Mapping[int, Any]) -> Any:
 
 
 def like_a_sequence(kind: type, model: type) -> type:
-    """`kind`, with the methods of a `model` that has a length or items (`nn.Sequential`)."""
+    """Return `kind` with the methods of a `model` that has a length or items (`nn.Sequential`)."""
 
     def forwarded(name: str) -> Any:
         return lambda self, *args: getattr(self._root, name)(*args)

@@ -1,6 +1,6 @@
-"""What stays after a call is made of tensors that later steps can train with.
+"""Keeps inference tensors out of the state that outlives a call.
 
-Inside ``torch.inference_mode()`` every new tensor is one that autograd refuses ever after.
+Autograd refuses every tensor that was created inside ``torch.inference_mode()``, also afterwards.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ R = TypeVar("R")
 
 @contextmanager
 def normal_tensors() -> Iterator[None]:
-    """Within, tensors are such as outside of inference mode; gradients stay on or off."""
+    """Create normal tensors inside, even in inference mode; grad mode is unchanged."""
     recording = torch.is_grad_enabled()
     with torch.inference_mode(False), torch.set_grad_enabled(recording):
         yield
 
 
 def outside_inference(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that runs as outside of inference mode."""
+    """Return `function` wrapped so that it runs outside of inference mode."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:

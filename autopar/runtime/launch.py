@@ -1,9 +1,9 @@
-"""The store of this launch: keys that no other attempt, group or job has seen.
+"""The store of this launch, with a key prefix that no other attempt, group or job shares.
 
-Launchers keep one store for all attempts, and number attempts differently on each node; groups that are
-destroyed and made again find the old keys, too.  So rank 0 draws a name for every group, and
-hands it to each rank that greets it with a word of its own: an answer to an earlier greeting is not
-taken.  This is the only file that touches the store of the default group.
+Launchers keep one store for all attempts, and number attempts differently on each node.  Groups that are
+destroyed and made again find the old keys, too.  So rank 0 draws a name for every group, and sends it to
+each rank that greets it with a random token; an answer to an earlier greeting is ignored.  This is the
+only file that touches the store of the default group.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from autopar.runtime.peers import Peer
 HELLO, WELCOME, HOSTED = "autopar/hello", "autopar/welcome", "autopar/hosted"
 TABLE, ERASED = "table", "erased"
 OURS = "autopar/"
-"""What our own keys begin with; all others are torch's, under the default group's store."""
+"""Prefix of our own keys; all others in the default group's store are torch's."""
 EAGER_S, QUICK_S, SLOW_S = 5.0, 0.02, 0.25
-"""Ranks that are late are looked for less often."""
+"""Rank 0 polls for others every `QUICK_S` seconds in the first `EAGER_S`, then every `SLOW_S`."""
 BY_S = 2.0
-"""How long one that ends without having called autopar waits to say so."""
+"""Seconds that a process which never called autopar waits at its end to report that it has ended."""
 
 
 class Launch:
-    """One default group: its store, under a name of its own.
+    """One default group: its store, under a unique name.
 
-    A group that is destroyed and made again in one process may find the old store: who served it keeps
-    it as long as anything holds an old group, and a launcher always does.  So the addresses in it go
-    when the group does, and the serving process keeps it until the others have seen that.
+    A group that is destroyed and made again in one process may find the old store: the serving process
+    keeps it as long as anything refers to an old group, and a launcher always does.  So the addresses in
+    it are deleted with the group, and the serving process keeps it until the others have seen that.
     """
 
     def __init__(self, raw: Any, name: str) -> None:
         self.raw, self.name = weakref.ref(raw), name
         self._serving: Any = raw.underlying_store if isinstance(raw, _torch.PrefixStore) else None
         self.dies_with_first_rank = _is_served(raw) and not from_launcher()
-        """Whether rank 0 keeps the store, not a launcher or a file."""
+        """Whether rank 0 hosts the store, rather than a launcher or a file."""
         self._served = raw.clone()
         self.rank, self.size, self.pid = dist.get_rank(), dist.get_world_size(), os.getpid()
         self.store = self.connection()
@@ -57,22 +57,22 @@ class Launch:
             addresses = weakref.finalize(
                 raw, _erase_addresses, self._served, name, self.rank, self.pid
             )
-            addresses.atexit = False  # the group dies with the process
+            addresses.atexit = False  # the group ends with the process
         self.calls = Calls()
         self.read: list[str] = []
-        """Keys that nobody needs once all ranks have come to the next meeting."""
+        """Keys that can be deleted once all ranks have reached the next comparison."""
         self._meetings = 0
 
     def connection(self) -> Any:
-        """The store for one more thread: who waits in a connection keeps all others of it waiting."""
+        """Return a connection to the store for one more thread: a blocked call blocks its connection."""
         return _own(self._served.clone(), self.name)
 
     def let_go(self) -> None:
-        """Nobody reads this launch any more: the store may end."""
+        """Release the store, as this launch is not read any more."""
         self._serving = None
 
     def meeting(self) -> int:
-        """The number of the next meeting of all ranks."""
+        """Return the number of the next comparison of all ranks."""
         self._meetings += 1
         return self._meetings
 
@@ -83,7 +83,7 @@ class Launch:
 
 
 class _Host:
-    """Rank 0's thread that tells the others the name of the launch, whenever they come."""
+    """Rank 0's thread that sends the name of the launch to each rank when it greets."""
 
     def __init__(self, raw: Any, name: str, size: int) -> None:
         self._name, self._size, self._over = name, size, threading.Event()
@@ -133,17 +133,17 @@ _lock = threading.Lock()
 
 
 def alone() -> bool:
-    """Whether there is nobody to agree with: one rank, or a group that moves nothing."""
+    """Whether there are no other ranks to agree with: world size 1, or a fake group."""
     return dist.get_world_size() == 1 or dist.get_backend() == "fake"
 
 
 def from_launcher() -> bool:
-    """Whether torchrun keeps the store."""
+    """Whether torchrun hosts the store."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def current() -> Launch:
-    """That of the default group; the first call of a group waits for rank 0's."""
+    """Return the launch of the default group; the first call for a group waits for rank 0's."""
     global _now
     with _lock:
         raw = _torch.store()
@@ -153,12 +153,12 @@ def current() -> Launch:
 
 
 def known() -> Launch | None:
-    """That of the default group, if it has begun."""
+    """Return the launch of the default group, if it has begun."""
     return _now if _now is not None and not _now.is_over else None
 
 
 def forget(launch: Launch) -> None:
-    """Its group was destroyed: the store's port may be wanted again."""
+    """Forget a launch whose group was destroyed: the store's port may be needed again."""
     global _now
     launch.let_go()
     if _now is launch:
@@ -167,7 +167,7 @@ def forget(launch: Launch) -> None:
 
 
 def at_end(function: Callable[[], None]) -> None:
-    """Call it when this process ends, which children of multiprocessing do in a way of their own."""
+    """Call `function` when this process ends; children of multiprocessing do not run atexit hooks."""
     key = (os.getpid(), function)
     if key not in _ends:
         _ends.add(key)
@@ -176,7 +176,7 @@ def at_end(function: Callable[[], None]) -> None:
 
 
 def reachable() -> bool:
-    """At the end of a process that never came to autopar: whether another rank waits for it there."""
+    """At the end of a process that never called autopar: whether another rank waits for it there."""
     if not dist.is_initialized() or alone():
         return False
     raw, rank = _torch.store(), dist.get_rank()
@@ -186,7 +186,7 @@ def reachable() -> bool:
 
 
 def say_goodbye(leave: Callable[[Launch], None]) -> None:
-    """Join the launch only to say that this process ends."""
+    """Join the launch only to report that this process ends."""
     raw = _torch.store()
     launch = _begin(raw, BY_S)
     leave(launch)
@@ -200,12 +200,12 @@ def _begin(raw: Any, patience_s: float | None = None) -> Launch:
 
 
 def fresh(raw: Any, rank: int, size: int) -> Any:
-    """The store for a default group that is to be: without addresses of an earlier attempt."""
+    """Return the store for a new default group, without addresses of an earlier attempt."""
     return _own(raw, name_for(raw, rank, size))
 
 
 def name_for(raw: Any, rank: int, size: int, patience_s: float | None = None) -> str:
-    """A name that rank 0 draws, the same on all ranks that come to it now."""
+    """Return the name that rank 0 draws, the same on all ranks of this launch."""
     if rank == 0:
         name = uuid.uuid4().hex
         if size > 1:
@@ -229,7 +229,7 @@ def name_for(raw: Any, rank: int, size: int, patience_s: float | None = None) ->
 
 
 def _welcomed(connection: Any, key: str, word: str, patience_s: float) -> str:
-    """The name of the launch, from an answer to this very greeting."""
+    """Return the name of the launch from the answer to this greeting; raise after `patience_s`."""
     began = time.monotonic()
     while (waited := time.monotonic() - began) < patience_s:
         if connection.check([key]):
@@ -244,7 +244,7 @@ def _welcomed(connection: Any, key: str, word: str, patience_s: float) -> str:
 
 
 def _erase_addresses(served: Any, name: str, rank: int, pid: int) -> None:
-    """Rank 0 deletes what destroyed groups wrote; others wait a moment, lest they read it again."""
+    """On rank 0 delete the keys of destroyed groups; others wait briefly so as not to read them."""
     if pid != os.getpid():
         return
     with suppress(Exception):  # the store's host has ended
@@ -259,14 +259,14 @@ def _erase_addresses(served: Any, name: str, rank: int, pid: int) -> None:
 
 
 def _delete_all_but_ours(store: Any) -> None:
-    with suppress(RuntimeError):  # a store that has no list of its keys
+    with suppress(RuntimeError):  # a store that cannot list its keys
         for key in store.list_keys():
             if not key.startswith(OURS):
                 store.delete_key(key)
 
 
 def _is_served(store: Any) -> bool:
-    """Whether some process keeps it."""
+    """Whether a process hosts the store over TCP."""
     while isinstance(store, _torch.PrefixStore):
         store = store.underlying_store
     return isinstance(store, _torch.TCPStore)

@@ -1,4 +1,4 @@
-"""All slots of a model, and when their leaves are gathered: once per step, not per microbatch."""
+"""The leaves of all slots of a model: gathered once per step, not per microbatch."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Leaves:
         return {slot.name: slot.leaf for slot in self._slots}
 
     def step_ended(self) -> None:
-        """A synchronised backward ended: an optimizer will change the parameters."""
+        """Mark the leaves as outdated: a synchronised backward ended, and an optimizer step follows."""
         self._stale = True
 
     def refresh(self, keep: bool) -> bool:
-        """Make leaves current; tell whether any leaf was replaced by another tensor.
+        """Bring the leaves up to date; return whether any leaf was replaced by another tensor.
 
-        With `keep`, leaves gathered in this step are used again unless a parameter was changed.
+        With `keep`, leaves gathered in this step are reused unless a parameter was changed.
         """
         refuse_other_data(self._slots)
         replaced = self._rebuild()
@@ -49,9 +49,10 @@ class Leaves:
         return replaced
 
     def writes_shown(self) -> Callable[[], None]:
-        """To be called when a backward begins: autograd then knows of writes to parameters since now.
+        """Return a function that tells autograd about writes to parameters since now.
 
-        A write to a DTensor leaves the version of what it holds as it was.
+        It is called when a backward begins.  A write to a DTensor does not bump the version of its local
+        tensor, so autograd would not notice it.
         """
         seen = [slot.version for slot in self._slots]
 
@@ -63,17 +64,17 @@ class Leaves:
         return show
 
     def put(self, slot: ShardedParameter, leaf: torch.Tensor) -> None:
-        """Forward and backward read this leaf from now on."""
+        """Replace the leaf that forward and backward read."""
         slot.leaf = leaf
         self._tree.put(slot.name, leaf)
 
     def gather(self) -> None:
-        """Fill the leaves that share no storage with what is stored now."""
+        """Gather the leaves that do not share storage with their shards."""
         for bucket in self._buckets:
             bucket.gather()
 
     def _rebuild(self) -> bool:
-        """Leaves over storage that is no longer the parameter's are made again."""
+        """Replace leaves over storage that is no longer the parameter's; return whether any were."""
         outdated = [slot for slot in self._slots if not slot.is_current()]
         for slot in outdated:
             self.put(slot, slot.new_leaf())

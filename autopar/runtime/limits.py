@@ -1,4 +1,4 @@
-"""How long ranks wait for each other, as the environment says."""
+"""Timeouts between ranks, from environment variables."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from autopar.errors import InputError
 
 
 def timeout_s() -> float:
-    """How long a rank may keep others waiting in a collective, or before one of our calls."""
+    """Return the seconds that ranks wait for each other in a collective, or before a call of autopar."""
     return _seconds("AUTOPAR_TIMEOUT_S", 600.0, least=1.0)
 
 
 def heartbeat_s() -> float:
-    """How long a rank may be stopped (SIGSTOP) before the others end; 0 switches this off."""
+    """Return the seconds a rank may be stopped (SIGSTOP) before the others end; 0 disables the check."""
     return _seconds("AUTOPAR_HEARTBEAT_S", 60.0, least=0.0)
 
 

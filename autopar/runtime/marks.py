@@ -1,8 +1,8 @@
-"""Names for profilers: emitted source once more, with a name around every operator group and conversion.
+"""A variant of the emitted source with a profiler span around every operator group and conversion.
 
-A group is what one line of the user's source became: the statements below its comment.  The file that
-people read stays as it is; the variant with names is made when a profiler is first found active, and
-only runs while one is, so that nothing is spent otherwise.
+A group is the statements from one line of the user's source, below its comment.  The emitted file does
+not change.  The variant is made when a profiler is first active, and only runs while one is, so that it
+costs nothing otherwise.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MARK = "__mark__"
 
 
 def marked(source: str, path: Path, name: str) -> ModuleType:
-    """The emitted module with names."""
+    """Return the emitted module with profiler spans."""
     tree = ast.parse(source, str(path))
     origins = [_ORIGIN.match(line) for line in source.splitlines()]
     classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
@@ -44,13 +44,13 @@ def marked(source: str, path: Path, name: str) -> ModuleType:
 
 
 Numbered = tuple[int, int, str]
-"""First sequence number of autograd inside a span, first one behind it, and the span's label."""
+"""First autograd sequence number inside a span, the first one after it, and the span's label."""
 _NUMBERS: ContextVar[list[Numbered] | None] = ContextVar("numbers", default=None)
 
 
 @contextmanager
 def numbering() -> Iterator[list[Numbered]]:
-    """Notes which steps of autograd each span makes: a backward's operators bear their numbers."""
+    """Record the autograd nodes of each span: operators of the backward have their sequence numbers."""
     numbers: list[Numbered] = []
     token = _NUMBERS.set(numbers)
     try:
@@ -61,7 +61,7 @@ def numbering() -> Iterator[list[Numbered]]:
 
 @contextmanager
 def _mark(module: Module, place: str, verb: str, axis: str) -> Iterator[None]:
-    """Around statements of a module."""
+    """Record a profiler span around statements of a module."""
     words = label(path_of(module), place, verb, axis)
     first = _torch.next_step_of_autograd()
     with torch.profiler.record_function(PREFIX + words):
@@ -77,7 +77,7 @@ Origins = list[re.Match[str] | None]
 def _with_marks(
     body: list[ast.stmt], origins: Origins, classes: set[str], first: int
 ) -> Iterator[ast.stmt]:
-    """Statements of one place and verb together in one ``with``; calls of blocks stay outside."""
+    """Group statements of one place and verb in one ``with``; calls of blocks stay outside."""
     last: tuple[str, str, str] | None = None
     together: ast.With | None = None
     for statement in body:
@@ -94,7 +94,7 @@ def _with_marks(
 
 
 def _place(origins: Origins, first: int, line: int) -> str:
-    """The comment above, inside the same function."""
+    """Return the source place in the nearest comment above, inside the same function."""
     for found in reversed(origins[first:line]):
         if found:
             return found[1]
@@ -106,7 +106,7 @@ def _uses(statement: ast.stmt, classes: set[str]) -> bool:
 
 
 def _verb_and_axis(value: ast.expr) -> tuple[str, str]:
-    """Of a conversion its verb and axis; of an operator that issues collectives the axis alone."""
+    """Return verb and axis of a conversion, or the axis only of an operator that issues collectives."""
     if not isinstance(value, ast.Call):
         return "", ""
     if isinstance(value.func, ast.Name) and value.func.id in VERBS and len(value.args) > 1:

@@ -1,7 +1,7 @@
-"""What emitted classes derive from: a view of the parameters below one module path.
+"""Base class of emitted modules: a view of the parameters below one module path.
 
-Emitted modules own nothing.  The runtime keeps one tree of tensors under the user's names, and a
-module looks its names up in that tree: ``self.attn.c_attn.weight``, ``self.h[0]``.
+Emitted modules own no tensors.  The runtime keeps one tree of tensors under the user's names, and a
+module looks names up in that tree: ``self.attn.c_attn.weight``, ``self.h[0]``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ M = TypeVar("M", bound="Module")
 
 
 class Namespace:
-    """One level of the user's names; numbered children are reached by index."""
+    """One level of the tree of names; numbered children are accessed by index."""
 
     def __init__(self, path: str = "") -> None:
         self._path = path
@@ -36,7 +36,7 @@ class Namespace:
         child.put(rest, tensor)
 
     def at(self, path: str) -> Namespace:
-        """The namespace below a dotted path; empty for a module without tensors."""
+        """Return the namespace below a dotted path; empty for a module without tensors."""
         here: Namespace | torch.Tensor = self
         for name in filter(None, path.split(".")):
             if not isinstance(here, Namespace):
@@ -52,7 +52,7 @@ class Namespace:
         return self[name]
 
     def __getitem__(self, key: int | str) -> Any:
-        """A child by its number, or by any name at all."""
+        """Return a child by its number, or by a name of any form."""
         try:
             return self._children[str(key)]
         except KeyError:
@@ -63,18 +63,18 @@ class Namespace:
 
 
 def path_of(module: Module) -> str:
-    """The user's name for a module; the model's own is empty."""
+    """Return the user's name of a module; "" for the model itself."""
     return module._here._path.removesuffix(".")
 
 
 class Module:
-    """A piece of the emitted model, at a path in the tree of parameters."""
+    """A module of the emitted model, at a path in the tree of parameters."""
 
     _here: Namespace
     recompute: ClassVar[Literal["none", "selective", "full"]] = "none"
-    """Whether the backward uses what the forward kept, or runs the block again."""
+    """Recomputation of the block in the backward: of nothing, of selected operators, or in full."""
     _compiled: ClassVar[bool] = False
-    """Whether `torch.compile` made the forwards: they have no names for profilers."""
+    """Whether the forwards are compiled by `torch.compile`, and so have no profiler spans."""
 
     def __init__(self, parent: Module | Namespace, path: str = "") -> None:
         tree = parent._here if isinstance(parent, Module) else parent
@@ -89,7 +89,7 @@ class Module:
         return self._here[key]
 
     def each(self, block: type[M], prefix: str, indices: range) -> Iterator[M]:
-        """One module of a class per numbered child: ``transformer.h.0``, ``transformer.h.1`` ..."""
+        """Yield one `block` per numbered child: ``transformer.h.0``, ``transformer.h.1`` ..."""
         return (block(self, f"{prefix}.{index}") for index in indices)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

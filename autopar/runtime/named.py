@@ -1,4 +1,4 @@
-"""Spans in the trace of a profiler: where none is active they cost one look."""
+"""Named spans in profiler traces; without an active profiler they cost one check."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 from autopar.runtime import _torch
 
 PREFIX = "autopar: "
-"""What every name begins with."""
+"""Prefix of every span's name."""
 CHECKS = "checks | | "
-"""What ranks tell each other beside the step: no operator and no collective of the plan."""
+"""Span of checks between ranks, which are no operators or collectives of the plan."""
 
 
 def named(name: str) -> AbstractContextManager[Any]:
-    """A span in the trace of an active profiler; without one, nothing."""
+    """Return a span for the trace of an active profiler; a null context without one."""
     if not _torch.profiling():
         return nullcontext()
     return torch.profiler.record_function(PREFIX + name)
 
 
 def label(path: str, place: str, verb: str = "", axis: str = "") -> str:
-    """``transformer.h.0 | modeling_gpt2.py:304 | all_gather y``, as traces have it."""
+    """Return a span's label, such as ``transformer.h.0 | modeling_gpt2.py:304 | all_gather y``."""
     return " | ".join([path, place, f"{verb} {axis}".strip()])

@@ -1,4 +1,4 @@
-"""A tensor that ranks hold parts of, read as a Python number: torch gives each rank that of its part."""
+"""Reads a sharded tensor as a Python number; torch alone would return each rank's part."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from autopar.errors import InputError
 from autopar.runtime import _torch, agreement
 
 NUMBER = torch.ops.aten._local_scalar_dense.default
-"""What ``.item()``, ``float()``, ``bool()`` and formatting call."""
+"""The operator behind ``.item()``, ``float()``, ``bool()`` and formatting."""
 
 
 def whole_number(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], stage: bool) -> Any:
-    """The number that one process would read; all ranks have to ask for it, which they find out.
+    """Return the number that one process would read; all ranks have to call it, which is checked.
 
-    Of a pipeline, where ranks of other stages hold other parameters, it is refused.
+    With `stage`, it is refused for sharded tensors, as ranks of other stages hold other parameters.
     """
     tensor = args[0]
     assert isinstance(tensor, DTensor)

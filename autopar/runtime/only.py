@@ -1,6 +1,6 @@
-"""Gradients that a step does not give: of its inputs, of gradients, of changed sets of parameters.
+"""Refuses gradients that a step does not compute.
 
-Each is refused where it is asked for.
+These are gradients of inputs, gradients of gradients, and gradients of a changed set of parameters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from autopar.runtime import _torch
 from autopar.runtime.sharded_parameter import ShardedParameter, refuse_hooks
 
 LISTED = 4
-"""Names that a message spells out."""
+"""Largest number of names in a message."""
 
 
 def refuse_other_gradients(
@@ -23,7 +23,7 @@ def refuse_other_gradients(
     slots: Sequence[ShardedParameter],
     trained: Mapping[str, bool],
 ) -> None:
-    """Raise `InputError` before a forward that could not give the gradients that it seems to."""
+    """Raise `InputError` before a forward whose backward would not compute the requested gradients."""
     asking = [key for key, tensor in inputs.items() if tensor.requires_grad]
     if asking:
         raise InputError(
@@ -36,7 +36,7 @@ def refuse_other_gradients(
 
 
 def refuse_changed(slots: Sequence[ShardedParameter], trained: Mapping[str, bool]) -> None:
-    """Raise `InputError` where `requires_grad` is no longer what the step was planned for."""
+    """Raise `InputError` if a parameter's `requires_grad` has changed since the step was planned."""
     changed = [s.name for s in slots if s.parameter.requires_grad != trained[s.name]]
     if changed:
         now = "requires" if not trained[changed[0]] else "no longer requires"
@@ -50,9 +50,9 @@ def refuse_changed(slots: Sequence[ShardedParameter], trained: Mapping[str, bool
 def arriving(
     leaves: Sequence[torch.Tensor], *begin: Callable[[], None]
 ) -> Callable[[torch.Tensor], torch.Tensor | None]:
-    """What a result's gradient meets first, in every backward through it.
+    """Return the gradient hook of a result: it checks the backward, then calls `begin`.
 
-    It holds nothing of the result's graph, which holds it.
+    The hook must not refer to the result's graph, which refers to it.
     """
 
     def met(gradient: torch.Tensor) -> torch.Tensor | None:

@@ -1,4 +1,4 @@
-"""What the user's model returned, rebuilt around distributed tensors."""
+"""Rebuilds the output object of the user's model with distributed tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 def class_named(path: str) -> type | None:
-    """The class behind ``module:name``, if its module is already imported."""
+    """Return the class named ``module:name``, or None if its module is not imported."""
     module, _, name = path.partition(":")
     found = getattr(sys.modules.get(module), name, None)
     return found if isinstance(found, type) else None
@@ -21,9 +21,9 @@ def class_named(path: str) -> type | None:
 def rebuild(
     returned: type | None, loss: torch.Tensor | None, tensors: Mapping[str, torch.Tensor]
 ) -> Any:
-    """The user's output object with `.loss` and the tensors that were asked for, by dotted path.
+    """Return the user's output object with `.loss` and the requested tensors, given by dotted path.
 
-    Mappings and dataclasses keep their class; a model that returned a bare tensor or a tuple gives
+    Mappings and dataclasses keep their class; for a model that returned a bare tensor or a tuple it is
     a namespace with `loss` and one attribute per tensor.
     """
     fields = {key: value for key, value in _nested(tensors).items() if key != "loss"}
@@ -39,7 +39,7 @@ def rebuild(
 
 
 def _nested(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Dotted paths as nested tuples and dicts."""
+    """Convert dotted paths to nested tuples and dicts."""
     found: dict[str, Any] = {}
     for path, tensor in tensors.items():
         head, _, rest = path.partition(".")

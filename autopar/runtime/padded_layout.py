@@ -1,8 +1,8 @@
-"""How a parameter's part at rest becomes its part of the step's padded tensor, and gradients go back.
+"""Converts a parameter's part at rest to its part of the padded tensor in the step, and gradients back.
 
-At rest a `DTensor` has the model's shape, cut as `torch.chunk` cuts.  In the step all parts are equal.
-Where a rank's share of the step begins with what it holds, zeros are put behind it; where entries are
-longer than one (heads), rows are exchanged with other ranks first.
+At rest a `DTensor` has the model's shape, split as `torch.chunk` does.  In the step all parts are equal.
+If a rank's part in the step begins with its part at rest, zeros are appended.  If entries span several
+rows (heads), ranks exchange rows first.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from autopar.runtime.context import Axes
 
 
 def flat(x: torch.Tensor, first: int, last: int) -> torch.Tensor:
-    """Dims `first` to `last` as one."""
+    """Flatten dims `first` to `last`, with a static type."""
     made: torch.Tensor = x.flatten(first, last)
     return made
 
 
 @dataclass(frozen=True)
 class Zeros:
-    """Dim `dim` seen as [before, to, after]: only the first `real` of `to` entries are the model's."""
+    """Padding of dim `dim`, viewed as [before, to, after]: only the first `real` of `to` entries are
+    the model's."""
 
     dim: int
     before: int
@@ -37,14 +38,14 @@ class Zeros:
     after: int
 
     def put(self, x: torch.Tensor) -> torch.Tensor:
-        """With zeros behind the real entries."""
+        """Append zeros to the real entries."""
         apart = x.unflatten(self.dim, (self.before, self.real, self.after))
         made = apart.new_zeros(self._sizes(apart, self.to))
         made.narrow(self.dim + 1, 0, self.real).copy_(apart)
         return flat(made, self.dim, self.dim + 2)
 
     def cut(self, x: torch.Tensor) -> torch.Tensor:
-        """The real entries."""
+        """Return the real entries only."""
         apart = x.unflatten(self.dim, (self.before, self.to, self.after))
         return flat(apart.narrow(self.dim + 1, 0, self.real), self.dim, self.dim + 2)
 
@@ -56,10 +57,10 @@ class Zeros:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Equal shares of a dim's rows, in each of `before` blocks of `rows`, against shares of the step.
+    """How a dim's rows, in each of `before` blocks of `rows`, are divided at rest and in the step.
 
     Rank r holds rows [r * held, (r + 1) * held) of each block at rest, and [r * used, (r + 1) * used)
-    in the step, as far as there are any.
+    in the step, both limited to `rows`.
     """
 
     axis: str
@@ -71,7 +72,7 @@ class Exchange:
     used: int
 
     def common(self, holder: int, user: int) -> tuple[int, int]:
-        """First and last row of a block that one rank holds and another uses."""
+        """Return the range [first, last) of rows that `holder` has at rest and `user` in the step."""
         first = max(holder * self.held, user * self.used)
         last = min((holder + 1) * self.held, (user + 1) * self.used, self.rows)
         return first, max(first, last)
@@ -79,7 +80,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class PaddedLayout:
-    """One parameter on one rank: its shape in the step, the zeros in it, and what is exchanged."""
+    """One parameter on one rank: its shape in the step, its padding, and its exchange of rows."""
 
     shape: tuple[int, ...]
     zeros: tuple[Zeros, ...] = ()
@@ -94,7 +95,7 @@ class PaddedLayout:
         mesh: Mesh,
         coordinate: tuple[int, ...],
     ) -> PaddedLayout:
-        """For a parameter of this shape in the model, stored so."""
+        """Return the layout of a parameter with shape `true` in the model and sharding `stored`."""
         exchange, zeros = None, []
         for pad in pads:
             axis = cutting_axis(pad, stored, mesh)
@@ -117,22 +118,22 @@ class PaddedLayout:
 
     @property
     def is_plain(self) -> bool:
-        """Whether what rests is what the step uses."""
+        """Whether the step uses the part at rest as it is."""
         return not self.zeros
 
     @property
     def numel(self) -> int:
-        """Elements in the step, padding among them."""
+        """Number of elements in the step, padding included."""
         return math.prod(self.shape)
 
     def padded(self, x: torch.Tensor) -> torch.Tensor:
-        """With zeros where the model has no entries."""
+        """Insert zeros where the model has no entries."""
         for zeros in self.zeros:
             x = zeros.put(x)
         return x
 
     def cut(self, x: torch.Tensor) -> torch.Tensor:
-        """Without them."""
+        """Remove the padding; the result is contiguous."""
         for zeros in self.zeros:
             x = zeros.cut(x)
         return x.contiguous()
@@ -141,7 +142,7 @@ class PaddedLayout:
 def enter(
     entries: Sequence[PaddedLayout], parts: Sequence[torch.Tensor], axes: Axes
 ) -> list[torch.Tensor]:
-    """Parts at rest as parts of the step; those that are exchanged, all over one axis, together."""
+    """Convert parts at rest to parts in the step; exchanged ones share one axis and one collective."""
     if entries[0].exchange is not None:
         parts = _exchanged(entries, parts, axes, back=False)
     return [entry.padded(part) for entry, part in zip(entries, parts, strict=True)]
@@ -150,13 +151,13 @@ def enter(
 def leave(
     entries: Sequence[PaddedLayout], parts: Sequence[torch.Tensor], axes: Axes
 ) -> list[torch.Tensor]:
-    """Parts of the step, such as gradients, as parts at rest."""
+    """Convert parts in the step, such as gradients, to parts at rest."""
     cut = [entry.cut(part) for entry, part in zip(entries, parts, strict=True)]
     return _exchanged(entries, cut, axes, back=True) if entries[0].exchange is not None else cut
 
 
 def kept_here(entry: PaddedLayout, part: torch.Tensor, axes: Axes) -> torch.Tensor:
-    """Of a part of the step, what this rank also holds at rest; zeros for what others use."""
+    """Return the part at rest with the values that this rank has in the step, zeros elsewhere."""
     cut = entry.cut(part)
     exchange = entry.exchange
     if exchange is None:
@@ -181,7 +182,7 @@ def _blocks(x: torch.Tensor, exchange: Exchange) -> torch.Tensor:
 def _exchanged(
     entries: Sequence[PaddedLayout], parts: Sequence[torch.Tensor], axes: Axes, *, back: bool
 ) -> list[torch.Tensor]:
-    """One all-to-all for all parts: every rank gets the rows that it uses, or (`back`) holds."""
+    """Exchange rows of all parts in one all-to-all: to the layout of the step, or (`back`) at rest."""
     first = entries[0].exchange
     assert first is not None
     axis = axes[first.axis]
@@ -211,7 +212,7 @@ def _exchanged(
 def _put_together(
     entries: Sequence[PaddedLayout], shapes: list[list[list[int]]], got: torch.Tensor
 ) -> list[torch.Tensor]:
-    """What came from all ranks, in their order, for every part."""
+    """Concatenate the received rows of every part, in rank order."""
     pieces = iter(got.split([math.prod(shape) for each in shapes for shape in each]))
     by_rank = [[next(pieces).view(shape) for shape in each] for each in shapes]
     made = []

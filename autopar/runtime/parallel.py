@@ -49,8 +49,8 @@ from autopar.runtime.weights.saving import save as save_weights
 class Parallel(CheckpointableModule):
     """Trains like the user's module: ``loss = parallel(**batch); loss.backward(); optimizer.step()``.
 
-    Parameters are DTensors under the user's names.  `plan`, `graph` and `source` are what was
-    decided, captured and emitted; `source_path` is where the emitted file lies.
+    Parameters are DTensors under the user's names.  `plan`, `graph` and `source` are the sharding plan,
+    the captured forward graph and the emitted Python source; `source_path` is the emitted file.
     """
 
     def __init__(
@@ -112,38 +112,38 @@ class Parallel(CheckpointableModule):
         self._hold(model, tensors)
 
     def _in_order(self, graph: Graph) -> list[Any]:
-        """Slots in the order in which forward first reads them."""
+        """Return the slots in the order in which forward first reads them; unread ones come first."""
         place = {node.target: place for place, node in enumerate(graph.parameters_as_read)}
         return sorted(self._slots, key=lambda slot: place.get(slot.name, -1))
 
     @property
     def plan(self) -> Plan:
-        """Everything that was decided."""
+        """The plan for the example inputs, with every decision."""
         return self._programs.first.plan
 
     @property
     def graph(self) -> Graph:
-        """The captured forward pass."""
+        """The forward graph captured from the example inputs."""
         return self._programs.first.graph
 
     @property
     def source(self) -> str:
-        """The emitted Python."""
+        """The Python source emitted for the example inputs."""
         return self._programs.first.source
 
     @property
     def source_path(self) -> str:
-        """Where the emitted file lies."""
+        """Path of the emitted file."""
         return str(self._programs.first.path)
 
     @property
     def data_replicas(self) -> int:
-        """Into how many parts the batch is split: ``num_replicas`` of a `DistributedSampler`."""
+        """Number of parts the batch is split into: ``num_replicas`` of a `DistributedSampler`."""
         return self._programs.data_replicas
 
     @property
     def data_rank(self) -> int:
-        """Which part of the batch is this rank's: ``rank`` of a `DistributedSampler`."""
+        """Index of this rank's part of the batch: ``rank`` of a `DistributedSampler`."""
         mesh = self.plan.mesh
         place = 0
         for axis in self._programs.data_axes:
@@ -151,7 +151,7 @@ class Parallel(CheckpointableModule):
         return place
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The loss, equal on all ranks; with `Batches.outputs`, the user's output object."""
+        """Return the loss, equal on all ranks; with `Batches.outputs`, the user's output object."""
         self._recover()
         check_autocast(self._device, self.plan.precision)
         self._begin_call("a training step" if torch.is_grad_enabled() else "an evaluation")
@@ -164,7 +164,7 @@ class Parallel(CheckpointableModule):
 
     @contextmanager
     def _whole_or_not(self) -> Iterator[None]:
-        """A forward that fails leaves nothing behind, and is remembered until ranks have agreed."""
+        """Undo the effects of a forward that raises, and flag it until ranks have agreed on it."""
         drawn = self.seeds.state
         try:
             yield
@@ -174,7 +174,7 @@ class Parallel(CheckpointableModule):
             raise
 
     def _recover(self) -> None:
-        """What failed before on this rank must have failed on all; then it is forgotten."""
+        """If an earlier step failed here, check that it failed on all ranks, and discard its state."""
         if self._forward_failed or self._reducer.has_failed:
             state = hashlib.sha256(self.seeds.state.numpy().tobytes()).hexdigest()[:12]
             agree_on_failure(self._groups, f"random numbers {state}")
@@ -183,22 +183,23 @@ class Parallel(CheckpointableModule):
             self._forward_failed = False
 
     def _before_update(self) -> None:
-        """An optimizer steps: not on what a failed backward left."""
+        """Run before an optimizer step; raise if a failed backward left incomplete gradients."""
         self._recover()
         self._reducer.refuse_lost()
 
     def _state(self) -> ModelState:
-        """How the model stands now, which its programs are looked up by."""
+        """Return the model's current state, which is part of the key of its programs."""
         return self._attributes.state(self.training or torch.is_grad_enabled())
 
     def train_step(
         self, *, microbatches: int = 1, scaler: torch.amp.GradScaler | None = None, **batch: Any
     ) -> torch.Tensor:
-        """Forward and backward of a batch in equal parts, gradients synchronised once.
+        """Run forward and backward on a batch in equal microbatches; synchronise gradients once.
 
-        Gives the loss of the whole batch, equal on all ranks, and leaves its gradients.  Raises
-        `InputError` where parts would change what the model computes (batch norm, a contrastive
-        loss) or do not divide the batch.  With a `scaler` the gradients are scaled, the loss is not.
+        Returns the loss of the whole batch, equal on all ranks, and leaves its gradients in ``.grad``.
+        Raises `InputError` if microbatches would change what the model computes (batch norm, a
+        contrastive loss), or if they do not divide the batch.  With a `scaler` the gradients are scaled;
+        the returned loss is not.
         """
         refuse_without_gradients()
         check_autocast(self._device, self.plan.precision)
@@ -230,7 +231,7 @@ class Parallel(CheckpointableModule):
         return torch.stack(losses).sum()
 
     def _late_loss(self, scaler: torch.amp.GradScaler | None) -> AbstractContextManager[None]:
-        """The loss may be there at the end only, where nobody reads it before."""
+        """Let the loss all-reduce end with the step, unless a scaler or a hook reads it earlier."""
         is_read = scaler is not None or _torch.has_forward_hooks(self)
         return nullcontext() if is_read else late_loss()
 
@@ -275,7 +276,7 @@ class Parallel(CheckpointableModule):
         return self._result(program, results)
 
     def _watch(self, program: Program, results: Mapping[str, torch.Tensor]) -> None:
-        """See every backward begin that comes through a result."""
+        """Hook the results, so that the start of every backward through one of them is noticed."""
         given = {program.graph.loss or "", *dict(program.graph.outputs).values()}
         leaves = [slot.leaf for slot in self._slots if slot.leaf.requires_grad]
         show = self._leaves.writes_shown()
@@ -285,7 +286,7 @@ class Parallel(CheckpointableModule):
                 result.register_hook(arriving(leaves, show, self._reducer.begin))
 
     def _agree(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Ranks that should have the same batch must have it, and parts of one are alike."""
+        """Check that ranks pass the same batch or, with local input, parts of equal shapes."""
         part = self.data_rank if self._local_input else 0
         self._agreement.check(args, kwargs, part, self._state(), local=self._local_input)
 
@@ -332,16 +333,18 @@ class Parallel(CheckpointableModule):
         )
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """`torch.compile` the emitted blocks, with its arguments.
+        """Apply `torch.compile`, with these arguments, to the emitted blocks.
 
-        Collectives stay outside of what is compiled: a block without any becomes one graph.
+        Collectives are not compiled: a block without any becomes one graph.
         """
         self._programs.compile(*args, **kwargs)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of what runs inside are added up on each rank and synchronised by the next
-        backward outside, as in `DistributedDataParallel`."""
+        """Accumulate gradients on each rank without communication.
+
+        The next backward outside synchronises them, as in `DistributedDataParallel`.
+        """
         before, self._synchronises = self._synchronises, False
         try:
             yield
@@ -349,7 +352,7 @@ class Parallel(CheckpointableModule):
             self._synchronises = before
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop all gradients, sums that were not synchronised yet included."""
+        """Drop all gradients, including sums that are not synchronised yet."""
         self._recover()
         self._reducer.zero_grad()
 
@@ -363,10 +366,10 @@ class Parallel(CheckpointableModule):
 
     @outside_inference
     def save_weights(self, path: str | Path, *, file_size: float = 5e9) -> None:
-        """Write the weights alone, under the user's names, for ``from_pretrained`` and its like.
+        """Write the weights only, under the user's names, for ``from_pretrained`` and similar loaders.
 
         `path` is a .safetensors file, or a directory of files of at most `file_size` bytes.  Call it on
-        every rank; tied tensors are written once.
+        every rank.  Tied tensors are written once.
         """
         self._begin_call("save_weights", meet=True)
         state = self.state_dict()
@@ -375,12 +378,12 @@ class Parallel(CheckpointableModule):
 
     @outside_inference
     def full_state_dict(self) -> dict[str, Any]:
-        """Plain tensors under the user's names, whole on every rank: loads into the user's model.
+        """Return plain unsharded tensors under the user's names, on every rank, for the user's model.
 
-        What modules give for `get_extra_state` is this rank's.
+        The results of modules' `get_extra_state` are those of this rank.
         """
         self._begin_call("full_state_dict", meet=True)
-        # A replicated DTensor gives its own storage as the full tensor: training would change it.
+        # full_tensor() of a replicated DTensor shares its storage: training would change the result.
         return {
             name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
             for name, value in self.state_dict().items()

@@ -1,4 +1,4 @@
-"""Views of a parameter along a dim that is cut: torch gathers a copy, and a write to it is lost."""
+"""Views of a parameter along a sharded dim: torch gathers a copy, so writes to it are refused."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ VIEWS = {
     aten.select.int: 1, aten.slice.Tensor: 1, aten.split.Tensor: 2, aten.split_with_sizes.default: 2,
     aten.diagonal.default: None,
 }  # fmt: skip
-"""Operators, and where among their arguments the dim is; None: they go along two."""
+"""View operators with the position of their dim argument; None: the operator uses two dims."""
 
 
 class Part(DTensor):
-    """A gathered copy of some rows of a parameter: it is read, and never written to."""
+    """A read-only gathered copy of a part of a parameter."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -35,7 +35,7 @@ class Part(DTensor):
 
 
 def viewed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the operator gives; each a `Part` where it is no view of what this rank holds."""
+    """Run the operator; results that are not views of this rank's shard become a `Part`."""
     made, place = _torch.unhandled(operator, args, kwargs), VIEWS[operator]
     cut = [kind for kind in args[0].placements if not isinstance(kind, Replicate)]
     if place is not None:
@@ -51,6 +51,6 @@ def viewed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _part(made: DTensor, tensor: DTensor) -> DTensor:
-    if made.shape == tensor.shape:  # all of it
+    if made.shape == tensor.shape:  # the view covers the whole tensor
         return made
     return _torch.dtensor(_torch.local_of(made), made._spec, Part)

@@ -1,7 +1,7 @@
-"""Processes of this machine as the kernel sees them: running, stopped, or ended.
+"""The state of processes on this machine, from the kernel: running, stopped, or ended.
 
-The kernel knows better than any heartbeat: a process that computes for minutes without giving Python's
-lock away is alive, and so is one that swaps, or that a debugger holds.
+The kernel is more reliable than a heartbeat: a process that computes for minutes without releasing the
+GIL is alive, and so is one that swaps, or that a debugger holds.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 STOPPED = "T"
-"""The state of a process that a signal stopped; a debugger's is a small letter."""
+"""The state of a process that a signal stopped; one held by a debugger has a lower-case letter."""
 ENDED = ("", "Z", "X")
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A process by number, age and machine."""
+    """A process, identified by pid, start time and machine."""
 
     pid: int
     started: str
-    """When, in ticks of the machine's clock: numbers of processes are used again."""
+    """Start time in clock ticks since boot, as pids are reused."""
     machine: str
-    """Boot and namespace; empty where the kernel tells nothing of processes."""
+    """Boot id and pid namespace; empty if the kernel has no /proc."""
     host: str
 
     @classmethod
     def here(cls) -> Peer:
-        """This process."""
+        """Return the current process."""
         pid = os.getpid()
         _, started = _stat(pid)
         return cls(pid, started, _machine() if started else "", socket.gethostname())
 
     @property
     def is_near(self) -> bool:
-        """Whether this process can see it."""
+        """Whether the current process can see it."""
         return bool(self.machine) and self.machine == _machine()
 
     def state(self) -> str:
-        """A letter as `ps` prints it; empty once it has ended."""
+        """Return its state letter as `ps` prints it; empty once it has ended."""
         state, started = _stat(self.pid)
         return state if started == self.started else ""
 
     def as_dict(self) -> dict[str, object]:
-        """Its fields, for JSON."""
+        """Return its fields, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -53,12 +53,12 @@ class Peer:
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """State and start of a process; empty if there is none."""
+    """Return state and start time of a process; empty if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return "", ""
-    fields = text.rpartition(")")[2].split()  # its name may hold blanks and brackets
+    fields = text.rpartition(")")[2].split()  # its name may contain spaces and brackets
     return fields[0], fields[19]
 
 

@@ -1,4 +1,4 @@
-"""Emitted source, loaded: one captured graph under one plan, ready to run on local tensors."""
+"""A program: the emitted source of one captured graph under one plan, loaded to run on local tensors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from autopar.runtime.module import Module, Namespace
 
 @dataclass(frozen=True)
 class Program:
-    """A plan with the class that carries it out."""
+    """A plan, and the emitted module class that implements it."""
 
     plan: Plan
     graph: Graph
@@ -40,15 +40,15 @@ class Program:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Keys of the tensors that forward takes, in order."""
+        """Keys of forward's input tensors, in order."""
         return tuple(node.target for node in self.graph.leaves("input"))
 
     def dtype(self, key: str) -> torch.dtype:
-        """The dtype in which an input enters."""
+        """Return the dtype that the graph expects of an input."""
         return getattr(torch, self._input(key).dtype)  # type: ignore[no-any-return]
 
     def entered(self, tensors: Mapping[str, torch.Tensor], key: str, device: str) -> torch.Tensor:
-        """An input on its device, in its dtype; raise where the call has none of its name."""
+        """Return an input on its device in its dtype; raise `InputError` if the call lacks it."""
         if key not in tensors:
             raise InputError(
                 f"The model was captured with the input {key!r}, which this call has not. Pass it the "
@@ -58,9 +58,9 @@ class Program:
         return tensor.to(self.dtype(key)) if tensor.is_floating_point() else tensor
 
     def padded(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
-        """An input as the step wants it: where it is padded, its last entry once more, and again.
+        """Pad an input to the size of the step by repeating its last entry.
 
-        True entries are numbers that the model can take; what they lead to does not count.
+        Repeated entries are valid inputs of the model; the results for them are ignored.
         """
         for pad in self._input(key).pads:
             last = tensor.narrow(pad.dim, pad.size - 1, 1)
@@ -72,7 +72,7 @@ class Program:
 
     @cached_property
     def groups(self) -> dict[tuple[str, int], Group]:
-        """By weight and hop: the weights of a block that travel together."""
+        """By weight and hop: the group of a block's weights that share one collective."""
         plan = self.plan
         found = groups(self.graph, plan.conversions, plan.mesh, plan.precision)
         return {(m.name, group.hop): group for group in found for m in group.members}
@@ -89,8 +89,10 @@ class Program:
 
     @cached_property
     def sums_loss_alone(self) -> bool:
-        """Whether the only number that is summed over ranks in the forward, and has a gradient, is the
-        loss as it leaves: nothing that is computed waits for it."""
+        """Whether the final loss is the only differentiable scalar that the forward sums over ranks.
+
+        If so, no computation waits for that all-reduce.
+        """
         plan, graph = self.plan, self.graph
         if graph.loss is None or graph.consumers[graph.loss]:
             return False
@@ -104,8 +106,8 @@ class Program:
         return summed == {graph.loss}
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """`torch.compile` the forward of every emitted block, or of a model that has none."""
-        # A constant of the graph: asked once, when a block is traced.
+        """Apply `torch.compile` to the forward of every emitted block, or of a model without blocks."""
+        # A constant of the graph: evaluated once, when a block is traced.
         torch.compiler.assume_constant_result(device)
         for block in self.blocks or (self.model,):
             made = torch.compile(block.forward, *args, **kwargs)
@@ -114,14 +116,14 @@ class Program:
 
     @cached_property
     def marked(self) -> type[Module]:
-        """The model with names for profilers around its operator groups and conversions."""
+        """The model class with profiler spans around its operator groups and conversions."""
         module = marked(self.source, self.path, f"autopar_marked_{self.plan.digest}")
         return getattr(module, self.graph.name)  # type: ignore[no-any-return]
 
     def run(
         self, tree: Namespace, leaves: dict[str, torch.Tensor], inputs: list[torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """The local results by the graph's tensor names; `leaves` are the parameters of `tree`."""
+        """Return the local results by tensor name of the graph; `leaves`: the parameters in `tree`."""
         with fetching(self.groups, leaves) if self.groups else nullcontext():
             is_marked = _torch.profiling() and not self.model._compiled
             results = (self.marked if is_marked else self.model)(tree)(*inputs)
@@ -134,20 +136,19 @@ class Program:
         return dict(zip(names, results, strict=True))
 
     def result_form(self, name: str) -> Sharding:
-        """How a result leaves: as it is made, sums finished."""
+        """Return the sharding of a result: that of its operator, with partial sums reduced."""
         made = self.plan.sharding(self.graph, name)
         return leaving(self.graph.tensors[name], self.graph, made)
 
 
 def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:
-    """Run the emitted text, whose file is `path`; it must define a class named after the model."""
+    """Execute the emitted text, whose file is `path`; it must define a class named after the model."""
     _registered(graph, path)
     name = f"autopar_emitted_{plan.digest}"
     module = ModuleType(name)
     module.__dict__["__file__"] = str(path)
     try:
-        # The text that ranks agreed upon, never the file or a byte-code file beside it: those may have
-        # changed since.
+        # Execute the text that ranks agreed on, not the file or its byte code, which may have changed.
         exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
     except (Exception, RecursionError) as error:
         raise SourceError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
@@ -161,7 +162,7 @@ def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:
 
 
 def _registered(graph: Graph, path: Path) -> None:
-    """Raise `SourceError` where an operator that the file calls is unknown in this process."""
+    """Raise `SourceError` if the file calls an operator that is not registered in this process."""
     missing = []
     for op in dict.fromkeys(node.op for node in graph.nodes if not node.is_leaf):
         try:

@@ -1,4 +1,4 @@
-"""Which program serves which batch: one per shape, planned when a batch of that shape first comes."""
+"""Looks up the program for a batch: one per shape, planned when a batch of that shape first arrives."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from autopar.runtime.surroundings import Kept, Surroundings
 
 
 class Compiles(Captures, Protocol):
-    """Plans and emits while training runs; the same call is made on every rank."""
+    """Plans and emits programs during training; every rank makes the same calls."""
 
     def known_program(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
     ) -> Program | None:
-        """The program of a batch, if it is there already; found without other ranks."""
+        """Return the program for a batch if it already exists; needs no communication."""
 
     def known_programs(
         self,
@@ -35,12 +35,12 @@ class Compiles(Captures, Protocol):
         pieces: int,
         state: ModelState,
     ) -> tuple[Program | None, Program] | None:
-        """Those of a batch's denominators and of its parts, likewise."""
+        """Return the programs for a batch's denominators and its microbatches, likewise."""
 
     def for_batch(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
     ) -> Program:
-        """The program of a batch of other shapes, or of the model in another state."""
+        """Return the program for a batch of other shapes, or for the model in another state."""
 
     def for_microbatches(
         self,
@@ -49,22 +49,22 @@ class Compiles(Captures, Protocol):
         pieces: int,
         state: ModelState,
     ) -> tuple[Program | None, Program]:
-        """The programs that count a batch's denominators and that run one of its parts."""
+        """Return the program that counts a batch's denominators, and the one for a microbatch."""
 
 
 VALUES = 5
-"""So many values of a number are heard of: each has a plan of its own."""
+"""Number of distinct values of one number that triggers the warning: each value has its own plan."""
 
 
 class Numbers:
-    """Warns, once each, of numbers that vary from batch to batch."""
+    """Warns, once per key, of Python numbers that vary from batch to batch."""
 
     def __init__(self, example: Batch) -> None:
         self._values: dict[str, set[str]] = {}
         self.see(example)
 
     def see(self, batch: Batch) -> None:
-        """A batch that no program serves yet."""
+        """Record the numbers in a batch that has no program yet."""
         for key, text in batch.constants:
             if not re.fullmatch(r"[-+0-9.e]+|nan|inf|-inf|True|False", text):
                 continue
@@ -82,7 +82,7 @@ class Numbers:
 
 
 class Programs:
-    """The programs of one model; `first` was made for the example inputs."""
+    """The programs of one model; `first` is the one for the example inputs."""
 
     def __init__(
         self,
@@ -116,17 +116,17 @@ class Programs:
 
     @property
     def data_replicas(self) -> int:
-        """Into how many parts the batch is split."""
+        """Number of parts the batch is split into."""
         return math.prod(self.first.plan.mesh.sizes[axis] for axis in self.data_axes)
 
     def outside(self) -> Outside:
-        """As the compiler sees it."""
+        """Return the compiler's `Captures.outside`."""
         return self._compiler.outside()
 
     def captured_digest(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
     ) -> str:
-        """Of the graph of the whole batch that this one is, or is a part of."""
+        """Return the digest of the graph of the whole batch that this one is, or is a part of."""
         if self._local_input:
             args, kwargs = self._whole(args, kwargs)
         return self._compiler.captured_digest(args, kwargs, state)
@@ -134,7 +134,7 @@ class Programs:
     def for_batch(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState
     ) -> Program:
-        """The program of this batch; `InputError` for other shapes where replanning is not wanted."""
+        """Return this batch's program; raise `InputError` for other shapes if replanning is off."""
         self.expected.check(args, kwargs)
         if self._local_input:
             args, kwargs = self._whole(args, kwargs)
@@ -170,7 +170,8 @@ class Programs:
     def for_parts(
         self, batch: Mapping[str, Any], piece: Mapping[str, Any], pieces: int, state: ModelState
     ) -> tuple[Program | None, Program]:
-        """What counts the denominators of a batch (if any are needed), and what runs one part of it."""
+        """Return the program that counts a batch's denominators (None: none needed), and the one that
+        runs a microbatch."""
         self.expected.check((), batch)
         if self._local_input:
             batch, piece = self._whole((), batch)[1], self._whole((), piece)[1]
@@ -190,7 +191,7 @@ class Programs:
         return made
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """`torch.compile` the blocks of every program, now and later."""
+        """Apply `torch.compile` to the blocks of every program, including those made later."""
         self._finish = lambda program: program.compile(*args, **kwargs)
         programs = [*self._of_batch.values(), *(program for _, program in self._of_parts.values())]
         for program in programs:
@@ -199,7 +200,7 @@ class Programs:
     def _whole(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The global batch that this rank's part belongs to, by shapes only."""
+        """Return the global batch that this rank's part belongs to; split tensors are on meta."""
         plan, graph = self.first.plan, self.first.graph
         split = {
             node.target
@@ -218,7 +219,7 @@ class Programs:
 
 
 def samples_in(batch: Mapping[str, Any]) -> int:
-    """How many samples a batch has: its first dim."""
+    """Return the number of samples of a batch: the size of dim 0."""
     tensors = [v for _, v in leaves_of(dict(batch), "") if isinstance(v, torch.Tensor) and v.dim()]
     if not tensors or not tensors[0].shape[0]:
         raise InputError(
@@ -228,7 +229,7 @@ def samples_in(batch: Mapping[str, Any]) -> int:
 
 
 def in_parts(batch: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """The batch in equal pieces of its first dim; what lacks that dim goes to all."""
+    """Split the batch into `count` equal parts along dim 0; other values go to every part."""
     size = samples_in(batch)
     if count < 1 or size % count:
         fitting = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)

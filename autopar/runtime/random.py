@@ -1,7 +1,8 @@
 """Random numbers: equal on replicas, different on shards, reproducible.
 
-Every forward runs on a seed that all ranks share, so what is computed whole draws the same numbers
-everywhere.  An operator whose result is split along some axes runs on a seed of its own per shard.
+Every forward runs on a seed that all ranks share, so operators with replicated results draw the same
+numbers everywhere.  An operator whose result is sharded along some axes runs on a separate seed per
+shard.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ from autopar.runtime.context import axis as axis_named
 
 LARGEST_SEED = 2**62
 STRIDE = 1_000_003
-"""Between the seeds of neighbouring shards."""
+"""Difference between the seeds of neighbouring shards."""
 
 
 class Seeds:
-    """The seeds of forwards, one after the other, the same on all ranks."""
+    """The sequence of seeds for forwards, the same on all ranks."""
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Random numbers inside are those of the next seed; outside nothing changes."""
+        """Draw random numbers from the next seed inside; the state outside does not change."""
         with seeded(self.next()):
             yield
 
     def next(self) -> int:
-        """A seed, the same on all ranks."""
+        """Return the next seed, the same on all ranks."""
         return int(torch.randint(LARGEST_SEED, (), generator=self._generator, device="cpu"))
 
     @property
     def state(self) -> torch.Tensor:
-        """What a checkpoint keeps."""
+        """The generator's state, which checkpoints keep."""
         return self._generator.get_state()
 
     @state.setter
@@ -46,7 +47,7 @@ class Seeds:
 
 
 def per_shard(function: Callable[..., Any], *axes: str) -> Callable[..., Any]:
-    """`function` with random numbers that differ along `axes` and agree along all others."""
+    """Return `function` with random numbers that differ along `axes` and agree along all others."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         # Drawn from the seed that all ranks share, so it is the same number everywhere.
@@ -62,7 +63,7 @@ def per_shard(function: Callable[..., Any], *axes: str) -> Callable[..., Any]:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Random numbers inside are those of a seed; outside nothing changes."""
+    """Draw random numbers from `seed` inside; the state outside does not change."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)

@@ -1,7 +1,7 @@
-"""Ids and labels that point behind their table or classes raise on every plan, as in one process.
+"""Range checks of ids and labels against the true number of rows or classes, as in one process.
 
-Where rows or classes are split or padded, no kernel sees the true size: what a rank does not hold
-looks like another rank's, and what is padded like the model's.  So the true size is checked here.
+If rows or classes are sharded or padded, no kernel sees the true size: an id outside of this rank's part
+looks like another rank's, and a padded row like the model's.  So the true size is checked here.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from autopar.runtime import _torch
 
 
 def check_range(numbers: torch.Tensor, size: int, what: str, ignored: int | None = None) -> None:
-    """Raise `IndexError` unless all numbers are in [0, size) or `ignored`; `what` says of what.
+    """Raise `IndexError` unless all numbers are in [0, size) or `ignored`; `what` names them.
 
-    On a GPU nothing waits: as with torch's own kernels, an assertion on the device fails.
+    On a GPU this does not synchronise: as in torch's own kernels, an assertion on the device fails.
     """
     if numbers.is_meta:
         return
@@ -35,6 +35,6 @@ def check_range(numbers: torch.Tensor, size: int, what: str, ignored: int | None
 def padded_embedding(
     weight: torch.Tensor, indices: torch.Tensor, padding_idx: int = -1, *_: Any, rows: int
 ) -> torch.Tensor:
-    """`F.embedding` of a table whose rows behind the first `rows` are padding."""
+    """`F.embedding` of a table whose rows after the first `rows` are padding."""
     check_range(indices, rows, f"padded_embedding (table of shape {[rows, *weight.shape[1:]]}): id")
     return F.embedding(indices, weight, padding_idx if padding_idx >= 0 else None)

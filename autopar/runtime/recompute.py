@@ -1,4 +1,4 @@
-"""Recomputation: a block forgets what it made, and runs again when the backward asks for it.
+"""Recomputation: a block drops its activations, and runs again when the backward needs them.
 
 Collectives of the block run again as well, up to the last tensor that the backward needs.
 """
@@ -27,14 +27,14 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 def run(forward: Forward, mode: str, args: tuple[Any, ...]) -> Any:
-    """`forward(*args)`, recomputed in the backward as `mode` ("selective", "full") says."""
+    """Return `forward(*args)`, recomputed in the backward according to `mode` ("selective", "full")."""
     if not torch.is_grad_enabled():
         return forward(*args)
     here = contextvars.copy_context()
     passes = itertools.chain([False], itertools.repeat(True))
 
     def once(*args: Any) -> Any:
-        # The backward may run in another thread, and always outside of the forward's contexts.
+        # The backward may run in another thread, and always runs outside of the forward's contexts.
         if next(passes):
             return here.copy().run(_again, forward, args)
         with deferred.at_once():

@@ -1,7 +1,7 @@
-"""Gradient synchronisation: buckets in the order in which a backward is expected to fill them.
+"""Gradient synchronisation in buckets, in the order in which a backward is expected to fill them.
 
-A bucket starts its collective as soon as it is full and all buckets before it have started, so every
-rank issues collectives in the same order whatever order its hooks arrive in.
+A bucket starts its collective as soon as it is full and all buckets before it have started.  So every
+rank issues collectives in the same order, whatever the order of its autograd hooks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from autopar.runtime.sharded_parameter import ShardedParameter
 
 
 class Reducer:
-    """Watches the leaves of all slots and sets the parameters' gradients when a backward ends."""
+    """Hooks the leaves of all slots, and sets the parameters' gradients when a backward ends."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class Reducer:
         shares: int,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """`shares`: gradients make so many buckets at least.
+        """`shares`: the gradients are cut into at least this many buckets.
 
-        `on_failure` hears, before another one runs, of a backward that did not come to its end.
+        `on_failure` is called when a backward begins after one that did not finish.
         """
         self._axes, self._on_synchronised, self._on_failure = axes, on_synchronised, on_failure
         self._every = tuple(slots)
@@ -53,14 +53,15 @@ class Reducer:
         }
         self.synchronises = True
         self._running: int | None = None
-        """The number of the backward that is running, or that failed."""
+        """Number of the backward that is running, or that failed; None if there is none."""
         self._launched = 0
         self._hooks = [self._watch(place) for place in range(len(self._slots))]
 
     def _watch(self, place: int) -> Callable[[], None]:
-        """Autograd holds the hook where the garbage collector does not see it: it holds nothing.
+        """Register the hook of one leaf; return the function that removes it.
 
-        A loss that is still there holds the reducer, so that its backward finds it.
+        The hook refers to the reducer weakly, as autograd holds hooks in C++, out of the garbage
+        collector's sight.  A live loss holds the reducer strongly, so its backward finds it.
         """
         weak = ref(self)
 
@@ -77,18 +78,18 @@ class Reducer:
         return handle.remove  # type: ignore[no-any-return]
 
     def rewatch(self) -> None:
-        """Leaves were replaced."""
+        """Register all hooks again after leaves were replaced."""
         for remove in self._hooks:
             remove()
         self._hooks = [self._watch(place) for place in range(len(self._slots))]
 
     @property
     def has_failed(self) -> bool:
-        """Whether a backward began and did not come to its end."""
+        """Whether a backward began and did not finish."""
         return self._running not in (None, _torch.backward_number())
 
     def abandon(self) -> None:
-        """Forget a backward that failed, on all ranks alike: all is as it was before."""
+        """Discard a backward that failed on all ranks, and restore the state before it."""
         for place, bucket in enumerate(self.buckets):
             bucket.abandon(place < self._launched)
         for slot in self._slots:
@@ -96,18 +97,18 @@ class Reducer:
         self._running, self._launched = None, 0
 
     def refuse_lost(self) -> None:
-        """Raise `InputError` while a gradient is there that a failed backward spoiled."""
+        """Raise `InputError` while a parameter has a gradient that a failed backward corrupted."""
         for slot in self._slots:
             slot.refuse_lost()
 
     def before_forward(self, synchronises: bool) -> None:
-        """The next backward synchronises, or only adds up on this rank."""
+        """Set whether the next backward synchronises gradients or only accumulates on this rank."""
         self.synchronises = synchronises
         for slot in self._slots:
             slot.reconcile()
 
     def begin(self) -> None:
-        """A backward runs; it may be the first that it is heard of here."""
+        """Prepare for the running backward; calls after the first of each backward do nothing."""
         number = _torch.backward_number()
         if self._running == number:
             return
@@ -130,7 +131,7 @@ class Reducer:
             slot.touch(keeps=not slot.pending)
             return
         if id(slot) not in self._where:
-            if slot.leaf.grad is not None:  # autograd comes here with nothing, too
+            if slot.leaf.grad is not None:  # autograd also calls the hook without a gradient
                 self._arrived_alone(slot)
         else:
             bucket, number = self._where[id(slot)]
@@ -139,7 +140,10 @@ class Reducer:
                 self._launch_full()
 
     def _arrived_alone(self, slot: ShardedParameter) -> None:
-        """It waits for the end where nothing is added to it: until then the backward may fail."""
+        """Take a gradient that needs no communication.
+
+        Without an earlier sum it stays in the leaf until the end, as the backward may still fail.
+        """
         if slot.synchronised() is None:
             slot.touch(keeps=not slot.pending)
         else:
@@ -168,18 +172,18 @@ class Reducer:
         for bucket in self.buckets:
             bucket.finish()
         for slot in self._alone:
-            if slot.leaf.grad is not None:  # of earlier backwards, which did not synchronise
+            if slot.leaf.grad is not None:  # kept by `_arrived_alone` or under no_sync
                 self._settle_alone(slot)
         self._on_synchronised()
 
     def _settle_alone(self, slot: ShardedParameter) -> None:
-        """Nothing is summed: it is added at once, so that no two of a model's gradients are there."""
+        """Set a gradient that needs no sum over ranks, at once: the leaf's copy is freed early."""
         assert slot.leaf.grad is not None
         slot.touch(keeps=False)
         slot.settle(slot.entry.cut(slot.leaf.grad.to(slot.local.dtype)))
 
     def _show(self, slot: ShardedParameter) -> None:
-        """This rank's sums so far; what other ranks will contribute is missing."""
+        """Show this rank's sums so far in `p.grad`; contributions of other ranks are missing."""
         if slot.leaf.grad is None:
             return
         part = slot.pieces.view(slot.leaf.grad.contiguous())
@@ -194,7 +198,7 @@ class Reducer:
 def in_buckets(
     slots: Iterable[ShardedParameter], shares: int = 1
 ) -> Iterator[list[ShardedParameter]]:
-    """Slots of equal hops and dtypes together, in order, up to the bucket size."""
+    """Group slots of equal hops and dtypes, in order, into buckets of at most the bucket size."""
     groups: dict[object, list[ShardedParameter]] = {}
     for slot in slots:
         over = None if slot.entry.exchange is None else slot.entry.exchange.axis

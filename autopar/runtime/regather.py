@@ -1,8 +1,8 @@
-"""Gathers that are not kept: what an operator would save of a gathered tensor is saved as the shard.
+"""Regathering: where an operator would save a gathered tensor for the backward, the shard is kept.
 
 While the forward runs, gathered tensors are remembered by their storage.  When autograd saves a
-tensor that lives in such a storage (the tensor itself or a view of it), it is given a ticket instead;
-when the backward asks for it, the gather is repeated, once for all operators that hold the ticket.
+tensor in such a storage (the tensor itself or a view of it), it gets a ticket instead.  When the
+backward unpacks it, the gather is repeated, once for all operators that hold a ticket.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Gather = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass
 class Gathered:
-    """How to make a gathered tensor again; holds its result only while somebody still waits for it."""
+    """How to gather a tensor again; keeps the result only while tickets for it are outstanding."""
 
     source: Any
     gather: Gather
@@ -31,12 +31,12 @@ class Gathered:
     result: torch.Tensor | None = None
 
     def ticket(self, tensor: torch.Tensor) -> Ticket:
-        """A place holder for a view of the gathered tensor."""
+        """Return a placeholder for a view of the gathered tensor."""
         self.waiting += 1
         return Ticket(self, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
     def again(self) -> torch.Tensor:
-        """The gathered tensor, gathered again the first time it is asked for."""
+        """Return the gathered tensor; the first call repeats the gather."""
         if self.result is None:
             with torch.no_grad():
                 self.result = self.gather(_redeemed(self.source))
@@ -49,7 +49,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Ticket:
-    """What autograd holds instead of the gathered tensor."""
+    """The placeholder that autograd saves instead of the gathered tensor."""
 
     gathered: Gathered
     shape: tuple[int, ...]
@@ -57,13 +57,13 @@ class Ticket:
     offset: int
 
     def redeem(self) -> torch.Tensor:
-        """The saved tensor."""
+        """Return the saved tensor."""
         return self.gathered.again().as_strided(self.shape, self.stride, self.offset)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """What is gathered again: a rank's part of a weight, at the version that the forward saw."""
+    """The input of a repeated gather: a rank's part of a weight, at the version of the forward."""
 
     tensor: torch.Tensor
     version: int
@@ -77,14 +77,14 @@ Scope = dict[int, tuple[torch.Tensor, Gathered]]
 class _Forward:
     """The gathered tensors of the blocks that are running now, innermost last.
 
-    `waiting` are those that came with others, which no block has asked for yet.
+    `waiting`: tensors gathered together with others, which no block has used yet.
     """
 
     scopes: list[Scope] = field(default_factory=list)
     waiting: Scope = field(default_factory=dict)
 
     def find(self, tensor: torch.Tensor) -> Gathered | None:
-        """The entry whose storage this tensor lives in."""
+        """Return the entry with this tensor's storage, if any."""
         key = _storage(tensor)
         for scope in (*reversed(self.scopes), self.waiting):
             if key in scope:
@@ -92,7 +92,7 @@ class _Forward:
         return None
 
     def leaving(self, results: T) -> T:
-        """Hand the gathered tensors among a block's results to the block around it."""
+        """Move the gathered tensors among a block's results to the scope of the enclosing block."""
         *_, outer, inner = self.scopes
         for tensor in results if isinstance(results, tuple) else (results,):
             if isinstance(tensor, torch.Tensor) and _storage(tensor) in inner:
@@ -104,10 +104,10 @@ _FORWARD: ContextVar[_Forward | None] = ContextVar("forward", default=None)
 
 
 def packed(tensor: torch.Tensor) -> Any:
-    """What is kept of a tensor for the backward.
+    """Return what is kept of a tensor for the backward: a ticket, or the tensor detached.
 
-    Never the tensor itself: an operator that saves its own result would hold itself, through C++,
-    where the garbage collector does not see it.
+    Never the tensor itself: an operator that saves its own result would form a reference cycle through
+    C++, which the garbage collector does not see.
     """
     forward = _FORWARD.get()
     entry = None if forward is None else forward.find(tensor)
@@ -115,13 +115,13 @@ def packed(tensor: torch.Tensor) -> Any:
 
 
 def unpacked(kept: Any) -> torch.Tensor:
-    """The tensor."""
+    """Return the tensor for what `packed` kept."""
     return kept.redeem() if isinstance(kept, Ticket) else kept
 
 
 @contextmanager
 def regathering() -> Iterator[None]:
-    """The forward of a module with regathered tensors."""
+    """Run the forward of a module with regathered tensors inside."""
     forward = _Forward()
     token = _FORWARD.set(forward)
     try:
@@ -133,9 +133,9 @@ def regathering() -> Iterator[None]:
 
 @contextmanager
 def scope() -> Iterator[Callable[[T], T]]:
-    """One block: what it gathers is forgotten when it returns, save what it passes on.
+    """Scope of one block: its gathered tensors are released when it returns, except its results.
 
-    Yields what its results must go through: gathered ones belong to the block around it from then on.
+    Yields a function that its results must pass through: it moves gathered ones to the enclosing block.
     """
     forward = _FORWARD.get()
     if forward is None:
@@ -149,7 +149,7 @@ def scope() -> Iterator[Callable[[T], T]]:
 
 
 def remember(made: torch.Tensor, source: torch.Tensor, gather: Gather) -> None:
-    """Note that `made` can be made from `source` again; it stays alive until its block returns."""
+    """Record that `made` can be gathered from `source` again; it stays alive until its block returns."""
     forward = _FORWARD.get()
     if forward is None or not torch.is_grad_enabled():
         return
@@ -159,14 +159,14 @@ def remember(made: torch.Tensor, source: torch.Tensor, gather: Gather) -> None:
 
 @dataclass
 class _Together:
-    """Gathers that are repeated together: the first that is asked for brings the others."""
+    """Gathers that are repeated together, when the first of them is needed."""
 
     sources: list[Any]
     gather: Callable[[list[torch.Tensor]], list[torch.Tensor]]
     results: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def take(self, place: int) -> torch.Tensor:
-        """One result; the others wait for their turn."""
+        """Return one result; the others are kept until they are taken."""
         if place not in self.results:
             self.results = dict(enumerate(self.gather([_redeemed(s) for s in self.sources])))
         return self.results.pop(place)
@@ -177,9 +177,9 @@ def remember_together(
     sources: Sequence[torch.Tensor],
     gather: Callable[[list[torch.Tensor]], list[torch.Tensor]],
 ) -> None:
-    """Note that these tensors can be made from their sources again, in one collective.
+    """Record that these tensors can be gathered from their sources again, in one collective.
 
-    Each belongs to the block that asks for it (`taken`), whoever asked first.
+    Each belongs to the block that uses it (`taken`), whichever block gathered it.
     """
     forward = _FORWARD.get()
     if forward is None or not made or not torch.is_grad_enabled():
@@ -194,7 +194,7 @@ def remember_together(
 
 
 def taken(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that came with others, now that the innermost block has it."""
+    """Move a tensor that was gathered with others to the innermost block; return it."""
     forward = _FORWARD.get()
     entry = None if forward is None else forward.waiting.pop(_storage(tensor), None)
     if forward is not None and entry is not None:
@@ -203,13 +203,13 @@ def taken(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _kept(source: torch.Tensor, forward: _Forward) -> Any:
-    """What stands for a source until the backward: the shard, or a ticket if it is a gather itself."""
+    """Return what is kept of a source: the shard, or a ticket if it was gathered itself."""
     shared = forward.find(source)
     return Shard(source.detach(), source._version) if shared is None else shared.ticket(source)
 
 
 def _redeemed(kept: Ticket | Shard | None) -> Any:
-    """The source; raise `InputError` where it is not what it was in the forward."""
+    """Return the source; raise `InputError` if it was modified since the forward."""
     if not isinstance(kept, Shard):
         return None if kept is None else kept.redeem()
     if kept.tensor._version != kept.version:

@@ -1,4 +1,4 @@
-"""Loss scaling for float16 on sharded gradients: all ranks find an overflow, and skip, together."""
+"""Loss scaling for float16 on sharded gradients: if one rank finds an overflow, all skip the step."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from autopar.runtime import _torch
 class GradScaler(ShardedGradScaler):
     """`torch.amp.GradScaler`, used the same way.
 
-    An overflow in one rank's shard is found by all: FSDP's scaler sums what `unscale_` found over
-    the world.  Fused optimizers would unscale by themselves, each rank alone, so here they are
-    stepped like all others.
+    An overflow in one rank's shard is found by all: FSDP's scaler sums the results of `unscale_` over
+    all ranks.  Fused optimizers would unscale on each rank separately, so here they are stepped like all
+    others.
     """
 
     def _unscale_grads_(
@@ -28,7 +28,10 @@ class GradScaler(ShardedGradScaler):
         found_inf: torch.Tensor,
         allow_fp16: bool = True,
     ) -> dict[torch.device, torch.Tensor]:
-        """Of this rank's shards; DTensor's own way reduces as the first gradient is laid out."""
+        """Unscale this rank's shards.
+
+        DTensor's own implementation would reduce `found_inf` by the layout of the first gradient.
+        """
         by_dtype: defaultdict[torch.dtype, list[torch.Tensor]] = defaultdict(list)
         for group in optimizer.param_groups:
             for gradient in (p.grad for p in group["params"] if p.grad is not None):

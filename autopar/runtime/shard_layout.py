@@ -1,4 +1,4 @@
-"""Between rest and leaf: the hops a parameter takes, and which elements of a leaf belong to whom."""
+"""The hops of a parameter from rest to leaf, and the layout of each rank's elements in the leaf."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from autopar.plans.decisions import ParameterPlan
 
 @dataclass(frozen=True)
 class Hop:
-    """One step from rest to leaf on one axis.
+    """One conversion from rest towards the leaf, on one mesh axis.
 
-    `gathers`: forward gathers shards, backward hands them back.  `reduces`: backward sums over the
+    `gathers`: forward gathers shards, backward scatters gradients.  `reduces`: backward sums over the
     axis.  ZeRO's S -> R does both, data parallelism's I -> R only reduces, S -> I only gathers.
     """
 
@@ -27,7 +27,7 @@ class Hop:
 
 
 def hops(plan: ParameterPlan, mesh: Mesh) -> tuple[Hop, ...]:
-    """The parameter's steps, in the order from rest to leaf; axes of one device need none."""
+    """Return the parameter's hops, in order from rest to leaf; axes of size 1 need none."""
     found = []
     for step in plan.steps:
         ranks = mesh.sizes[step.axis]
@@ -40,10 +40,10 @@ def hops(plan: ParameterPlan, mesh: Mesh) -> tuple[Hop, ...]:
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """A leaf seen as ``[n_k, ..., n_1, *stored]``: one leading dim per gathering hop, the last first.
+    """A leaf viewed as ``[n_k, ..., n_1, *stored]``: one leading dim per gathering hop, the last first.
 
-    Every dim is cut at all its hops' positions at once, so this is a view: `segments` is the shape
-    after the cuts, `order` brings the ranks' dims to the front.
+    Every dim is unflattened at the positions of all its hops at once, so this is a view.  `segments` is
+    the unflattened shape; the permutation `order` brings the rank dims to the front.
     """
 
     segments: tuple[int, ...]
@@ -52,7 +52,7 @@ class ShardLayout:
 
     @classmethod
     def of(cls, plan: ParameterPlan, shape: tuple[int, ...], mesh: Mesh) -> ShardLayout:
-        """The pieces of a parameter of this global shape."""
+        """Return the layout for a parameter of this global shape."""
         steps = plan.steps
         axes = [s.axis for s in steps if isinstance(s.source[s.axis], S) and mesh.sizes[s.axis] > 1]
         segments: list[int] = []
@@ -73,11 +73,11 @@ class ShardLayout:
         return cls(tuple(segments), (*front, *rest), tuple(segments[place] for place in front))
 
     def view(self, leaf: torch.Tensor) -> torch.Tensor:
-        """The contiguous leaf as ``[*leading, *segments of the stored shape]``."""
+        """Return the contiguous leaf as ``[*leading, *segments of the stored shape]``."""
         return leaf.view(self.segments).permute(self.order)
 
     def back(self, pieces: torch.Tensor) -> torch.Tensor:
-        """Such a view as ``[*segments of the leaf]``: a contiguous leaf, with its dims cut."""
+        """Permute such a view back to ``[*segments of the leaf]``: the leaf with unflattened dims."""
         return pieces.permute([self.order.index(dim) for dim in range(len(self.order))])
 
     @property

@@ -1,8 +1,8 @@
-"""Parameters at rest and in the step: a DTensor for the optimizer, a leaf for forward and backward.
+"""A parameter at rest (a DTensor for the optimizer) and in the step (a leaf for forward and backward).
 
-The leaf is a plain local tensor that autograd accumulates into.  Where the plan stores a parameter
-as the step uses it, the leaf shares the DTensor's storage; otherwise it is gathered before the first
-forward after every update.
+The leaf is a plain local tensor that autograd accumulates into.  If the plan stores a parameter as the
+step uses it, the leaf shares the DTensor's storage.  Otherwise it is gathered before the first forward
+after every update.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autopar.runtime.updates import update_locally
 
 
 class Touched(Enum):
-    """What a running backward did to a parameter's gradient: could it fail without a loss?"""
+    """Effect of the running backward on a gradient: whether its failure would lose earlier sums."""
 
     NOT = "nothing"
     KEEPS = "there was none, or it is still there"
@@ -34,12 +34,13 @@ class Touched(Enum):
 class ShardedParameter:
     """One parameter on this rank.
 
-    `entry` says how the stored part becomes part of the step, where sizes are padded.
+    `entry` converts the part at rest to the padded part in the step.
 
-    `pending`: the leaf's gradient holds sums that have not been synchronised yet; `p.grad` shows
-    them, and `base` is the synchronised gradient they will be added to.
+    `pending`: the leaf's gradient holds sums that are not synchronised yet.  `p.grad` shows them, and
+    `base` is the synchronised gradient that they will be added to.
 
-    `saved` is `p.grad` as the running backward found it; `lost` is one that a failed backward spoiled.
+    `saved` is `p.grad` as the running backward found it.  `lost` is a gradient that a failed backward
+    corrupted.
     """
 
     name: str
@@ -57,7 +58,7 @@ class ShardedParameter:
     shown_version: int = 0
     gathered_version: tuple[int, int] | None = None
     memory: int = field(init=False)
-    """Which storage torch thinks the parameter has: another one once ``p.data`` was assigned."""
+    """Identity of the parameter's storage as torch reports it; assigning ``p.data`` changes it."""
     touched: Touched = field(default=Touched.NOT, init=False)
     saved: torch.Tensor | None = field(default=None, init=False)
     saved_version: int = field(default=0, init=False)
@@ -70,40 +71,43 @@ class ShardedParameter:
 
     @property
     def local(self) -> torch.Tensor:
-        """The stored local tensor."""
+        """The local shard at rest."""
         assert isinstance(self.parameter, DTensor)
         return _torch.local_of(self.parameter)
 
     @property
     def shares_storage(self) -> bool:
-        """Whether the leaf is the stored tensor itself."""
+        """Whether the leaf shares the storage of the local shard at rest."""
         same = self.leaf_dtype == self.local.dtype and self.entry.is_plain
         return same and not any(hop.gathers for hop in self.hops)
 
     def new_leaf(self) -> torch.Tensor:
-        """A leaf over the stored tensor's storage, or an empty one to be gathered into."""
+        """Return a leaf over the storage at rest, or an empty one to gather into."""
         if self.shares_storage:
             leaf = self.local.detach()
         else:
             leaf = torch.empty(self.leaf_shape, dtype=self.leaf_dtype, device=self.local.device)
         leaf.requires_grad_(self.parameter.requires_grad)
         if leaf.requires_grad and self.leaf_dtype != self.local.dtype:
-            leaf.grad_dtype = self.local.dtype  # microbatches add up as precisely as weights rest
+            leaf.grad_dtype = self.local.dtype  # microbatches accumulate in the dtype at rest
         return leaf
 
     @property
     def rests_in_step(self) -> bool:
-        """Whether what rests of a gradient is of this rank's part in the step, and may lie there."""
+        """Whether the gradient at rest can stay in memory as a slice of the gradient in the step."""
         return self.entry.exchange is None
 
     def room(self, ranks: int, part: torch.Tensor, is_last: bool) -> torch.Tensor:
-        """Where parts of so many ranks are gathered: in the leaf, if all of it comes in its order."""
+        """Return the buffer that parts of `ranks` ranks are gathered into.
+
+        It is the leaf itself for the last hop, if the gathered order is the leaf's memory order.
+        """
         if is_last and (view := self.pieces.view(self.leaf.detach())).is_contiguous():
             return view
         return part.new_empty((ranks, *part.shape))
 
     def fill(self, parts: torch.Tensor) -> None:
-        """Set the leaf to what was gathered, which may be there."""
+        """Set the leaf to the gathered parts, which may already be in its memory."""
         view = self.pieces.view(self.leaf.detach())
         if parts.data_ptr() != view.data_ptr():
             view.copy_(parts.reshape(view.shape))
@@ -111,23 +115,26 @@ class ShardedParameter:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Another one after every write, to the parameter or to what is stored of it here."""
+        """Version counters that change with every write to the parameter or its local shard."""
         return self.parameter._version, self.local._version
 
     def is_current(self) -> bool:
-        """Whether the leaf still shares the stored tensor's storage (tensors may be swapped)."""
+        """Whether a leaf that shares the shard's storage still does (tensors may be swapped)."""
         return not self.shares_storage or self.leaf.data_ptr() == self.local.data_ptr()
 
     def as_gradient(self, local: torch.Tensor) -> torch.Tensor:
-        """A DTensor laid out like the parameter over this local tensor.
+        """Return a DTensor over this local tensor, laid out like the parameter.
 
-        What is written to it counts in a version of its own, not in that of what it lies in.
+        It has its own version counter, separate from that of the buffer it is a view of.
         """
         assert isinstance(self.parameter, DTensor)
         return _torch.dtensor(local.data, self.parameter._spec, self.gradient_kind)
 
     def reconcile(self) -> None:
-        """What the user did to `p.grad` since sums were shown there: cleared, they are gone."""
+        """Check what the user did to `p.grad` since unsynchronised sums were shown there.
+
+        If it was set to None or zeroed, the sums are dropped; other changes raise `InputError`.
+        """
         if not self.pending:
             return
         gradient = self.parameter.grad
@@ -148,7 +155,7 @@ class ShardedParameter:
         )
 
     def drop(self) -> None:
-        """Forget sums that have not been synchronised."""
+        """Discard sums that have not been synchronised."""
         self.leaf.grad = None
         self.pending, self.base, self.shown = False, None, None
 
@@ -164,11 +171,11 @@ class ShardedParameter:
         self.parameter.grad = self.shown
 
     def synchronised(self) -> torch.Tensor | None:
-        """The local part of the gradient that is already the same sum on every replica."""
+        """Return the local part of the gradient that is already summed over all replicas, if any."""
         return self.base if self.pending else self._local(self.parameter.grad)
 
     def _local(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """This rank's part of a gradient that came from elsewhere, perhaps laid out otherwise."""
+        """Return this rank's part of a gradient set elsewhere; redistribute it if its layout differs."""
         if gradient is None:
             return None
         assert isinstance(self.parameter, DTensor)
@@ -183,7 +190,7 @@ class ShardedParameter:
         return _torch.local_of(gradient)
 
     def touch(self, keeps: bool) -> None:
-        """The running backward has its gradient; `keeps`: what was summed before stays what it is."""
+        """Record that the running backward made a gradient; `keeps`: earlier sums stay intact."""
         if self.touched is Touched.NOT:
             self.saved = self.shown if self.pending else self.parameter.grad
             self.saved_version = 0 if self.saved is None else self._version(self.saved)
@@ -191,7 +198,7 @@ class ShardedParameter:
             self.touched = Touched.LOSES if is_lost else Touched.KEEPS
 
     def _beside(self) -> torch.Tensor | None:
-        """What came to the parameter itself meanwhile: a penalty on weights beside the loss."""
+        """Return a gradient that reached the parameter itself meanwhile (a loss term on the weights)."""
         found = self.parameter.grad
         if found is None or found is not (self.shown if self.pending else self.saved):
             return self._local(found)
@@ -205,19 +212,19 @@ class ShardedParameter:
 
     @staticmethod
     def _version(gradient: torch.Tensor) -> int:
-        # What is written through the DTensor counts there, what is written beside it in its part.
+        # Writes through the DTensor bump its version, direct writes to the local tensor that one's.
         part = _torch.local_of(gradient) if isinstance(gradient, DTensor) else gradient
         return gradient._version + part._version
 
     def settle(self, total: torch.Tensor) -> None:
-        """Set the synchronised gradient, added to what was there."""
+        """Set the synchronised gradient to `total` plus the earlier one."""
         before = self.synchronised()
         if before is not None:
             total = total.add_(before.to(total.dtype))
         self._set(total)
 
     def replace(self, total: torch.Tensor) -> None:
-        """Set the synchronised gradient; what was there before is part of it."""
+        """Set the synchronised gradient to `total`, which includes the earlier one."""
         if (beside := self._beside()) is not None:
             total = total.add_(beside.to(total.dtype))
         self._set(total)
@@ -229,11 +236,11 @@ class ShardedParameter:
             self.saved, self.saved_version = made, self._version(made)
 
     def untouch(self) -> None:
-        """The backward has ended."""
+        """Reset the record of the running backward, which has ended."""
         self.touched, self.saved = Touched.NOT, None
 
     def abandon(self) -> None:
-        """The backward that touched it failed: as before it, unless sums of earlier ones are lost."""
+        """Undo the effects of a failed backward, or mark sums of earlier backwards as lost."""
         found = self.parameter.grad
         if self.touched is Touched.KEEPS:
             self.leaf.grad, self.parameter.grad = None, self.saved
@@ -245,12 +252,12 @@ class ShardedParameter:
                 and found is self.saved
                 and self._version(found) != self.saved_version
             ):
-                # Somebody cleared it in place since; what was summed may have been written over that.
+                # The user cleared it in place since, but sums may have been written over the zeros.
                 self.parameter.grad = self.as_gradient(torch.zeros_like(self.local))
         self.untouch()
 
     def refuse_lost(self) -> None:
-        """Raise `InputError` as long as a gradient is there that lacks sums of earlier backwards."""
+        """Raise `InputError` while `p.grad` is a gradient that lacks sums of earlier backwards."""
         if self.lost is not None and self.parameter.grad is self.lost:
             raise InputError(
                 f"A backward failed midway, and the gradient of {self.name!r} with it, which was the "
@@ -267,7 +274,7 @@ def _sum(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor |
 
 
 def refuse_hooks(slots: Iterable[ShardedParameter]) -> None:
-    """Raise `InputError` for hooks on parameters: autograd never reaches them."""
+    """Raise `InputError` for gradient hooks on parameters: autograd would never call them."""
     for slot in slots:
         if _torch.has_gradient_hooks(slot.parameter):
             raise InputError(
@@ -278,11 +285,11 @@ def refuse_hooks(slots: Iterable[ShardedParameter]) -> None:
 
 
 def refuse_other_data(slots: Iterable[ShardedParameter]) -> None:
-    """Raise `InputError` after ``p.data = ...``, which torch forgets for a DTensor."""
+    """Raise `InputError` after ``p.data = ...``, which does not change a DTensor's local tensor."""
     now = {slot.name: _torch.storage_of(slot.parameter) for slot in slots}
     assigned = [slot for slot in slots if slot.memory != now[slot.name]]
     for slot in assigned:
-        slot.memory = now[slot.name]  # told once: the values are what they were
+        slot.memory = now[slot.name]  # raise only once: the shards still have their values
     if assigned:
         raise InputError(
             f"{assigned[0].name}.data was assigned, and the values are not the parameter's: the step "

@@ -1,4 +1,4 @@
-"""A sharding on real tensors: one rank's part of a whole tensor, and the DTensor layout it is."""
+"""Applies a sharding to tensors: a rank's part of a whole tensor, and the DTensor placements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autopar.runtime import _torch
 def part(
     whole: torch.Tensor, sharding: Sharding, mesh: Mesh, coordinate: tuple[int, ...]
 ) -> torch.Tensor:
-    """The part of `whole` that the rank at `coordinate` holds, contiguous; perhaps a view."""
+    """Return the part of `whole` for the rank at `coordinate`, contiguous; it may be a view."""
     here = whole
     for dim in range(whole.dim()):
         here = _cut(here, dim, dim, sharding, mesh, coordinate)
@@ -30,7 +30,7 @@ def _cut(
     mesh: Mesh,
     coordinate: tuple[int, ...],
 ) -> torch.Tensor:
-    """What the cuts of `dim` leave of the tensor's dim at `place`."""
+    """Cut the tensor's dim `place` as the sharding cuts `dim`, for the rank at `coordinate`."""
     for _, axis in sharding.cuts(dim):
         kind = sharding.local(axis, mesh)
         assert isinstance(kind, S)
@@ -42,9 +42,9 @@ def _cut(
 def held(
     size: int, dim: int, sharding: Sharding, mesh: Mesh, coordinate: tuple[int, ...]
 ) -> tuple[slice, ...]:
-    """Which indices of a whole dim the rank at `coordinate` holds, in order, as runs.
+    """Return the indices of a whole dim that the rank at `coordinate` holds, in order, as runs.
 
-    Where a dim's only cut does not divide it, parts are as `torch.chunk` makes them.
+    If a dim's only cut does not divide it, the parts are those of `torch.chunk`.
     """
     cuts = [(of, axis) for of, axis in sharding.cuts(dim) if mesh.sizes[axis] > 1]
     if len(cuts) == 1 and cuts[0][0] == 1 and size % mesh.sizes[cuts[0][1]]:
@@ -65,17 +65,17 @@ def held(
 def own_part(
     whole: torch.Tensor, sharding: Sharding, mesh: Mesh, coordinate: tuple[int, ...]
 ) -> torch.Tensor:
-    """`part` in a storage of its own, so that `whole` can go."""
+    """Return `part` in its own storage, so that `whole` can be freed."""
     found = part(whole, sharding, mesh, coordinate)
     shares = found.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
     return found.clone() if shares else found
 
 
 def placements(sharding: Sharding, mesh: Mesh) -> tuple[Placement, ...]:
-    """The sharding in DTensor's words.
+    """Return the sharding as DTensor placements.
 
-    DTensor applies mesh axes in order.  An axis that splits blocks which later axes make is strided:
-    it sees the dim, as earlier axes left it, as so many blocks.
+    DTensor applies mesh axes in order.  An axis that splits blocks made by later axes has a strided
+    shard: it sees the dim, as earlier axes left it, as that many blocks.
     """
     return tuple(_placement(sharding, mesh, axis) for axis in range(len(mesh)))
 

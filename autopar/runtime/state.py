@@ -1,4 +1,4 @@
-"""From a model's tensors to stored DTensors, laid out as the plan says; values come later."""
+"""Creates the DTensors at rest for a model's tensors, laid out by the plan; values are filled later."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from autopar.runtime.weights.target import Target
 def slots(
     model: nn.Module, plan: Plan, graph: Graph, device_mesh: DeviceMesh
 ) -> Iterator[ShardedParameter]:
-    """One slot per parameter, tied ones once; empty."""
+    """Yield one empty slot per parameter; tied parameters have one slot."""
     dtypes = {node.target: node.outputs[0].dtype for node in graph.leaves("parameter")}
     for name, parameter in model.named_parameters():
         yield slot(parameter, entry_of(name, plan), dtypes.get(name), plan.mesh, device_mesh)
@@ -41,7 +41,7 @@ def slot(
     device_mesh: DeviceMesh,
     gradient_kind: type[DTensor] = DTensor,
 ) -> ShardedParameter:
-    """The empty slot of one parameter; its leaf is of a dtype, None: its own."""
+    """Return the empty slot of one parameter; `dtype`: that of its leaf, None for its own."""
     shape, coordinate = tuple(parameter.shape), tuple(device_mesh.get_coordinate() or ())
     runs = _held(shape, entry.stored, mesh, coordinate)
     local = torch.empty(
@@ -65,7 +65,7 @@ def slot(
 
 
 def buffers(model: nn.Module, device_mesh: DeviceMesh) -> dict[str, torch.Tensor]:
-    """The model's buffers, whole and empty on this rank's device."""
+    """Return empty tensors for the model's buffers, unsharded, on this rank's device."""
     device = device_mesh.device_type
     return {name: torch.empty_like(b, device=device) for name, b in model.named_buffers()}
 
@@ -76,7 +76,7 @@ def targets(
     plan: Plan,
     device_mesh: DeviceMesh,
 ) -> dict[str, Target]:
-    """What is to be filled on this rank: its part of every parameter, and all of every buffer."""
+    """Return the tensors to fill on this rank: its part of every parameter, and every whole buffer."""
     mesh, coordinate = plan.mesh, tuple(device_mesh.get_coordinate() or ())
     found = {}
     for slot in held_slots:
@@ -91,24 +91,24 @@ def targets(
 def _held(
     shape: tuple[int, ...], stored: Sharding, mesh: Mesh, coordinate: tuple[int, ...]
 ) -> tuple[tuple[slice, ...], ...]:
-    """Which indices of every dim this rank holds."""
+    """Return the indices of every dim that this rank holds, as runs."""
     return tuple(held(size, dim, stored, mesh, coordinate) for dim, size in enumerate(shape))
 
 
 def entry_of(name: str, plan: Plan) -> ParameterPlan:
-    """How a parameter is laid out; one that forward never reads is kept whole."""
+    """Return a parameter's layout; one that forward never reads is replicated."""
     whole = Sharding.all(I, plan.mesh)
     return plan.parameter.get(name) or ParameterPlan(name, whole, whole)
 
 
 def from_first_rank(tensor: torch.Tensor, device_mesh: DeviceMesh) -> torch.Tensor:
-    """Rank 0's values on this rank's device, beside the user's own."""
+    """Broadcast rank 0's values into a new tensor on this rank's device; `tensor` is unchanged."""
     values = tensor.to(device_mesh.device_type).contiguous()
     return sent(values.clone() if values.data_ptr() == tensor.data_ptr() else values, device_mesh)
 
 
 def sent(tensor: torch.Tensor, device_mesh: DeviceMesh) -> torch.Tensor:
-    """Rank 0's values on this rank's device, in this tensor if it is there."""
+    """Broadcast rank 0's values to this rank's device, in place if `tensor` is already there."""
     values = tensor.to(device_mesh.device_type).contiguous()
     if dist.get_world_size() > 1:
         dist.broadcast(values, src=0)

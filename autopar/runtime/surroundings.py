@@ -1,7 +1,7 @@
-"""Programs are looked up by what forward and the loss read outside of the model's modules, too.
+"""Adds the values that forward and the loss read outside of the model's modules to a program's key.
 
-Where a value there is other than before, the graph is captured again, on this rank alone; where it
-is the same, its program serves.
+If such a value has changed, the graph is captured again, on this rank only; if the graph is the same,
+its program is reused.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from typing import Any
 from autopar.request.model_state import Outside
 
 VALUES = 5
-"""So many values of a place are heard of: each costs a capture, and perhaps a plan."""
+"""Number of values of one place that triggers the warning: each costs a capture, and maybe a plan."""
 
 
 MOST = 64
-"""Programs of other batches that are kept, beside the first; the longest unused goes first."""
+"""Largest number of programs that are kept, the first included; the least recently used is dropped."""
 KEYS = 8
-"""So many keys lead to one program."""
+"""Largest number of keys per program."""
 
 
 class Kept(dict[Any, Any]):
-    """Programs by batch, the last used last; no more than `MOST`, and never without the first.
+    """LRU cache of programs by batch, of at most `MOST` programs, of which the first always stays.
 
-    Ranks may have other keys for one program, but use and lose the same programs: a rank that alone had
-    lost one would plan it, and wait for the others.
+    Ranks may have different keys for one program, but use and drop the same programs: if only one rank
+    dropped a program, it would plan it again and wait for the others.
     """
 
     def use(self, key: Any) -> Any:
-        """The program of a key, which is now the last used."""
+        """Return the program of a key, and mark it as most recently used."""
         self[key] = found = self.pop(key)
         return found
 
     def keep(self, key: Any, made: Any, first: Any) -> None:
-        """One more; programs that were not used for longest go, with all their keys."""
+        """Add a program; drop the least recently used ones with all their keys."""
         self[key] = made
         for old in [each for each, program in self.items() if program is made][:-KEYS]:
             del self[old]
@@ -46,19 +46,19 @@ class Kept(dict[Any, Any]):
             del self[old]
 
     def alike(self, found: Any) -> Any:
-        """The same as it is here: of programs that go together, the tuple in which they do."""
+        """Return `found` as it is stored here: for a tuple of programs, the stored tuple of the same."""
         if not isinstance(found, tuple):
             return found
         same = (p for p in self.values() if all(a is b for a, b in zip(p, found, strict=True)))
         return next(same, found)
 
     def of_graph(self, captured: str) -> Any:
-        """The pipeline of a captured graph, if it is here."""
+        """Return the pipeline of a captured graph, if there is one."""
         return next((built for built in self.values() if built.captured == captured), None)
 
 
 class Surroundings:
-    """Of the programs of one model."""
+    """The outside values last seen by the programs of one model."""
 
     def __init__(self) -> None:
         self._last: dict[Any, Outside] = {}
@@ -72,7 +72,11 @@ class Surroundings:
         first: Any,
         known: Callable[[], Any],
     ) -> tuple[Any, Outside]:
-        """`key` and what is around; `known` captures again, and gives what is there of it."""
+        """Return `key` with the outside values.
+
+        For new values, `known` captures again and returns the program if it exists, which is then kept
+        under the new key as well.
+        """
         if now != self._last.get(key, ()) and (key, now) not in kept:
             self._warn(now)
             found = known()

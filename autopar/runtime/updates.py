@@ -1,8 +1,8 @@
-"""Optimizers that update element by element step on the local tensors themselves.
+"""Runs element-wise optimizers on the local tensors instead of the DTensors.
 
-PyTorch spends half a millisecond per parameter on a step of DTensors, ten times what plain tensors
-take.  While such an optimizer steps, its groups and its state hold this rank's tensors in the place of
-the DTensors over them; they are put back as soon as it is done, so that nothing else of it changes.
+PyTorch spends half a millisecond per parameter on a step of DTensors, ten times as long as on plain
+tensors.  While such an optimizer steps, its groups and its state hold this rank's local tensors instead
+of the DTensors.  They are swapped back after the step, so that nothing else of the optimizer changes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ ELEMENTWISE = (
     optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax,
     optim.Adagrad, optim.Adadelta, optim.RMSprop, optim.Rprop, optim.ASGD,
 )  # fmt: skip
-"""Those of torch in which no element of a parameter looks at another; not what derives from them."""
+"""Optimizers of torch whose update of an element depends on no other element; no subclasses."""
 OURS = "_autopar_updates_locally"
 State = dict[str, Any]
 
 
 def update_locally(parameter: nn.Parameter) -> None:
-    """From now on a DTensor parameter may be stepped on as a plain tensor."""
+    """Allow optimizers to step on a DTensor parameter's local tensor."""
     setattr(parameter, OURS, True)
     if not _Hooks.installed:
         _Hooks.installed = True
@@ -47,23 +47,24 @@ def check_before_steps(
 ) -> None:
     """Call `check`, a method of `owner` that may raise, before any optimizer steps on these.
 
-    By number: torch swaps no tensor that somebody looks at weakly.  `owner` keeps them alive.
+    Parameters are stored by id, as torch cannot swap tensors with weak references.  `owner` keeps them
+    alive.
     """
     _CHECKS[owner] = frozenset(map(id, parameters)), WeakMethod(check)
 
 
 def was_replaced(model: nn.Module) -> None:
-    """The parallel model has parameters of its own: an optimizer of these would move nothing of it."""
+    """Record the parameters of a plain model that was parallelized: training them would do nothing."""
     for name, parameter in model.named_parameters():
         _REPLACED[parameter] = name
 
 
 _REPLACED: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""The parameters of the users' own models, and their names."""
+"""Names of the parameters of plain models that were parallelized."""
 
 
 def _refuse_replaced(optimizer: optim.Optimizer) -> None:
-    """Raise `InputError` for an optimizer of a plain model that nobody trains by itself."""
+    """Raise `InputError` for an optimizer of the plain model if only the parallel model trains."""
     held = [p for p in _parameters(optimizer) if p in _REPLACED]
     if held and all(parameter.grad is None for parameter in held):
         raise InputError(
@@ -75,7 +76,7 @@ def _refuse_replaced(optimizer: optim.Optimizer) -> None:
 
 
 def _refuse_coupled(optimizer: optim.Optimizer, owner: nn.Module) -> None:
-    """Raise `InputError` for an optimizer that sums over all parameters, which stages share out."""
+    """Raise `InputError` for an optimizer that sums over all parameters if stages divide them."""
     if isinstance(optimizer, optim.LBFGS) and getattr(owner, "IN_STAGES", False):
         raise InputError(
             "LBFGS takes products over all parameters, and each rank of a pipeline holds those of its "
@@ -85,7 +86,7 @@ def _refuse_coupled(optimizer: optim.Optimizer, owner: nn.Module) -> None:
 
 
 def _refuse_plain(optimizer: optim.Optimizer) -> None:
-    """Raise `InputError` for states and gradients of whole tensors; the first that has any tells."""
+    """Raise `InputError` for unsharded states and gradients, by the first parameter with a gradient."""
     mine = (p for p in _parameters(optimizer) if hasattr(p, OURS) and p.dim())
     first = next((p for p in mine if p.grad is not None), None)
     if first is None:
@@ -114,12 +115,12 @@ class _Hooks:
 _CHECKS: WeakKeyDictionary[nn.Module, tuple[frozenset[int], WeakMethod[Callable[[], None]]]] = (
     WeakKeyDictionary()
 )
-"""By parameter: what its module has to say before a step."""
+"""By parallel model: the ids of its parameters, and the check that runs before a step on them."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Swapped:
-    """One parameter, the local tensor in its place, and its state before the step."""
+    """One parameter, the local tensor that replaces it, and its state before the step."""
 
     parameter: nn.Parameter
     local: torch.Tensor
@@ -127,11 +128,11 @@ class _Swapped:
 
 
 _SWAPPED: WeakKeyDictionary[optim.Optimizer, list[list[_Swapped]]] = WeakKeyDictionary()
-"""By optimizer, group by group: those that are in a step, or that failed in one."""
+"""By optimizer and group: the swapped parameters of a step that is running, or that failed."""
 
 
 def _before(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
-    _put_back(optimizer)  # a step that raised left its tensors there
+    _put_back(optimizer)  # an earlier step that raised left its local tensors in the groups
     _refuse_replaced(optimizer)
     stepped = set(map(id, _parameters(optimizer)))
     for owner, (parameters, check) in list(_CHECKS.items()):
@@ -154,12 +155,12 @@ def _after(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
 
 
 def _recomputes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a closure runs within the step: its backward gives gradients to the parameters."""
+    """Whether a closure runs within the step: its backward sets gradients of the DTensors."""
     return any(given is not None for given in (*args[1:], *kwargs.values()))
 
 
 def _is_elementwise(optimizer: optim.Optimizer) -> bool:
-    """Whether all of it may be stepped on locally, and nobody looks at it just before or behind."""
+    """Whether the optimizer may step on local tensors, and no other step hooks would see them."""
     return (
         type(optimizer) in ELEMENTWISE
         and not _torch.has_step_hooks(optimizer, (_before, _after))
@@ -174,7 +175,7 @@ def _parameters(optimizer: optim.Optimizer) -> Iterator[Any]:
 
 
 def _is_ours(optimizer: optim.Optimizer, parameter: Any) -> bool:
-    """Whether gradient and state are laid out as the parameter, which is not a single number."""
+    """Whether gradient and state are laid out like the parameter, which is not a scalar."""
     if not hasattr(parameter, OURS) or parameter.dim() == 0:
         return False
     beside = [parameter.grad, *optimizer.state.get(parameter, {}).values()]
@@ -207,7 +208,7 @@ def _put_back(optimizer: optim.Optimizer) -> None:
 
 
 def _distributed(swapped: _Swapped, state: State) -> State:
-    """What is laid out as the parameter, as DTensors: those of before, where they were there."""
+    """Wrap states laid out like the parameter as DTensors again; reuse the earlier ones if unchanged."""
     before = swapped.state or {}
     for key, value in state.items():
         old = before.get(key)

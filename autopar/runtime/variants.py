@@ -1,4 +1,4 @@
-"""Local implementations that some shardings need; each issues exactly the collectives it declares."""
+"""Local operator implementations that some shardings need; each issues its declared collectives only."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def vocab_parallel_embedding(
     rows: int | None = None,
     axis: str,
 ) -> torch.Tensor:
-    """Rows that this rank holds, zeros for the others: the sum over ranks is the embedding.
+    """Look up the rows that this rank holds, zeros for the others: the sum over ranks is the embedding.
 
-    Of all ranks' rows those behind the first `rows` are padding.
+    Counted over all ranks, rows after the first `rows` are padding.
     """
     where, held = axis_named(axis), weight.shape[0]
     every = held * where.size if rows is None else rows
@@ -34,7 +34,7 @@ def vocab_parallel_embedding(
     local = indices - where.rank * held
     mine = (local >= 0) & (local < held)
     if padding_idx >= 0:
-        # The padding row gets no gradient; its value counts all the same.
+        # The row of padding_idx gets no gradient; its value is still used.
         frozen = F.embedding(local.clamp(0, held - 1), weight.detach())
         trained = F.embedding(local.clamp(0, held - 1), weight)
         picked = torch.where((indices == padding_idx).unsqueeze(-1), frozen, trained)
@@ -53,14 +53,14 @@ def expert_parallel(
     *,
     axis: str,
 ) -> torch.Tensor:
-    """What this rank's experts make, nothing for the others: the sum over ranks is the mixture."""
+    """Run this rank's experts only: the result is a partial sum of the mixture over ranks."""
     first = axis_named(axis).rank * up.shape[0]
     made: torch.Tensor = routed_experts(x, chosen.long() - first, weights, up, down, activation)
     return made
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Sum of cross-entropies over classes that are split; the gradient needs no communication."""
+    """Sum of cross-entropies over sharded classes; the gradient needs no communication."""
 
     @staticmethod
     def forward(
@@ -110,7 +110,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _highest(logits: torch.Tensor) -> torch.Tensor:
-    """The largest logit of each row; a rank may have none."""
+    """Return the largest logit of each row, -inf if this rank has no classes."""
     return logits.amax(1) if logits.shape[1] else logits.new_full(logits.shape[:1], -math.inf)
 
 
@@ -124,12 +124,12 @@ def vocab_parallel_cross_entropy(
     *,
     axis: str,
 ) -> torch.Tensor:
-    """`cross_entropy_sum` of logits [n, classes] whose classes are split over `axis`; equal on all.
+    """`cross_entropy_sum` of logits [n, classes] with classes sharded over `axis`; equal on all ranks.
 
-    Logits behind the first `classes` are padding.
+    Counted over all ranks, logits after the first `classes` are padding.
     """
     _refuse_kinds(logits, target)
-    # In eight bits a class below this rank's first would come out as one of its own.
+    # In uint8, `target - first` would wrap around to a class of this rank.
     target, where = target.long(), axis_named(axis)
     local = logits.shape[1]
     every = local * where.size if classes is None else classes
@@ -141,7 +141,7 @@ def vocab_parallel_cross_entropy(
 
 
 class _BatchNorm(torch.autograd.Function):
-    """Normalises by sums over all ranks; keeps what `F.batch_norm` keeps: the input and the weight."""
+    """Normalises by sums over all ranks; saves the same tensors as `F.batch_norm`: input and weight."""
 
     @staticmethod
     def forward(
@@ -176,7 +176,7 @@ class _BatchNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Any:
         x, weight, mean, scale, number = ctx.saved_tensors
         given, wide = gradient.to(mean.dtype), x.to(mean.dtype)
-        # The kernel sums without laying products out: the step has no more in use than with one rank.
+        # The kernel sums without materialising products, so peak memory is that of one rank.
         _, along, total = torch.ops.aten.native_batch_norm_backward(
             *_alike(given, wide), None, None, None, mean, scale, True, 0.0, [False, True, True]
         )
@@ -196,7 +196,7 @@ class _BatchNorm(torch.autograd.Function):
 
 
 def _alike(given: torch.Tensor, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both laid out in one of the ways that the kernel knows; of others its sums are wrong."""
+    """Return both in one memory format that the kernel supports; for others its sums are wrong."""
     formats = [torch.contiguous_format]
     formats += {4: [torch.channels_last], 5: [torch.channels_last_3d]}.get(wide.dim(), [])
     kept = next((f for f in formats if wide.is_contiguous(memory_format=f)), formats[0])
@@ -208,12 +208,12 @@ def _but_channels(x: torch.Tensor) -> list[int]:
 
 
 def _along(channels: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """One number per channel, in as many dims as x has."""
+    """View one value per channel so that it broadcasts against `x`."""
     return channels.view(1, -1, *(1,) * (x.dim() - 2))
 
 
 def _refuse_kinds(logits: torch.Tensor, target: torch.Tensor) -> None:
-    """Raise for the dtypes that `F.cross_entropy` does not take either."""
+    """Raise `TypeError` for dtypes that `F.cross_entropy` does not take either."""
     if not logits.is_floating_point():
         raise TypeError(
             f"The cross-entropy has logits of {logits.dtype}; in one process F.cross_entropy takes "
@@ -237,7 +237,7 @@ def sync_batch_norm(
     *,
     axis: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Batch norm of a batch split over `axis`, with the statistics of the whole batch."""
+    """Batch norm of a batch sharded over `axis`, with the statistics of the whole batch."""
     y, mean, variance, number = _BatchNorm.apply(x, weight, bias, eps, axis_named(axis).group)
     unbiased = variance * (number / (number - 1))
     new_mean = torch.lerp(running_mean, mean.to(running_mean.dtype), momentum)

@@ -1,7 +1,7 @@
-"""Waiting for another rank's word: as long as it lives and may come, no longer.
+"""Waits for a value that another rank writes to the store, for as long as it may still come.
 
-One that waits asks the other where it is: a rank that makes another call, or sits in a collective that
-needs this rank, will never come, and is named at once.
+A waiting rank asks the other for its position.  A rank that makes another call, or that is in a
+collective which needs this rank, will never write the value, and is reported at once.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from autopar.runtime import limits
 from autopar.runtime.launch import Launch
 
 POLL_S = 0.25
-"""How often one that has waited for long looks again."""
+"""Longest interval between two polls, in seconds."""
 ASK_S, HINT_S = 1.5, 15.0
-"""How often it asks where the other is, and when it says on its standard error that it waits."""
+"""Seconds between two requests for the other's position, and until a hint is printed to stderr."""
 CERTAIN = 4
-"""In how many answers the other has to sit in the same collective."""
+"""Number of answers in a row that must show the other rank in the same collective."""
 
 
 def written(here: Launch, key: str, rank: int, what: str, arrived: str = "") -> str:
-    """What a rank wrote there, unless it cannot any more.
+    """Return the value that a rank writes under `key`; raise if it can no longer come.
 
-    It has `limits.timeout_s` to come; once it wrote `arrived`, it may take any time.
+    The rank has `limits.timeout_s` to write it; once it wrote `arrived`, it may take any time.
     """
     wait = _Wait(here, rank, what)
     while True:
-        left = _has_left(here, rank)  # asked first: it may write, and then leave
+        left = _has_left(here, rank)  # checked first: the rank may write, and then leave
         if _is_written(here, key):
             return str(here.store.get(key).decode())
         if left:
@@ -47,12 +47,12 @@ def written(here: Launch, key: str, rank: int, what: str, arrived: str = "") -> 
                 f"{wait.where}: it failed, or it does not call autopar where this rank does. Make the "
                 "same calls on every rank. AUTOPAR_TIMEOUT_S says how long ranks wait."
             )
-        time.sleep(min(POLL_S, 0.001 + wait.seconds / 10))  # `wait` warns whenever it gives up
+        time.sleep(min(POLL_S, 0.001 + wait.seconds / 10))  # store.wait logs warnings
 
 
 @dataclass
 class _Wait:
-    """For one rank's word."""
+    """The state of waiting for one rank's value."""
 
     here: Launch
     rank: int
@@ -69,7 +69,7 @@ class _Wait:
         return time.monotonic() - self.began
 
     def ask(self) -> None:
-        """Ask where the other is, every now and then; raise if it will not come."""
+        """Ask for the other rank's position every `ASK_S` seconds; raise if it will not come."""
         if time.monotonic() - self._asked < ASK_S:
             return
         self._asked = time.monotonic()
@@ -78,9 +78,8 @@ class _Wait:
             if store.check([f"status/{self.rank}"]):
                 self._judge(json.loads(store.get(f"status/{self.rank}").decode()))
             store.set(f"ask/{self.rank}", "")
-        except RuntimeError:  # nobody keeps the store any more
+        except RuntimeError:  # the store has no host any more
             return
-
     def _judge(self, told: dict[str, Any]) -> None:
         mine, calls = self.here.calls.recent, {number: name for number, name in told["calls"]}
         line, collective = told["place"]
@@ -88,7 +87,7 @@ class _Wait:
         number, name = mine[-1] if mine else (0, "")
         if calls.get(number, name) != name:
             raise self._mismatch(number, name, calls[number])
-        if number + 1 in calls:  # a call that comes behind this meeting
+        if number + 1 in calls:  # a call that comes after this comparison
             raise self._mismatch(number + 1, f"to compare {self.what}", calls[number + 1])
         self._count(told["number"], line, collective)
         if self._times >= CERTAIN:
@@ -108,7 +107,7 @@ class _Wait:
             )
 
     def _count(self, number: int, line: str, collective: str) -> None:
-        """How often the other was seen in the same collective of all ranks."""
+        """Count how often the other rank was seen in the same collective of all ranks."""
         place = (line, collective)
         if not collective or self._seen[1:] != place:
             self._times, self._seen = int(bool(collective)), (number, *place)
@@ -129,12 +128,12 @@ class _Wait:
 def _is_written(here: Launch, key: str) -> bool:
     try:
         return bool(here.store.check([key]))
-    except RuntimeError:  # nobody keeps the store any more
+    except RuntimeError:  # the store has no host any more
         return False
 
 
 def _has_left(here: Launch, rank: int) -> bool:
-    """Whether a rank has ended; so have all, as far as one can tell, once nobody keeps the store."""
+    """Whether a rank has ended; once the store has no host, all ranks count as ended."""
     try:
         return faults.has_left(here, rank)
     except RuntimeError:

@@ -1,12 +1,13 @@
-"""Two threads on every rank look for ranks that failed, ended, or stopped.
+"""Two threads on every rank that detect ranks which failed, ended, or were stopped.
 
-One talks with the store: the first failure, who has left, questions of ranks that wait.  The other never
-does, as a store whose host is stopped answers nothing: it looks at the processes of this machine, and at
-how long the first thread has been waiting.  Time is what this rank saw pass while it ran itself, so that
-a machine that sleeps or a rank that is stopped for a while accuses nobody.
+The talk thread uses the store: it reads the first failure and the ranks that have ended, and answers
+ranks that wait for this one.  The look thread never uses it, as a store whose host is stopped does not
+answer.  It checks the processes of this machine, and how long the talk thread has been blocked.  Only
+time in which this rank itself ran is counted, so that a machine that sleeps or a rank that is stopped
+for a while causes no false alarm.
 
-The threads are stopped before the interpreter ends.  A thread that comes back from the store into an
-interpreter that is going down is ended by Python from inside C++, and takes the process with it.
+The threads are stopped before the interpreter ends.  A thread that returns from the store into an
+interpreter that shuts down is ended by Python from inside C++, which aborts the process.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from autopar.runtime.launch import TABLE, Launch, forget, from_launcher
 from autopar.runtime.peers import ENDED, STOPPED, Peer
 
 KEY, LEFT, DONE = "failed", "left", "done"
-"""The first failure; by rank, the calls of one that has ended; how many need rank 0's store no more."""
+"""Keys: first failure; calls of an ended rank; number of ranks that no longer need rank 0's store."""
 POLL_S, GRACE_S = 0.5, 3.0
 GONE_S = 1.5
-"""How long a process may be gone before the store has to know why."""
+"""Seconds between the end of a process and its report as failed, unless the store has a reason."""
 STOP_S = 10.0
-"""How long the end of the process waits for the threads' last questions."""
+"""Seconds that the end of the process waits for each thread to finish its last request."""
 REMOTE = 5.0
-"""Nobody sees processes of other machines: one that is silent so many times longer counts as stopped."""
+"""Factor on the limit for ranks on other machines, of which only heartbeats in the store are visible."""
 SWITCH = "AUTOPAR_HEARTBEAT_S says how long this is waited for, and 0 switches it off."
 Failure = dict[str, Any]
 """``{"rank", "message"}``."""
 
 
 class Watcher:
-    """What one rank knows of the others."""
+    """One rank's view of the others, kept up to date by two threads."""
 
     def __init__(self, launch: Launch, limit_s: float, leave: Callable[[Launch], None]) -> None:
         self.launch, self.left, self.failing = launch, dict[int, int](), False
@@ -57,12 +58,12 @@ class Watcher:
         ]
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End the threads, and wait until they have left the store."""
+        """End the threads, and wait up to `STOP_S` for each to return from the store."""
         self._over.set()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -89,7 +90,7 @@ class Watcher:
                 return
 
     def _news(self) -> Failure | None:
-        """Read and write what there is; a failure, if there is one."""
+        """Exchange news with the store; return a failure if there is one."""
         if self._store.check([KEY]):
             found: Failure = json.loads(self._store.get(KEY).decode())
             self._done()
@@ -110,7 +111,7 @@ class Watcher:
                 self.left[rank] = int(self._store.get(f"{LEFT}/{rank}"))
         if 0 in self.left:
             self._done()
-            self.lost = self.launch.dies_with_first_rank  # the store may end at any moment
+            self.lost = self.launch.dies_with_first_rank  # the store may end at any time
 
     def _done(self) -> None:
         if not self._waited.get((DONE, 0)):
@@ -118,7 +119,7 @@ class Watcher:
             self._store.add(DONE, 1)
 
     def _answer(self) -> None:
-        """Tell ranks that wait for this one where it is."""
+        """Write this rank's position if a waiting rank requested it."""
         ask = f"ask/{self.launch.rank}"
         if self._store.check([ask]):
             self._store.delete_key(ask)
@@ -127,7 +128,10 @@ class Watcher:
             self._store.set(f"status/{self.launch.rank}", json.dumps(told))
 
     def _of_left(self) -> Failure | None:
-        """One that ended before calls that this rank is in; this rank's own error comes first."""
+        """Return the failure of a rank that ended before this rank's current call.
+
+        It must last for `GRACE_S`, so that an error of this rank comes first.
+        """
         calls = self.launch.calls.count
         for rank, count in self.left.items():
             if self._lasts(("left", rank), POLL_S, count < calls, GRACE_S):
@@ -135,7 +139,10 @@ class Watcher:
         return None
 
     def _of_silent(self) -> Failure | None:
-        """The next rank on another machine, if it is silent; all are the next of some other."""
+        """Return the failure of the next rank on another machine, if it has no heartbeat.
+
+        Every such rank is the next of some other, so that all are watched.
+        """
         if all(peer.is_near for peer in self._peers.values()) or not self._limit_s:
             return None
         rank, size = self.launch.rank, self.launch.size
@@ -156,13 +163,13 @@ class Watcher:
         )
 
     def _of_lost_store(self) -> Failure | None:
-        """The store has ended: with its host, which may do so when all is done."""
+        """Return the failure of the store's host if it ended; None if it ended in the normal way."""
         if self.launch.is_over or (self.left and not from_launcher()):
             return None
         if from_launcher():
             return failure(None, "The launcher, which keeps the store of the ranks, has ended.")
         host = self._peers.get(0)
-        time.sleep(POLL_S)  # the kernel may be at work on its end
+        time.sleep(POLL_S)  # the kernel may still be ending the process
         if host is None or not host.is_near or host.state() not in ENDED:
             return None  # it destroyed its group, and the store with it
         return failure(0, f"{host} {ENDED_SILENTLY}")
@@ -195,7 +202,7 @@ class Watcher:
         return None
 
     def _of_waiting(self, passed: float) -> Failure | None:
-        """The store, if it does not answer the other thread."""
+        """Return the failure of a store that does not answer the talk thread."""
         before, self._talked_seen = self._talked_seen, self._talked
         stuck = self._talking and before == self._talked and self._limit_s > 0
         if not self._lasts(("store", 0), passed, stuck, self._limit_s):
@@ -208,7 +215,7 @@ class Watcher:
         )
 
     def _lasts(self, what: tuple[str, int], passed: float, holds: bool, limit_s: float) -> bool:
-        """Whether something has been so for long enough."""
+        """Whether a condition has held for more than `limit_s` seconds."""
         if not holds:
             self._waited.pop(what, None)
             return False
@@ -216,7 +223,7 @@ class Watcher:
         return self._waited[what] > limit_s
 
     def _end(self, found: Failure) -> None:
-        """End this process with another's failure, unless it fails by itself within a moment."""
+        """End this process with another rank's failure, unless it fails itself within `GRACE_S`."""
         if self.found is None:
             self.found = found
         if not self.failing:
@@ -228,14 +235,14 @@ class Watcher:
             os._exit(1)
 
     def publish(self, found: Failure) -> Failure:
-        """Write a failure if it is the first; give the first one."""
+        """Write a failure if it is the first; return the first one."""
         with suppress(Exception):  # the store died with its host
             first = self._last_words.compare_set(KEY, "", json.dumps(found))
             found = json.loads(first.decode())
         return found
 
     def cause(self, seconds: float) -> Failure | None:
-        """Why this rank has lost another, as soon as the threads know."""
+        """Return the failure behind a lost connection, waiting up to `seconds` for the threads."""
         until = time.monotonic() + seconds
         while self.found is None and time.monotonic() < until:
             early = [rank for rank, n in self.left.items() if n < self.launch.calls.count]
@@ -251,12 +258,12 @@ ENDED_SILENTLY = (
 
 
 def failure(rank: int | None, message: str) -> Failure:
-    """What is written down of a failure."""
+    """Return the record of a failure."""
     return {"rank": rank, "message": message}
 
 
 def early(rank: int, count: int, calls: int) -> str:
-    """What is said of a rank that ended without an error."""
+    """Return the message for a rank that ended without an error."""
     return (
         f"rank {rank} ended after {count} calls of its parallel models, while this rank is in call "
         f"{calls}. Give every rank the same number of steps (as DistributedSampler and drop_last=True "
@@ -265,11 +272,11 @@ def early(rank: int, count: int, calls: int) -> str:
 
 
 def early_of(watcher: Watcher, rank: int) -> str:
-    """The same, of what a watcher knows."""
+    """Return the same message with the counts of a watcher."""
     return early(rank, watcher.left[rank], watcher.launch.calls.count)
 
 
 def say(found: Mapping[str, Any]) -> None:
-    """Print whose failure it was."""
+    """Print a failure and its rank to stderr."""
     whose = "" if found["rank"] is None else f"rank {found['rank']} failed first: "
     print(f"autopar: {whose}{found['message']}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The processes: started by torchrun, joined into a device mesh of the size that was asked for."""
+"""Joins the processes that torchrun started into a device mesh of the requested size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autopar.runtime import _torch, launch, limits
 
 
 def device_mesh(mesh: Mesh | DeviceMesh) -> DeviceMesh:
-    """The mesh over all processes of this launch; names are those of the mesh, or x, y, z, w."""
+    """Return the device mesh over all processes; axis names are those of `mesh`, or x, y, z, w."""
     if isinstance(mesh, DeviceMesh):
         _refuse_part(mesh)
         return _named(mesh)
@@ -27,21 +27,21 @@ def device_mesh(mesh: Mesh | DeviceMesh) -> DeviceMesh:
 
 
 def worker_mesh(ranks: Sequence[int], mesh: Mesh) -> DeviceMesh:
-    """The mesh of some of the processes; all processes have to call it."""
+    """Return the device mesh of some of the processes; all processes have to call it."""
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     grid = torch.tensor(ranks).reshape(mesh.sizes)
     return DeviceMesh(device, grid, mesh_dim_names=mesh.names)
 
 
 class OwnGroup:
-    """The default group that a module is made with: nothing can be asked of all ranks without it."""
+    """The default group that a module was made with: its collectives need that group to exist."""
 
     def __init__(self) -> None:
         world = dist.group.WORLD
         self._world = None if world is None or world.size() == 1 else weakref.ref(world)
 
     def refuse_destroyed(self) -> None:
-        """Raise `MeshError` where the group was destroyed, whether or not there is another now."""
+        """Raise `MeshError` if the group was destroyed, whether or not there is another now."""
         if self._world is None or self._world() is dist.group.WORLD is not None:
             return
         raise MeshError(
@@ -52,7 +52,7 @@ class OwnGroup:
 
 
 def join(devices: int) -> None:
-    """Initialise the default group from torchrun's environment, unless it is there.
+    """Initialise the default group from torchrun's environment, unless it exists.
 
     Raises `MeshError` unless there is one process per device.
     """
@@ -95,7 +95,7 @@ def _initialise(devices: int) -> None:
 
 
 def _refuse_part(mesh: DeviceMesh) -> None:
-    """A mesh of some of the processes: the others would be waited for where ranks agree."""
+    """Raise `MeshError` for a mesh of some of the processes: checks would wait for the others."""
     size = dist.get_world_size()
     if mesh.size() != size:
         raise MeshError(

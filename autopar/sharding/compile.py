@@ -1,6 +1,6 @@
-"""The compiler as one function: a captured graph becomes a plan and its Python source.
+"""Compiles a captured graph into a plan and its Python source.
 
-Reads like the flow of the design, one line per stage.  It needs no processes and no weights.
+This is the top level of the planner.  It needs no processes and no weights.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def compile_graph(
     below: float = math.inf,
     known: InFlightPlanner | None = None,
 ) -> Compilation:
-    """The best plan, within the memory limit where one is set; sizes are padded where that pays.
+    """Return the best plan within the memory limit, if one is set; pad sizes where that pays.
 
-    Nothing is searched for within the limit where its bound shows no plan of less than `below`
-    seconds; then, or where nothing fits, `InfeasibleError`.  `known`: of the graph as it is.
+    Raise `InfeasibleError` if nothing fits, or, without a search, if the lower bound shows that no plan
+    takes less than `below` seconds.  `known`: the planner of the unpadded graph.
     """
 
     def compiled(graph: Graph, kept: Mapping[str, Saved] | None) -> Compilation:
@@ -65,7 +65,7 @@ def compile_graph(
 def best_plan(
     plain: ShardingProblem, richer: Callable[[], ShardingProblem]
 ) -> tuple[ShardingProblem, Plan]:
-    """The best plan and its problem: the richer one where the best of the plain is over the limit."""
+    """Return the best plan and its problem: `richer` if the best plan of `plain` exceeds the limit."""
     free, limit = plain.plan(plain.solve()), plain.settings.memory_limit
     if limit is None or free.estimate.memory_nbytes <= limit:
         return plain, free
@@ -82,9 +82,9 @@ def frontier(
     saved: Mapping[str, Saved],
     watch: Watch = unwatched,
 ) -> tuple[Compilation, ...]:
-    """Plans from the fastest to the smallest: the corners of the solver's convex hull.
+    """Return plans from the fastest to the smallest: the corners of the solver's convex hull.
 
-    Left out is what another beats in both, once overlap and the largest operator are counted.
+    Plans that another plan beats in both time and memory, as estimated for whole plans, are left out.
     """
     posed = alone(partial(_unlimited, graph, mesh, hardware, settings, saved), watch, "pricing")
     corners = hull(posed.priced.problem, watch)
@@ -107,7 +107,7 @@ def _unlimited(
 
 
 def batch_form(plan: Plan, graph: Graph) -> Sharding:
-    """How a plan for whole batches splits their first dim: what its inputs are sliced to."""
+    """Return the sharding to which a plan for whole batches slices its batch inputs (dim 0)."""
     inputs = {node.outputs[0].name for node in batch_inputs(graph)}
     sliced = {c.axis for c in plan.conversions if c.tensor in inputs and _is_batch_slice(c)}
     return next(
@@ -118,7 +118,7 @@ def batch_form(plan: Plan, graph: Graph) -> Sharding:
 
 
 def arriving(plan: Plan, graph: Graph) -> Sharding | None:
-    """How the batch arrives under a plan; None where it comes whole."""
+    """Return the sharding in which the batch arrives under a plan; None if it arrives replicated."""
     forms = (plan.choice[node.name].outputs[0] for node in batch_inputs(graph))
     return next((form for form in forms if form.is_split), None)
 

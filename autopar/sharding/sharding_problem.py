@@ -1,4 +1,4 @@
-"""A captured graph as a problem, and an answer as a plan: what every way of solving has in common."""
+"""Converts a captured graph into a sharding problem, and a solver's assignment into a plan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Compilation:
-    """Every stage's output."""
+    """The outputs of all compiler stages."""
 
     graph: Graph
     priced: Priced
@@ -49,7 +49,7 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user asked for besides model and mesh."""
+    """The user's settings, other than model and mesh."""
 
     optimizer: str = "AdamW"
     states: float = 2.0
@@ -59,27 +59,27 @@ class Settings:
     regather: bool | None = None
     precision: str = "as the model"
     batch: Sharding | None = None
-    """How inputs that have the batch's first dim arrive; None: whole on every rank."""
+    """Sharding in which batch inputs arrive; None: replicated on every rank."""
     storage: Mapping[str, Storage] = field(default_factory=dict)
-    """Parameters, by the user's name, whose place is already decided."""
+    """Storage of parameters, by the user's name, that is already decided."""
     padding: tuple[Padding, ...] | None = None
-    """Parameters that are padded, and no others; None: what pays is padded."""
+    """The only parameters to pad; None: pad where that pays."""
     pads_batch: bool = True
-    """Whether the batch may be padded: not where ranks will bring their own parts of it."""
+    """Whether the batch may be padded; False if each rank loads its own part of it."""
     microbatches: int = 1
-    """Parts of a step that this graph is one of: what is spent once a step counts so much less."""
+    """Microbatches per step; costs paid once per step are divided by this number."""
     in_flight: int = 1
     """Microbatches whose activations are kept at the same time."""
     versions: int = 1
     """Versions of the weights that are kept at the same time."""
     recompute: Recompute | None = None
-    """What every block does in the backward; None: nothing again, or what the memory limit asks for."""
+    """Recomputation mode of every block; None: none, or what the memory limit requires."""
     first: bool = True
-    """Whether constraints that speak of nothing in this graph are mistakes."""
+    """Whether a constraint that matches nothing in this graph is an error."""
     times: Times | None = None
-    """Operators that were timed; None: all are priced by the roofline."""
+    """Measured operator times; None: price all operators by the roofline."""
     care: GapTolerance = THOROUGH
-    """What gaps are worth closing where a memory limit binds."""
+    """Optimality gaps worth closing where a memory limit binds."""
 
     @property
     def asked(self) -> PlanRequest:
@@ -95,7 +95,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class ShardingProblem:
-    """A problem, and all that is needed to read its answers."""
+    """A sharding problem, with everything needed to interpret its assignments."""
 
     graph: Graph
     settings: Settings
@@ -104,7 +104,7 @@ class ShardingProblem:
     saved: Mapping[str, Saved]
     priced: Priced
     once: Once
-    """Prices that problems of the same graph and mesh have in common."""
+    """Prices shared by problems of the same graph and mesh."""
 
     @property
     def nothing_again(self) -> Mapping[str, Recompute]:
@@ -123,7 +123,7 @@ class ShardingProblem:
         return PreparedProblem.of(self.priced.problem)
 
     def flying(self, in_flight: int) -> ShardingProblem:
-        """The same problem with so many microbatches in flight."""
+        """Return the same problem with `in_flight` microbatches in flight."""
         return self.asking(replace(self.settings, in_flight=in_flight))
 
     def recomputing(self, modes: tuple[Recompute, ...]) -> ShardingProblem:
@@ -174,7 +174,7 @@ class ShardingProblem:
         )
 
     def assembled(self, decisions: Decisions) -> Plan:
-        """The plan that follows from decisions, whoever made them."""
+        """Return the plan that follows from decisions, from any source."""
         return assemble(
             self.graph,
             decisions,
@@ -200,9 +200,9 @@ def pose(
     saved: Mapping[str, Saved],
     recompute: tuple[Recompute, ...] | None = None,
 ) -> ShardingProblem:
-    """Rules give candidates, constraints narrow them, prices make a problem.
+    """Build the sharding problem: candidates from rules, narrowed by constraints, with cost tables.
 
-    `recompute`: what each block may do in the backward; None: what the settings say.
+    `recompute`: recomputation modes allowed for each block; None: as in the settings.
     """
     prices = prices_of(mesh, hardware, settings)
     routes = Routes(mesh, prices.step, prices.weight_step)
@@ -214,7 +214,7 @@ def pose(
 
 
 def prices_of(mesh: Mesh, hardware: Hardware, settings: Settings) -> Prices:
-    """What things cost there, with what the user asked for."""
+    """Return the prices of this mesh and hardware under the user's settings."""
     master = ITEMSIZE["float32"] if settings.precision in ("bfloat16", "float16") else 0
     return Prices(
         mesh, hardware, settings.states, master, settings.microbatches, settings.versions,
@@ -223,12 +223,12 @@ def prices_of(mesh: Mesh, hardware: Hardware, settings: Settings) -> Prices:
 
 
 def device_memory(mesh: Mesh, hardware: Hardware) -> float:
-    """Bytes that one of these devices has."""
+    """Return the memory of one device, in bytes."""
     return prices_of(mesh, hardware, Settings()).device.memory_bytes
 
 
 def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:
-    """Everything that may be chosen, after the constraints have spoken."""
+    """Return all candidates that the constraints allow."""
     every = dict(rules.candidates(graph, mesh, local_inputs=settings.batch is not None))
     if settings.batch is not None:
         _arrive(every, graph, settings.batch)
@@ -269,7 +269,7 @@ def where_batch_is(graph: Graph) -> BatchDims:
 
 
 def _arrive(every: dict[str, tuple[OpSharding, ...]], graph: Graph, form: Sharding) -> None:
-    """Fix how the inputs come."""
+    """Restrict the candidates of inputs to the given sharding of the batch."""
     split = {node.name for node in batch_inputs(graph)}
     for node in graph.leaves("input"):
         options = every[node.name]

@@ -3,11 +3,11 @@
 Choose one state per variable so that the sum of all unary costs and all factor tables is least, and
 the sums of bytes stay within limits.  It can be written by hand, saved and brute-forced.
 
-Some bytes rest for as long as training runs; others are *kept* from a forward to its backward, once for
-every microbatch in flight.
+Some bytes are allocated for the whole training run; others are *kept* from a forward to its backward,
+once for every microbatch in flight.
 
-Some communication runs beside compute.  It counts as *uncovered* seconds, the compute that can hide it
-as negative ones; of their sum only what is above zero is paid.
+Some communication overlaps with compute.  It counts as *uncovered* seconds, and the compute that can
+hide it as negative ones.  Only the positive part of their sum is paid.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Proof = Literal[
     "brute force",
     "none",
 ]
-"""How a lower bound was got.
+"""How a lower bound was proven.
 
 elimination   the optimum of all assignments
 mini-buckets  the optimum of a relaxation: tables that would grow too large are minimised in parts
@@ -50,8 +50,8 @@ lagrange      weak duality: the optimum with a price per byte and per uncovered 
 pareto        the optimum within a limit, from all (seconds, bytes) that nothing beats
 hull          `lagrange`, the limit being the assignment's own bytes
 lp, branch    integer programming: the linear relaxation was whole, or was branched on
-brute force   every assignment was looked at
-none          no solver has spoken; costs are not negative
+brute force   every assignment was enumerated
+none          no solver has run; costs are not negative
 """
 
 
@@ -99,11 +99,11 @@ class Limit:
 
 
 Limits = float | Limit | Sequence[Limit] | None
-"""What may be given for limits: a number of bytes is one limit with one microbatch in flight."""
+"""Accepted forms of limits: a number of bytes is one limit with one microbatch in flight."""
 
 
 def limits_of(given: Limits) -> tuple[Limit, ...]:
-    """All limits; `PlanError` where one is not a number or counts backwards."""
+    """Return all limits; raise `PlanError` if one is NaN or its `in_flight` is negative or infinite."""
     if isinstance(given, Sequence):
         limits = tuple(given)
     elif given is None or isinstance(given, Limit):
@@ -163,7 +163,7 @@ class Problem:
 
     @cached_property
     def alike(self) -> tuple[TableGroup[Factor], ...]:
-        """The tables, those that are the same objects together."""
+        """The tables, grouped by identity of their arrays."""
         return grouped(
             ((id(t.seconds), id(t.nbytes), id(t.uncovered), id(t.kept)), t, t.scope)
             for t in self.tables
@@ -208,7 +208,7 @@ class Assignment:
 
 
 def brute_force(problem: Problem, limits: Limits = None) -> Assignment | None:
-    """The optimum by adding up every table over all states: the referee on small problems."""
+    """Return the optimum by enumeration, as a reference for small problems; None if infeasible."""
     sizes = [variable.size for variable in problem.variables]
     seconds, nbytes, uncovered, kept = (np.zeros(sizes) for _ in range(4))
     for factor in problem.tables:

@@ -1,1 +1,1 @@
-"""Files, progress, suggestions, processes: nothing of the field."""
+"""General utilities without domain knowledge: files, progress, suggestions, processes."""

@@ -1,4 +1,4 @@
-"""Files that autopar keeps for itself: where they lie, and how they are written whole or not at all."""
+"""The cache directory of autopar, and atomic writes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ REMEDY = "Set AUTOPAR_CACHE to a folder of your own."
 
 
 def write(source: str, path: Path) -> Path:
-    """Write a file whole or not at all, for whom the user's umask lets read.
+    """Write a file atomically, with the permissions of the user's umask.
 
-    What is no file, such as ``/dev/null`` or a pipe, is written into, never replaced.
+    A special file such as ``/dev/null`` or a pipe is written into, never replaced.
     """
     content = source.encode("utf-8", "backslashreplace").decode()
     if path.exists() and not path.is_file():
@@ -35,7 +35,7 @@ def write(source: str, path: Path) -> Path:
 
 
 def keep(source: str, name: str) -> Path:
-    """Write a file of the cache; `InputError` says why it cannot be written, and what to do."""
+    """Write a file of the cache; raise `InputError` with the reason and a remedy if that fails."""
     path = cache_directory() / name
     try:
         return write(source, path)
@@ -46,9 +46,10 @@ def keep(source: str, name: str) -> Path:
 
 
 def cache_directory() -> Path:
-    """Emitted files and discovered rules: $AUTOPAR_CACHE, else below the user's cache directory.
+    """Return the directory of emitted files and discovered rules.
 
-    What lies there is believed, so nobody else may write into it: `InputError` where they can.
+    It is $AUTOPAR_CACHE, or else below the user's cache directory.  Its content is trusted, so raise
+    `InputError` if another user can write to it.
     """
     path = _chosen()
     try:
@@ -59,7 +60,7 @@ def cache_directory() -> Path:
             raise InputError(
                 f"The cache {path} is no folder: a file is in its way. {REMEDY}"
             ) from None
-        # Nothing is believed that is not there; what cannot be written says so when it is written.
+        # An absent directory has no content to trust, and writing to it raises an error later.
         return path
     if found.st_uid not in (os.geteuid(), 0):
         raise InputError(f"The cache {path} belongs to another user, who could change it. {REMEDY}")
@@ -76,7 +77,7 @@ def _chosen() -> Path:
     if chosen:
         return Path(chosen)
     general = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(general):  # a relative one is to be ignored, says the specification
+    if os.path.isabs(general):  # the XDG specification says to ignore relative paths
         return Path(general) / "autopar"
     try:
         return Path.home() / ".cache" / "autopar"

@@ -1,4 +1,4 @@
-"""Work whose objects nearly all live on: looking for garbage among them is in vain."""
+"""Pauses garbage collection for work whose objects nearly all survive, where it would find nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Within, nothing looks for cycles; imports take a fifth less time."""
+    """Disable cyclic garbage collection within the context; imports take a fifth less time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Users' names as Python: identifiers that we make."""
+"""Converts names in users' models to Python identifiers for emitted code."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import keyword
 import unicodedata
 
 WORDS = frozenset({*keyword.kwlist, "self", "torch", "F", "block", *dir(builtins)})
-"""What no variable of emitted code is called."""
+"""Names that variables of emitted code must not have."""
 MEMBERS = frozenset(
     {"at", "each", "forward", "put", "recompute", "path_of", *dir(object)}
 )  # fmt: skip
-"""Attributes that emitted modules have themselves."""
+"""Attributes of the emitted modules themselves."""
 
 
 def identifier(text: str) -> str:
-    """An identifier, as Python reads it, that looks like the text."""
+    """Return a valid identifier that resembles the text, in NFKC as Python normalises identifiers."""
     normal = unicodedata.normalize("NFKC", text)
     name = "".join(c if f"_{c}".isidentifier() else "_" for c in normal)
     if not name.isidentifier():
@@ -24,7 +24,7 @@ def identifier(text: str) -> str:
 
 
 def is_attribute(name: str) -> bool:
-    """Whether ``self.name`` is read as it is written, and is not a module's own."""
+    """Whether ``self.name`` is valid, is not changed by normalisation, and is not in `MEMBERS`."""
     return (
         name.isidentifier()
         and unicodedata.normalize("NFKC", name) == name

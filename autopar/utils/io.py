@@ -1,4 +1,4 @@
-"""Files that people hand over: their text, and the first thing that is wrong with it."""
+"""Reads files that users pass, and describes what is invalid in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def text_of(path: str | Path, what: str, error: type[AutoparError] = PlanError) -> str:
-    """The text of a file; `error` says that `what` cannot be read, and why."""
+    """Return the text of a file; raise `error` with the reason if `what` cannot be read."""
     try:
         return text(path)
     except OSError as reason:
@@ -25,7 +25,7 @@ def text_of(path: str | Path, what: str, error: type[AutoparError] = PlanError) 
 
 
 def first_fault(found: ValidationError) -> str:
-    """``place: what is wrong there``, of the first of all faults."""
+    """Return the first validation error as ``place: message``."""
     first = found.errors()[0]
     place = ".".join(map(str, first["loc"])) or "the file"
     return f"{place}: {first['msg'].rstrip('.')}"

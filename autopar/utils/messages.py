@@ -1,8 +1,8 @@
-"""How messages name what a person may pass: as Python's arguments, or as the command line's flags.
+"""Formats arguments in messages, as Python arguments or as command line flags.
 
-A message has ``argument("stages", [1, 3])`` where it speaks of an argument.  That reads
-``pipeline=[1, 3]``, and ``argument("cuts", ["a"])`` reads
-``pipeline=Pipeline(cuts=['a'])``; within `worded` it reads as the caller spells it, such as
+A message uses ``argument("stages", [1, 3])`` to name an argument.  The result is
+``pipeline=[1, 3]``, and ``argument("cuts", ["a"])`` gives
+``pipeline=Pipeline(cuts=['a'])``; within `worded` it is in the caller's syntax, such as
 ``--stages 1+3``.
 """
 
@@ -14,36 +14,36 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 PIPELINE = "pipeline"
-"""What the number of stages may be passed as, alone."""
+"""The argument that takes the stages alone."""
 FIELDS = {
     "schedule": "Pipeline", "microbatches": "Pipeline", "cuts": "Pipeline",
     "asynchronous": "Pipeline", "local": "Batches", "outputs": "Batches", "replan": "Batches",
     "database": "Planning", "allow_undivided": "Planning", "source": "Planning", "init": "Weights",
 }  # fmt: skip
-"""Which option value of `autopar.request` has a field of this name."""
+"""The option value of `autopar.request` that has the field, by the field's name."""
 
 
 @dataclass(frozen=True)
 class Wording:
-    """Python's own: what `autopar.parallelize` and its like are called with."""
+    """The syntax of messages: the base class has that of Python calls."""
 
     def named(self, name: str) -> str:
-        """An argument, whatever it is."""
+        """Format an argument without a value."""
         return f"{PIPELINE if name == 'stages' else name}="
 
     def given(self, name: str, value: object) -> str:
-        """An argument as somebody wrote it, or might."""
+        """Format an argument with a value."""
         if name == "stages":
             return f"{PIPELINE}={value!r}"
         kind = FIELDS.get(name)
         return f"{kind.lower()}={kind}({name}={value!r})" if kind else f"{name}={value!r}"
 
     def quoted(self, value: object) -> str:
-        """What might be passed."""
+        """Format a value."""
         return repr(value)
 
     def of_python(self, text: str) -> str:
-        """What can only be written in Python."""
+        """Return a text that applies to Python callers only, or an empty one for others."""
         return text
 
 
@@ -53,7 +53,7 @@ _SPOKEN: ContextVar[Wording] = ContextVar("wording", default=PYTHON)
 
 @contextmanager
 def worded(wording: Wording) -> Iterator[None]:
-    """Within, messages are for somebody who writes otherwise."""
+    """Within the context, messages use another syntax."""
     token = _SPOKEN.set(wording)
     try:
         yield
@@ -62,16 +62,16 @@ def worded(wording: Wording) -> Iterator[None]:
 
 
 def argument(name: str, *value: object) -> str:
-    """``preset=`` or, of a value, ``preset='fsdp'``."""
+    """Format an argument: ``preset=`` or, with a value, ``preset='fsdp'``."""
     spoken = _SPOKEN.get()
     return spoken.given(name, value[0]) if value else spoken.named(name)
 
 
 def quoted(value: object) -> str:
-    """``'float32'``, as it would have to be passed."""
+    """Format a value as it has to be passed, such as ``'float32'``."""
     return _SPOKEN.get().quoted(value)
 
 
 def of_python(text: str) -> str:
-    """The text where the reader can do what it says, or nothing."""
+    """Return the text if messages are in Python syntax, otherwise an empty string."""
     return _SPOKEN.get().of_python(text)

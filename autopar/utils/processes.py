@@ -1,8 +1,8 @@
-"""Independent pieces of planning, by as many processes of this machine as there are cores.
+"""Runs independent parts of planning in parallel, in forked processes.
 
-A forked process starts with all that this one knows, so only what it finds is sent.  Where a fork is not
-safe (CUDA is in use, the process may have no children, the system does not fork), or where
-AUTOPAR_PROCESSES=1 says so, this process does everything itself, with the same answers.
+A forked process inherits this one's memory, so only its results are sent.  If a fork is not safe (CUDA
+is in use, the process is a daemon, the system is not Linux), or with AUTOPAR_PROCESSES=1, this process
+does all the work, with the same results.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from autopar.errors import AutoparError, InputError
 
 SWITCH = "AUTOPAR_PROCESSES"
 MOST = 8
-"""Each has its own copy of what it touches of its parent's memory."""
+"""Most processes by default: each has its own copy of the pages of its parent that it touches."""
 NUMBER = 4
-"""Bytes of an item's number in a queue."""
+"""Bytes per item number in the queue."""
 T = TypeVar("T")
 R = TypeVar("R")
 Answer = tuple[Exception | None, Any]
-"""What was raised, or what was found."""
+"""The exception raised, or None, and the result."""
 
 
 class Aside(Generic[R]):
-    """A call that another process answers meanwhile; where none may, this one does when it is asked."""
+    """A call that runs in a forked process, or in this one on `result` if no fork is allowed."""
 
     helping = 0
 
     def __init__(self, call: Callable[[], R]) -> None:
-        """`call` runs with what this process knows now; its answer is pickled."""
+        """Start `call` in a fork of this process; its result is pickled."""
         self._call = call
         self._helper: Any = None
         if _idle():
@@ -47,7 +47,7 @@ class Aside(Generic[R]):
             self._answers, theirs = context.Pipe(duplex=False)
             self._helper = context.Process(target=_help, args=(call, theirs), daemon=True)
             self._helper.start()
-            theirs.close()  # so that a process that dies is heard as the end of its answers
+            theirs.close()  # so that the death of the process closes the pipe
             Aside.helping += 1
 
     def __enter__(self) -> Self:
@@ -57,7 +57,7 @@ class Aside(Generic[R]):
         self.stop()
 
     def result(self) -> R:
-        """The answer, once; raise what the call raised."""
+        """Return the result, or raise what the call raised.  May be called once."""
         if self._helper is None:
             return self._call()
         try:
@@ -77,7 +77,7 @@ class Aside(Generic[R]):
         return result
 
     def stop(self) -> None:
-        """End the other process, wherever it is."""
+        """Kill the other process if it is still in use."""
         if self._helper is not None and not self._answers.closed:
             self._answers.close()
             self._helper.kill()
@@ -86,9 +86,10 @@ class Aside(Generic[R]):
 
 
 def side_by_side(answer: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """`[answer(item) for item in items]`; whoever is free takes the next item.  Answers are pickled.
+    """Return `[answer(item) for item in items]`, computed by several processes.
 
-    Raise what the first item that failed raised.
+    Each process takes the next item when it is free.  Results are pickled.  Raise the exception of the
+    first item that failed.
     """
     helpers = min(_idle(), len(items) - 1)
     if helpers < 1:
@@ -112,7 +113,7 @@ def side_by_side(answer: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 
 def _idle() -> int:
-    """Processes that may be started: one per core that nothing here uses yet."""
+    """Return how many more processes may be started; 0 if forking is not safe."""
     may_fork = (
         sys.platform == "linux"
         and not multiprocessing.current_process().daemon
@@ -122,7 +123,7 @@ def _idle() -> int:
 
 
 def _asked() -> int:
-    """Processes in all: of the environment, or a few."""
+    """Return the total number of processes: of the environment, or one per core up to `MOST`."""
     said = os.environ.get(SWITCH)
     if said is None:
         return min(MOST, len(os.sched_getaffinity(0)))
@@ -133,7 +134,7 @@ def _asked() -> int:
 
 @contextmanager
 def _numbers(count: int) -> Iterator[int]:
-    """A pipe that holds the numbers from 0 on: whoever reads one of them takes it."""
+    """Make a pipe that holds the numbers from 0 on, from which processes take items."""
     queue, end = os.pipe()
     os.write(end, b"".join(at.to_bytes(NUMBER) for at in range(count)))
     os.close(end)
@@ -146,13 +147,13 @@ def _numbers(count: int) -> Iterator[int]:
 def _answers(
     answer: Callable[[T], R], items: Sequence[T], queue: int, asking: int
 ) -> dict[int, Answer]:
-    """Of items that this process took while the one that asks lives; the last may have failed."""
+    """Process items from the queue until it is empty, one fails, or the parent process has ended."""
     found: dict[int, Answer] = {}
     while asking in (os.getpid(), os.getppid()) and (number := os.read(queue, NUMBER)):
         at = int.from_bytes(number)
         found[at] = _answered(lambda at=at: answer(items[at]))  # type: ignore[misc]
         if found[at][0] is not None:
-            os.read(queue, NUMBER * len(items))  # nobody needs the rest
+            os.read(queue, NUMBER * len(items))  # the call fails, so skip the other items
     return found
 
 
@@ -164,10 +165,10 @@ def _answered(call: Callable[[], Any]) -> Answer:
 
 
 def _help(call: Callable[[], Any], answers: Connection) -> None:
-    """What a forked process does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asked is interrupted, and ends this
+    """Run a call in a forked process and send its result."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends this process
     gc.disable()
-    torch.set_num_threads(1)  # threads of a pool are not forked
+    torch.set_num_threads(1)  # a fork does not inherit the threads of a pool
     error, found = _answered(call)
     if error is not None:
         error.add_note("".join(traceback.format_exception(error)))

@@ -1,4 +1,4 @@
-"""Long work that somebody watches: a bar on a terminal, or nothing."""
+"""Progress reporting for long work: a bar on a terminal, or nothing."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ T = TypeVar("T")
 
 
 class Watch(Protocol):
-    """Passes things on as they are made; told how many come (None: nobody knows), and what they are."""
+    """Yields items unchanged and reports progress.
+
+    `total` is the number of items (None if unknown), `what` describes them.
+    """
 
     def __call__(self, every: Iterable[T], total: int | None, what: str) -> Iterator[T]:
-        """The same things."""
+        """Yield the same items."""
 
 
 def unwatched(every: Iterable[T], total: int | None, what: str) -> Iterator[T]:
-    """Nobody looks."""
+    """Yield the items without reporting."""
     yield from every
 
 
 def alone(make: Callable[[], T], watch: Watch, what: str) -> T:
-    """One thing that takes long, while somebody watches."""
+    """Make one value, and report progress for it."""
     (made,) = watch((call() for call in (make,)), None, what)
     return made

@@ -1,4 +1,4 @@
-"""Named things that people may add to: schedules, solvers."""
+"""Registries of named values that users may extend: schedules, solvers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Value = TypeVar("Value")
 
 
 class Registry(Mapping[str, Value]):
-    """What is known by name, in the order in which it was added."""
+    """Values by name, in the order in which they were added."""
 
     def __init__(self, kind: str, known: Mapping[str, Value]) -> None:
-        """`kind` is the word for one of them, such as ``schedule``."""
+        """`kind` is the noun for a value in messages, such as ``schedule``."""
         self.kind, self._known, self._own = kind, dict(known), frozenset(known)
 
     def add(self, name: str, value: Value) -> Value:
-        """Make a value known, or put it in place of the one that was added under its name.
+        """Add a value, or replace one that was added under the same name; return it.
 
-        Raises `InputError` where autopar's own has the name.
+        Raises `InputError` if the name belongs to a built-in value.
         """
         if name in self._own:
             raise InputError(f"autopar has a {self.kind} called {name!r}: choose another name.")
@@ -29,7 +29,7 @@ class Registry(Mapping[str, Value]):
         return value
 
     def named(self, name: str) -> Value:
-        """The value; `InputError` says which there are."""
+        """Return the value; raise `InputError` with the known names if there is none."""
         if name not in self._known:
             close = near(name, self)
             there = f".{close} There are" if close else "; there are"

@@ -1,7 +1,7 @@
-"""Values that `print` and a notebook show as tables.
+"""Base class of values that `print` and notebooks show as tables.
 
-Values lie below what renders them.  A renderer is registered by the name of its module, and is imported
-when somebody prints a value.
+Values must not import their renderer, which is in a higher layer.  It is registered by module name and
+imported when a value is printed.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from importlib import import_module
 
 RENDERERS: list[str] = []
-"""The module whose functions ``text`` and ``html`` render a value; `autopar` itself registers it."""
+"""Modules whose functions ``text`` and ``html`` render a value; the last one registered is used."""
 
 
 class Shown:
-    """A value with a table: what the command line prints of it, as text and as HTML."""
+    """A value that is shown as the command line's table, in text or HTML."""
 
     def __str__(self) -> str:
         return self._rendered("text")

@@ -1,4 +1,4 @@
-"""Which names somebody may have meant who wrote one that there is not."""
+"""Suggests known names for an unknown one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from autopar.errors import InputError
 
 EXAMPLES = 5
 NEAR = 0.5
-"""As alike as a slip of the hand leaves a name, or the end of one."""
+"""Least similarity (0 to 1) of a suggestion: that of a name, or its end, with a typing error."""
 
 
 def known(kind: str, name: str, names: Iterable[str]) -> str:
-    """The name, if it is one of these; otherwise an error that suggests the nearest."""
+    """Return the name if it is one of these; otherwise raise `InputError` with the nearest."""
     every = tuple(names)
     if name in every:
         return name
@@ -22,13 +22,13 @@ def known(kind: str, name: str, names: Iterable[str]) -> str:
 
 
 def near(name: str, names: Iterable[str]) -> str:
-    """`` Did you mean 'fsdp'?``, or nothing."""
+    """Return `` Did you mean 'fsdp'?``, or an empty string."""
     close = difflib.get_close_matches(name, tuple(names), 1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def hint(name: str, names: Iterable[str]) -> str:
-    """`` Did you mean 'layers.0.mlp'?``, or what names look like; nothing where there are none."""
+    """Return `` Did you mean 'layers.0.mlp'?``, or example names; empty if there are no names."""
     every = tuple(names)
     ends = {_end(other, name): other for other in reversed(every)}
     close = difflib.get_close_matches(name, [*ends, *every], 1, NEAR)
@@ -38,7 +38,7 @@ def hint(name: str, names: Iterable[str]) -> str:
 
 
 def closest(name: str, names: Iterable[str]) -> list[str]:
-    """The names most like what was asked for, or with ends most like it; of equal layers the first."""
+    """Return the most similar names, by the name or its end; of equal layers only the first."""
 
     def likeness(other: str) -> float:
         forms = other, _end(other, name)
@@ -51,5 +51,5 @@ def closest(name: str, names: Iterable[str]) -> list[str]:
 
 
 def _end(other: str, name: str) -> str:
-    """As many parts of a path as were written."""
+    """Return the last parts of a path, as many as `name` has."""
     return ".".join(other.split(".")[-1 - name.count(".") :])

@@ -1,13 +1,13 @@
-"""A plan checked from nothing: every figure and every claim in it is computed again from the model.
+"""Certifies a plan: recomputes every number and every claim in it from the model.
 
-The checks come in four steps, and each needs what the one before it found to be right:
+The checks are made in four steps, each of which requires that the previous one passed:
 
-    the model and the prices are the plan's      graph, hardware, optimizer, structure
-    every decision was allowed                   types, constraints
-    what follows from decisions is what is said  conversions
-    figures, and the bound                       estimate, shares, memory, objective, search, bound
+    model and prices match the plan's            graph, hardware, optimizer, structure
+    decisions are valid candidates               types, constraints
+    derived conversions match                    conversions
+    numbers and lower bound match                estimate, shares, memory, objective, search, bound
 
-A bound is not believed: the problem is posed and solved again.
+The lower bound is not taken on trust: the problem is posed and solved again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["Check", "certify"]
 def certify(
     plan: Plan, posed: ShardingProblem, bound: bool = True, is_stage: bool = False
 ) -> tuple[Check, ...]:
-    """All checks of a plan, up to the step in which one fails.
+    """Return all checks of a plan, up to the first step in which one fails.
 
-    `posed` is the problem that the plan answers.  Without `bound` nothing is solved: then the bound
-    is only compared with the objective.  That of a stage may be a little lower than what can be proved:
-    it served several, and was not sought for longer than a stage is worth (`COARSE`).
+    `posed` is the problem that the plan solves.  Without `bound` nothing is solved again and the bound
+    is only compared with the objective.  The bound of a stage (`is_stage`) may be slightly lower than
+    what can be proved: it was shared by several stages and computed with less effort (`COARSE`).
     """
     again = RecomputedFigures(plan, posed)
     checks: list[Check] = []

@@ -1,4 +1,4 @@
-"""Is the plan's bound what can be proved?  The problem is solved again to see."""
+"""Checks a plan's lower bound by solving the problem again."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from autopar.verify.check import Check, checked, differs
 from autopar.verify.recomputed import RecomputedFigures
 
 SAME = 1e-6
-"""Relative difference of bounds that were proved in the same way."""
+"""Relative tolerance between bounds that were proved in the same way."""
 TICK_S = 1e-12
-"""Solvers count in whole picoseconds; a priced byte may lose one per table."""
+"""Solvers count in whole picoseconds; pricing memory may lose one per table."""
 
 
 def bounds(again: RecomputedFigures, prove: bool, slack: float) -> Iterator[Check]:
-    """The bound is below the objective, and is proved again where that is wanted; it may be lower than
-    that by so much of it."""
+    """Check that the bound is below the objective and, with `prove`, equals the bound proved again.
+
+    It may be lower by the fraction `slack`.
+    """
     solved = _solved(again) if prove else None
     yield _search(again, solved)
     yield _bound(again, solved, slack)
 
 
 def _solved(again: RecomputedFigures) -> Assignment:
-    """The problem within the bytes of which the bound speaks; for a corner of the hull that corner."""
+    """Solve within the memory to which the bound refers; for a hull corner, return that corner."""
     problem, limit = again.posed.priced.problem, again.stated.bound_nbytes
     if again.stated.proof == "hull":
         named = again.posed.priced.states(again.decisions)

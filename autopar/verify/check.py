@@ -1,4 +1,4 @@
-"""One check of a plan, and how two figures are compared."""
+"""The result of one check of a plan, and comparison of stated with recomputed values."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from cost_models.hardware import Hardware, digest
 
 EQUAL = 1e-9
-"""Relative difference of seconds that were computed twice in the same way."""
+"""Relative tolerance between seconds that were computed twice in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at: what was found, or what is wrong."""
+    """The result of one check: the finding, or what is wrong."""
 
     name: str
     ok: bool
@@ -22,14 +22,14 @@ class Check:
 
 
 def checked(name: str, holds: str, faults: Iterable[str]) -> Check:
-    """The first fault and how many more there are; what holds, where there is none."""
+    """Return a check that reports the first fault and the number of others, or else `holds`."""
     found = list(faults)
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return Check(name, not found, f"{found[0]}{more}" if found else holds)
 
 
 def differs(what: str, stated: object, found: object) -> Iterator[str]:
-    """A fault, unless both are equal: seconds up to rounding, all else exactly."""
+    """Yield a fault unless both are equal: seconds up to rounding, all else exactly."""
     if isinstance(stated, float) and isinstance(found, float):
         equal = math.isclose(stated, found, rel_tol=EQUAL)
     else:
@@ -39,13 +39,13 @@ def differs(what: str, stated: object, found: object) -> Iterator[str]:
 
 
 def priced_for(named: str, figures: str, profile: Hardware) -> Check:
-    """Whether the profile is the one that a plan names, with the figures that priced it."""
+    """Check that the profile is the one that a plan names, with the numbers that priced it."""
     name, found = profile.device.name, digest(profile)
     faults = [
         *differs("hardware", named, name),
         *differs("hardware_digest", figures, found),
     ]
     if faults:
-        # The name may be a shipped profile's, and the figures those of a calibrated one.
+        # A calibrated profile may have the name of a shipped one but different numbers.
         faults[0] += " (pass the file of the profile that priced it with --hardware)"
     return checked("hardware", f"{name}, {found}", faults)

@@ -1,4 +1,4 @@
-"""Does the plan belong here, was every decision allowed, and does the rest follow from them?"""
+"""Checks that a plan matches its model, that its decisions are candidates, and their consequences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autopar.verify.recomputed import RecomputedFigures
 
 
 def belongs(again: RecomputedFigures) -> Iterator[Check]:
-    """Model and profile are those of the plan, and the plan is one."""
+    """Check that model and profile are the plan's, and that the plan is well-formed."""
     plan, graph, profile = again.stated, again.posed.graph, again.posed.prices.hardware
     faults = [
         *differs("model", plan.model, graph.name),
@@ -43,7 +43,7 @@ def belongs(again: RecomputedFigures) -> Iterator[Check]:
 
 
 def _optimizer(plan: Plan) -> Check:
-    """It is one of torch's, and keeps as much as the plan's memory and prices count."""
+    """Check that the optimizer is torch's, with the state size that the plan's memory assumes."""
     try:
         keeps = states_of(plan.optimizer)
     except InputError as error:
@@ -57,7 +57,7 @@ def _optimizer(plan: Plan) -> Check:
 
 
 def allowed(again: RecomputedFigures) -> Iterator[Check]:
-    """Every decision is a candidate by the rules, and by the constraints that the plan names."""
+    """Check that every decision is a candidate under the rules and under the plan's constraints."""
     posed = again.posed
     unbound = replace(posed.settings, constraints=(), regather=None, storage={})
     free = replace(candidates_of(posed.graph, posed.prices.mesh, unbound), recompute=MODES)
@@ -79,7 +79,7 @@ def allowed(again: RecomputedFigures) -> Iterator[Check]:
 
 
 def _strangers(again: RecomputedFigures, candidates: Candidates, who: str) -> Iterator[str]:
-    """Decisions that are no candidates."""
+    """Yield a fault for each decision that is not a candidate."""
     decisions = again.decisions
     for node in again.posed.graph.nodes:
         if node.name in decisions.parameters:
@@ -102,7 +102,7 @@ def _strangers(again: RecomputedFigures, candidates: Candidates, who: str) -> It
 
 
 def follows(again: RecomputedFigures) -> Iterator[Check]:
-    """Parameters' steps and all conversions are those that the decisions need, in their order."""
+    """Check that parameters' steps and all conversions follow from the decisions, in order."""
     stated, needed = again.stated, again.plan
     pairs = itertools.zip_longest(stated.parameters, needed.parameters)
     faults = [f"the plan has {a}, needed is {b}" for a, b in pairs if a != b]

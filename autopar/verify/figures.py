@@ -1,4 +1,4 @@
-"""Are the plan's predictions, its shares, its memory and its objective what its decisions give?"""
+"""Checks a plan's predictions, shares, memory and objective against those of its decisions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from autopar.verify.recomputed import RecomputedFigures
 
 PARTS = ("forward_s", "backward_s", "update_s", "covers_s")
 Figures = dict[str, object]
-"""By name."""
+"""Values by name."""
 
 
 def figures(again: RecomputedFigures) -> Iterator[Check]:
-    """Every figure that follows from the decisions."""
+    """Check every number that follows from the decisions."""
     stated, found = again.stated, again.plan
     for name, mine, theirs in (
         (
@@ -40,7 +40,7 @@ def _unequal(stated: Mapping[str, object], found: Mapping[str, object]) -> Itera
 
 
 def _as_far(found: Plan, stated: Plan) -> Estimate:
-    """What was found, without what the plan is too old to say."""
+    """Return the recomputed estimate without the fields that an older plan file lacks."""
     made = found.estimate
     if stated.estimate.parts is None:
         made = replace(made, parts=None)
@@ -76,7 +76,7 @@ def _of_shares(shares: tuple[Share, ...]) -> Figures:
 
 
 def _memory(again: RecomputedFigures) -> Check:
-    """Within the limit by the estimate; by the solver's count within that for which it speaks."""
+    """Check that the estimate is within the memory limit, and the solver's count within the bound's."""
     limit, nbytes = again.stated.asked.memory_limit, again.plan.estimate.memory_nbytes
     bound, counted = again.stated.bound_nbytes, again.answer.nbytes
     faults = []

@@ -1,4 +1,4 @@
-"""A pipeline's plan checked from nothing: cuts, schedule, every stage's plan, memory, the step.
+"""Certifies a pipeline's plan: recomputes cuts, schedule, every stage's plan, memory and the step.
 
     graph, hardware    are those of the plan
     cuts               are operators of the graph, in order
@@ -8,7 +8,7 @@
     workers' memory    of all stages that each holds, within the limit
     prediction         the step simulated again with what the stages spend
 
-`bound_s` of a prediction is of the planner's table, which is not made again; no check speaks of it.
+`bound_s` of a prediction refers to the planner's table, which is not recomputed; it is not checked.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def certify_pipeline(
     bound: bool = True,
     times: Times | None = None,
 ) -> tuple[Check, ...]:
-    """All checks, up to the step in which one fails; `graph` is of one microbatch.
+    """Return all checks, up to the first step in which one fails; `graph` is that of one microbatch.
 
-    Without `bound` no stage is solved again.  `times` are the measured ones that priced the plan.
+    Without `bound` no stage is solved again.  `times` are the measured times that priced the plan.
     """
     checks = [*_belongs(plan, graph, hardware)]
     if not all(check.ok for check in checks):
@@ -71,7 +71,7 @@ def _belongs(plan: PipelinePlan, graph: Graph, hardware: Hardware) -> Iterator[C
 
 
 def _schedule(plan: PipelinePlan, stages: Stages) -> Check:
-    """The lists run to their end, and every stage has a plan where it is held."""
+    """Check that the schedule runs to completion, and that each worker's stages have plans."""
     try:
         plan.check(stages)
         schedule = plan.schedule

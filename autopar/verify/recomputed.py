@@ -1,4 +1,4 @@
-"""A plan beside what is computed again of it, each thing once."""
+"""Recomputed values of a plan, cached for the checks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from autopar.solver.problem import Assignment
 
 @dataclass(frozen=True)
 class RecomputedFigures:
-    """A plan, the problem that it answers, and what follows from the plan's decisions alone."""
+    """A plan, the problem that it solves, and everything recomputed from the plan's decisions."""
 
     stated: Plan
     posed: ShardingProblem
 
     @cached_property
     def decisions(self) -> Decisions:
-        """The plan's, read as the solver's."""
+        """The plan's decisions in the solver's form."""
         parameters = {
             node.name: Storage(entry.stored, entry.leaf, entry.regather)
             for node in self.posed.graph.leaves("parameter")
@@ -39,10 +39,10 @@ class RecomputedFigures:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan that the decisions make; the decisions must be candidates."""
+        """The plan assembled from the decisions, which must be candidates."""
         return self.posed.assembled(self.decisions)
 
     @cached_property
     def answer(self) -> Assignment:
-        """The decisions as the solver counts them."""
+        """The decisions as a solver's assignment, with its costs."""
         return self.posed.answer(self.decisions)

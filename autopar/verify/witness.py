@@ -1,9 +1,9 @@
-"""A second witness of a plan: `spmd_types` derives the type of every emitted statement's result.
+"""Independent type check of a plan: `spmd_types` derives the type of every emitted statement's result.
 
-Each statement runs on empty local tensors of the types that its operands have in the plan, in a
-process group that moves nothing; what the checker derives by rules of its own is compared with the
-plan.  The checker has no word for strided shards, for our local implementations and for a few
-operators, and knows of fewer operators that they are linear: there it is silent, which is counted too.
+Each statement runs on empty local tensors with the types that its operands have in the plan, in a fake
+process group.  The types that the checker derives by its own rules are compared with the plan's.  The
+checker cannot express strided shards, lacks our local implementations and a few operators, and knows
+fewer operators to be linear.  In these cases it gives no verdict (silent), which is counted, too.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from autopar.runtime import _torch, _typed
 from autopar.runtime.context import Axes, on
 
 LACKS_RULE = "No valid sharding strategy", "is not supported"
-"""What the checker says of what it does not know: an operator, or a way to call one."""
+"""Error messages of the checker for an unknown operator or an unknown way to call one."""
 _CALL = re.compile(r"((?:torch\.(?:ops\.\w+\.\w+\.)?|F\.)?[A-Za-z_]\w*)\(")
 NAMES = {"torch": torch, "F": F, **{name: getattr(runtime, name) for name in runtime.__all__}}
-"""What emitted code imports."""
+"""Names that emitted code imports."""
 
 
 class Silent(Exception):
-    """The checker cannot speak of this."""
+    """The checker cannot give a verdict on a statement."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the checker says of one emitted statement, and why where it does not agree."""
+    """The checker's verdict on one emitted statement, with the reason if it does not agree."""
 
     statement: str
     kind: Literal["agrees", "silent", "contradicts"]
@@ -52,15 +52,15 @@ class Verdict:
 
 
 def witness(plan: Plan, graph: Graph) -> tuple[Verdict, ...]:
-    """Let `spmd_types` derive the types of all statements that a plan is emitted as.
+    """Derive the types of all statements of a plan's emitted code with `spmd_types`.
 
-    Raises `MeshError` inside a process group: it makes one of its own.
+    Raises `MeshError` inside a process group, because it creates its own.
     """
     return weigh(program(plan, graph, localize, {}), plan, graph)
 
 
 def weigh(statements: Iterable[Statement], plan: Plan, graph: Graph) -> tuple[Verdict, ...]:
-    """`witness` of these statements; equal ones are checked once."""
+    """Check given statements as `witness` does; equal ones are checked once."""
     said: dict[object, Verdict] = {}
     verdicts = []
     with _world(plan.mesh) as devices:
@@ -93,7 +93,7 @@ class _Checker:
         }
 
     def key(self, statement: Statement) -> object:
-        """Equal for statements that differ only in the names of tensors."""
+        """Return a key that is equal for statements that differ only in tensor names."""
         operands = self._operands(statement.parts)
         looks = tuple(self._looks(value) for value in (*operands, *statement.targets))
         return _text(statement.parts), looks
@@ -147,7 +147,7 @@ class _Checker:
         return tensor.shape, tensor.dtype, tensor.differentiable, value.form
 
     def _declared(self, value: Value) -> torch.Tensor:
-        """An empty local tensor that the checker knows to be of this form."""
+        """Return an empty local tensor, declared to the checker with the value's sharding."""
         tensor = self._graph.tensors[value.tensor]
         types = dict(self._types(tensor, value.form))
         shape = value.form.local_shape(tensor.shape, self._mesh)
@@ -156,7 +156,7 @@ class _Checker:
         return _typed.declare(x, types, self._devices)
 
     def _types(self, tensor: Tensor, form: Sharding) -> Iterator[tuple[str, Type]]:
-        """The type on each axis; axes that split the same dim come with the outer one first."""
+        """Yield the type on each axis; of axes that split the same dim the outer one comes first."""
         mesh = self._mesh
         axes = [axis for axis in range(len(mesh)) if mesh.sizes[axis] > 1]
         for dim in range(len(tensor.shape)):
@@ -169,7 +169,7 @@ class _Checker:
 
 
 def _text(parts: tuple[Part, ...]) -> str:
-    """The statement's expression with its operands numbered: ``torch.addmm(v0, v1, v2)``."""
+    """Return the statement's expression with numbered operands: ``torch.addmm(v0, v1, v2)``."""
     text, count = "", 0
     for part in parts:
         text += part if isinstance(part, str) else f"v{count}"
@@ -182,14 +182,14 @@ def _spelled(part: Value | Weight) -> str:
 
 
 def _called(statement: Statement) -> str:
-    """``F.linear`` or ``unflatten``: the function that a statement calls."""
+    """Return the function that a statement calls: ``F.linear`` or ``unflatten``."""
     text = _text(statement.parts)
     found = _CALL.search(text)
     return found[1] if found else text
 
 
 def _weighed(refusal: Exception, statement: Statement) -> str:
-    """A refusal contradicts the plan, unless the checker lacks the rule."""
+    """Return a refusal's message, which contradicts the plan; raise `Silent` if a rule is missing."""
     words = str(refusal).splitlines()[0]
     if any(said in words for said in LACKS_RULE):
         raise Silent(f"no rule for {_called(statement)}")

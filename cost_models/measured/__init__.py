@@ -1,7 +1,7 @@
-"""Measured operator times: what was timed, where it was timed, and what that says of other sizes.
+"""Measured operator times, their database, and interpolation to sizes that were not measured.
 
-`values` are calls, their times and the setting that times belong to; `timer` takes them, `database`
-keeps them, `here` says what this machine is, and `times` answers for calls that were timed or not.
+`values` defines calls, times and the setting in which times are valid.  `timer` measures times,
+`database` stores them, `here` describes the local machine, and `times` looks up or interpolates them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Efficiency curves of a device from calls that were timed on it."""
+"""Builds a device's efficiency curves from calls that were timed on it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cost_models.ops import op_seconds, reached
 PER_FACTOR = 2
 """Points of a curve per factor of two in size."""
 Shares = list[tuple[float, float]]
-"""Bytes of a forward, and the share of the roofline's speed that was reached."""
+"""Bytes of a forward, and the fraction of the roofline that was reached."""
 
 
 def curves(every: Iterable[Timed], device: Device) -> tuple[Curve, ...]:
-    """What each operator reaches of this device's roofline, by dtype and size.
+    """Return each operator's efficiency on this device, by dtype and size.
 
-    Calls of about the same size are one point, their geometric mean: shapes differ in more than bytes.
-    An operator without a backward that was timed has its forward's shares there.
+    Calls of about the same size are averaged (geometric mean) into one point, because calls of equal
+    bytes still differ in shape.  An operator without a timed backward uses its forward's values.
     """
     bare = replace(device, curves=())
     found: dict[tuple[str, str], tuple[Shares, Shares]] = defaultdict(lambda: ([], []))
@@ -45,7 +45,7 @@ def _share(work: Work, took: Pass, device: Device) -> float:
 
 
 def _points(shares: Shares) -> Points:
-    """Ascending in bytes, neighbours joined."""
+    """Return the points in ascending order of bytes, with neighbours merged."""
     return tuple(_joined(shares))
 
 
@@ -59,6 +59,6 @@ def _joined(shares: Shares) -> Iterator[tuple[float, float]]:
 
 
 def _mean(values: Iterable[float]) -> float:
-    """The geometric one."""
+    """Return the geometric mean."""
     logarithms = [math.log(value) for value in values]
     return math.exp(sum(logarithms) / len(logarithms))

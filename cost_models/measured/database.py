@@ -1,6 +1,6 @@
-"""A file of measured times: SQLite, so that several processes may write and none leaves half a write.
+"""Database file of measured times: SQLite, for concurrent writers and atomic writes.
 
-Times of another device, software, number of threads or of ranks lie beside each other and are never
+Times of different devices, software, or numbers of threads or ranks are stored separately and never
 mixed.
 """
 
@@ -20,11 +20,11 @@ from cost_models.measured.values import Call, Pass, Setting, Timed, Work
 
 VERSION = 2
 APPLICATION = 0x41757450
-"""By which a file says that it is one of these."""
+"""SQLite application id that identifies these files."""
 PATIENCE_S = 60.0
-"""For so long a writer waits for others."""
+"""Time that a writer waits for other writers."""
 LONGEST = 2**24
-"""Bytes of one value."""
+"""Maximum bytes of one value."""
 _PLACE = tuple(f.name for f in fields(Setting))
 _TABLES = f"""
 create table setting (id integer primary key, {", ".join(_PLACE)}, unique ({", ".join(_PLACE)}));
@@ -38,13 +38,13 @@ create table timed (
 
 
 class Database:
-    """Times by setting and call, in a file."""
+    """A file of times by setting and call."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
     def settings(self) -> tuple[Setting, ...]:
-        """Every setting of which there are times."""
+        """Return all settings with stored times."""
         with self._open() as connection:
             rows = connection.execute(f"select {', '.join(_PLACE)} from setting order by id")
             every = [Setting(*row) for row in rows]
@@ -59,7 +59,7 @@ class Database:
         return tuple(every)
 
     def read(self, setting: Setting) -> dict[str, Timed]:
-        """What was timed in this very setting, by the text of the call."""
+        """Return the times of exactly this setting, by the call's text."""
         with self._open() as connection:
             rows = connection.execute(
                 "select op, text, family, dtype, flops, nbytes, backward_flops, backward_nbytes, "
@@ -71,7 +71,7 @@ class Database:
         return {timed.call.text: self._checked(timed) for timed in every}
 
     def write(self, setting: Setting, every: Iterable[Timed]) -> None:
-        """Keep times, the later ones of a call in place of earlier ones: all of them or none."""
+        """Store times in one transaction; later times of a call replace earlier ones."""
         with self._open(create=True) as connection:
             connection.execute("begin immediate")
             try:
@@ -94,7 +94,7 @@ class Database:
 
     @contextmanager
     def _open(self, create: bool = False) -> Iterator[sqlite3.Connection]:
-        """The file, made where that is wanted; whatever SQLite says against it is said with its name."""
+        """Open the file, created if asked; raise SQLite's errors with the file's name."""
         if not create and not self.path.is_file():
             raise CostModelError(
                 f"There is no profile database {self.path}: measure one with `autopar profile`."
@@ -102,8 +102,8 @@ class Database:
         try:
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            # A file that somebody handed over is data: it is not written, and no code in it runs.
-            # A journal that a killed writer left can only be rolled back where one may write.
+            # A file from elsewhere is data only: it is not written, and no code in it runs.
+            # Rolling back the journal of a killed writer requires write permission, hence "rw".
             reads = "rw" if os.access(self.path, os.W_OK) else "ro"
             mode = "rwc" if create else reads
             where = f"file:{quote(os.fsencode(self.path.absolute()))}?mode={mode}"
@@ -119,7 +119,7 @@ class Database:
                     connection.execute("pragma query_only = on")
                 self._check(connection)
                 yield connection
-        # What SQLite says of a damaged file may be damaged, too.
+        # SQLite's error message about a damaged file may itself fail to decode.
         except (sqlite3.Error, OSError, UnicodeError) as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
                 raise self._foreign() from None
@@ -129,7 +129,7 @@ class Database:
             ) from None
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Tables in a new file."""
+        """Create the tables of a new file."""
         connection.execute("begin immediate")
         (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
         if not tables:
@@ -140,7 +140,7 @@ class Database:
         connection.commit()
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        """A file of something else, or of another version, is refused; so is what runs by itself."""
+        """Refuse files of another application or version, and files with triggers or views."""
         (application,) = connection.execute("pragma application_id").fetchone()
         (version,) = connection.execute("pragma user_version").fetchone()
         if application != APPLICATION:
@@ -164,14 +164,14 @@ class Database:
         return timed
 
     def _damaged(self, what: str) -> CostModelError:
-        """A value that nobody measured is not believed, and none beside it."""
+        """Return the error for an impossible value; the whole file is then rejected."""
         return CostModelError(
             f"The profile database {self.path} is damaged: {what} Name another file with --database, or "
             "delete this one, and measure again with `autopar profile`."
         )
 
     def _foreign(self) -> CostModelError:
-        """What a file that somebody else made is answered: never that it may be deleted."""
+        """Return the error for another application's file; it must not suggest deleting the file."""
         return CostModelError(
             f"{self.path} is no profile database; it is left as it is. Name another file with "
             "--database: `autopar profile` makes one."

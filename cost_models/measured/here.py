@@ -1,4 +1,4 @@
-"""The machine at hand, as a setting."""
+"""Describes the local machine as a setting of measured times."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ TOLD_APART = {
     "cpu family": "family", "model": "model", "stepping": "stepping", "cache size": "cache",
     "CPU implementer": "implementer", "CPU part": "part", "CPU revision": "revision",
 }  # fmt: skip
-"""Lines of /proc/cpuinfo, on x86 and on ARM, and what we call them."""
+"""Lines of /proc/cpuinfo, on x86 and on ARM, and their labels."""
 WIDEST = ("avx512f", "avx2", "avx")
-"""Vector instructions, the widest first: a hypervisor may hide them."""
+"""Vector instruction sets, widest first; a hypervisor may hide some."""
 
 
 def here(kind: str, threads: int = 1, ranks: int = 1) -> Setting:
-    """This machine's CPU, shared by so many ranks of so many threads, or its first GPU (``cuda``)."""
+    """Return the setting of this CPU under `ranks` ranks of `threads` threads, or of the first GPU."""
     import torch
 
     software = f"torch {torch.__version__}"
@@ -30,9 +30,9 @@ def here(kind: str, threads: int = 1, ranks: int = 1) -> Setting:
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """What the system calls the CPU, and what tells CPUs of one name apart, where it says so.
+    """Return the CPU's model name with the properties that distinguish CPUs of the same name.
 
-    A virtual machine's may be called `AMD EPYC`, whichever of several generations runs it.
+    A virtual machine may report just `AMD EPYC` for several generations.
     """
     try:
         first, _, _ = cpuinfo.read_text().partition("\n\n")
@@ -47,7 +47,7 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 0

@@ -1,12 +1,12 @@
-"""Seconds of actions, robustly: warm, in rows that alternate, median and spread.
+"""Robust timing of actions: warm-up, alternating rows of calls, median and spread.
 
-The rows of different actions alternate, so that a busy moment of the machine spoils one row of each
-rather than every row of one.  Where there is a default group all its ranks time the same actions at
-the same time, as ranks that share a host's cores slow each other down, and are meant to.
+The rows of different actions alternate, so that a disturbance of the machine affects one row of each
+action instead of all rows of one.  With a default process group all its ranks time the same actions at
+the same time, because ranks that share a host's cores slow each other down, as they do in a step.
 
-A rank of one thread on a CPU is timed by the core's seconds that it spends, which other programs do
-not add to; where ranks outnumber cores, each waits until the others have spent theirs.  Otherwise a row
-lasts from the first rank's start to the last one's end.
+A single-threaded rank on a CPU is timed by its CPU seconds, which exclude other programs; if ranks
+outnumber cores, these are multiplied by the ranks per core.  Otherwise a row lasts from the first
+rank's start to the last rank's end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_CALLS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """So many rows of each action, of about `row_s`; one that takes long has fewer, three at least."""
+    """Number of rows per action, of about `row_s` each; slow actions have fewer, but at least three."""
 
     rows: int = 9
     row_s: float = 0.004
@@ -38,7 +38,7 @@ class Effort:
 
 
 def rows_of(actions: Mapping[Key, Action], effort: Effort, device: str) -> dict[Key, list[float]]:
-    """Seconds of one call of each action in each of its rows; the first calls are not counted."""
+    """Return the seconds per call of each action, by row; warm-up calls are not counted."""
     calls = {key: _calls_in_a_row(action, effort.row_s, device) for key, action in actions.items()}
     found: dict[Key, list[float]] = {key: [] for key in actions}
     for _ in range(effort.rows):
@@ -50,7 +50,7 @@ def rows_of(actions: Mapping[Key, Action], effort: Effort, device: str) -> dict[
 
 
 def median_of(rows: list[float], calls: int = 1) -> Pass:
-    """Of rows of actions that make so many calls each."""
+    """Return median and spread of rows of actions that make `calls` calls each."""
     middle = statistics.median(rows)
     if len(rows) < 2:
         return Pass(middle / calls, 0.0)
@@ -59,7 +59,7 @@ def median_of(rows: list[float], calls: int = 1) -> Pass:
 
 
 def _calls_in_a_row(action: Action, row_s: float, device: str) -> int:
-    """As many as fit; the same on all ranks.  The first two calls warm up."""
+    """Return the number of calls that fit into a row, equal on all ranks, after two warm-up calls."""
     action()
     action()
     took_s = _row_seconds(action, 1, device)
@@ -67,7 +67,7 @@ def _calls_in_a_row(action: Action, row_s: float, device: str) -> int:
 
 
 def _row_seconds(action: Action, calls: int, device: str) -> float:
-    """The same on all ranks."""
+    """Return the seconds of a row, equal on all ranks."""
     together = dist.is_initialized()
     if together:
         dist.barrier()
@@ -86,7 +86,7 @@ def _row_seconds(action: Action, calls: int, device: str) -> float:
 
 
 def _row_cpu_seconds(action: Action, calls: int) -> float:
-    """The mean of what the ranks spend, times how many of them share a core."""
+    """Return the ranks' mean CPU seconds, times the number of ranks per core."""
     start = time.process_time()
     for _ in range(calls):
         action()

@@ -1,9 +1,9 @@
-"""Seconds of a call from those that were timed: its own, or of the nearest sizes, or none.
+"""Seconds of a call from measured times: its own, interpolated from the nearest sizes, or modelled.
 
-Of sizes that were not timed the roofline knows how they compare: the ratio of measured to modelled
-seconds varies slowly with size.  So an unmeasured call gets the modelled seconds times the mean ratio
-(geometric, weighted by nearness) of the nearest measured calls of its family.  Nearness is counted in
-factors of operations and of bytes; beyond `FARTHEST` nothing is concluded.
+The ratio of measured to modelled (roofline) seconds varies slowly with size.  An unmeasured call
+therefore gets the modelled seconds times the mean ratio (geometric, weighted by nearness) of the
+nearest measured calls of its family.  Distance is measured in factors of operations and of bytes;
+beyond `FARTHEST` the call is modelled.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from cost_models.measured.values import Call, Setting, Timed, Work
 
 Source = Literal["measured", "interpolated", "modelled"]
 Model = Callable[[Work], float]
-"""The roofline's seconds."""
+"""Returns the roofline's seconds for some work."""
 
 NEIGHBOURS = 3
 FARTHEST = math.log(8.0)
-"""The distance of a call of eight times the work, or half the work on four times the bytes."""
+"""Distance limit: a factor of eight in operations or in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Seconds of both passes, and where they are from."""
+    """Seconds of forward and backward, and their source."""
 
     forward_s: float
     backward_s: float
@@ -38,28 +38,28 @@ class Answer:
 
 @dataclass(frozen=True)
 class Times:
-    """All that was timed in one setting."""
+    """All times measured in one setting."""
 
     setting: Setting
     every: Mapping[str, Timed]
-    """By the text of the call."""
+    """Times by the call's text."""
 
     @cached_property
     def digest(self) -> str:
-        """Twelve hex digits of the setting and all times."""
+        """Return a digest of the setting and all times, as twelve hex digits."""
         lines = sorted(f"{text} {t.forward} {t.backward}" for text, t in self.every.items())
         return hashlib.sha256("\n".join([str(self.setting), *lines]).encode()).hexdigest()[:12]
 
     @cached_property
     def families(self) -> Mapping[str, tuple[Timed, ...]]:
-        """Calls that differ in sizes alone."""
+        """Group the timed calls by family: calls that differ only in sizes."""
         found: defaultdict[str, list[Timed]] = defaultdict(list)
         for timed in self.every.values():
             found[timed.call.family].append(timed)
         return {family: tuple(members) for family, members in found.items()}
 
     def of(self, call: Call, model: Model) -> Answer:
-        """Measured, interpolated or modelled seconds of a call."""
+        """Return the measured, interpolated or modelled seconds of a call."""
         timed = self.every.get(call.text)
         if timed is not None:
             backward_s = 0.0 if timed.backward is None else timed.backward.seconds
@@ -84,13 +84,13 @@ class Times:
 
 
 def modelled(call: Call, model: Model) -> Answer:
-    """By the roofline alone."""
+    """Return the roofline's seconds of a call."""
     backward_s = 0.0 if call.backward is None else model(call.backward)
     return Answer(model(call.forward), backward_s, "modelled")
 
 
 def _made_of(call: Call, timed: Timed) -> Timed:
-    """A call of the same family, of as many of the framework's calls: a database does not keep these."""
+    """Return a timed call with the `calls` counts of `call`, which the database does not store."""
     back, like = timed.call.backward, call.backward
     if back is not None and like is not None:
         back = replace(back, calls=like.calls)
@@ -99,12 +99,12 @@ def _made_of(call: Call, timed: Timed) -> Timed:
 
 
 def _by_distance(pair: tuple[float, Timed]) -> tuple[float, str]:
-    """Ties are broken by the call, so that equal databases give equal answers."""
+    """Sort key by distance; ties are broken by the call's text to be deterministic."""
     return pair[0], pair[1].call.text
 
 
 def _distance(one: Work, other: Work) -> float:
-    """In factors of work and bytes, the larger of the two; views move none."""
+    """Return the larger log-ratio of operations and of bytes; zero counts as one, for views."""
     flops = math.log(max(one.flops, 1.0) / max(other.flops, 1.0))
     nbytes = math.log(max(one.nbytes, 1.0) / max(other.nbytes, 1.0))
     return max(abs(flops), abs(nbytes))
@@ -126,7 +126,7 @@ def _backward_ratios(
 
 
 def _ratio(pairs: Iterable[tuple[float, float]]) -> float:
-    """The geometric mean, weighted by nearness; a size that differs by a tenth counts as the same."""
+    """Return the geometric mean weighted by nearness; the offset of 0.1 keeps weights finite."""
     found = [(1.0 / (distance + 0.1), ratio) for distance, ratio in pairs if ratio > 0]
     weight = sum(w for w, _ in found)
     return math.exp(sum(w * math.log(ratio) for w, ratio in found) / weight) if found else 1.0

@@ -1,4 +1,4 @@
-"""What was timed, how long it took, and the setting in which that is true."""
+"""Data classes of measured times: calls, their times, and the setting in which times are valid."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cost_models.ranges import RANGES, TAKEN
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What times belong to; in another setting they mean nothing.
+    """The conditions under which times were measured; they are not valid in another setting.
 
-    `device` is what the driver or the system calls it.  `threads` are those of one process, `ranks`
-    the processes of the host that were busy at the same time, sharing `cores`; where the work is done
-    by an accelerator they do not count, and are 0.
+    `device` is the name given by the driver or the system.  `threads` are those of one process, `ranks`
+    the processes of the host that were busy at the same time, sharing `cores`; on an accelerator they
+    do not matter and are 0.
     """
 
     device: str
@@ -37,10 +37,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a roofline knows of one pass: operations, bytes that are read and written, and whose.
+    """The roofline's inputs for one pass: operations, bytes read and written, dtype and operator.
 
-    `calls`: of the framework's operators, where it is made of several; `between`: bytes that those
-    read and write that move what the others compute, so that nothing hides them.
+    `calls` is the number of framework operators of which a composite consists.  `between` are the bytes
+    that its data-moving operators read and write; no arithmetic hides them.
     """
 
     flops: float
@@ -54,9 +54,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator on local shapes.  Calls of one `family` differ in their sizes alone.
+    """An operator on local shapes.  Calls of one `family` differ only in sizes.
 
-    `text` tells calls apart: operator, arguments, shapes, dtypes and what has a gradient.
+    `text` identifies a call: operator, arguments, shapes, dtypes, and which tensors have gradients.
     """
 
     op: str
@@ -68,7 +68,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The median of several rows of calls, and half the distance of their quartiles as a share of it."""
+    """Median of several rows of calls, and spread: half the interquartile range over the median."""
 
     seconds: float
     spread: float
@@ -76,7 +76,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A call with its times, from so many rows, on that day."""
+    """A call with its times, number of rows and date."""
 
     call: Call
     forward: Pass
@@ -85,7 +85,7 @@ class Timed:
     date: str
 
     def check(self) -> None:
-        """Raise `CostModelError` unless every figure is a number that can be, and every name a text."""
+        """Raise `CostModelError` unless all numbers are in range and all names are strings."""
         call = self.call
         for key, value, wanted in self._figures():
             is_number = isinstance(value, int | float) and math.isfinite(value)
@@ -102,7 +102,7 @@ class Timed:
             )
 
     def _figures(self) -> Iterator[tuple[str, Any, str]]:
-        """What they are called, and the range that they must be in."""
+        """Yield name, value and required range of every number."""
         call = self.call
         for way, work, took in (
             ("forward", call.forward, self.forward),

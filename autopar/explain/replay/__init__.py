@@ -1,7 +1,7 @@
-"""A plan's step played again from its file alone, perhaps under other conditions: timeline and memory.
+"""Replays a plan's step from its file alone, optionally under other conditions: timeline and memory.
 
-What is known of a plan without stages is how much each kind takes, not when: within forward and
-backward, compute and collectives are drawn evenly.  A pipeline's step is simulated action by action.
+A plan without stages has totals per kind but no order in time: within forward and backward, compute and
+collectives are spread evenly.  A pipeline's step is simulated action by action.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ __all__ = [
 def play(
     plan: Plan | PipelinePlan, conditions: Conditions = AS_PLANNED, hardware: Hardware | None = None
 ) -> Played:
-    """The step.  Another bandwidth needs the `hardware` that the plan was priced for, unless autopar has
-    one of its name.
+    """Return the replayed step.
 
-    Raises `PlanError` where the file does not hold enough, `InputError` for conditions that name
-    what there is not.
+    Another bandwidth requires the `hardware` that priced the plan, unless it is a shipped profile.
+    Raises `PlanError` if the file lacks data, `InputError` for conditions with unknown names.
     """
     if isinstance(plan, PipelinePlan):
         return play_stages(plan, conditions, hardware)

@@ -1,1 +1,1 @@
-"""From a captured graph to stages: what the planner of `autopar/pipeline/planner` is told, and what it answers."""
+"""Builds pipeline plans from captured graphs, with the planner in `autopar/pipeline/planner`."""

@@ -1,15 +1,16 @@
-"""Whether to pipeline, and how: the planner's choice compiled stage by stage, against no stages.
+"""Decides whether and how to pipeline a model: compares compiled pipelines with a plan without stages.
 
-1. The sweep makes a table of all ranges (`stage_tables.py`), the planner chooses stages, submeshes, number of
-   microbatches and schedule together (`autopar/pipeline/planner`).
-2. The plan without stages and microbatches is compiled, where it is found soon.  Where no plan of the
-   table comes near it, by the bound of all of them, it has won.
-3. The chosen stages are compiled exactly, each within the memory that its schedule leaves.  Where the
-   table promised too much, the planner is asked again with a little less memory.
-4. So are the V's of the table that come near them (`autopar/pipeline/planner/v_schedule.py`).
-5. Against it stands one stage that accumulates gradients over microbatches, as well.  A plan without
-   stages whose memory has to be searched for comes last, unless its bound is worse.  The least
-   predicted step wins (`comparison.py`).
+1. A sweep builds a cost table of all layer ranges (`stage_tables.py`).  From it the planner chooses
+   stages, submeshes, number of microbatches and schedule jointly (`autopar/pipeline/planner`).
+2. The plan without stages and microbatches is compiled first if it can be found quickly.  It wins at
+   once if the lower bound of all plans in the table shows that none comes near it.
+3. The chosen stages are compiled exactly, each within the memory that its schedule leaves.  If they do
+   not fit because the table was too optimistic, the planner runs again with slightly less memory.
+4. V schedules whose step in the table is near the best are compiled too
+   (`autopar/pipeline/planner/v_schedule.py`).
+5. So is a single stage that accumulates gradients over microbatches.  A plan without stages that
+   requires a search over memory comes last, and is skipped if its bound is worse.  The plan with the
+   shortest predicted step wins (`comparison.py`).
 """
 
 from __future__ import annotations
@@ -40,21 +41,21 @@ from autopar.utils.messages import argument
 from cost_models.hardware import Hardware
 
 TIGHTER = (0.93, 0.85, 0.75)
-"""Shares of the memory that the planner is offered, one after the other, where stages do not fit."""
+"""Shares of the memory limit that the planner gets in turn if the compiled stages do not fit."""
 HOPELESS = 1.5
-"""Times the limit: where the sweep's smallest plan is larger, none without stages is sought."""
+"""Multiple of the memory limit: no plan without stages is sought if the sweep's smallest exceeds it."""
 DEFAULT = ("1f1b", "gpipe", "zb-h1")
-"""Families that are looked at where no schedule is asked for, beside V's."""
+"""Schedule families considered, in addition to V schedules, if the user names no schedule."""
 
 
 @dataclass(frozen=True)
 class Source:
     """A model that can be captured.
 
-    capture   samples -> the graph of so many
-    parted    microbatches -> the graph of one of them, as the step runs it; raises `InputError` where
-              the loss does not allow several
-    whole_because    why a step cannot be made of microbatches, None where it can
+    capture   number of samples -> graph of a batch of that size
+    parted    number of microbatches -> graph of one microbatch, as the step runs it; raises `InputError`
+              if the loss does not allow several
+    whole_because    why a step cannot be split into microbatches; None if it can
     """
 
     batch: int
@@ -65,12 +66,15 @@ class Source:
 
 
 def has_vees(asked: Pipeline) -> bool:
-    """Whether V's may be chosen; cuts are of stages with a worker each."""
+    """Return whether V schedules may be chosen; user-given cuts imply one stage per worker."""
     return asked.schedule in (None, vee.NAME) and not asked.cuts
 
 
 def families(asked: Pipeline) -> tuple[Family, ...]:
-    """The schedules of one stage per worker to choose from."""
+    """Return the schedule families with one stage per worker to choose from.
+
+    Raises `InputError` if the requested schedule is not among them.
+    """
     if asked.schedule is None or (asked.schedule == vee.NAME and has_vees(asked)):
         return tuple(FAMILIES[name] for name in DEFAULT)
     if asked.schedule not in FAMILIES:
@@ -84,7 +88,10 @@ def families(asked: Pipeline) -> tuple[Family, ...]:
 
 
 def _batch_counts(asked: Pipeline, batch: int) -> tuple[int, ...]:
-    """The numbers of microbatches to choose from, where there may be several."""
+    """Return the numbers of microbatches to choose from if the batch may be split.
+
+    Raises `InputError` if the requested number does not divide the batch.
+    """
     if asked.microbatches is None:
         return counts(batch)
     if batch % asked.microbatches:
@@ -97,7 +104,7 @@ def _batch_counts(asked: Pipeline, batch: int) -> tuple[int, ...]:
 def choose(
     source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, asked: Pipeline
 ) -> Chosen:
-    """The best of all; raise `InfeasibleError` where nothing fits."""
+    """Return the best plan, with or without stages; raise `InfeasibleError` if nothing fits."""
     limit = settings.memory_limit
     if limit is None:
         limit = device_memory(mesh, hardware)
@@ -147,7 +154,7 @@ def _no_vee(mesh: Mesh, problem: StageProblem, limit: float) -> str:
 
 
 def _no_microbatches(source: Source, asked: Pipeline) -> str:
-    """Why microbatches could not help, if they could not."""
+    """Return why microbatches were not an option, or "" if they were or the user set their number."""
     if source.whole_because is None or asked.microbatches is not None:
         return ""
     return f" The batch stayed whole, which takes most memory: {source.whole_because}"
@@ -156,7 +163,7 @@ def _no_microbatches(source: Source, asked: Pipeline) -> str:
 def _sweep(
     source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, asked: Pipeline
 ) -> StageTableBuilder:
-    """Of the places that may be cut."""
+    """Return the builder of the stage tables, over all positions where the model may be cut."""
     found = forced(asked.cuts) if asked.cuts else places(source.whole)
     assert settings.memory_limit is not None
     return StageTableBuilder(
@@ -167,7 +174,11 @@ def _sweep(
 
 
 def _counts(source: Source, sizes: Sizes, asked: Pipeline) -> tuple[int, ...]:
-    """Numbers of microbatches that run the operators of the batch; cuts and decisions name these."""
+    """Return the numbers of microbatches whose graph has the same operators as the whole batch's.
+
+    Cuts and decisions refer to operators by name, so the names must agree.  Raises `InputError` if the
+    requested number gives other operators.
+    """
     many = _batch_counts(asked, source.batch)
     if source.whole_because is not None and asked.microbatches is None:
         return (1,)
@@ -190,7 +201,7 @@ def _fitting(
     problem: StageProblem,
     plan: StagePlan,
 ) -> Staged:
-    """The planner's choice, compiled; with less memory where a stage turns out too large."""
+    """Compile the planner's choice; plan again with less memory if a stage turns out too large."""
     for share in TIGHTER:
         try:
             return compiled(source, tabled, plan, mesh, hardware, settings)
@@ -211,7 +222,7 @@ def compiled(
     hardware: Hardware,
     settings: Settings,
 ) -> Staged:
-    """The planner's stages, each solved by itself, with the predicted step."""
+    """Return the planner's stages, each solved separately, with the predicted step."""
     graph = source.parted(plan.microbatches)
     cuts = cuts_of(tabled, plan)
     stages = split(graph, cuts)
@@ -226,7 +237,7 @@ def compiled(
 def _vee(
     source: Source, tabled: ModelStageTable, mesh: Mesh, hardware: Hardware, settings: Settings, found: VSchedulePlan
 ) -> Staged:
-    """A V of the table, compiled: its stages are solved by themselves, its cuts stay."""
+    """Compile a V schedule of the table: each stage is solved separately, the cuts are kept."""
     workers = _workers([tabled.decided[found.way].mesh] * found.workers)
     cuts = tuple(tabled.places.cut(border) for border in found.borders[1:-1])
     wanted = PipelineSpec(workers, 2 * found.workers, vee.NAME, found.microbatches, cuts)
@@ -238,12 +249,12 @@ def _vee(
 
 
 def cuts_of(tabled: ModelStageTable, plan: StagePlan) -> tuple[str, ...]:
-    """The operators that stages after the first begin with."""
+    """Return the first operator of every stage after the first."""
     return tuple(tabled.places.cut(stage.start) for stage in plan.stages[1:])
 
 
 def _workers(meshes: Sequence[Mesh]) -> tuple[WorkerPlan, ...]:
-    """Consecutive ranks."""
+    """Assign consecutive ranks to workers with these meshes."""
     found, first = [], 0
     for mesh in meshes:
         found.append(WorkerPlan(tuple(range(first, first + mesh.world_size)), mesh))

@@ -1,4 +1,4 @@
-"""Pipelines and a plan without stages against each other: the least predicted step wins."""
+"""Compares pipelines and a plan without stages by predicted step; the shortest wins."""
 
 from __future__ import annotations
 
@@ -22,27 +22,28 @@ from autopar.pipeline.build.stage_tables import ModelStageTable
 from cost_models.hardware import Hardware
 
 BEHIND = 1.25
-"""Times the best step known: what its table puts further behind is not compiled."""
+"""Multiple of the best known step: candidates whose step in the table is longer are not compiled."""
 FURTHER = 1.1
-"""The same of stages with a worker each, where others were compiled whose table says less.  Not of V's:
-their table charges the slowest link for every message, of which they have twice as many."""
+"""The same for candidates with one stage per worker, once another candidate has been compiled.  It does
+not apply to V schedules: their table charges the slowest link for every message, of which they have
+twice as many."""
 NEAR = 1.05
-"""Times the best step known: where no plan of the table can be faster than that, none is sought.  Stages
-that are solved by themselves may be a little better than their table."""
+"""Multiple of the best known step: if no plan of the table can be faster, none is sought.  The factor is
+above 1 because stages that are solved separately may be slightly faster than in the table."""
 WORTH = 1.05
-"""Stages must be predicted so many times as fast as none where the profile does not know how ranks wait
-for each other, which they do with every message.  On two ranks of one machine, both forms being
-predicted at 219 ms, stages took 220 ms alone and 255 to 290 in turn with other programs, none 207."""
+"""Required predicted speedup of stages over a plan without, if the profile does not model how ranks wait
+for each other at every message.  Measured on two ranks of one machine, both predicted at 219 ms: stages
+took 220 ms alone and 255 to 290 ms alternating with other programs, the plan without stages 207 ms."""
 
 
 def worth_of(hardware: Hardware) -> float:
-    """How many times as fast as none stages have to be, by a profile as ranks of full hosts see it."""
+    """Return the required speedup of stages over a plan without, for a profile as seen on full hosts."""
     knows_waiting = hardware.device.behind > 0 or hardware.device.late_s > 0
     return 1.0 if knows_waiting else WORTH
 
 
 class NoVeeError(InfeasibleError):
-    """Of so many devices none can be made, or fits."""
+    """No V schedule exists for this number of devices, or none fits."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A pipeline by its table: its step, what it is, how it is compiled.
+    """A pipeline found in a table: its step there, its description, and a function that compiles it.
 
-    `most_stages`: of the problem that it answers, None for any number.  `behind`: after others it is
-    compiled up to so many times their best step.
+    `most_stages` is that of its problem, None for any number.  Once a pipeline has been compiled, this
+    one is compiled only if its step is at most `behind` times the best.
     """
 
     step_s: float
@@ -70,10 +71,10 @@ class Candidate:
 
 
 class PlanComparison:
-    """Pipelines that were compiled, and what all that was compared would take."""
+    """The best compiled pipeline so far, and the step times of everything compared."""
 
     def __init__(self, alone: SingleStagePlanner | None, worth: float) -> None:
-        """`alone`: without stages, where that may fit; stages must be `worth` times as fast."""
+        """`alone` plans without stages (None: do not try); stages must be `worth` times as fast."""
         self._alone, self._worth = alone, worth
         self._at_last: Compilation | None = None
         self._refused: list[InfeasibleError] = []
@@ -90,11 +91,11 @@ class PlanComparison:
 
     @property
     def _plain(self) -> Compilation | None:
-        """The plan without stages, where it was found soon or at last."""
+        """The plan without stages, if the quick or the full search has found one."""
         return self._at_last or self._soon
 
     def _to_beat(self, stages: int | None) -> float:
-        """The step that a plan of so many stages at most (None: any number) has to undercut."""
+        """Return the step that a plan of at most this many stages (None: any number) has to beat."""
         plain = math.inf if self._plain is None else self._plain.plan.estimate.step_s
         plain /= 1.0 if stages == 1 else self._worth
         return plain if self._best is None else min(plain, _step(self._best))
@@ -102,7 +103,7 @@ class PlanComparison:
     def planned(
         self, tabled: ModelStageTable, problem: StageProblem, made: Callable[[StagePlan], Staged]
     ) -> list[Candidate]:
-        """The planner's answer, unless its table leaves it no hope."""
+        """Return the planner's choice, or nothing if no plan of its table can come near the best."""
         planner = Planner(problem)
         try:
             with Aside(planner.plan) as planned:
@@ -118,7 +119,7 @@ class PlanComparison:
         return [Candidate(plan.step_s, says, partial(made, plan), problem.most_stages, behind)]
 
     def vees(self, tabled: ModelStageTable, made: Callable[[VSchedulePlan], Staged]) -> list[Candidate]:
-        """The best V of a table for each number of workers."""
+        """Return the best V schedule of a table for each number of workers."""
         found = vees(tabled.problem, BEHIND * self._to_beat(None))
         if not found:
             self._refused.append(NoVeeError("no V of equal workers with two stages each fits"))
@@ -132,7 +133,7 @@ class PlanComparison:
         ]
 
     def _is_hopeless(self, planner: Planner) -> bool:
-        """Whether no plan of a table comes near what is known."""
+        """Return whether no plan of the table can come near the best known step."""
         near = NEAR * self._to_beat(planner.problem.most_stages)
         if near == math.inf or not planner.is_hopeless(near):
             return False
@@ -140,7 +141,7 @@ class PlanComparison:
         return True
 
     def enter(self, candidates: Sequence[Candidate]) -> None:
-        """Compile them, the least step by its table first, while they come near what is known."""
+        """Compile the candidates that are near the best known step, the shortest step first."""
         for each in sorted(candidates, key=lambda candidate: candidate.step_s):
             if each.says in self._entered:
                 continue
@@ -158,12 +159,12 @@ class PlanComparison:
                 self._best = staged
 
     def _limit(self, candidate: Candidate) -> float:
-        """The step by its table above which a candidate is not compiled."""
+        """Return the step in the table above which a candidate is not compiled."""
         behind = BEHIND if self._best is None else candidate.behind
         return behind * self._to_beat(candidate.most_stages)
 
     def enter_alone(self, mesh: Mesh) -> None:
-        """Seek the plan without stages after all, unless its bound leaves it no hope."""
+        """Run the full search for a plan without stages, unless its bound shows that it cannot win."""
         name = f"no stages on {mesh}"
         if self._plain is None and self._alone is not None:
             self._at_last = self._alone.after_all(self._worth * self._to_beat(1))
@@ -173,7 +174,10 @@ class PlanComparison:
         self.compared.append(Compared(name, step))
 
     def winner(self) -> Chosen:
-        """The better one of the best pipeline and a plan without."""
+        """Return the better of the best pipeline and the plan without stages.
+
+        Raises `InfeasibleError` if there is neither.
+        """
         compared, plain = tuple(self.compared), self._plain
         if self._best is None and plain is None:
             raise min(self._refused, key=lambda error: isinstance(error, NoVeeError))
@@ -189,12 +193,12 @@ class PlanComparison:
         return Chosen(replace(self._best, plan=plan), None, compared)
 
     def _is_as_good(self, plain: Compilation, staged: Staged) -> bool:
-        """Whether stages are not worth it."""
+        """Return whether the plan without stages is preferred."""
         worth = self._worth if staged.plan.schedule.stages > 1 else 1.0
         return plain.plan.estimate.step_s <= worth * _step(staged)
 
     def _passed_over(self, other: Compared, plain: Compilation) -> str:
-        """What was compared; where it is faster than the plan without, why it lost."""
+        """Return the description of a loser, with the reason if its step is shorter."""
         if other.step_s is None or other.step_s >= plain.plan.estimate.step_s:
             return other.what
         return f"{other.what} (stages have to be {self._worth} times as fast as none)"

@@ -1,4 +1,4 @@
-"""What a person forces of a pipeline: workers' meshes, schedule, microbatches, cuts."""
+"""The user-specified parts of a pipeline: workers' meshes, schedule, microbatches, cuts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from autopar.utils.messages import argument, quoted
 
 @dataclass(frozen=True)
 class PipelineSpec:
-    """What a person forces of a pipeline.
+    """The user-specified parts of a pipeline.
 
-    `workers` are the meshes that hold stages, in order; `stages` how many stages there are in all;
-    `cuts` the operators that the stages after the first begin with, () where work decides.
+    `workers` are the meshes that hold stages, in order; `stages` is the total number of stages; `cuts`
+    are the first operators of the stages after the first, or () to balance the stages by work.
     """
 
     workers: tuple[WorkerPlan, ...]
@@ -37,7 +37,10 @@ class PipelineSpec:
         asked: Pipeline,
         samples: int | None = None,
     ) -> PipelineSpec:
-        """What was asked for on this mesh; stages are a number or meshes.  `samples`: the batch's."""
+        """Return the spec for a request on this mesh.
+
+        The requested stages are a number or meshes.  `samples` is the batch size.
+        """
         assert asked.stages != "auto"
         workers, cuts = worker_meshes(mesh, asked.stages), asked.cuts
         name = asked.schedule or "1f1b"
@@ -57,12 +60,15 @@ class PipelineSpec:
 
     @classmethod
     def like(cls, plan: PipelinePlan) -> PipelineSpec:
-        """What a plan decided."""
+        """Return the spec of an existing plan."""
         schedule = plan.schedule
         return cls(plan.workers, schedule.stages, schedule.name, plan.microbatches, plan.cuts)
 
     def _dividing(self, samples: int, usually: int) -> PipelineSpec:
-        """In equal parts of a batch that the schedule can be made of: as many as usual, or near it."""
+        """Return the spec with a number of microbatches that divides the batch and fits the schedule.
+
+        It is the usual number or the closest one, with those up to the usual number preferred.
+        """
         divisors = (parts for parts in range(1, samples + 1) if samples % parts == 0)
         for parts in sorted(divisors, key=lambda n: (n > usually, abs(n - usually))):
             with suppress(ScheduleError):
@@ -72,8 +78,12 @@ class PipelineSpec:
         return self
 
     def of_batch(self, samples: int, most: int) -> PipelineSpec:
-        """For a batch of so many samples, in microbatches of `most` or, where they do not divide it, as
-        few and as large as the schedule can be made of; itself where its own number does."""
+        """Return the spec for a batch of this many samples.
+
+        It is the spec itself if its number of microbatches divides the batch, or the schedule is
+        asynchronous.  Otherwise it has the fewest equal microbatches of at most `most` samples that fit
+        the schedule.
+        """
         if not samples % self.microbatches or SCHEDULES[self.schedule].asynchronous:
             return self
         for parts in range(-(-samples // most), samples + 1):
@@ -85,11 +95,11 @@ class PipelineSpec:
         return self
 
     def shares(self, schedule: Schedule) -> list[int]:
-        """Of the work, by stage: the devices of the worker that holds it first."""
+        """Return each stage's share of the work: the devices of the first worker that holds it."""
         return [self.workers[holder[0]].mesh.world_size for holder in schedule.holders]
 
     def build(self) -> Schedule:
-        """The schedule of a step, or of a stream of batches."""
+        """Return the schedule of a step, or of a stream of batches if it is asynchronous."""
         workers = len(self.workers)
         if not SCHEDULES[self.schedule].asynchronous:
             return build(self.schedule, workers, self.microbatches, self.stages)
@@ -102,7 +112,7 @@ class PipelineSpec:
 
 
 def _permitted(name: str, asynchronous: bool) -> None:
-    """Raise `InputError` unless a schedule that changes results was asked for as such, and only then."""
+    """Raise `InputError` unless `asynchronous` is set exactly if the schedule is asynchronous."""
     if SCHEDULES[name].asynchronous and not asynchronous:
         raise InputError(
             f"{argument('schedule', name)} updates weights while microbatches are in flight, so its "
@@ -119,9 +129,9 @@ def _permitted(name: str, asynchronous: bool) -> None:
 
 
 def worker_meshes(mesh: Mesh, stages: int | Sequence[Shape]) -> tuple[WorkerPlan, ...]:
-    """The devices, consecutive ranks, as the meshes of workers.
+    """Return the workers, whose meshes have consecutive ranks.
 
-    A number divides the mesh into equal parts along its outer axes; shapes are taken as they are.
+    A number of stages divides the mesh into equal parts along its outer axes; shapes are used as given.
     """
     if isinstance(stages, int):
         meshes = (_part(mesh, stages),) * stages
@@ -142,7 +152,7 @@ def worker_meshes(mesh: Mesh, stages: int | Sequence[Shape]) -> tuple[WorkerPlan
 
 
 def _part(mesh: Mesh, count: int) -> Mesh:
-    """One of `count` equal parts of a mesh: outer axes are divided first."""
+    """Return one of `count` equal parts of a mesh; outer axes are divided first."""
     if count < 1 or mesh.world_size % count:
         raise InputError(
             f"{mesh.world_size} devices cannot be divided into {count} equal stages; pass their "

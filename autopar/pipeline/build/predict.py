@@ -1,4 +1,4 @@
-"""A compiled pipeline's step: what its stages really spend, simulated under its own schedule."""
+"""Predicts the step of a compiled pipeline: simulates its schedule with the costs of its stages."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from cost_models.hardware import Hardware
 def predict(
     plan: PipelinePlan, stages: Stages, hardware: Hardware, settings: Settings
 ) -> Prediction:
-    """The simulated step of a pipeline's plan, and what its stages cost.
+    """Return the simulated step of a pipeline plan, and the costs of its stages.
 
-    Of a stream of batches, the step is one batch's share.
+    For a stream of batches, the step is the average time per batch.
     """
     return predict_with_peaks(plan, stages, hardware, settings)[0]
 
@@ -37,7 +37,7 @@ def predict(
 def predict_with_peaks(
     plan: PipelinePlan, stages: Stages, hardware: Hardware, settings: Settings
 ) -> tuple[Prediction, tuple[float, ...]]:
-    """The same, and the most bytes of each worker."""
+    """Return the prediction, and the peak bytes of each worker."""
     spent = stages_spent(plan, stages, hardware, settings)
     schedule = without_transfers(plan.schedule)
     told = costs(plan, stages, spent, hardware)
@@ -56,7 +56,7 @@ def predict_with_peaks(
 
 
 def _joined(plan: PipelinePlan, told: Costs, hardware: Hardware) -> Iterator[Joined]:
-    """Each pair of workers that pass something on, once."""
+    """Yield every pair of workers that exchange tensors, each pair once."""
     for (one, two), (place,) in told.network.routes.items():
         if one < two:
             name = name_of(hardware, plan.workers[one], plan.workers[two])
@@ -66,7 +66,7 @@ def _joined(plan: PipelinePlan, told: Costs, hardware: Hardware) -> Iterator[Joi
 def stages_spent(
     plan: PipelinePlan, stages: Stages, hardware: Hardware, settings: Settings
 ) -> dict[tuple[int, int], Spent]:
-    """(stage, worker) -> what it spends."""
+    """Return (stage, worker) -> the costs of the stage."""
     shared = on_full_hosts(hardware, plan.mesh)
     known: Known = {}
     kept = [saved(graph, hardware.device.kind, known) for graph in stages.graphs]
@@ -111,7 +111,7 @@ def costs(
     spent: Mapping[tuple[int, int], Spent],
     hardware: Hardware,
 ) -> Costs:
-    """For the simulator: one byte is one second, so that a transfer occupies its link for as long."""
+    """Return the simulator's costs; transfers have seconds for bytes, on links of bandwidth one."""
     holders = plan.schedule.holders
     made = tuple(
         _slowest([_as_run(spent[stage, worker], plan.schedule) for worker in workers])

@@ -1,4 +1,4 @@
-"""A pipeline as one function: a graph is cut, stages are compiled, actions are written out."""
+"""Compiles a pipeline: splits the graph, compiles its stages, and lowers the schedule."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from cost_models.hardware import Hardware, digest
 
 Limits = Mapping[tuple[int, int], float | None]
-"""Bytes per device by stage and worker; None: as many as it takes."""
+"""Memory limits in bytes per device by (stage, worker); None: no limit."""
 
 
 @dataclass(frozen=True)
 class Staged:
-    """A pipeline's plan with the graphs and sources of its stages."""
+    """A pipeline plan with the graphs and emitted sources of its stages."""
 
     plan: PipelinePlan
     stages: Stages
     sources: Mapping[tuple[int, int], str]
-    """By stage and worker."""
+    """By (stage, worker)."""
 
 
 def compile_pipeline(
@@ -48,9 +48,9 @@ def compile_pipeline(
     compiler: StageCompiler | None = None,
     limits: Limits | None = None,
 ) -> Staged:
-    """The stages' plans under forced workers and schedule, cut as wanted, or into equal FLOPs.
+    """Compile stages for given workers and schedule, with the given cuts or cuts into equal FLOPs.
 
-    `graph` is of one microbatch; `limits` are as in `compile_stages`.
+    `graph` is the graph of one microbatch; `limits` is as in `compile_stages`.
     """
     schedule = wanted.build()
     cuts = wanted.cuts or balanced(graph, wanted.shares(schedule))
@@ -74,10 +74,10 @@ def compile_stages(
     compiler: StageCompiler | None = None,
     limits: Limits | None = None,
 ) -> Staged:
-    """Every stage compiled on every worker that holds it.
+    """Compile every stage on every worker that holds it.
 
-    `storage`: by worker and parameter, where parameters already are.  `compiler`: what knows stages of
-    the same graph and mesh already.  Without `limits` a worker's stages share its memory equally.
+    `storage` gives existing parameter shardings by worker and parameter.  `compiler` may be reused from
+    stages of the same graph and mesh.  Without `limits` a worker's stages share its memory equally.
     """
     if schedule.asynchronous:
         _refuse_ties(stages, schedule)
@@ -120,18 +120,18 @@ def _equal_shares(limit: float | None, schedule: Schedule) -> Limits:
 
 
 def stage_compiler(graph: Graph, mesh: Mesh, hardware: Hardware) -> StageCompiler:
-    """Of the stages that a graph is cut into."""
+    """Return a compiler for the stages of this graph."""
     return StageCompiler(on_full_hosts(hardware, mesh), saved(graph, hardware.device.kind))
 
 
 def _waits(stage: int, worker: int, stages: Stages, schedule: Schedule) -> bool:
-    """Whether an earlier stage on the same worker says where a parameter of this one rests."""
+    """Return whether an earlier stage on the same worker fixes the storage of a parameter here."""
     before = [s for s in range(stage) if worker in schedule.holders[s]]
     return any(stage in readers and not {*before}.isdisjoint(readers) for _, readers in stages.ties)
 
 
 def _refuse_ties(stages: Stages, schedule: Schedule) -> None:
-    """Raise `InputError` where stages share a weight that each of them would update at its own time."""
+    """Raise `InputError` if stages share a weight that each would update at a different time."""
     for name, readers in stages.ties:
         nodes = (n for n in stages.graphs[readers[0]].leaves("parameter") if n.target == name)
         if any(node.outputs[0].differentiable for node in nodes):
@@ -144,12 +144,12 @@ def _refuse_ties(stages: Stages, schedule: Schedule) -> None:
 
 
 def on_full_hosts(hardware: Hardware, mesh: Mesh) -> Hardware:
-    """Devices and links as stages see them: other stages work on the same hosts."""
+    """Return the profile with fully used hosts, since other stages run on the same hosts."""
     return hardware.filled(min(mesh.world_size, hardware.devices_per_host))
 
 
 def _on_mesh(settings: Settings, mesh: Mesh) -> Settings:
-    """A preset's axes are those of the mesh that holds the stage, not those of all devices."""
+    """Return settings in which a preset's axes are those of the stage's own mesh, not the whole mesh."""
     if not settings.preset:
         return settings
     own = tuple(c for c in settings.constraints if not c.optional)
@@ -164,7 +164,7 @@ def _settings(
     schedule: Schedule,
     rests: Mapping[tuple[int, str], Storage],
 ) -> Settings:
-    """What is asked of one stage: constraints that speak of it, parameters where they are."""
+    """Return the settings of one stage: the constraints that apply to it, and existing storage."""
     own = schedule.of_stage(stage, worker)
     return replace(
         settings,

@@ -1,4 +1,4 @@
-"""Cuts, submeshes, ways to run and a schedule for a model: a function of plain data."""
+"""Chooses cuts, submeshes, ways to run and a schedule for a model, from plain data."""
 
 from autopar.pipeline.planner.families import (
     EAGER,

@@ -1,20 +1,20 @@
-"""Schedules as the planner sees them: how many microbatches a stage holds, and how long a step takes.
+"""The planner's model of schedules: microbatches in flight per stage, and an estimate of the step.
 
-A stage's *position* s counts from the end: the last stage has 1.  `in_flight` is what the
-schedule's lists really hold between a forward and its (input) backward: less would let memory be
-exceeded, and either would spoil a bound.
+A stage's *position* s counts from the end: the last stage has 1.  `in_flight` is the exact number of
+microbatches that the schedule's lists hold between a forward and its (input) backward.  A lower number
+would let plans exceed memory, and any other number would invalidate bounds.
 
 The estimate of a step is
 
     sum over stages of a  +  max over stages of ( M t + once - a,  (M - f) / f R )
 
-with t a microbatch's forward and backward on a stage, a what one microbatch costs in the bubble:
+where t is a microbatch's forward and backward on a stage, and a what one microbatch adds to the bubble:
     a = t                       GPipe, 1F1B    (Alpa, eq. 2)
     a = t - 2 w,  a = t - 3 w   ZB-H1, ZB-H2   (Zero Bubble, table 1: its bubbles are (p - 1) of these)
-but at least 0, where w are the seconds of weight gradients; R is the sum of a, transfers there and
-back included, from this stage to the end: how long a microbatch is in flight, of which there are f.
-Where transfers are slow that is what 1F1B waits for (Little's law).  The estimate steers the search;
-the simulation decides.
+but at least 0, where w is the seconds of weight gradients.  R is the sum of a from this stage to the
+end, including transfers in both directions: the time for which a microbatch is in flight, and f is the
+number in flight.  If transfers are slow, 1F1B waits for R (Little's law).  The estimate guides the
+search; the simulation decides.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from autopar.pipeline.schedules.zero_bubble import zb_h1, zb_h2
 
 @dataclass(frozen=True)
 class Family:
-    """Schedules with one stage per worker; `make(stages, microbatches)` is the list of actions.
+    """Schedules with one stage per worker; `make(stages, microbatches)` builds the schedule.
 
-    A stage at position s holds min(M, slope s + offset) microbatches, or all M where slope is None.
-    `splits` says that input and weight gradients are computed apart; `saved` is how often a stage's
-    weight gradients fill its bubble.
+    A stage at position s holds min(M, slope s + offset) microbatches, or all M if slope is None.
+    `splits`: input and weight gradients are computed separately.  `saved` is how many times a stage's
+    weight gradient time is subtracted from its bubble.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Family:
     saved: float = 0.0
 
     def in_flight(self, position: int, microbatches: int) -> int:
-        """Microbatches between forward and backward, at the most, on a stage so far from the end."""
+        """Return the maximum number of microbatches in flight at this position from the end."""
         if self.slope is None:
             return microbatches
         return min(microbatches, self.slope * position + self.offset)
@@ -63,7 +63,7 @@ FAMILIES = {family.name: family for family in (GPIPE, ONE_F_ONE_B, EAGER, ZB_H1,
 
 
 def family(name: str) -> Family:
-    """By its name."""
+    """Return the family of this name; raise `PlanError` if there is none."""
     if name not in FAMILIES:
         raise PlanError(f"no family of schedules is called {name!r}; there are {sorted(FAMILIES)}")
     return FAMILIES[name]

@@ -1,11 +1,14 @@
-"""All decisions together: number of stages, cuts, submeshes, ways, microbatches and schedule.
+"""Chooses number of stages, cuts, submeshes, ways, microbatches and schedule jointly.
 
-1. Every table (number of microbatches) under every family gets a quick bound; a family's are tried
-   best first, until the next one's bound is no better than what is known.
-2. Of each, candidates are the plan of the least aim and what was met on the way (`search.py`), plans of
-   short periods (`period.py`), equal stages, and the best of families before it.
-3. A family's best candidates by their estimates are simulated; the least step of all wins.
-4. What no simulation undercuts is the least bound of any table and family (`relaxation.py`).
+1. Every table (one per number of microbatches) gets a quick lower bound under every schedule family.
+   The tables of a family are tried best bound first, until the next bound is no better than the best
+   known candidate.
+2. The candidates of a table are the plan with the least aim and those found on the way to it
+   (`search.py`), plans with short periods (`period.py`), equal stages, and the best plans of the
+   families tried earlier.
+3. The candidates of a family with the best estimates are simulated.  The shortest step overall wins.
+4. The lower bound on every simulated step is the least bound of any table and family
+   (`relaxation.py`).
 """
 
 from __future__ import annotations
@@ -27,18 +30,18 @@ from autopar.pipeline.planner.stage_plan import PlannedStage, StagePlan
 from autopar.pipeline.planner.table import StageProblem
 
 KEEP = 3
-"""Candidates of each family that are simulated."""
+"""Number of candidates per family that are simulated."""
 ENOUGH = 1e-3
-"""Aims are searched to this share: the simulation differs from them by more."""
+"""Relative tolerance of the search for the least aim; the simulation differs from aims by more."""
 CLOSE = 0.005
-"""A bound as close as this is not improved."""
+"""Relative gap to the best step below which a bound is not tightened."""
 HALVINGS = 5
-"""Of the gap between a bound and a known estimate."""
+"""Bisection steps on the gap between a bound and a known estimate."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan by its estimate; `order` keeps ties stable."""
+    """A plan with its estimated step; `order` breaks ties deterministically."""
 
     estimate_s: float
     order: int
@@ -48,22 +51,25 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class Planner:
-    """A problem that is asked several things; what they have in common is computed once."""
+    """A planner for one problem; results that several queries need are computed once."""
 
     problem: StageProblem
 
     @cached_property
     def every(self) -> list[Priced]:
-        """Every table under every family."""
+        """Every table, priced under every schedule family."""
         return price(self.problem.check())
 
     @cached_property
     def quick_bounds(self) -> tuple[float, ...]:
-        """Of each."""
+        """A quick lower bound on the step for each entry of `every`."""
         return tuple(quick_bound_of(priced) for priced in self.every)
 
     def is_hopeless(self, step: float) -> bool:
-        """Whether it is proved that no plan takes less than `step` seconds: much sooner than a plan."""
+        """Return whether it is proven that no plan takes less than `step` seconds.
+
+        This is much faster than planning.
+        """
         near = sorted((bound, at) for at, bound in enumerate(self.quick_bounds) if bound < step)
         return all(
             makespan_bound_of(self.every[at], step) >= step
@@ -73,9 +79,10 @@ class Planner:
         )
 
     def plan(self, objective: Objective | None = None, keep: int = KEEP) -> StagePlan:
-        """The plan of the least step found, with its bound; raise where nothing fits.
+        """Return the plan with the shortest step found, with its bound.
 
-        With an objective of one's own there is no bound: the relaxation speaks of the simulator.
+        Raises `InfeasibleError` if nothing fits.  With a custom objective there is no bound: the
+        relaxation bounds the simulator's steps.
         """
         every, bounds = self.every, list(self.quick_bounds)
         pools: list[Pool] = []
@@ -101,17 +108,17 @@ class Planner:
 def plan_stages(
     problem: StageProblem, objective: Objective | None = None, keep: int = KEEP
 ) -> StagePlan:
-    """The best plan of a problem: see `Planner.plan`."""
+    """Return the best plan of a problem; see `Planner.plan`."""
     return Planner(problem).plan(objective, keep)
 
 
 def is_hopeless(problem: StageProblem, step: float) -> bool:
-    """Whether no plan takes less than `step` seconds: see `Planner.is_hopeless`."""
+    """Return whether no plan takes less than `step` seconds; see `Planner.is_hopeless`."""
     return Planner(problem).is_hopeless(step)
 
 
 def _tightened(every: Sequence[Priced], bounds: list[float], step: float) -> float:
-    """The least bound, after the most promising tables have been looked at once more."""
+    """Return the least bound, after tightening the bounds of the most promising tables."""
     left = set(range(len(every)))
     while True:
         least = min(range(len(every)), key=lambda at: bounds[at])
@@ -124,7 +131,7 @@ def _tightened(every: Sequence[Priced], bounds: list[float], step: float) -> flo
 
 @dataclass
 class Pool:
-    """Candidates of one family: estimates of different ones do not compare."""
+    """The candidates of one family; estimates of different families are not comparable."""
 
     members: Sequence[int]
     every: Sequence[Priced]
@@ -133,7 +140,7 @@ class Pool:
     least_s: float = math.inf
 
     def offer(self, priced: Priced, stages: tuple[Picked, ...]) -> None:
-        """Take a plan in, if it fits and is new."""
+        """Add a plan if it fits and is new."""
         key = (id(priced), stages)
         if key not in self.known:
             estimate = priced.estimate(stages)
@@ -142,7 +149,7 @@ class Pool:
                 self.least_s = min(self.least_s, estimate)
 
     def fill(self, bounds: list[float], step: float) -> None:
-        """Find candidates that could beat a known step, and raise the bounds of their tables."""
+        """Find candidates that could beat a known step, and tighten the bounds of their tables."""
         for at in self.members:
             for stages in equal_stages(self.every[at]):
                 self.offer(self.every[at], stages)
@@ -166,18 +173,21 @@ class Pool:
         return bound
 
     def take(self, other: Pool) -> None:
-        """The best plans of another family, under this one."""
+        """Add the best plans of another family, priced under this one."""
         for candidate in other.ranked()[: self.keep]:
             for at in self.members:
                 if self.every[at].table is candidate.priced.table:
                     self.offer(self.every[at], candidate.stages)
 
     def ranked(self) -> list[Candidate]:
-        """Best first."""
+        """Return the candidates, best first."""
         return sorted(self.known.values(), key=lambda c: (c.estimate_s, c.order))
 
     def best(self, objective: Objective) -> tuple[Candidate | None, float]:
-        """The least step of the first candidates; more are tried only while none fits."""
+        """Return the candidate with the shortest step among the first `keep`, and that step.
+
+        More candidates are tried only while none fits.
+        """
         best, least = None, math.inf
         for index, candidate in enumerate(self.ranked()):
             if index >= self.keep and best is not None:
@@ -189,7 +199,7 @@ class Pool:
 
 
 def equal_stages(priced: Priced) -> Iterator[tuple[Picked, ...]]:
-    """As many layers and devices each, one way for all: what people set up by hand."""
+    """Yield plans whose stages have equal layers and devices and one way, as commonly set up by hand."""
     layers = priced.problem.positions - 1
     for number in sorted(priced.places):
         way = priced.table.ways[number]
@@ -247,7 +257,7 @@ def _why(problem: StageProblem, every: Sequence[Priced]) -> str:
 
 
 def _missing(problem: StageProblem) -> int | None:
-    """A layer that no table has a finite range of."""
+    """Return a layer that no finite range of any table contains, or None."""
     offered = np.any([way.offered for table in problem.tables for way in table.ways], axis=0)
     for layer in range(problem.positions - 1):
         if not offered[: layer + 1, layer + 1 :].any():

@@ -1,4 +1,4 @@
-"""One table under one family of schedules: delays and rates of all ways, and what a plan is worth."""
+"""A cost table under one schedule family: delays and rates of all ways, and estimates of plans."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from autopar.pipeline.planner.stack import Stack, stacks_of, unit_of
 from autopar.pipeline.planner.table import StageProblem, StageTable
 
 Picked = tuple[int, int, int]
-"""A stage: from cut, to cut, index of the way."""
+"""A stage: (start position, end position, index of the way)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """`stacks`: as the family runs backwards, in one piece or in two."""
+    """A table under a family; `stacks` has its ways with whole or split backwards, as in the family."""
 
     problem: StageProblem
     table: StageTable
@@ -30,33 +30,33 @@ class Priced:
 
     @cached_property
     def unit(self) -> int:
-        """Submeshes come in multiples of it."""
+        """The number of devices of which every submesh size is a multiple."""
         return unit_of(self.problem, self.table)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Layouts, positions and devices (in units), as recurrences want them."""
+        """Numbers of layouts, positions and devices (in units), as the recurrences take them."""
         return self.table.borders, self.problem.positions, self.problem.devices // self.unit
 
     @cached_property
     def most_stages(self) -> int:
-        """No more than layers, devices, or what was asked."""
+        """The maximum number of stages: limited by layers, devices and the problem's own limit."""
         smallest = min(way.size for way in self.table.ways)
         asked = self.problem.most_stages or self.problem.positions
         return min(self.problem.positions - 1, self.problem.devices // smallest, asked)
 
     def in_flight(self, position: int) -> int:
-        """Of a stage so far from the end."""
+        """Return the microbatches in flight on a stage at this position from the end."""
         return self.family.in_flight(position, self.table.microbatches)
 
     def turns(self, position: int) -> float:
-        """How often a microbatch waits for another one's whole flight to end."""
+        """Return how often a microbatch waits until another one's whole flight ends."""
         held = self.in_flight(position)
         return (self.table.microbatches - held) / held
 
     @cached_property
     def delays(self) -> tuple[Array, ...]:
-        """Per stack, what one microbatch costs in the bubble."""
+        """Per stack, the seconds that one microbatch of a stage adds to the bubble."""
         if not self.family.saved:
             return tuple(stack.micro for stack in self.stacks)
         return tuple(
@@ -70,7 +70,7 @@ class Priced:
 
     @cached_property
     def rates(self) -> tuple[Array, ...]:
-        """Per stack, what a stage adds to the step if it is the slowest."""
+        """Per stack, the seconds that a stage adds to the step if it is the slowest."""
         many = self.table.microbatches
         return tuple(
             many * stack.micro + stack.once - _finite(delay)
@@ -79,27 +79,27 @@ class Priced:
 
     @cached_property
     def flights(self) -> tuple[Array, ...]:
-        """Per stack, for how long a microbatch that is in flight is in a stage."""
+        """Per stack, the seconds that a microbatch in flight spends in a stage."""
         return tuple(s.apart if self.family.splits else s.micro for s in self.stacks)
 
     @cached_property
     def passing_s(self) -> Array:
-        """[cut, exit, entry]: seconds of a transfer there and back."""
+        """[cut, exit, entry]: seconds of the transfers of activations and gradients."""
         return self.table.send_s + self.table.return_s + 2 * self.table.latency_s
 
     @cached_property
     def busy_s(self) -> Array:
-        """[cut, exit, entry]: how long a microbatch occupies the busier direction of the link."""
+        """[cut, exit, entry]: seconds that a microbatch occupies the busier direction of the link."""
         return np.maximum(self.table.send_s, self.table.return_s)
 
     @cached_property
     def link_rate(self) -> Array:
-        """What a link adds to the step if it is the slowest."""
+        """The seconds that a link adds to the step if it is the slowest resource."""
         return (self.table.microbatches - 1) * self.busy_s
 
     @cached_property
     def places(self) -> dict[int, tuple[int, int]]:
-        """Each way that nothing beats: its stack, and its place there."""
+        """For each way that is not dominated: its stack, and its index there."""
         return {
             number: (place, index)
             for place, stack in enumerate(self.stacks)
@@ -107,7 +107,7 @@ class Priced:
         }
 
     def aim(self, stages: Sequence[Picked]) -> float:
-        """What `search.py` minimises: the sum of delays and the largest rate."""
+        """Return the objective of `search.py`: the sum of the delays plus the largest rate."""
         return sum(self.sum_and_rate(stages))
 
     def sum_and_rate(self, stages: Sequence[Picked]) -> tuple[float, float]:

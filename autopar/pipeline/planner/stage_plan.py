@@ -1,4 +1,4 @@
-"""The planner's answer: stages, microbatches, schedule, what a step takes and what none undercuts."""
+"""The planner's result: stages, microbatches, schedule, step time and lower bound."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """Range [start, end) on `nodes` x `devices`; seconds per microbatch, bytes on each device."""
+    """Layer range [start, end) on `nodes` x `devices`; seconds per microbatch, bytes per device."""
 
     __pydantic_config__ = STRICT
     start: int
@@ -32,10 +32,10 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """`step_s` is what the objective (the simulator) says, `estimate_s` what the search believed.
+    """A pipeline; `step_s` is from the objective (the simulator), `estimate_s` from the search.
 
-    No plan of the problem has a step below `bound_s`, by `proof`: a relaxation of every table
-    and family; "none" where an objective was given that is not the simulator.
+    No plan of the problem has a step below `bound_s`.  Its `proof` is a relaxation of every table and
+    family, or "none" if the objective is not the simulator.
     """
 
     __pydantic_config__ = STRICT
@@ -49,11 +49,11 @@ class StagePlan:
 
     @property
     def gap(self) -> float:
-        """How much of the step may be more than necessary."""
+        """The relative gap between the step and its lower bound."""
         return self.step_s / self.bound_s - 1 if self.bound_s else 0.0
 
     def check(self) -> Self:
-        """Raise where stages leave gaps or figures contradict each other."""
+        """Return the plan; raise `PlanError` if stages leave gaps or figures are inconsistent."""
         if not self.stages or self.microbatches < 1:
             raise PlanError("a plan has at least one stage and one microbatch")
         at = 0
@@ -79,12 +79,12 @@ class StagePlan:
         return "\n".join((head, *lines))
 
     def to_json(self) -> str:
-        """Reads back with `from_json`."""
+        """Return JSON text that `from_json` reads."""
         return _ADAPTER.dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> StagePlan:
-        """The plan, checked; raise `PlanError` with the place of the first mistake."""
+        """Read and check a plan; raise `PlanError` with the location of the first fault."""
         try:
             return _ADAPTER.validate_json(text).check()
         except ValidationError as error:

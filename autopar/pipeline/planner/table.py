@@ -1,9 +1,8 @@
-"""What a chain of positions can be cut into, as arrays: one table per number of microbatches.
+"""Cost tables of stages, as arrays over layer ranges: one table per number of microbatches.
 
-Positions 0..L are the places where a chain of L layers can be cut (or the downsets of a graph, numbered
-along their order).  A `StageOption` is one way to run any range of them on one submesh shape: a logical
-view, a sharding, a choice of recompute.  Several options on one shape are the small set from which the
-planner picks.
+Positions 0..L are the points where a chain of L layers can be cut (or the downsets of a graph, numbered
+in their order).  A `StageOption` is one way to run any range of layers on one submesh shape: a logical
+view of the mesh, a sharding and a recomputation mode.  The planner picks among several per shape.
 """
 
 from __future__ import annotations
@@ -24,20 +23,19 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class StageOption:
-    """Figures of ranges [start, end) in arrays indexed by both; seconds are infinite where there is
-    none.
+    """Costs of layer ranges [start, end), in arrays indexed by both; infinite seconds: not available.
 
-    forward_s, input_grad_s, weight_grad_s   of one microbatch
-    rest_nbytes              all the time, on each device
-    kept_nbytes              for each microbatch in flight
-    kept_for_weights_nbytes  of these, what only the weight gradient releases; None: all
-    working_nbytes           while an action of the stage runs
-    exposed_s                once a step, behind everything else (updates, last collectives)
-    hideable_s               once a step, beside the last microbatch's backward (gradient reduction)
-    entry, exit              in which layout (border) the stage reads and leaves what passes between
-                             stages
-    split_s                  more seconds of the input gradient where the weight gradient is apart from
-                             it; None: none
+    forward_s, input_grad_s, weight_grad_s   seconds of one microbatch
+    rest_nbytes              bytes per device, all the time
+    kept_nbytes              bytes for each microbatch in flight
+    kept_for_weights_nbytes  the part of these that only the weight gradient releases; None: all
+    working_nbytes           bytes while an action of the stage runs
+    exposed_s                once per step, after everything else (updates, last collectives)
+    hideable_s               once per step, overlapping the last microbatch's backward (gradient
+                             reduction)
+    entry, exit              layouts (borders) in which the stage receives and sends tensors
+    split_s                  additional seconds of the input gradient if the weight gradient is computed
+                             separately; None: none
     """
 
     name: str
@@ -58,32 +56,32 @@ class StageOption:
 
     @property
     def size(self) -> int:
-        """Devices that a stage takes."""
+        """Number of devices of a stage."""
         return self.nodes * self.devices
 
     @cached_property
     def seconds(self) -> Array:
-        """Forward and backward of one microbatch."""
+        """Seconds of forward and backward of one microbatch."""
         return self.forward_s + self.input_grad_s + self.weight_grad_s
 
     @cached_property
     def offered(self) -> NDArray[np.bool_]:
-        """Which ranges there are."""
+        """Mask of the available ranges."""
         return self.seconds < np.inf
 
     @cached_property
     def splitting_s(self) -> Array:
-        """What it takes to split a backward."""
+        """Additional seconds of a split backward."""
         return np.zeros_like(self.rest_nbytes) if self.split_s is None else self.split_s
 
     @property
     def late_nbytes(self) -> Array:
-        """What a microbatch leaves until its weight gradient."""
+        """Bytes that a microbatch keeps until its weight gradient."""
         late = self.kept_for_weights_nbytes
         return self.kept_nbytes if late is None else late
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
-        """All that is there, by name."""
+        """Yield all arrays that are present, by field name."""
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
@@ -94,9 +92,9 @@ class StageOption:
 class StageTable:
     """All ways for one number of microbatches.
 
-    `send_s[cut, exit, entry]`: seconds that a microbatch's activations occupy the link at a cut, from a
-    stage that leaves them in layout `exit` to one that reads them in `entry`; `return_s`: their
-    gradients. Each transfer arrives `latency_s` later.
+    `send_s[cut, exit, entry]` is the seconds for which a microbatch's activations occupy the link at a
+    cut, from a stage that sends them in layout `exit` to one that receives them in `entry`; `return_s`
+    is the same for their gradients.  Each transfer arrives `latency_s` later.
     """
 
     microbatches: int
@@ -107,12 +105,12 @@ class StageTable:
 
     @property
     def borders(self) -> int:
-        """How many layouts there are."""
+        """Number of layouts."""
         return int(self.send_s.shape[1])
 
     @cached_property
     def remembered(self) -> dict[Any, Any]:
-        """What was made of it, for those who make it."""
+        """Cache for values derived from this table; the code that derives them owns the keys."""
         return {}
 
 
@@ -131,7 +129,7 @@ class StageProblem:
     most_stages: int | None = None
 
     def of_one_stage(self) -> StageProblem:
-        """The same for one stage, which takes all devices, under the first family."""
+        """Return the problem restricted to one stage on all devices, under the first family."""
         whole = [
             replace(table, ways=tuple(way for way in table.ways if way.size == self.devices))
             for table in self.tables
@@ -140,7 +138,7 @@ class StageProblem:
         return replace(self, tables=tables, families=self.families[:1], most_stages=1)
 
     def check(self) -> Self:
-        """Raise where shapes differ, figures are negative, or nothing could ever be planned."""
+        """Return the problem; raise `PlanError` if shapes or figures are invalid, or it is empty."""
         if self.positions < 2 or self.devices < 1 or not self.memory_nbytes > 0:
             raise PlanError(
                 f"{self.positions} positions on {self.devices} devices of {self.memory_nbytes} bytes: "
@@ -169,7 +167,7 @@ class StageProblem:
             _check_figures(f"{where}: {name}", array, np.ones(array.shape, dtype=bool))
         if not 0 <= table.latency_s < np.inf:
             raise PlanError(f"{where}: a latency of {table.latency_s} s")
-        # Arrays that ways have in common, where they offer the same ranges, are looked at once.
+        # Ways that offer the same ranges may share arrays; each shared array is checked once.
         seen: set[object] = set()
         for way in table.ways:
             at = f"{where}, way {way.name!r} on {way.nodes}x{way.devices}"
@@ -207,12 +205,12 @@ def _check_figures(where: str, array: Array, offered: NDArray[np.bool_]) -> None
 
 
 def no_transfers(positions: int, borders: int = 1) -> Array:
-    """Seconds of transfers that take no time."""
+    """Return an array of transfers that take no time."""
     return np.zeros((positions, borders, borders))
 
 
 def ranges(positions: int, figure: Callable[[int, int], float], outside: float = 0.0) -> Array:
-    """An array of a figure of each range [start, end)."""
+    """Return an array with a figure for each range [start, end), and `outside` elsewhere."""
     made = np.full((positions, positions), outside)
     for start in range(positions):
         for end in range(start + 1, positions):

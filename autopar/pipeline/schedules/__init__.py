@@ -1,4 +1,4 @@
-"""Schedules: which worker does which part of which microbatch when.  Plain action lists."""
+"""Pipeline schedules: plain lists of actions, one list per worker."""
 
 from autopar.pipeline.schedules.action import Action, Kind
 from autopar.pipeline.schedules.check import check

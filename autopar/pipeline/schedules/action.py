@@ -1,4 +1,4 @@
-"""One entry of a schedule: what a worker does next.  Prints as ``2F0`` and parses back."""
+"""One action of a pipeline schedule.  The printed form, such as ``2F0``, can be parsed again."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from autopar.errors import ScheduleError
 Kind = Literal[
     "F", "B", "I", "W", "U", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "REDUCE", "TIE"
 ]  # fmt: skip
-"""What an action does.
+"""The kind of an action.
 
 F               forward of one microbatch through one stage
-B               its whole backward
-I, W            the same in two halves: gradient of the inputs, then of the weights
-U               update of the stage's weights; only asynchronous schedules have it inside
+B               the whole backward of one microbatch
+I, W            the backward in two halves: gradient of the inputs, then of the weights
+U               update of the stage's weights; only in the lists of asynchronous schedules
 SEND_F, RECV_F  activations to a later stage, from an earlier one (`peer`)
 SEND_B, RECV_B  gradients to an earlier stage, from a later one (`peer`)
 REDUCE          sum of a stage's gradients over all workers that hold the stage
 TIE             sum of tied weights' gradients over the stages that share them
 
-`U`, `REDUCE` and `TIE` are not about one microbatch: their `microbatch` counts updates, from 0.
+`U`, `REDUCE` and `TIE` do not belong to one microbatch: their `microbatch` counts updates, from 0.
 """
 
 COMPUTE: frozenset[Kind] = frozenset(("F", "B", "I", "W"))
@@ -40,8 +40,8 @@ _FORM = re.compile(
 class Action:
     """``3F0``, ``3SEND_B0>2`` (to stage 2), ``2RECV_B0<3`` (from stage 3), ``2F5@1`` (on version 1).
 
-    `version` is the number of updates in the weights that F, B, I or W use; synchronous schedules
-    have only version 0.
+    `version` is the number of updates applied to the weights that F, B, I or W use; synchronous
+    schedules only have version 0.
     """
 
     kind: Kind
@@ -58,7 +58,7 @@ class Action:
 
     @classmethod
     def parse(cls, text: str) -> Action:
-        """Read what `str` writes."""
+        """Read the form that `str` writes; raise `ScheduleError` if the text is not one."""
         found = _FORM.fullmatch(text.strip())
         if not found or found["kind"] not in get_args(Kind):
             raise ScheduleError(
@@ -75,7 +75,7 @@ class Action:
 
 
 def forward(stage: int, microbatch: int) -> Action:
-    """F."""
+    """F: the forward."""
     return Action("F", stage, microbatch)
 
 
@@ -85,10 +85,10 @@ def backward(stage: int, microbatch: int) -> Action:
 
 
 def input_gradient(stage: int, microbatch: int) -> Action:
-    """I: the first half of the backward, which others wait for."""
+    """I: the first half of the backward, which earlier stages wait for."""
     return Action("I", stage, microbatch)
 
 
 def weight_gradient(stage: int, microbatch: int) -> Action:
-    """W: the second half, which only the update waits for."""
+    """W: the second half of the backward, which only the update waits for."""
     return Action("W", stage, microbatch)

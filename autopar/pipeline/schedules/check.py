@@ -1,4 +1,4 @@
-"""What every schedule must obey; an error names the worker, the position in its list and the action."""
+"""Checks a schedule.  Errors name the worker, the position in its list and the action."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def check(
 ) -> None:
     """Raise `ScheduleError` unless
 
-    - every stage sees every microbatch forward and backward (B, or I and W) once, on one worker;
-    - the lists can run to their end, as each action waits for what `dependencies` says;
+    - every stage runs the forward and backward (B, or I and W) of every microbatch once, on one worker;
+    - the lists run to their end under the waits given by `dependencies`;
     - weights have the versions that F, B, I and W state, and are updated after every gradient;
-    - no worker keeps more microbatches than its limit (`limits`, each stage's counting for one);
-    - where transfers and collectives are written out, they are those of the edges, stages and `ties`,
-      each in a place that makes sense, and the lists run to their end even if every send waits for its
-      receive, and every collective for all participants.
+    - no worker keeps more microbatches than its limit (`limits`; each stage's count separately);
+    - explicit transfers and collectives are those of the edges, stages and `ties`, at valid positions,
+      and the lists run to their end even if every send waits for its receive, and every collective for
+      all participants.
     """
     edges = chain(schedule.stages) if edges is None else edges
     _check_edges(schedule, edges)

@@ -1,6 +1,6 @@
-"""What waits for what: a schedule and the edges between its stages as a graph of actions.
+"""The dependency graph of the actions of a schedule, given the edges between its stages.
 
-Beside its place in its worker's list, an action waits for
+In addition to its predecessor in its worker's list, an action waits for
 
     F(s, m)   F of all stages that feed s
     B(s, m)   F(s, m), and B of all stages that s feeds and that send a gradient back; I likewise
@@ -23,7 +23,7 @@ Key = tuple[Kind, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Place `source` of the list of all actions must be done; along `edge`, if it sends something."""
+    """A dependency on the action at index `source`; `edge` is the edge of the transfer, if any."""
 
     source: int
     edge: int | None = None
@@ -33,9 +33,9 @@ class Need:
 class Dependencies:
     """All F, B, I, W, U of a schedule in one list, worker by worker.
 
-    first      where each worker's actions begin, and the end
-    needs      for each action, what it waits for beside its predecessor in the list
-    order      an order in which all can run one by one
+    first      index of each worker's first action, and the total number
+    needs      for each action, its dependencies other than its predecessor in the list
+    order      a topological order of all actions
     """
 
     schedule: Schedule
@@ -49,7 +49,7 @@ class Dependencies:
 
 @lru_cache(maxsize=32)
 def dependencies(schedule: Schedule, edges: tuple[Edge, ...]) -> Dependencies:
-    """The graph; `ScheduleError` where something is missing or the lists wait for each other."""
+    """Return the graph; raise `ScheduleError` if an action is missing or the lists deadlock."""
     lists = [[a for a in row if a.kind in COMPUTE or a.kind == "U"] for row in schedule.workers]
     actions = [action for row in lists for action in row]
     worker = [number for number, row in enumerate(lists) for _ in row]
@@ -105,7 +105,7 @@ def _order(
     first: list[int],
     needs: tuple[tuple[Need, ...], ...],
 ) -> tuple[int, ...]:
-    """Run each worker as far as it can get, in turns, until all are through."""
+    """Run each worker as far as it can get, in turns, until all are done."""
     users: list[list[int]] = [[] for _ in actions]
     waiting = [0] * len(actions)
     for action, its_needs in enumerate(needs):

@@ -1,6 +1,6 @@
-"""All schedules by name, for `Pipeline(schedule=...)`.
+"""Registry of schedules by name, for `Pipeline(schedule=...)`.
 
-``SCHEDULES.add("mine", Named(mine))`` makes one of your own known (docs/extending.md).
+``SCHEDULES.add("mine", Named(mine))`` registers your own (docs/extending.md).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from autopar.utils.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A schedule that can be asked for by name.
+    """A schedule that can be requested by name.
 
     build              (workers, microbatches) -> Schedule
-    per_worker         stages on each worker; None: any number, also given to `build` as the number of
-                       stages in all
-    asynchronous       its results differ from the plain step's; only used when asked for; `build` also
+    per_worker         stages on each worker; None: any number, and `build` also takes the total number
+                       of stages
+    asynchronous       results differ from those of the plain step; only used on request.  `build` also
                        takes the number of microbatches in a batch, after which weights are updated
-    parts              workers -> the number of microbatches that a batch is cut into, if none is given
+    parts              workers -> the default number of microbatches of a batch
     """
 
     build: Callable[..., Schedule]
@@ -60,7 +60,11 @@ SCHEDULES: Registry[Named] = Registry("schedule", {
 
 
 def build(name: str, workers: int, microbatches: int, stages: int | None = None) -> Schedule:
-    """The schedule called `name`; `InputError` says which there are, `ScheduleError` which sizes."""
+    """Return the schedule called `name`.
+
+    Raises `InputError` if there is none of this name, and `ScheduleError` if it does not support these
+    sizes.
+    """
     named = SCHEDULES.named(name)
     if workers < 1 or microbatches < 1:
         raise ScheduleError(

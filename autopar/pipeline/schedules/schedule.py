@@ -1,7 +1,7 @@
-"""The schedule of one training step: for each worker, what it does, in order.
+"""The pipeline schedule of one training step: an ordered list of actions for each worker.
 
-A *worker* is the mesh of devices that holds one or more stages; all its ranks run the same list.
-A stage may be held by several workers; which of them does a microbatch follows from the lists.
+A *worker* is a mesh of devices that holds one or more stages; all its ranks run the same list.
+Several workers may hold the same stage; the lists determine which of them runs a microbatch.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Actions = tuple[Action, ...]
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Stage `target` uses an output of stage `source`; `gradient` says whether one comes back.
+    """Stage `target` uses an output of stage `source`; `gradient`: a gradient is sent back.
 
-    No gradient comes back for integers, booleans and what needs none.
+    None is sent back for integers, booleans and tensors that require no gradient.
     """
 
     source: int
@@ -29,17 +29,17 @@ class Edge:
 
 
 def chain(stages: int) -> tuple[Edge, ...]:
-    """Each stage feeds the next."""
+    """Return the edges of a chain, in which each stage feeds the next."""
     return tuple(Edge(stage, stage + 1) for stage in range(stages - 1))
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Prints one line per worker and parses back.
+    """A schedule.  The printed form has one line per worker and can be parsed again.
 
-    asynchronous   weights are updated while other microbatches are in flight: `U` is in the lists and
-                   F, B, I, W state the version of the weights they use; results differ from those of
-                   the plain step, so such a schedule is only used when asked for
+    asynchronous   weights are updated while other microbatches are in flight: the lists contain `U`, and
+                   F, B, I, W state the version of the weights they use.  Results differ from those of
+                   the plain step, so such a schedule is only used on request
     """
 
     name: str
@@ -49,12 +49,12 @@ class Schedule:
     asynchronous: bool = False
 
     def __hash__(self) -> int:
-        """Quick: schedules are keys of caches, and have thousands of actions."""
+        """Hash without the actions: schedules are cache keys and have thousands of actions."""
         return hash((self.name, self.stages, self.microbatches, len(self.workers)))
 
     @cached_property
     def holders(self) -> tuple[tuple[int, ...], ...]:
-        """For each stage, the workers that have actions of it."""
+        """For each stage, the workers that hold it."""
         found: list[set[int]] = [set() for _ in range(self.stages)]
         for worker, actions in enumerate(self.workers):
             for action in actions:
@@ -64,7 +64,7 @@ class Schedule:
 
     @cached_property
     def held(self) -> tuple[tuple[int, ...], ...]:
-        """For each worker, the stages that it holds."""
+        """For each worker, the stages it holds."""
         return tuple(
             tuple(stage for stage in range(self.stages) if worker in self.holders[stage])
             for worker in range(len(self.workers))
@@ -72,7 +72,7 @@ class Schedule:
 
     @cached_property
     def worker_of(self) -> dict[tuple[int, int], int]:
-        """(stage, microbatch) -> the worker that does its forward."""
+        """(stage, microbatch) -> the worker that runs its forward."""
         return {
             (action.stage, action.microbatch): worker
             for worker, actions in enumerate(self.workers)
@@ -82,27 +82,27 @@ class Schedule:
 
     @cached_property
     def batches(self) -> int:
-        """How many batches a run of the lists is of: each ends with an update of every stage."""
+        """Number of batches in one run of the lists; each batch ends with an update of every stage."""
         updates = sum(a.kind == "U" and a.stage == 0 for row in self.workers for a in row)
         return max(1, updates)
 
     def of_stage(self, stage: int, worker: int) -> Actions:
-        """What a worker does for one stage."""
+        """Return the actions of a worker for one stage."""
         return tuple(action for action in self.workers[worker] if action.stage == stage)
 
     def runs(self, stage: int, worker: int) -> int:
-        """The microbatches of a batch that a stage runs there."""
+        """Return how many microbatches of a batch the worker runs for a stage."""
         ran = sum(action.kind == "F" for action in self.of_stage(stage, worker))
         return ran // self.batches
 
     @property
     def splits_backward(self) -> bool:
-        """Whether some backward is done in two halves."""
+        """Whether some backward is split into input and weight gradients."""
         return any(action.kind == "I" for actions in self.workers for action in actions)
 
     @property
     def lowered(self) -> bool:
-        """Whether transfers and collectives are written out."""
+        """Whether transfers and collectives are explicit actions."""
         return any(
             action.kind in SENDS | COLLECTIVES for actions in self.workers for action in actions
         )
@@ -115,7 +115,7 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
-        """Read what `str` writes."""
+        """Read the form that `str` writes; raise `ScheduleError` if the text is not one."""
         head, *lines = [line for line in text.splitlines() if line.strip()] or [""]
         name, *words = head.split() or [""]
         given = dict(word.split("=", 1) for word in words if "=" in word)
@@ -139,5 +139,5 @@ def _read_line(line: str, worker: int) -> Actions:
 def schedule_of(
     name: str, stages: int, microbatches: int, workers: Iterable[Sequence[Action]]
 ) -> Schedule:
-    """A synchronous schedule from lists."""
+    """Return a synchronous schedule made of these lists."""
     return Schedule(name, stages, microbatches, tuple(map(tuple, workers)))

@@ -1,4 +1,4 @@
-"""Discrete events over a schedule's lists: how long a step takes, who waits, who keeps how much."""
+"""Discrete-event simulation of schedules: step time, idle time and memory of each worker."""
 
 from autopar.pipeline.simulate.bound import lower_bound
 from autopar.pipeline.simulate.fit import Fitted, fit

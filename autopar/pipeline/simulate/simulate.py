@@ -1,4 +1,4 @@
-"""Schedule x Costs -> Simulated."""
+"""Simulates a schedule under given costs: (Schedule, Costs) -> Simulated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autopar.pipeline.simulate.values import Costs
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """An action on its worker, from `start` to `end` seconds."""
+    """The execution of an action on its worker, from `start` to `end` seconds."""
 
     action: Action
     worker: int
@@ -27,7 +27,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Of one microbatch from worker to worker; `start` is when it gets its links, `end` its arrival."""
+    """A transfer of one microbatch between workers, from acquiring its links (`start`) to arrival."""
 
     lane: Lane
     microbatch: int
@@ -37,7 +37,7 @@ class Transfer:
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
-    """When everything happens; the other figures follow."""
+    """The start and end times of a simulated step, and the figures derived from them."""
 
     costs: Costs
     program: Program
@@ -46,7 +46,7 @@ class Simulated:
 
     @property
     def schedule(self) -> Schedule:
-        """What was simulated."""
+        """The simulated schedule."""
         return self.program.graph.schedule
 
     @cached_property
@@ -73,7 +73,7 @@ class Simulated:
 
     @cached_property
     def updates(self) -> tuple[tuple[float, float], ...]:
-        """When each worker begins to update its stages, and is through; the same where lists do it."""
+        """When each worker begins and ends its updates; equal if the lists contain the updates."""
         graph, ends = self.program.graph, self.times[1]
         done = [ends[end - 1] if end else 0.0 for end in graph.first[1:]]
         for reduction in self.reductions:
@@ -82,14 +82,14 @@ class Simulated:
         return tuple((begin, begin + self._update(worker)) for worker, begin in enumerate(done))
 
     def _update(self, worker: int) -> float:
-        """Seconds, after the list."""
+        """Return the seconds of a worker's updates after its list."""
         if self.schedule.asynchronous:
             return 0.0
         return sum(self.costs.stages[stage].update for stage in self.schedule.held[worker])
 
     @property
     def finished(self) -> tuple[float, ...]:
-        """When each worker is through with compute, collectives and updates."""
+        """When each worker has finished compute, collectives and updates."""
         return tuple(end for _, end in self.updates)
 
     @property
@@ -107,7 +107,7 @@ class Simulated:
 
     @property
     def bubbles(self) -> tuple[float, ...]:
-        """Seconds of the step in which each worker has nothing to do."""
+        """Seconds of the step in which each worker is idle."""
         return tuple(self.step - busy for busy in self.busy)
 
     @property
@@ -117,9 +117,9 @@ class Simulated:
 
     @property
     def longest_span(self) -> float:
-        """The longest time from a worker's own first action to its own end.
+        """The longest time from a worker's first action to its own end.
 
-        What a step takes if the next one follows at once: worker by worker, without a common barrier.
+        This is the step time if each worker starts its next step at once, without a common barrier.
         """
         return max(
             end - (row[0].start if row else 0.0)
@@ -128,11 +128,11 @@ class Simulated:
 
     @cached_property
     def peaks(self) -> tuple[float, ...]:
-        """The most bytes of each worker."""
+        """Peak bytes of each worker."""
         return peaks(self.schedule, self.costs.stages)
 
     def memory(self, worker: int) -> tuple[tuple[float, float], ...]:
-        """(second, bytes from then on) of a worker."""
+        """Return the memory of a worker over time as (second, bytes from then on)."""
         steps: list[tuple[float, float]] = []
         found = levels(self.schedule, self.costs.stages, worker)
         for run, (_, running, after) in zip(self.ran[worker], found, strict=True):
@@ -141,7 +141,7 @@ class Simulated:
 
 
 def simulate(schedule: Schedule, costs: Costs) -> Simulated:
-    """Play the lists; transfers wait for nobody and are posted as soon as their data is there."""
+    """Simulate the lists; transfers are posted without blocking as soon as their data is available."""
     if len(costs.stages) != schedule.stages:
         raise ScheduleError(
             f"{schedule.name} has {schedule.stages} stages, but costs are given for "
@@ -155,5 +155,5 @@ def simulate(schedule: Schedule, costs: Costs) -> Simulated:
 
 
 def step_seconds(schedule: Schedule, costs: Costs) -> float:
-    """Only the step."""
+    """Return only the simulated step time."""
     return simulate(schedule, costs).step

@@ -1,6 +1,6 @@
-"""What a simulation is told: seconds and bytes of stages, traffic between them, links between workers.
+"""Inputs of a simulation: seconds and bytes of stages, traffic between them, links between workers.
 
-Plain numbers; the planner makes them by the thousand.
+These are plain numbers, since the planner creates them by the thousand.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from autopar.pipeline.schedules.schedule import Edge
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """One stage on one worker: seconds and bytes per rank, of one microbatch where it depends on one.
+    """Costs of one stage on one worker: seconds and bytes per rank, per microbatch where applicable.
 
     forward, input_gradient, weight_gradient   seconds of F, I and W
     backward          seconds of B; None: those of I and W together
     kept              bytes that a forward leaves for its backward
-    kept_for_weights  of these, what I does not release, only W
+    kept_for_weights  the part of these that only W releases, not I
     working           further bytes while an action of the stage runs
-    static            bytes that rest: weights, gradients, optimizer
-    version           bytes of the weights, once more for each older version that is still needed
+    static            bytes that are always in use: weights, gradients, optimizer state
+    version           bytes of the weights, added for each older version that is still needed
     reduction         seconds of the collective that sums the gradients over replicas, once per update
     update            seconds of the optimizer, once per update
     """
@@ -50,7 +50,7 @@ class StageCost:
 class Traffic:
     """Bytes between two stages per microbatch: outputs forward, their gradients back.
 
-    `gradient_nbytes` is None where no gradient comes back (integers, booleans): nobody waits for it.
+    `gradient_nbytes` is None if no gradient is sent back (integers, booleans): no action waits for it.
     """
 
     source: int
@@ -60,16 +60,16 @@ class Traffic:
 
     @property
     def edge(self) -> Edge:
-        """The same without bytes."""
+        """The edge between the two stages, without bytes."""
         return Edge(self.source, self.target, self.gradient_nbytes is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Carries one transfer at a time, first come first served, in one direction or both.
+    """A link that carries one transfer at a time, first come first served, in one direction or both.
 
     A transfer occupies the link for nbytes / bandwidth and arrives `latency` later.  A full duplex link
-    is two `Link`s, one per direction; of half duplex, one that both directions use.
+    is two `Link`s, one per direction; a half duplex link is one that both directions use.
     """
 
     latency: float = 0.0

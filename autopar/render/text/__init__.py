@@ -1,4 +1,4 @@
-"""Everything that is shown to people: values in, rich renderables or text out; nothing prints."""
+"""Converts values to rich renderables or text for the console; nothing here prints."""
 
 from autopar.explain.pins import pins
 from autopar.explain.words import words

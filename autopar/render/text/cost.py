@@ -1,4 +1,4 @@
-"""What a plan is for and what a step of it should cost."""
+"""Renders a plan's header (model, mesh, hardware, request) and the predicted cost of a step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autopar.request.constraints import Constraint
 
 
 def header(plan: Plan) -> Table:
-    """Model, mesh, hardware, what was asked for, and the digest."""
+    """Return a table of model, mesh, hardware, request, and digest."""
     made = Table.grid(padding=(0, 2))
     proved = proof(plan.objective_s, plan.bound_s, plan.proof)
     facts = {
@@ -45,26 +45,26 @@ def header(plan: Plan) -> Table:
 
 
 def constraints(plan: Plan) -> Table:
-    """What was asked for, where nothing else of the header is shown."""
+    """Return a table of the constraints, for output without the header."""
     made = Table.grid(padding=(0, 2))
     row(made, "constraints", listed(plan.asked.constraints))
     return made
 
 
 def listed(asked: Iterable[Constraint]) -> str:
-    """Constraints, a line each."""
+    """Return the constraints, one per line."""
     return "\n".join(map(str, asked)) or "none"
 
 
 def limited(limit_nbytes: float | None) -> str:
-    """What was asked for of a device's memory."""
+    """Return the requested memory limit of a device as text."""
     if limit_nbytes == math.inf:
         return "none: plans may be larger than the device"
     return "none asked for" if limit_nbytes is None else nbytes(limit_nbytes)
 
 
 def _searched(search: Search) -> str:
-    """The candidates, and what was left of them."""
+    """Return the size of the search before and after pruning."""
     return (
         f"{search.candidates} candidates, {search.largest} at most; after pruning "
         f"{search.variables} variables, {search.states} states"
@@ -72,7 +72,7 @@ def _searched(search: Search) -> str:
 
 
 def _others(plan: Plan) -> str:
-    """The other meshes that the devices might have been, and what they would cost."""
+    """Return the other meshes that were searched, and their costs."""
     return "; ".join(
         f"{view.mesh}: {'too small' if view.objective_s is None else seconds(view.objective_s)}"
         for view in plan.views
@@ -81,7 +81,7 @@ def _others(plan: Plan) -> str:
 
 
 def costs(plan: Plan) -> Table:
-    """Predicted seconds of a step beside predicted bytes, by kind."""
+    """Return a table of predicted seconds and bytes of a step, by kind."""
     e = plan.estimate
     spent = {
         "compute": e.compute_s,
@@ -109,7 +109,7 @@ def costs(plan: Plan) -> Table:
 
 
 def communication(plan: Plan) -> Table:
-    """Bytes and seconds by axis, kind of collective and occasion, with their sum."""
+    """Return a table of bytes and seconds by axis, kind of collective and occasion, with totals."""
     made = table(
         "communication of a step, on one rank", "axis", "collective", "when", "calls", "bytes",
         "time", right=("calls", "bytes", "time"),

@@ -1,4 +1,4 @@
-"""What else was possible for one thing, as a sentence and a table."""
+"""Renders an explanation as a sentence and tables of the alternatives."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from autopar.render.text.unsolved import listed
 
 SAME = "same"
 NOTHING = ("0 s", seconds(1e-9), nbytes(0))
-"""Differences that are too small to be printed."""
+"""Texts of differences that are too small to print."""
 PARTS = 4
-"""Kinds of communication that a terminal is told one by one; of more the others as a sum."""
+"""Maximum number of communication kinds printed one by one; the others are summed."""
 COSTS = ("a step", "compute", "communication", "memory", "with it")
 RIGHT = ("a step", "compute", "memory")
 
@@ -28,7 +28,7 @@ Labelled = list[tuple[str, Alternative]]
 
 
 def explanation(found: Explanation) -> RenderableType:
-    """The sentence, what the ways are, what they cost, and what is known of the others."""
+    """Return the sentence, the alternatives, their costs, and notes on unsolved candidates."""
     shown = labelled(found)
     scope = [Text(f"Figures are {found.scope}.")] if found.scope else []
     said = [Text(line) for line in notes(found)]
@@ -37,15 +37,15 @@ def explanation(found: Explanation) -> RenderableType:
 
 
 def labelled(found: Explanation) -> Labelled:
-    """The ways that were solved for, or are impossible, by the names that the tables give them."""
+    """Return the alternatives that were solved for or are impossible, with their labels in tables."""
     made = [each for each in found.alternatives if each.why or each.plan is not None]
     return [(_label(found, each, place), each) for place, each in enumerate(made)]
 
 
 def costs_of(found: Explanation, each: Alternative, most: int | None = None) -> tuple[str, ...]:
-    """What a way costs, by `COSTS`; of others than the chosen one, how much more.
+    """Return an alternative's costs by `COSTS`, as differences unless it is the chosen one.
 
-    Of communication `most` kinds are told one by one, without it all.
+    `most` limits the communication kinds that are listed one by one; None: all.
     """
     if each.difference is None:
         return ("",) * len(COSTS)
@@ -61,7 +61,7 @@ def _label(found: Explanation, each: Alternative, place: int) -> str:
 
 
 def _legend(shown: Labelled) -> Table:
-    """What each way means, and its types."""
+    """Return a table of the alternatives' meanings and types."""
     made = Table.grid(padding=(0, 2))
     for label, each in shown:
         types = "" if each.types == label else each.types
@@ -70,7 +70,7 @@ def _legend(shown: Labelled) -> Table:
 
 
 def _table(found: Explanation, shown: Labelled) -> Table:
-    """What each costs; below the chosen one, how much more."""
+    """Return a table of costs: the chosen one's, and the others' differences from it."""
     name = f"{found.name}  ({found.path})" if found.name != found.path else found.path
     made = table(name, found.kind, found.unit, *COSTS[1:], right=(found.unit, *RIGHT[1:]))
     for label, each in shown:
@@ -80,7 +80,7 @@ def _table(found: Explanation, shown: Labelled) -> Table:
 
 
 def notes(found: Explanation) -> Iterator[str]:
-    """What is known of candidates that were not solved for, and what a minus means."""
+    """Yield notes on candidates that were not solved for, and on the meaning of a minus sign."""
     left = [each.bound_s for each in found.alternatives if each.plan is None and not each.why]
     bounds = [bound for bound in left if bound is not None and math.isfinite(bound)]
     if bounds and found.chosen.plan is not None:
@@ -103,7 +103,7 @@ def _others(count: int) -> str:
 
 
 def _absolute(of: Difference, most: int | None) -> tuple[str, ...]:
-    """The figures of the plan as it is."""
+    """Return the numbers of the explained plan."""
     sent = [f for f in of.figures if f.kind == "communication"]
     sent.sort(key=lambda f: -(f.after or 0.0))
     told, others = _cut(sent, most)
@@ -122,7 +122,7 @@ def _absolute(of: Difference, most: int | None) -> tuple[str, ...]:
 
 
 def _more(of: Difference, found: Explanation, most: int | None) -> tuple[str, ...]:
-    """What is more, or less, than in the plan as it is."""
+    """Return the differences from the explained plan."""
     sent = [f for f in of.figures if f.kind == "communication" and _signed(f) != SAME]
     sent.sort(key=lambda f: -abs(f.more or 0.0))
     told, others = _cut(sent, most)
@@ -140,7 +140,7 @@ def _more(of: Difference, found: Explanation, most: int | None) -> tuple[str, ..
 
 
 def _cut(sent: list[Figure], most: int | None) -> tuple[list[Figure], list[Figure]]:
-    """Those that are told, and the others; a single other takes no more room than a sum."""
+    """Split into listed and summed numbers; a single remaining one is listed instead of summed."""
     if most is None or len(sent) <= most + 1:
         return sent, []
     return sent[:most], sent[most:]
@@ -155,13 +155,13 @@ def _signed(figure: Figure) -> str:
 
 
 def _told(more: float, unit: Callable[[float], str]) -> str:
-    """With its sign, unless it is too little to be printed."""
+    """Return a difference with its sign, unless it is too small to print."""
     said = unit(abs(more))
     return SAME if said in NOTHING else f"{'+' if more > 0 else '-'}{said}"
 
 
 def _counts(changes: tuple[Change, ...], found: Explanation) -> Iterator[str]:
-    """How much else is decided differently, by what it is."""
+    """Yield the number of other changed decisions, by kind."""
     for subject, word in (
         ("parameter", "parameter"), ("operator", "operator"), ("recompute", "block"),
     ):  # fmt: skip

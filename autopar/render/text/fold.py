@@ -1,8 +1,8 @@
-"""Rows with dotted names -> the same rows with repeated blocks written once.
+"""Folds rows with dotted names, so that repeated blocks appear once.
 
-A block is what stands below a number: ``model.layers.3`` holds ``self_attn.q_proj.weight``.  Rows that
-are equal under the same numbers share one `Block`; a row that differs in some layers stands under
-the numbers that it has.  A body may hold blocks of its own.
+A block is the part of a name below a number: ``model.layers.3`` holds ``self_attn.q_proj.weight``.  Rows
+that are equal under the same numbers share one `Block`; a row that differs in some layers is listed
+under the numbers of those layers.  Blocks may be nested.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NUMBERED = re.compile(r"(?P<prefix>.*?(?:^|\.))(?P<number>\d+)(?P<rest>[./].*)"
 
 @dataclass(frozen=True)
 class Row(Generic[V]):
-    """One name with its value; `count` rows that were equal, name and all."""
+    """One name with its value; `count` identical rows."""
 
     name: str
     value: V
@@ -37,13 +37,13 @@ class Block(Generic[V]):
 
     @property
     def name(self) -> str:
-        """The prefix with all its numbers."""
+        """The prefix with all numbers."""
         return f"{self.prefix}{ranges(self.numbers)}"
 
 
 @dataclass(frozen=True)
 class Line(Generic[V]):
-    """What one line of a table says; a block's heading has no value."""
+    """One line of a table; a block's heading has no value."""
 
     label: str
     count: int
@@ -54,7 +54,7 @@ Item = Row[V] | Block[V]
 
 
 def fold(rows: Iterable[tuple[str, V]]) -> tuple[Item[V], ...]:
-    """Fold rows, in the order in which names or prefixes first appear."""
+    """Fold rows, in order of first appearance of names or prefixes."""
     plain: Counter[tuple[str, V]] = Counter()
     numbered: dict[str, dict[int, list[tuple[str, V]]]] = {}
     order: dict[tuple[str, V] | str, None] = {}
@@ -77,7 +77,7 @@ def fold(rows: Iterable[tuple[str, V]]) -> tuple[Item[V], ...]:
 
 
 def lines(items: Iterable[Item[V]], indent: int = 0) -> Iterator[Line[V]]:
-    """The items line by line, bodies indented below their block's name."""
+    """Yield the items line by line, with bodies indented below their block's name."""
     for item in items:
         label = " " * indent + item.name.lstrip("./")
         if isinstance(item, Row):
@@ -88,14 +88,14 @@ def lines(items: Iterable[Item[V]], indent: int = 0) -> Iterator[Line[V]]:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """``0 ... 3, 7`` for 0, 1, 2, 3, 7."""
+    """Return ``0 ... 3, 7`` for 0, 1, 2, 3, 7."""
     runs = itertools.groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
     spans = [[number for _, number in run] for _, run in runs]
     return ", ".join(f"{s[0]} ... {s[-1]}" if len(s) > 2 else ", ".join(map(str, s)) for s in spans)
 
 
 def _blocks(prefix: str, copies: dict[int, list[tuple[str, V]]]) -> Iterator[Item[V]]:
-    """Rows with the same numbers as one block; a lone row of a lone number keeps its whole name."""
+    """Merge rows with equal numbers into one block; a single row of one number keeps its full name."""
     holders: dict[tuple[tuple[str, V], int], list[int]] = {}
     for number, rows in copies.items():
         seen: Counter[tuple[str, V]] = Counter()

@@ -1,4 +1,4 @@
-"""What a plan's tensors and operators are called for people, with the graph or without it.
+"""Display names of a plan's tensors and operators, with or without the graph.
 
 A plan names nodes as the emitted code does: ``hidden_states_7``, ``model_layers_0_mlp_up_weight``.
 With the graph they get their module's path; without it, numbered copies of a name are one name.

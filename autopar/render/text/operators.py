@@ -1,4 +1,4 @@
-"""Operators and conversions: who computes on what, and where types change."""
+"""Renders operators with their shardings, and conversions between shardings."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from autopar.render.text.names import Names
 from autopar.render.text.table import line, row, table
 
 FORM = 23
-"""Characters of a type before it is broken between axes."""
+"""Characters of a sharding before it is wrapped between axes."""
 Cells = tuple[str, ...]
 NOTHING = ("", "", "", "")
-"""Of a block's heading."""
+"""Cells of a block's heading."""
 
 
 def operators(plan: Plan, graph: Graph | None = None) -> Table:
-    """One line per operator of a block; runs that keep one type are one line.
+    """Return a table with one line per operator of a block; runs of one sharding are one line.
 
-    Operators that compute whole, without gradient, are only counted.
+    Operators without gradient that are computed whole are only counted.
     """
     axes = ", ".join(plan.mesh.names)
     made = table(f"operators, types on ({axes})", "name", "", "reads", "makes", right=("",))
@@ -46,7 +46,7 @@ def operators(plan: Plan, graph: Graph | None = None) -> Table:
 
 
 def _note(plan: Plan, graph: Graph | None) -> str | None:
-    """What the marks mean, or how to see them: constraints name operators by their modules."""
+    """Explain the marks, or how to see them: the graph is needed to match constraints to operators."""
     if pinned_operators(plan, graph):
         return NOTE
     speaks = graph is None and any(c.subject == "tensor" for c in plan.asked.constraints)
@@ -54,8 +54,8 @@ def _note(plan: Plan, graph: Graph | None) -> str | None:
 
 
 def folded(plan: Plan, graph: Graph | None = None) -> tuple[Item[Cells], ...]:
-    """The operators that are not computed whole: what each reads and makes, by which variant, and what
-    a person asked of it.
+    """Return the operators that are not computed whole, folded: input and output shardings, variant,
+    and constraints.
     """
     names, asked = Names(plan, graph), pinned_operators(plan, graph)
     split = [(node, sharding) for node, sharding in _computing(plan) if not _is_whole(sharding)]
@@ -68,7 +68,7 @@ def _computing(plan: Plan) -> list[tuple[str, OpSharding]]:
 
 
 def conversions(plan: Plan, graph: Graph | None = None) -> Table:
-    """Tensors that change their type by a collective, and what each direction issues."""
+    """Return a table of tensors that are resharded by collectives, and the collectives per direction."""
     made = table("conversions", "tensor", "", "axis", "change", "forward", "backward", right=("",))
     names = Names(plan, graph)
     rows = [(names.tensor(c.tensor), _collectives(c, plan, names)) for c in plan.conversions]
@@ -86,7 +86,7 @@ def _is_whole(sharding: OpSharding) -> bool:
 
 
 def _cells(sharding: OpSharding) -> Cells:
-    """Reads, makes, by; equal operands are said once."""
+    """Return the cells for inputs, outputs and variant; equal operands are merged."""
     return (
         joined(dict.fromkeys(form(part, FORM) for part in sharding.inputs), FORM + 1),
         joined(dict.fromkeys(form(part, FORM) for part in sharding.outputs), FORM + 1),
@@ -95,8 +95,8 @@ def _cells(sharding: OpSharding) -> Cells:
 
 
 def _runs(items: Iterable[Item[Cells]]) -> tuple[Item[Cells], ...]:
-    """Consecutive operators that read and make one and the same type, as one row; what somebody asked
-    for keeps its name.
+    """Merge consecutive operators whose inputs and outputs all have one sharding into one row;
+    constrained operators keep their own row.
     """
     made: list[Item[Cells]] = []
     for item in items:
@@ -111,7 +111,7 @@ def _runs(items: Iterable[Item[Cells]]) -> tuple[Item[Cells], ...]:
 
 
 def _span(first: str, last: str) -> str:
-    """``mlp/mul ... cat``: from the first name of a run to its last one."""
+    """Return a run's first and last name: ``mlp/mul ... cat``."""
     first = first.partition(" ... ")[0]
     module = f"{first.rpartition('/')[0]}/"
     return f"{first} ... {last.removeprefix(module).lstrip('./')}"
@@ -123,7 +123,7 @@ def _keeps(cells: Cells) -> bool:
 
 
 def _collectives(conversion: Conversion, plan: Plan, names: Names) -> Cells:
-    """Axis, the change of type on it, and what each direction issues."""
+    """Return axis, change of type, and the collectives of each direction."""
     axis, source, target = conversion.axis, conversion.source, conversion.target
     flows = names.differentiable(conversion.tensor, source, target)
     wide = plan.mesh.sizes[axis] > 1

@@ -1,4 +1,4 @@
-"""Parameters: their shape, and their types at rest, in the step and where operators use them."""
+"""Renders parameters: shapes, and shardings at rest, in the step and at their uses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from autopar.render.text.names import Names
 from autopar.render.text.table import line, table
 
 FORM = 23
-"""Characters of a type before it is broken between axes."""
+"""Characters of a sharding before it is wrapped between axes."""
 
 
 def parameters(plan: Plan, graph: Graph | None = None) -> Table:
-    """One line per parameter of a block, and each block once; an equal type is not repeated."""
+    """Return a table with one line per parameter, repeated blocks once; equal shardings are omitted."""
     axes = ", ".join(plan.mesh.names)
     made = table(f"parameters, types on ({axes})", "name", "", "shape", "stored", "in the step",
                  "used", right=("",))  # fmt: skip
@@ -35,9 +35,9 @@ def parameters(plan: Plan, graph: Graph | None = None) -> Table:
 
 
 def used(plan: Plan, graph: Graph | None = None) -> dict[str, tuple[str, ...]]:
-    """The forms in which operators read each parameter, by the parameter's name.
+    """Return the shardings in which operators read each parameter, by the parameter's name.
 
-    The graph says it exactly.  Without it they are the ends of the parameter's conversions.
+    With the graph they are exact; without it they are the targets of the parameter's conversions.
     """
     found: dict[str, dict[str, None]] = {p.name: {} for p in plan.parameters}
     names = Names(plan, graph)
@@ -52,7 +52,7 @@ def used(plan: Plan, graph: Graph | None = None) -> dict[str, tuple[str, ...]]:
 
 
 def _reads(plan: Plan, graph: Graph | None, names: Names) -> list[tuple[str, Sharding]]:
-    """(name, form) of every use that is known."""
+    """Return (name, sharding) of every known use."""
     if graph is None:
         sources = {(c.tensor, c.source) for c in plan.conversions}
         ends = [c for c in plan.conversions if (c.tensor, c.target) not in sources]
@@ -60,7 +60,7 @@ def _reads(plan: Plan, graph: Graph | None, names: Names) -> list[tuple[str, Sha
     return [
         (names.tensor(operand), sharding)
         for node in graph.nodes
-        if node.name in plan.choice  # not where the plan is only a block of it
+        if node.name in plan.choice  # a plan restricted to a block lacks the other nodes
         for operand, sharding in zip(node.operands, plan.choice[node.name].inputs, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""A pipeline's plan on a page: its stages, its schedule, and what else was compared."""
+"""Renders a pipeline's plan as text: its stages, its schedule, and the alternatives compared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from autopar.render.text.timeline import timeline
 
 
 def show_pipeline(plan: PipelinePlan, graphs: Sequence[Graph] = ()) -> RenderableType:
-    """The plan in short; with the stages' graphs operators that somebody asked for are named, too."""
+    """Return the plan's summary; with the stages' graphs constrained operators are named, too."""
     parts = (*_contents(plan), *pinned(plan, graphs), *_compared(plan))
     wanted = (asked(plan), "") if plan.stages else ()
     return Group(*_lines(plan), "", *wanted, stages(plan), "", *parts)
@@ -55,7 +55,7 @@ def _lines(plan: PipelinePlan) -> Iterator[Text]:
 
 
 def stages(plan: PipelinePlan) -> Table:
-    """A line per stage and worker."""
+    """Return a table with one line per stage and worker."""
     table = Fitted(box=None, pad_edge=False)
     for name, justify in (
         ("stage", "right"), ("ranks", "left"), ("mesh", "left"),
@@ -80,7 +80,7 @@ def _cells(figures: StageFigures | None) -> tuple[str, ...]:
 
 
 def _contents(plan: PipelinePlan) -> Iterator[Text]:
-    """A line per stage: from the first to the last module whose parameters it reads."""
+    """Yield a line per stage: the first and the last module whose parameters it reads."""
     first = {each.stage: each.plan for each in reversed(plan.stages)}
     for stage in sorted(first):
         names = [p.name.rpartition(".")[0] for p in first[stage].parameters]
@@ -100,7 +100,7 @@ def _compared(plan: PipelinePlan) -> Iterator[RenderableType]:
 
 
 def schedule_page(plan: PipelinePlan) -> str:
-    """The schedule in Markdown: a row per worker with time to the right, then the lists themselves."""
+    """Return the schedule as Markdown: a timeline with a row per worker, then the action lists."""
     schedule = plan.schedule
     size = f"{schedule.stages} stages, {schedule.microbatches} microbatches"
     return f"""# {plan.model}: {schedule.name}, {size}
@@ -127,7 +127,7 @@ def _workers(plan: PipelinePlan) -> str:
 
 
 def schedule_table(plan: PipelinePlan) -> str:
-    """What every worker does, in order: Markdown, one column per worker."""
+    """Return every worker's actions in order as a Markdown table, one column per worker."""
     lists = [[str(action) for action in actions] for actions in plan.schedule.workers]
     heads = [f"worker {number}" for number in range(len(lists))]
     rows = itertools.zip_longest(*lists, fillvalue="")
@@ -136,7 +136,7 @@ def schedule_table(plan: PipelinePlan) -> str:
 
 
 def _ranks(worker: WorkerPlan) -> str:
-    """``2``, or ``0-3``; they are consecutive where autopar made the plan."""
+    """Return ``2``, or ``0-3``; ranks are consecutive in plans made by autopar."""
     first, last = worker.ranks[0], worker.ranks[-1]
     if worker.ranks == tuple(range(first, last + 1)):
         return str(first) if first == last else f"{first}-{last}"

@@ -1,4 +1,4 @@
-"""A plan on a page: what a step costs, how parameters rest and are used, what is communicated."""
+"""Renders a plan as text: step cost, parameters at rest and in the step, and communication."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autopar.render.text.parameters import parameters
 from autopar.render.text.shares import shares
 
 MENTIONED = 3
-"""Modules of a kind that are named."""
+"""Maximum number of modules that are listed by name."""
 LEGEND = (
     "types: S(d) split along dim d (of=k: in k equal blocks), R replicated, I invariant,\n"
     "       P to be summed, N without gradient; 'again': gathered a second time for the backward"
@@ -23,7 +23,7 @@ LEGEND = (
 
 
 def show_plan(plan: Plan, graph: Graph | None = None) -> RenderableType:
-    """The plan in short; repeated blocks are folded.  With the graph, names and uses are exact."""
+    """Return the plan's summary with repeated blocks folded; with `graph`, names and uses are exact."""
     padded = (padding(plan), "") if plan.padding else ()
     left = (_left(plan, graph), "") if graph is not None and _left(plan, graph) else ()
     return Group(
@@ -33,7 +33,7 @@ def show_plan(plan: Plan, graph: Graph | None = None) -> RenderableType:
 
 
 def _left(plan: Plan, graph: Graph) -> str:
-    """What a recomputation that was asked for does not reach, if anything."""
+    """Name the modules that a requested recomputation does not cover; empty if there are none."""
     forced = plan.asked.recompute not in (MODES, ("none",))
     left = no_blocks(graph) if forced else ()
     if not left:
@@ -44,7 +44,7 @@ def _left(plan: Plan, graph: Graph) -> str:
 
 
 def show_block(plan: Plan, graph: Graph | None = None) -> RenderableType:
-    """A plan that was narrowed to a block: its parameters, operators and conversions."""
+    """Return the parameters, operators and conversions of a plan that is restricted to a block."""
     marked = pins(plan) or pinned_operators(plan, graph)
     parts: list[RenderableType] = [constraints(plan), ""] if marked else []
     parts += [parameters(plan, graph)] if plan.parameters else []
@@ -61,5 +61,5 @@ def show_block(plan: Plan, graph: Graph | None = None) -> RenderableType:
 
 
 def show_operators(plan: Plan, graph: Graph | None = None) -> RenderableType:
-    """Every operator and every conversion, folded, with what the letters mean."""
+    """Return all operators and conversions, folded, with a legend of the types."""
     return Group(operators(plan, graph), "", conversions(plan, graph), "", LEGEND)

@@ -1,4 +1,4 @@
-"""A played step as text: the step, a timeline, and memory over time against the limit."""
+"""Renders a replayed step as text: the step, a timeline, and memory over time against the limit."""
 
 from __future__ import annotations
 

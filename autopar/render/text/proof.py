@@ -1,4 +1,4 @@
-"""How good an answer is, in words."""
+"""Describes how close to optimal a solution is proved to be."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS: dict[Proof, str] = {
 
 
 OPTIMAL = 1e-6
-"""A gap below a millionth is none: solvers count in whole picoseconds."""
+"""Relative gaps below this count as zero: solvers count in whole picoseconds."""
 
 
 def proof(cost_s: float, bound_s: float, by: Proof) -> str:

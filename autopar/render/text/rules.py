@@ -1,4 +1,4 @@
-"""Rules in words and tables: what may be split together, and whose word that is."""
+"""Renders rules as text and tables: which dims may be split together, and the rules' sources."""
 
 from __future__ import annotations
 

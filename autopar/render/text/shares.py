@@ -1,4 +1,4 @@
-"""What each mesh axis really splits."""
+"""Renders what each mesh axis splits, as shares of operations and parameter bytes."""
 
 from __future__ import annotations
 

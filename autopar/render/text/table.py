@@ -1,4 +1,4 @@
-"""The one look of all tables, and renderables as plain text."""
+"""Common style of all tables, and conversion of renderables to plain text."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ WIDTH = 100
 
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table without borders; the columns named in `right` hold numbers.
+    """Return an empty table without borders; the columns named in `right` hold numbers.
 
-    The first column may break its names; others are whole, or wrap between words where a terminal is
-    narrow: they would read wrongly in pieces.
+    The first column may break its names.  Other cells are never split inside a word: they wrap between
+    words on a narrow terminal.
     """
     made = Fitted(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for position, column in enumerate(columns):
@@ -36,7 +36,7 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
 
 @dataclass(frozen=True)
 class Label:
-    """A dotted name that is broken where its parts meet, if its column is too narrow."""
+    """A dotted name that is wrapped between its parts if its column is too narrow."""
 
     text: str
 
@@ -48,22 +48,22 @@ class Label:
 
 
 def line(made: Table, label: str, count: int, *cells: str) -> None:
-    """Add a row that begins with a folded name and how often it occurs."""
+    """Add a row that starts with a folded name and its number of occurrences."""
     made.add_row(Label(label), times(count), *(Text(cell) for cell in cells))
 
 
 def row(made: Table, *cells: str) -> None:
-    """Add a row of literal text: brackets are types here, never markup."""
+    """Add a row of literal text: brackets denote types, not rich markup."""
     made.add_row(*(Text(cell) for cell in cells))
 
 
 def times(count: int) -> str:
-    """``x32``, or nothing for one."""
+    """Return ``x32``, or an empty string for one."""
     return f"x{count}" if count > 1 else ""
 
 
 def to_text(renderable: RenderableType, width: int = WIDTH) -> str:
-    """What a console of this width shows, without colours or trailing spaces."""
+    """Return the output of a console of this width, without colours or trailing spaces."""
     stream = io.StringIO()
     console = Console(file=stream, width=width, color_system=None, highlight=False)
     console.print(renderable, crop=False)

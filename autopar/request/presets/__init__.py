@@ -1,7 +1,7 @@
-"""Presets: the field's named parallelisms as small declarative files of constraints.
+"""Presets: well-known parallelisms as declarative files of constraints.
 
-A file has the tables ``data`` and ``tensor``.  On a mesh of several axes the last one is the tensor
-axis and the others are data axes; on a mesh of one axis the preset's ``single`` says which it is.
+A file has the tables ``data`` and ``tensor``.  On a mesh of several axes the last is the tensor axis
+and the others are data axes; on a mesh of one axis the preset's ``single`` determines its role.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ROLES, SUFFIX = ("data", "tensor"), ".toml"
 
 
 def names() -> tuple[str, ...]:
-    """Every preset that can be asked for."""
+    """Return the names of all presets."""
     files = resources.files(__name__).iterdir()
     return tuple(sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")))
 
 
 def load(name: str, mesh: Mesh) -> tuple[Constraint, ...]:
-    """The constraints of a preset on a mesh: one of these names, or a file of the same form."""
+    """Return the constraints of a preset on a mesh; `name` is a preset or a file of the same form."""
     content = _content(name)
     constraints: list[Constraint] = []
     for position, axis in enumerate(mesh.names):
@@ -42,7 +42,7 @@ def load(name: str, mesh: Mesh) -> tuple[Constraint, ...]:
 
 
 def _content(name: str) -> dict[str, Any]:
-    """The tables of a preset's file; `InputError` says what is wrong with one of the user's."""
+    """Return the tables of a preset's file.  Raise `InputError` for an unknown name or invalid file."""
     if not name.endswith(SUFFIX):
         if name not in names():
             raise InputError(f"There is no preset {name!r}; the presets are {', '.join(names())}.")
@@ -72,18 +72,18 @@ def _check(content: dict[str, Any], name: str) -> None:
 
 
 def known(name: str) -> str:
-    """The name, if it is a preset's or a file's; otherwise an error that suggests the nearest."""
+    """Return the name if it is a preset's or a file's; else raise an error with the nearest name."""
     return name if name.endswith(SUFFIX) else among("preset", name, names())
 
 
 def describe(name: str) -> str:
-    """The preset's own first comment, on one line."""
+    """Return the leading comment of a preset's file as one line."""
     lines = resources.files(__name__).joinpath(f"{name}.toml").read_text().splitlines()
     comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
     return " ".join(line.removeprefix("#").strip() for line in comment)
 
 
 def regathers(name: str) -> bool | None:
-    """Whether the preset gathers weights again in the backward (None: it does not say)."""
+    """Whether the preset all-gathers weights again in the backward; None if it is not specified."""
     answer = _content(name).get("regather")
     return answer if isinstance(answer, bool) else None

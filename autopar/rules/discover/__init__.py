@@ -1,4 +1,4 @@
-"""Rules by experiment: an operator without a declaration is run on shards of small random tensors."""
+"""Discovers rules by experiment: runs operators without a rule on shards of small random tensors."""
 
 from autopar.rules.discover.find import Discovery, discover, discovered, discovery
 from autopar.rules.discover.settle import Finding

@@ -1,4 +1,4 @@
-"""An operator without a declaration: look it up, or experiment once per operator and pattern."""
+"""Entry point of discovery: looks a rule up, or experiments once per operator and call pattern."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Families = tuple[tuple[Shapes, ...], ...]
 
 @dataclass(frozen=True)
 class Discovery:
-    """One finding: for which operator and pattern, where it came from, and how long it took."""
+    """One finding with its operator, call pattern, origin and duration."""
 
     op: str
     pattern: str
@@ -35,22 +35,22 @@ _KNOWN: dict[Signature, Discovery] = {}
 
 
 def discovered() -> tuple[Discovery, ...]:
-    """Everything that this process found or looked up, in order."""
+    """Return all findings of this process, new or from disk, in order."""
     return tuple(_KNOWN.values())
 
 
 @otherwise("discovered")
 def discover(call: Call) -> Declared | None:
-    """The rule of a call by experiment; None where it has none."""
+    """Return the rule of a call by experiment; None if there is none."""
     if store.mode() == "off" or not call.operands:
         return None
     return discovery(call.node, call.operands).finding.on(call.node, call.operands)
 
 
 def discovery(node: Node, operands: tuple[Tensor, ...]) -> Discovery:
-    """What is known of a call, found out at the first time.
+    """Return the finding for a call, from an experiment on first use.
 
-    An operator that runs on no small shapes is tried on its own, if they are not too large.
+    An operator that accepts no small shapes is tried on the call's own shapes, if not too large.
     """
     shapes = tuple(tensor.shape for tensor in operands)
     found = _known(node, operands, tuple(families(shapes, node)))
@@ -67,7 +67,7 @@ def _known(node: Node, operands: tuple[Tensor, ...], tried: Families) -> Discove
 
 
 def forget_all() -> None:
-    """As in a new process."""
+    """Clear all findings of this process."""
     _KNOWN.clear()
 
 
@@ -90,12 +90,12 @@ def _found(
 
 
 def _on_disk(key: dict[str, str]) -> bool:
-    """Not where nobody can say whether the operator has changed."""
+    """Return whether findings are stored on disk; not if changes of the operator cannot be detected."""
     return store.mode() == "on" and key["source"] != "unknown"
 
 
 def experiment(node: Node, operands: tuple[Tensor, ...], tried: Families) -> Finding:
-    """What can be split on the first family of shapes that the operator runs on."""
+    """Find the possible splits on the first family of shapes that the operator accepts."""
     try:
         refuse(node, operands)
     except Declined as reason:
@@ -108,7 +108,7 @@ def experiment(node: Node, operands: tuple[Tensor, ...], tried: Families) -> Fin
 
 
 def benches(node: Node, operands: tuple[Tensor, ...], tried: Families) -> tuple[Bench, ...]:
-    """The call on the first family of shapes that it runs on; raise `Declined` without one."""
+    """Return benches on the first family of shapes that is accepted; raise `Declined` if none is."""
     reason = "its operands are too large to try: an argument fixes their sizes"
     for family in tried:
         made: list[Bench] = []
@@ -124,7 +124,7 @@ def benches(node: Node, operands: tuple[Tensor, ...], tried: Families) -> tuple[
 
 
 def _signature(node: Node, operands: tuple[Tensor, ...], tried: Families) -> Signature:
-    """Equal for calls of which the same is true: the small shapes stand for all that they are like."""
+    """Return a key that is equal for calls with the same finding: they share the small shapes."""
     order = {name: f"<{place}>" for place, name in enumerate(dict.fromkeys(node.operands))}
     arguments = _written((node.args, tuple(value for _, value in node.kwargs)), order)
     tensors = ", ".join(

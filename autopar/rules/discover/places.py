@@ -1,7 +1,7 @@
-"""Factors found by experiment, and the rule that they make together.
+"""Factors found by experiment, and their composition into a rule.
 
-A place is where a factor lies in one tensor: a dim of ``before * size * after`` entries, of which the
-factor is the middle.  Several factors may share a dim as long as they nest.
+A place is the position of a factor in one tensor: a dim of ``before * size * after`` entries, of which
+the factor is the middle.  Several factors may share a dim if they nest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LETTERS = "abcdefghijklmnopqrstuv"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a factor lies in one tensor."""
+    """The position of a factor in one tensor."""
 
     dim: int
     before: int = 1
@@ -54,7 +54,7 @@ class Composed:
 def compose(
     factors: tuple[Factor, ...], node: Node, shapes: tuple[tuple[int, ...], ...]
 ) -> Composed | None:
-    """The rule in which exactly these factors may be split; None where they do not nest."""
+    """Return the rule in which exactly these factors may be split; None if they do not nest."""
     letters = tuple(LETTERS[i] for i in range(len(factors)))
     sizes: dict[str, int] = {}
     fresh = (f"w{i}" for i in count())

@@ -1,4 +1,4 @@
-"""From proposals to a rule: a claim counts once no small shape, draw or number of ranks refutes it."""
+"""Turns proposals into a rule: keeps what no small shape, random draw or number of ranks refutes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What was found lies on disk, one file per operator and pattern of arguments.
+"""Disk cache of discovered rules, one file per operator and argument pattern.
 
-A file is valid for one schema, one version of torch and, for an operator of the user's, the files that
-define it; anything else, and what cannot be read, is found again and written anew.
+A file is valid for one schema, one version of torch and, for a user's operator, the files that define
+it.  Invalid and unreadable files are replaced by new experiments.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from autopar.utils.cache import cache_directory, write
 
 SWITCH = "AUTOPAR_DISCOVERY"
 MODES = ("on", "off", "fresh")
-"""`off`: no experiments; `fresh`: experiments, without a look at the disk."""
+"""`off`: no experiments; `fresh`: experiments without reading the disk cache."""
 VERSION = 2
-"""Of what a claim has to stand: findings of other trials are made again."""
+"""Version of the trials; findings of another version are discarded."""
 Key = Mapping[str, str]
 
 
 def mode() -> str:
-    """What $AUTOPAR_DISCOVERY says."""
+    """Return the mode set by $AUTOPAR_DISCOVERY."""
     said = os.environ.get(SWITCH) or "on"
     if said not in MODES:
         raise InputError(
@@ -37,18 +37,18 @@ def mode() -> str:
 
 
 def path_of(key: Key) -> Path:
-    """Where a finding lies."""
+    """Return the path of a finding."""
     digest = hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:24]
     return folder() / f"{digest}.json"
 
 
 def folder() -> Path:
-    """Where all findings lie."""
+    """Return the folder of all findings."""
     return cache_directory() / "rules"
 
 
 def read(key: Key) -> Finding | None:
-    """A finding from disk; None where there is none that can be trusted."""
+    """Return a finding from disk; None if there is no valid one."""
     content = _content(path_of(key))
     if content is None or content.get("key") != dict(key) or content.get("version") != VERSION:
         return None
@@ -56,14 +56,14 @@ def read(key: Key) -> Finding | None:
 
 
 def keep(key: Key, finding: Finding) -> None:
-    """Write a finding; a disk that takes no files costs an experiment next time, nothing else."""
+    """Write a finding; write errors are ignored, as they only cost another experiment."""
     content = {"version": VERSION, "key": dict(key), "finding": asdict(finding)}
     with contextlib.suppress(OSError):
         write(json.dumps(content, indent=1) + "\n", path_of(key))
 
 
 def everything() -> tuple[tuple[dict[str, str], Finding], ...]:
-    """All that lies on disk, by operator."""
+    """Return all findings on disk, ordered by operator."""
     found: list[tuple[dict[str, str], Finding]] = []
     for path in sorted(folder().glob("*.json")):
         content = _content(path)
@@ -83,7 +83,7 @@ def _content(path: Path) -> dict[str, object] | None:
 
 
 def _finding(content: object) -> Finding | None:
-    """Read what `asdict` wrote, kinds checked."""
+    """Parse a finding written by `asdict`, with its types checked; None if invalid."""
     if not isinstance(content, dict):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The proof of a rule: run the operator on shards, combine by the types, compare with the whole."""
+"""Proves rules: runs an operator on shards, combines the results by type, compares with the whole."""
 
 from autopar.rules.prove.check import Outcome, Reference, Runner, check, reference, run, wide
 from autopar.rules.prove.simulate import TOLERANCE, WrongError, dual, error, gather, scatter

@@ -1,7 +1,7 @@
-"""One candidate against the whole operator, forward and backward, several ranks in one process.
+"""Checks a candidate against the whole operator, forward and backward, with ranks simulated in process.
 
-One `Reference` is the whole operator with its gradients; `check` runs one candidate against it.
-Gradients obey the types too: what is fed in and what comes out lies by the *dual* sharding.
+A `Reference` is the whole operator with its gradients; `check` runs one candidate against it.
+Gradients obey the types, too: output and operand gradients have the *dual* sharding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autopar.rules.prove.simulate import TOLERANCE, WrongError, dual, error, gat
 Outcome = tuple[list[torch.Tensor], list[torch.Tensor | None]]
 """Outputs, and the gradient of every operand that has one."""
 Runner = Callable[["Reference", OpSharding, Mesh, Callable[[int], Outcome]], list[Outcome]]
-"""Carries out the work of every rank."""
+"""Executes the work of every rank."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def reference(
 def in_turn(
     whole: Reference, sharding: OpSharding, mesh: Mesh, work: Callable[[int], Outcome]
 ) -> list[Outcome]:
-    """Ranks one after the other: right where they do not talk to each other."""
+    """Run the ranks one after the other; correct only if they do not communicate."""
     return [work(rank) for rank in range(mesh.world_size)]
 
 
@@ -67,9 +67,9 @@ def check(
     function: Callable[..., Any] | None = None,
     runner: Runner = in_turn,
 ) -> None:
-    """Raise `WrongError` unless the operator on shards is the operator.
+    """Raise `WrongError` unless the operator on shards gives the whole operator's results.
 
-    `function` stands in for the operator where shards need a local implementation.
+    `function` replaces the operator if shards need a local implementation.
     """
     generator = torch.Generator().manual_seed(seed + 1)
     node, graph = whole.node, whole.graph
@@ -99,7 +99,7 @@ def run(
     operands: list[torch.Tensor],
     fed: list[torch.Tensor],
 ) -> Outcome:
-    """Forward and backward on given tensors; operands are bound by place."""
+    """Run forward and backward on given tensors; operands are bound by position."""
     flags = [graph.tensors[name].differentiable for name in node.operands]
     backward = torch.is_grad_enabled()
     leaves = [
@@ -133,7 +133,7 @@ def run(
 
 
 def wide(arg: Arg) -> Arg:
-    """Casts to any float become casts to float64."""
+    """Replace float dtypes in an argument by float64."""
     if isinstance(arg, DType) and "float" in arg.name:
         return DType("float64")
     return tuple(map(wide, arg)) if isinstance(arg, tuple) else arg

@@ -1,6 +1,6 @@
-"""Several ranks in one process: a whole tensor to its local parts by type, and back.
+"""Simulates ranks in one process: converts a whole tensor to local parts by type, and back.
 
-`scatter` and `gather` say in code what the types mean; nothing here looks at the runtime.
+`scatter` and `gather` define the types' meaning in code, independently of the runtime.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ TOLERANCE = 1e-9
 
 
 class WrongError(Exception):
-    """A proof that failed: what the ranks hold is not what the types promise."""
+    """A proof failed: the ranks' tensors contradict their types."""
 
 
 def dual(sharding: Sharding) -> Sharding:
-    """How the gradient of a tensor lies: replicated gives partial and the other way round."""
+    """Return the sharding of a tensor's gradient: replicated becomes partial and vice versa."""
     swapped: dict[Type, Type] = {R: P, P: R}
     return Sharding(tuple(swapped.get(kind, kind) for kind in sharding))
 
@@ -28,7 +28,7 @@ def dual(sharding: Sharding) -> Sharding:
 def scatter(
     whole: torch.Tensor, sharding: Sharding, mesh: Mesh, generator: torch.Generator
 ) -> list[torch.Tensor]:
-    """Every rank's local tensor; partial ones are random parts that add up."""
+    """Return every rank's local tensor; partial ones are random summands."""
     parts: dict[tuple[tuple[int, int], ...], torch.Tensor] = {(): whole}
     for axis in _inside_out(sharding):
         parts = {
@@ -45,7 +45,7 @@ def scatter(
 def gather(
     parts: list[torch.Tensor], shape: tuple[int, ...], sharding: Sharding, mesh: Mesh
 ) -> torch.Tensor:
-    """The whole tensor; raise `WrongError` where shapes are not local or replicas differ."""
+    """Return the whole tensor; raise `WrongError` if local shapes are wrong or replicas differ."""
     local = sharding.local_shape(shape, mesh)
     for part in parts:
         if tuple(part.shape) != local:
@@ -61,7 +61,7 @@ def gather(
 
 
 def error(got: torch.Tensor, want: torch.Tensor) -> float:
-    """Relative to the largest entry or one; infinite where not comparable."""
+    """Return the error relative to the largest entry or one; infinite if not comparable."""
     if got.shape != want.shape:
         return math.inf
     if not (got.is_floating_point() and want.is_floating_point()):
@@ -73,7 +73,7 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
 
 
 def _inside_out(sharding: Sharding) -> list[int]:
-    """Axes in an order in which every split finds its blocks still whole."""
+    """Order the axes so that each split's blocks are not yet split by another."""
     return sorted(
         range(len(sharding)), key=lambda a: -(k.of if isinstance(k := sharding[a], S) else 0)
     )

@@ -1,1 +1,1 @@
-"""What a checkpoint consists of: its directory, its digests, and values that are data, never code."""
+"""The parts of a checkpoint: its directory, its digests, and values that are read as data, not code."""

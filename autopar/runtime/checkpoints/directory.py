@@ -1,11 +1,11 @@
-"""The directory of a checkpoint: versions beside each other, and one file that says which one counts.
+"""The directory of a checkpoint: versions, and one file that names the current one.
 
-    path/.metadata               what torch.distributed.checkpoint reads; replacing it is the commit
+    path/.metadata               read by torch.distributed.checkpoint; replacing it is the commit
     path/version-<hex>/          the files of one save, with a manifest of their digests
 
-Nothing that a version consists of changes after the commit, and the version before goes only when the
-new one and the file that names it are on the disk.  So a save that ends at any instant leaves the last
-whole version, and a directory that is copied elsewhere is a checkpoint there.
+The files of a version do not change after the commit, and the previous version is removed only when
+the new one and the file that names it are on disk.  So a save that is interrupted at any time leaves
+the last complete version.  A copy of the directory is a valid checkpoint.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ PREFIX = "version-"
 _VERSION = re.compile(rf"{PREFIX}[0-9a-f]{{16}}")
 _UNCOMMITTED = re.compile(r"\.metadata\.[0-9a-f]{16}")
 _PLAIN = re.compile(r"__\d+_\d+\.distcp")
-"""Files of a checkpoint without versions."""
+"""Names of the files of a checkpoint without versions."""
 
 
 class Version:
-    """One save in the making; rank 0 begins it, commits it or drops it."""
+    """One save in progress; rank 0 begins it, and commits or drops it."""
 
     def __init__(self, path: Path, name: str, lock: int | None = None) -> None:
         self.path, self.name, self._lock = path, name, lock
@@ -43,7 +43,10 @@ class Version:
 
     @classmethod
     def begin(cls, path: Path) -> Version:
-        """A new version beside what is there; raise `CheckpointError` where none can be."""
+        """Create a version next to existing ones.
+
+        Raise `CheckpointError` if the path is a file or another process is saving to it.
+        """
         if path.exists() and not path.is_dir():
             raise CheckpointError(
                 f"{path} is a file; a checkpoint is a directory. Save to another path."
@@ -60,14 +63,14 @@ class Version:
         return made
 
     def commit(self, about: dict[str, Any], files: dict[str, manifest.File]) -> None:
-        """From here on this version is the checkpoint."""
+        """Make this version the checkpoint, atomically, and remove older versions."""
         inner = self.folder / NAME
         found = parsed(inner.read_bytes(), inner)
         found.storage_data = {
             index: replace(entry, relative_path=f"{self.name}/{entry.relative_path}")
             for index, entry in found.storage_data.items()
         }
-        found.storage_meta = None  # it has the path, which changes with a copy
+        found.storage_meta = None  # it contains the path, which is wrong in a copy
         content = pickle.dumps(found)
         inner.unlink()
         manifest.write(self.folder, content, about, files)
@@ -78,12 +81,12 @@ class Version:
         os.replace(new, self.path / NAME)
         self._replaced = True
         synchronise(self.path)
-        # The checkpoint is there: what cannot be removed now is removed by the next save.
+        # The commit is complete: files that cannot be removed now are removed by the next save.
         with contextlib.suppress(OSError):
             self._sweep()
 
     def _sweep(self) -> None:
-        """Without older versions, and what killed saves left."""
+        """Remove older versions and the files of interrupted saves."""
         for each in list(self.path.iterdir()):
             if each.name != self.name and _VERSION.fullmatch(each.name):
                 shutil.rmtree(each, ignore_errors=True)
@@ -91,17 +94,17 @@ class Version:
                 each.unlink(missing_ok=True)
 
     def drop(self) -> None:
-        """Without this version, unless it counts already."""
+        """Remove this version unless it has been committed."""
         if self._replaced:
             return
         shutil.rmtree(self.folder, ignore_errors=True)
         left = self.path / f"{NAME}.{self.name.removeprefix(PREFIX)}"
-        # It counts for nothing, and the next save sweeps it.
+        # The file has no effect, and the next save removes it.
         with contextlib.suppress(OSError):
             left.unlink(missing_ok=True)
 
     def end(self) -> None:
-        """Others may save here."""
+        """Release the lock on the directory."""
         lock, self._lock = self._lock, None
         if lock is not None:
             with contextlib.suppress(OSError):
@@ -109,7 +112,10 @@ class Version:
 
 
 def _locked(path: Path) -> int | None:
-    """A lock on the directory, which ends with this process; None where the file system has none."""
+    """Lock the directory until this process ends; None if the file system does not support locks.
+
+    Raise `CheckpointError` if another process holds the lock.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -125,5 +131,5 @@ def _locked(path: Path) -> int | None:
 
 
 def versions(path: Path) -> list[Path]:
-    """All that lie there, whole or not."""
+    """Return the directories of all versions, complete or not."""
     return sorted(each for each in path.iterdir() if _VERSION.fullmatch(each.name))

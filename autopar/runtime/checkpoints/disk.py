@@ -1,4 +1,4 @@
-"""Files and directories that are on the disk when a function returns."""
+"""Durable writes: files and directories are on disk when a function returns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write(path: Path, content: bytes) -> None:
-    """A new file, on the disk when this returns."""
+    """Write a new file and flush it to disk."""
     with open(path, "xb") as file:
         file.write(content)
         file.flush()
@@ -15,7 +15,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def synchronise(path: Path) -> None:
-    """A file or directory is on the disk when this returns."""
+    """Flush a file or directory to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

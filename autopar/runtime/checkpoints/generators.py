@@ -1,4 +1,4 @@
-"""Random generators of a process, beside those of the model: Python's, numpy's and torch's."""
+"""Saves and restores a process's global random generators: Python's, NumPy's and torch's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def state() -> dict[str, Any]:
-    """Where all of them are."""
+    """Return the states of all generators."""
     cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
     return {
         "python": random.getstate(),
@@ -21,7 +21,7 @@ def state() -> dict[str, Any]:
 
 
 def set_state(found: dict[str, Any]) -> None:
-    """Go on from there."""
+    """Restore the states that `state` returned."""
     random.setstate(found["python"])
     np.random.set_state(found["numpy"])
     torch.set_rng_state(found["torch"])

@@ -1,4 +1,4 @@
-"""Layouts that checkpoints can write: parameters whose blocks are strided are laid out plainly."""
+"""Converts DTensors between strided layouts and plain ones, which checkpoints can hold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autopar.runtime import _torch
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in a layout that checkpoints can write; the tensor itself where it is one."""
+    """Return a tensor in a layout that checkpoints can hold; itself if it is in one already."""
     if not isinstance(tensor, DTensor) or not any(map(_torch.is_strided, tensor.placements)):
         return tensor
     whole = DTensor.full_tensor(tensor).detach()
@@ -21,13 +21,13 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def plain_layout(tensor: DTensor) -> tuple[Placement, ...]:
-    """The nearest layout that checkpoints can write: no blocks are strided."""
+    """Return a tensor's placements with strided shards replaced by plain ones."""
     kinds = tensor.placements
     return tuple(Shard(k.dim) if _torch.is_strided(k) else k for k in kinds)  # type: ignore[attr-defined]
 
 
 def empty_plain(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Of its shape and layout, as near as a checkpoint can be read into."""
+    """Return an empty tensor of the same shape in the plain layout, to read a checkpoint into."""
     if not isinstance(tensor, DTensor):
         return torch.empty(tensor.shape, dtype=dtype, device=tensor.device)
     return empty_dtensor(
@@ -39,7 +39,7 @@ def empty_plain(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def as_laid_out(value: Any, tensor: torch.Tensor) -> Any:
-    """What was read, in the layout of the tensor that it stands for or stands beside."""
+    """Return a value that was read, in the layout of `tensor` if both are DTensors of equal shape."""
     if not isinstance(value, DTensor) or not isinstance(tensor, DTensor):
         return value
     if value.shape != tensor.shape or value.placements == tensor.placements:

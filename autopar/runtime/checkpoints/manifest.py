@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: every file's size and SHA-256, and what the save says of itself."""
+"""The manifest of a checkpoint: the size and SHA-256 of every file, and information on the save."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from autopar.runtime.checkpoints import disk
 NAME = "manifest.json"
 FORMAT = 1
 File = tuple[int, str]
-"""Bytes, and their digest."""
+"""The size in bytes, and the digest."""
 MOST_NBYTES = 2**30
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Files by their name beside it; `metadata` is the digest of the file that names this version."""
+    """The files in the manifest's folder, by name.
+
+    `metadata` is the digest of the file that names this version.
+    """
 
     metadata: str
     files: dict[str, File]
@@ -30,7 +33,7 @@ class Manifest:
 
 
 def digest(path: Path) -> File:
-    """Of one file; raise `CheckpointError` where it is none."""
+    """Return the size and digest of a file; raise `CheckpointError` if it is not a regular file."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(handle, "rb") as file:
         found = os.fstat(file.fileno())
@@ -40,14 +43,14 @@ def digest(path: Path) -> File:
 
 
 def write(folder: Path, metadata: bytes, about: dict[str, Any], files: dict[str, File]) -> None:
-    """The manifest, with a digest of itself."""
+    """Write the manifest, with a digest of itself."""
     body = {"format": FORMAT, "metadata": _sha(metadata), "files": files, "about": about}
     text = json.dumps({"body": body, "sha256": _sha(_canonical(body))}, indent=1)
     disk.write(folder / NAME, text.encode())
 
 
 def read(folder: Path) -> Manifest:
-    """Raise `CheckpointError` where it is not what was written."""
+    """Read a manifest; raise `CheckpointError` if it is missing or damaged."""
     path = folder / NAME
     try:
         found = json.loads(path.read_bytes())
@@ -69,12 +72,12 @@ def read(folder: Path) -> Manifest:
 
 
 def is_of(found: Manifest, metadata: bytes) -> bool:
-    """Whether the bytes are those of the file that names the version."""
+    """Whether the manifest belongs to the version that this metadata file names."""
     return found.metadata == _sha(metadata)
 
 
 def verify(folder: Path, name: str, wanted: File) -> None:
-    """Raise `CheckpointError` unless the file is what was written."""
+    """Raise `CheckpointError` unless the file has the size and digest in the manifest."""
     path = folder / name
     try:
         found = digest(path)

@@ -1,6 +1,6 @@
-"""The ``.metadata`` file of `torch.distributed.checkpoint`, a pickle: read as data, never as code.
+"""Reads the ``.metadata`` file of `torch.distributed.checkpoint`, a pickle, without executing code.
 
-Only the classes that such files are made of are found; anything else that a file names is refused.
+Only the classes that such files consist of are loaded; any other name in the file is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KNOWN = {
     *(("pathlib._local", name) for name in ("Path", "PosixPath", "PurePosixPath")),
     ("collections", "OrderedDict"),
 }  # fmt: skip
-"""By module and name: what the metadata of a checkpoint consists of."""
+"""The module and name of each class and function that a checkpoint's metadata consists of."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -55,11 +55,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 def parsed(content: bytes, path: Path) -> Metadata:
-    """The metadata in a file's bytes; raise `CheckpointError` where they are something else."""
+    """Parse the metadata in a file's bytes; raise `CheckpointError` if they are anything else."""
     try:
         found = _Unpickler(io.BytesIO(content)).load()
         _check(found)
-    # A damaged pickle raises whatever its bytes lead to.
+    # A damaged pickle may raise any exception.
     except (Exception, RecursionError) as error:
         raise CheckpointError(
             f"{path} is no metadata of a checkpoint: {error}. The file is damaged or was not written by "
@@ -89,17 +89,17 @@ class Reader(FileSystemReader):
         self._parsed = metadata
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """As parsed."""
+        """Return the parsed metadata."""
         if getattr(self._parsed, "storage_meta", None) is None:
             self._parsed.storage_meta = StorageMeta()
         return self._parsed
 
 
 class Planner(DefaultLoadPlanner):
-    """Reads values that are no tensors as data, too."""
+    """A load planner that also reads non-tensor values without executing code."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Into the flat state dict that is loaded."""
-        # Never weights_only=False, which torch's own planner says: that runs what the file names.
+        """Read a non-tensor value into the flat state dict."""
+        # Never weights_only=False, as in torch's own planner: it runs code that the file names.
         found = torch.load(value, weights_only=True)
         self.original_state_dict[read_item.dest_index.fqn] = found

@@ -1,4 +1,4 @@
-"""A checkpoint that is there: which version counts, and whether its files are what was written."""
+"""Opens a checkpoint: finds its current version and verifies its files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autopar.runtime.checkpoints.metadata import NAME, Planner, Reader, parsed
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A directory and its metadata; `manifest` is None where it was written without digests."""
+    """A checkpoint directory and its metadata; `manifest` is None if it was written without digests."""
 
     path: Path
     metadata: Metadata
@@ -26,17 +26,17 @@ class Checkpoint:
 
     @property
     def keys(self) -> dict[str, Any]:
-        """What is stored, by its key."""
+        """The metadata of each stored value, by key."""
         return self.metadata.state_dict_metadata
 
     def verify(self, part: int = 0, parts: int = 1) -> None:
-        """Raise `CheckpointError` where a file is not what was written; of several, this part's."""
+        """Raise `CheckpointError` if a file is damaged; check one of `parts` shares of the files."""
         if self.manifest is not None:
             for name in sorted(self.manifest.files)[part::parts]:
                 manifest.verify(self.folder, name, self.manifest.files[name])
 
     def verify_for(self, keys: set[str]) -> None:
-        """The same for the files that hold these keys."""
+        """Raise `CheckpointError` if a file that holds one of these keys is damaged."""
         if self.manifest is None:
             return
         entries = self.metadata.storage_data.items()
@@ -47,7 +47,7 @@ class Checkpoint:
             manifest.verify(self.folder, name, self.manifest.files[name])
 
     def read(self, tensors: dict[str, Any], *, alone: bool) -> None:
-        """Into these, by key; collective unless alone."""
+        """Read into the given tensors, by key.  Collective unless `alone`."""
         state_dict_loader.load(
             tensors,
             storage_reader=Reader(self.path, self.metadata),
@@ -57,7 +57,7 @@ class Checkpoint:
 
 
 def opened(path: Path) -> Checkpoint:
-    """What counts in a directory."""
+    """Open the current version in a directory; raise `CheckpointError` if there is none."""
     if not path.exists():
         raise CheckpointError(f"There is no checkpoint {path}: {_absent(path)}.")
     if not path.is_dir():
@@ -84,7 +84,7 @@ def _has_manifest(folder: Path) -> bool:
 
 
 def _named(folders: list[Path], content: bytes) -> tuple[Path, manifest.Manifest] | None:
-    """The version whose manifest has the digest of the metadata."""
+    """Return the version whose manifest has the digest of the metadata, or None."""
     first: CheckpointError | None = None
     for folder in folders:
         try:
@@ -100,7 +100,7 @@ def _named(folders: list[Path], content: bytes) -> tuple[Path, manifest.Manifest
 
 
 def _absent(path: Path) -> str:
-    """What else lies there."""
+    """Return why there is no checkpoint: the remains of an interrupted save, or no directory."""
     old = path.with_name(f".{path.name}.old")
     if (old / NAME).is_file():
         return (

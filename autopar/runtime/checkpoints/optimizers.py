@@ -1,6 +1,6 @@
-"""An optimizer's state and settings by the names of parameters: as checkpoints hold them, and back.
+"""Converts an optimizer's state and settings to and from the checkpoint's form, by parameter name.
 
-Ranks of a pipeline have different parameters, so both stand under each parameter's name:
+Ranks of a pipeline have different parameters, so both are stored by parameter name:
 ``optimizer.state.NAME.KEY`` and ``optimizer.param_groups.NAME.SETTING``.
 """
 
@@ -21,12 +21,12 @@ PREFIX, STATE, SETTINGS = "optimizer.", "state.", "param_groups."
 Optimizer = torch.optim.Optimizer
 SKIPPED = {"params", "param_names"}
 COUNT = "step"
-"""What torch's optimizers call the number of their steps: one, whatever the parameter's shape."""
+"""The step count in torch's optimizer states: a scalar, whatever the parameter's shape."""
 LISTED = 8
 
 
 def names(model: nn.Module) -> dict[nn.Parameter, str]:
-    """By parameter: its name in the user's model, without what wrappers of torch put before."""
+    """Return each parameter's name in the user's model, without the prefixes of torch's wrappers."""
     parallel = isinstance(model, nn.parallel.DistributedDataParallel)
     return {
         parameter: (name.removeprefix("module.") if parallel else name).replace("_orig_mod.", "")
@@ -35,7 +35,7 @@ def names(model: nn.Module) -> dict[nn.Parameter, str]:
 
 
 def groups(model: nn.Module, optimizer: Optimizer) -> list[list[str]]:
-    """The names in each group; raise where a parameter is not the model's."""
+    """Return the names in each group; raise `CheckpointError` if a parameter is not the model's."""
     known, found = names(model), []
     nothing = getattr(model, "nothing", None)
     for number, group in enumerate(optimizer.param_groups):
@@ -51,7 +51,7 @@ def groups(model: nn.Module, optimizer: Optimizer) -> list[list[str]]:
 
 
 def state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """All of it, flat."""
+    """Return the optimizer's state and settings as one flat dict."""
     known = names(model)
     found: dict[str, Any] = {}
     groups(model, optimizer)
@@ -59,7 +59,7 @@ def state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         for parameter in group["params"]:
             name = known.get(parameter)
             if name is None:
-                continue  # the empty parameter of a rank that trains none
+                continue  # the empty parameter of a rank that trains no other
             for key, value in optimizer.state.get(parameter, {}).items():
                 found[f"{STATE}{name}.{key}"] = _data(value, f"{key} of {name!r}")
             for key in group.keys() - SKIPPED:
@@ -78,7 +78,7 @@ def _data(value: Any, what: str) -> Any:
 
 
 def merged(of_ranks: list[list[list[str]]]) -> list[list[str]]:
-    """The groups of all ranks together."""
+    """Merge the groups of all ranks."""
     count = max(map(len, of_ranks), default=0)
     made: list[dict[str, None]] = [{} for _ in range(count)]
     for found in of_ranks:
@@ -88,7 +88,7 @@ def merged(of_ranks: list[list[list[str]]]) -> list[list[str]]:
 
 
 def differences(kept: Mapping[str, Any], kind: str, ours: list[list[str]]) -> Iterator[str]:
-    """How the optimizer at hand is another than the one that was saved."""
+    """Yield the differences between the current optimizer and the saved one."""
     if kept["kind"] != kind:
         yield f"it was written with {kept['kind']}, and this optimizer is {kind}"
         return
@@ -108,13 +108,13 @@ def differences(kept: Mapping[str, Any], kind: str, ours: list[list[str]]) -> It
 
 
 def listed(words: list[str]) -> str:
-    """A few, and how many more."""
+    """List the first `LISTED` words, and the number of others."""
     more = f" and {len(words) - LISTED} more" if len(words) > LISTED else ""
     return ", ".join(map(repr, words[:LISTED])) + more
 
 
 def wanted(model: nn.Module, optimizer: Optimizer, kept: Mapping[str, Any]) -> dict[str, Any]:
-    """What is to be read of the checkpoint's keys, with empty tensors for values."""
+    """Return the keys to read from the checkpoint, with empty tensors (None for other values)."""
     found: dict[str, Any] = {}
     by_name: dict[str, list[str]] = {}
     for key in kept:
@@ -136,7 +136,7 @@ def wanted(model: nn.Module, optimizer: Optimizer, kept: Mapping[str, Any]) -> d
 def _empty(
     parameter: torch.Tensor, key: str, there: TensorStorageMetadata, group: Mapping[str, Any]
 ) -> torch.Tensor:
-    """In the parameter's layout where it is a number for each of its entries; else whole."""
+    """Return an empty tensor: in the parameter's layout if it has its shape, otherwise replicated."""
     dtype = there.properties.dtype
     if there.size == parameter.shape and key != COUNT:
         return empty_plain(parameter, dtype)
@@ -147,7 +147,10 @@ def _empty(
 def restored(
     model: nn.Module, optimizer: Optimizer, read: Mapping[str, Any], path: object
 ) -> dict[str, Any]:
-    """The optimizer's own state dict, of values that were read by key."""
+    """Build the optimizer's state dict from values that were read by key.
+
+    Raise `CheckpointError` if parameters of one group were saved with different settings.
+    """
     known = names(model)
     own = optimizer.state_dict()
     made: dict[str, Any] = {"state": {}, "param_groups": []}
@@ -189,7 +192,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _on_mesh(value: Any, parameter: torch.Tensor) -> Any:
-    """A tensor of another shape than its DTensor parameter, whole on every rank."""
+    """Replicate a plain state tensor on the mesh of its DTensor parameter; leave scalars as they are."""
     if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor):
         return value
     if isinstance(value, DTensor) or not value.ndim:

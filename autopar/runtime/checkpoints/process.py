@@ -1,4 +1,4 @@
-"""What each process has of its own beside model and optimizer: generators, scheduler, scaler, extra."""
+"""Saves the state of each process besides model and optimizer: generators, scheduler, scaler, extra."""
 
 from __future__ import annotations
 
@@ -18,26 +18,30 @@ GENERATORS = "generators"
 
 @dataclass(frozen=True)
 class Process:
-    """`scheduler`, `scaler` and the values of `extra` have a ``state_dict()`` or are data."""
+    """The objects to save, each with a ``state_dict()`` or plain data (`extra`: its values)."""
 
     scheduler: Any
     scaler: Any
     extra: dict[str, Any]
 
     def _parts(self) -> dict[str, Any]:
-        """By what messages call them."""
+        """Return the objects by their names in messages."""
         parts = {"scheduler": self.scheduler, "scaler": self.scaler}
         return {name: part for name, part in parts.items() if part is not None} | {
             f"extra[{name!r}]": part for name, part in self.extra.items()
         }
 
     def write(self, folder: Path) -> None:
-        """This rank's file."""
+        """Write this rank's file."""
         states = {name: _state_of(part) for name, part in self._parts().items()}
         values.write(folder, f"process-{rank()}", states | {GENERATORS: generators.state()})
 
     def read(self, found: Checkpoint) -> dict[str, Any]:
-        """The states for this rank; raise `CheckpointError` where one is not there, or not for it."""
+        """Return the states for this rank.
+
+        Raise `CheckpointError` if one is missing, or if it differs between ranks and the number of
+        ranks is not that of the save.
+        """
         if found.manifest is None:
             if self._parts():
                 raise CheckpointError(
@@ -58,7 +62,10 @@ class Process:
         return dict(own)
 
     def _same_on_all(self, found: Checkpoint, wrote: int) -> None:
-        """On another number of ranks only what all of them had is anybody's."""
+        """Raise `CheckpointError` unless all ranks saved equal states.
+
+        Only these can be loaded on another number of ranks.
+        """
         first = values.read(found.folder, "process-0") if self._parts() else {}
         for number in range(1, wrote if first else 0):
             other = values.read(found.folder, f"process-{number}")
@@ -70,19 +77,19 @@ class Process:
                     )
 
     def snapshot(self) -> dict[str, Any]:
-        """What `restore` sets again."""
+        """Return copies of the current states, for `restore`."""
         return {
             name: copy.deepcopy(_state_of(part)) if _loads(part) else part
             for name, part in self._parts().items()
         }
 
     def load(self, states: dict[str, Any]) -> None:
-        """Give each its state."""
+        """Load each object's state."""
         for name, part in self._parts().items():
             self._put(name, part, states[name])
 
     def restore(self, before: dict[str, Any]) -> None:
-        """As `snapshot` found them."""
+        """Restore the states that `snapshot` returned."""
         for name, part in self._parts().items():
             self._put(name, part, before[name])
 
@@ -96,7 +103,10 @@ class Process:
         self.extra[key] = state
 
     def resume(self, found: Checkpoint, states: dict[str, Any]) -> None:
-        """The process' generators go on, where there are as many processes as then."""
+        """Restore the process's generators if the number of ranks is that of the save.
+
+        Warn on rank 0 if the checkpoint has no digests.
+        """
         if found.manifest is None:
             if rank() == 0:
                 warnings.warn(
@@ -117,7 +127,7 @@ def _state_of(part: Any) -> Any:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Of equal encodings."""
+    """Whether two states have equal encodings."""
     found: list[Any] = []
     for each in (one, other):
         tensors: values.Tensors = {}

@@ -1,4 +1,4 @@
-"""What one rank finds, all ranks know: an action succeeds on all of them, or raises on all."""
+"""Makes actions collective: an action succeeds on all ranks, or raises on all."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ T = TypeVar("T")
 
 
 def rank() -> int:
-    """This process' number; 0 where there is one."""
+    """Return this process's rank; 0 without `torch.distributed`."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def size() -> int:
-    """How many processes there are."""
+    """Return the number of processes; 1 without `torch.distributed`."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def gathered(value: Any) -> list[Any]:
-    """What every rank has, by rank."""
+    """Return the values of all ranks, by rank.  Collective."""
     if size() == 1:
         return [value]
     found: list[Any] = [None] * size()
@@ -32,11 +32,11 @@ def gathered(value: Any) -> list[Any]:
 
 
 def on_all(action: Callable[[], T], what: str) -> T:
-    """What the action gives on this rank; where it raises on one rank, every rank raises."""
+    """Run an action on every rank and return its result; if it raises on one rank, all raise."""
     failed: BaseException | None = None
     try:
         result = action()
-    # DCP's own exception, which carries those of the ranks, is no Exception.
+    # DCP's exception, which carries those of the ranks, does not derive from Exception.
     except BaseException as error:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
@@ -53,13 +53,13 @@ def on_all(action: Callable[[], T], what: str) -> T:
 
 
 def on_first(action: Callable[[], T], what: str) -> T:
-    """What the action gives on rank 0."""
+    """Run an action on rank 0 and return its result on all ranks; if it raises, all raise."""
     made = on_all(lambda: action() if rank() == 0 else None, what)
     return gathered(made)[0]  # type: ignore[no-any-return]
 
 
 def said(error: BaseException) -> str:
-    """One line: of a system's refusal its reason and file, of several ranks' errors the first."""
+    """Return an error as one line: an OSError's reason and file, or the first of the ranks' errors."""
     failures = getattr(error, "failures", None) or {}
     inner = next((failure[0] for failure in failures.values()), error)
     if isinstance(inner, OSError):

@@ -1,6 +1,6 @@
-"""States of schedulers, scalers, samplers and generators as JSON and tensors: data, never pickles.
+"""Encodes states of schedulers, scalers, samplers and generators as JSON and tensors, without pickle.
 
-What JSON has no word for stands as ``{"$": kind, ...}``.  What is no data is refused when it is saved.
+Types that JSON lacks are encoded as ``{"$": kind, ...}``.  Other objects are refused when saving.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Tensors = dict[str, torch.Tensor]
 
 
 def encode(value: Any, where: str, tensors: Tensors) -> Any:
-    """As JSON; tensors go to `tensors` as bytes.
+    """Encode a value as JSON; tensors are added to `tensors` as bytes.
 
-    `CheckpointError` names the place of what is no data.
+    Raise `CheckpointError` for a value that cannot be encoded; the message names its place.
     """
     if value is None or type(value) in (bool, int, str):
         return value
@@ -77,7 +77,7 @@ def _encode_bytes(value: Any, where: str, tensors: Tensors) -> Any:
 
 
 def decode(value: Any, tensors: Tensors) -> Any:
-    """The other way."""
+    """Decode what `encode` returned."""
     if isinstance(value, list):
         return [decode(each, tensors) for each in value]
     if not isinstance(value, dict):
@@ -106,7 +106,7 @@ def decode(value: Any, tensors: Tensors) -> Any:
 
 
 def write(folder: Path, name: str, parts: Mapping[str, Any]) -> None:
-    """As ``name.json`` and, where there are tensors, ``name.safetensors``; messages name the part."""
+    """Write ``name.json`` and, if there are tensors, ``name.safetensors``; errors name the part."""
     tensors: Tensors = {}
     pairs = [[part, encode(value, part, tensors)] for part, value in parts.items()]
     text = json.dumps({KIND: "dict", "pairs": pairs})
@@ -117,7 +117,7 @@ def write(folder: Path, name: str, parts: Mapping[str, Any]) -> None:
 
 
 def read(folder: Path, name: str) -> Any:
-    """What was written; `CheckpointError` where that cannot be read."""
+    """Read what `write` wrote; raise `CheckpointError` if it is damaged."""
     path = folder / f"{name}.json"
     try:
         content = json.loads(path.read_bytes().decode("utf-8", "surrogatepass"))

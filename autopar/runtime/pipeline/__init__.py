@@ -1,1 +1,1 @@
-"""The runtime of pipelines: interprets a schedule's action list on this rank."""
+"""The pipeline runtime: executes a schedule's action list on this rank."""

@@ -1,4 +1,4 @@
-"""A pipeline whose stages update their weights while batches are in flight."""
+"""The module for asynchronous pipelines: stages update weights while batches are in flight."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from autopar.runtime.surroundings import Kept
 
 
 class Asynchronous(Pipelined):
-    """Trains by ``losses = parallel.train_steps(batches, optimizer)``.
+    """Trained with ``losses = parallel.train_steps(batches, optimizer)``.
 
-    Every batch is one update of every stage, as in a plain loop, but its gradient is that of weights
-    which lack some of the updates before: those that the schedule states (docs/schedules.md).
+    Every batch is one update of every stage, as in a plain loop, but its gradient is computed with
+    stale weights.  The schedule defines which updates they lack (docs/schedules.md).
     """
 
     TRAINS_BY = "train_steps(batches, optimizer)"
@@ -34,11 +34,11 @@ class Asynchronous(Pipelined):
     def train_steps(
         self, batches: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer
     ) -> torch.Tensor:
-        """One update per batch, without waiting in between; the pipeline is empty when this returns.
+        """Make one update per batch, without draining the pipeline in between; it is empty on return.
 
-        Gives the losses of all batches, equal on all ranks.  The batches have equal shapes.
-        `optimizer` is any over ``parallel.parameters()``; each rank's steps once per batch, on the
-        gradients of its own stage, and finds them cleared afterwards.
+        Return the losses of all batches, equal on all ranks.  The batches must have equal shapes.
+        `optimizer` is any optimizer over ``parallel.parameters()``.  On each rank it steps once per
+        batch with the gradients of that rank's stage, which are cleared afterwards.
         """
         refuse_without_gradients(self)
         built = self._stream_of(batches)
@@ -78,7 +78,7 @@ class Asynchronous(Pipelined):
             return self._everywhere(built, _by_batch(stream, built), (len(batches),))
 
     def _stream_of(self, batches: Sequence[Mapping[str, Any]]) -> Built:
-        """The pipeline of so many batches of these shapes."""
+        """Return the pipeline for these batches.  Raise `InputError` if their shapes differ."""
         if not isinstance(batches, Sequence) or not batches:
             raise InputError(
                 "train_steps takes a list of batches, each a dict of keyword arguments: updates do not "
@@ -94,7 +94,7 @@ class Asynchronous(Pipelined):
         return self._streaming(super()._for_batch(batches[0], training=True), len(batches))
 
     def _for_batch(self, batch: Mapping[str, Any], training: bool) -> Built:
-        """For a forward alone."""
+        """Return the pipeline of a single forward pass."""
         built = super()._for_batch(batch, training)
         return self._streaming(built, 1) if training else built
 
@@ -106,7 +106,7 @@ class Asynchronous(Pipelined):
         return found
 
     def _refuse(self, optimizer: torch.optim.Optimizer) -> None:
-        """Raise `InputError` for an optimizer of other parameters, and gradients from elsewhere."""
+        """Raise `InputError` for an optimizer of other parameters, or gradients that exist already."""
         own = {id(parameter) for parameter in self.parameters()}
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if own and own.isdisjoint(held):
@@ -122,7 +122,7 @@ class Asynchronous(Pipelined):
             )
 
     def train_step(self, **_: Any) -> NoReturn:
-        """Not there: one batch alone would wait for its own update."""
+        """Raise `InputError`: a single batch would wait for its own update."""
         raise InputError(
             f"Pipeline(schedule={self._name!r}) updates weights while batches are in flight: call "
             f"parallel.{self.TRAINS_BY}, which steps the optimizer itself. Or pass a synchronous "
@@ -130,11 +130,11 @@ class Asynchronous(Pipelined):
         )
 
     def clip_grad_norm_(self, *_: Any, **__: Any) -> NoReturn:
-        """Not there: stages update at different times, so gradients never stand side by side."""
+        """Raise `InputError`: stages update at different times, so there is no global gradient."""
         raise InputError(self._without("There is no gradient of the whole model to take a norm of"))
 
     def grad_scaler(self, **_: Any) -> NoReturn:
-        """Not there: whether a step is skipped would have to be known on all stages at once."""
+        """Raise `InputError`: all stages would have to agree at once on whether to skip a step."""
         raise InputError(self._without("Overflows cannot be found on all stages together"))
 
     def _without(self, what: str) -> str:
@@ -149,7 +149,7 @@ class Asynchronous(Pipelined):
 
 
 class _Inputs:
-    """What this rank's stage reads of each microbatch of a stream, made as the batches come."""
+    """The inputs of this rank's stage for each microbatch of a stream, made batch by batch."""
 
     def __init__(
         self, model: Asynchronous, built: Built, batches: Sequence[Mapping[str, Any]]
@@ -159,7 +159,7 @@ class _Inputs:
         self._parts: list[dict[str, torch.Tensor]] = []
 
     def of(self, microbatch: int) -> dict[str, torch.Tensor]:
-        """Forwards come in the order of the batches."""
+        """Return the inputs of a microbatch.  Forwards run in the order of the batches."""
         batch, part = divmod(microbatch, self._built.plan.microbatches)
         if batch != self._at:
             self._at = batch
@@ -168,7 +168,7 @@ class _Inputs:
 
 
 def _by_batch(stream: Stream, built: Built) -> torch.Tensor | None:
-    """The loss of each batch, where this worker made it."""
+    """Return the loss of each batch, or None if this worker has no losses."""
     if not stream.losses:
         return None
     losses = torch.stack([stream.losses[number] for number in sorted(stream.losses)])

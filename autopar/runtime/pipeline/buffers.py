@@ -1,4 +1,4 @@
-"""Which worker's copy of a buffer is up to date: that of the stage that wrote to it last."""
+"""Keeps buffers consistent between workers: the stage that wrote to a buffer last has its value."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from autopar.runtime.pipeline.targets import Spread
 
 @dataclass(eq=False)
 class Buffers:
-    """`writers`: by buffer, the workers that alone have its last value; none where all have it.
+    """Tracks which workers have the last value of each buffer.
 
-    A pipeline of other modes may be cut elsewhere, and read a buffer where nobody has written to it.
+    `writers` has the buffers that not all workers have, with the workers that have the last value.  A
+    pipeline of other module modes may have other cuts, and read a buffer on a worker that did not
+    write it.
     """
 
     targets: Mapping[str, Spread]
     writers: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def used_by(self, built: Built) -> None:
-        """Before a step: all that read a buffer get its last value, and some will write to it."""
+        """Before a step, send readers the last value of their buffers, and record the step's writers.
+
+        Collective.
+        """
         readers: dict[str, set[int]] = {}
         for stage, graph in enumerate(built.stages.graphs):
             for node in graph.leaves("buffer"):
@@ -35,7 +40,7 @@ class Buffers:
                 self.writers[name] = frozenset(built.plan.schedule.holders[stage])
 
     def share(self, built: Built) -> None:
-        """All ranks get the last value of all buffers; a collective call."""
+        """Broadcast the last value of all buffers to all ranks.  Collective."""
         for name in sorted(self.writers):
             self._share(name, built)
 

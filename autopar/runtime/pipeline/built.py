@@ -1,4 +1,4 @@
-"""What a pipeline's plan became on this rank: the programs of its worker's stages."""
+"""A compiled pipeline on this rank: the plan and the programs of its worker's stages."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from autopar.runtime.program import Program
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """`programs` by stage; `counts` computes the whole batch's denominators, where there are any.
+    """A pipeline's plan, graphs and programs.
 
-    `captured` is the digest of the graphs before they were cut.
+    `programs` are those of this worker's stages, by stage.  `counts` computes the whole batch's loss
+    denominators, if there are any.  `captured` is the digest of the graphs before they were cut.
     """
 
     plan: PipelinePlan
@@ -38,11 +39,11 @@ class Built:
 
     @property
     def is_random(self) -> bool:
-        """Whether any stage, on whatever rank, draws random numbers."""
+        """Whether any stage, on any rank, draws random numbers."""
         return self.stages.is_random
 
     def streaming(self, batches: int) -> Built:
-        """The same for a stream of so many batches, where the schedule is asynchronous."""
+        """Return the pipeline with its asynchronous schedule for a stream of `batches` batches."""
         plan, crossing = self.plan, edges(self.stages)
         made = stream(plan.schedule.name, len(plan.workers), batches, plan.microbatches)
         lowered = lower(made, crossing)
@@ -51,13 +52,13 @@ class Built:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """This worker's stages as their gradients become complete."""
+        """This worker's stages in the order in which their gradients become complete."""
         actions = self.plan.schedule.workers[self.worker]
         return tuple(action.stage for action in completing(actions))
 
     @cached_property
     def parameters(self) -> Mapping[int, tuple[str, ...]]:
-        """By stage of this worker: the parameters that it reads."""
+        """The parameters that each stage of this worker reads."""
         return {
             stage: tuple(node.target for node in program.graph.leaves("parameter"))
             for stage, program in self.programs.items()
@@ -65,7 +66,7 @@ class Built:
 
     @cached_property
     def trained(self) -> frozenset[str]:
-        """The parameters that a gradient arrives at, in whatever stage."""
+        """The parameters that get a gradient in any stage."""
         found: set[str] = set()
         for stage, graph in enumerate(self.stages.graphs):
             back = [c.tensor for c in self.stages.crossings if c.source == stage and c.returns]
@@ -76,7 +77,7 @@ class Built:
 
     @cached_property
     def holders(self) -> Mapping[str, tuple[int, ...]]:
-        """By parameter: the workers whose stages read it."""
+        """The workers whose stages read each parameter."""
         found: dict[str, set[int]] = {}
         for stage, graph in enumerate(self.stages.graphs):
             for node in graph.leaves("parameter"):
@@ -85,10 +86,10 @@ class Built:
 
 
 class Compiles(Captures, Protocol):
-    """Plans and emits while training runs; the same call is made on every rank."""
+    """Plans and emits pipelines during training; the same calls are made on every rank."""
 
     def captured(self, batch: Mapping[str, Any], state: ModelState) -> str:
-        """The digest of a batch's graphs; found without other ranks."""
+        """Return the digest of a batch's graphs, without communication."""
 
     def pipeline_for(self, batch: Mapping[str, Any], state: ModelState) -> Built:
-        """The pipeline of a batch of other shapes, or of the model in another state."""
+        """Return the pipeline for a batch of other shapes, or for the model in another state."""

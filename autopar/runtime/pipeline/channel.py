@@ -1,7 +1,7 @@
-"""One tensor's way between two workers: tiles sent and received without blocking.
+"""Transfers one tensor between two workers with non-blocking point-to-point messages.
 
-Both ends make the same list of messages; a message is known by the channel, the microbatch and the
-direction, so receives may be posted before anything is sent.
+Both ends compute the same list of messages.  Channel, microbatch and direction identify a message, so
+receives may be posted before anything is sent.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import torch.distributed as dist
 from autopar.runtime.pipeline.tiles import Layout, Message, cut, messages, paste
 
 Work = tuple[dist.Work, torch.Tensor]
-"""A send or receive under way, and the buffer that must live until it is done."""
+"""A send or receive in progress, and the buffer that must be kept until it is complete."""
 
 
 @dataclass(eq=False)
 class Arriving:
-    """A tensor of which some tiles are still on their way."""
+    """A tensor of which some tiles are still being received."""
 
     tensor: torch.Tensor
     under_way: list[tuple[Message, dist.Work, torch.Tensor]]
 
     def wait(self) -> torch.Tensor:
-        """The whole local tensor."""
+        """Wait for all tiles and return the local tensor."""
         for message, work, buffer in self.under_way:
             work.wait()
             if buffer is not self.tensor:
@@ -36,7 +36,7 @@ class Arriving:
 
 
 class Channel:
-    """Brings one tensor of global `shape` from `source` to `target`, on the ranks of either."""
+    """Transfers one tensor of global `shape` from layout `source` to `target`; used on ranks of both."""
 
     def __init__(
         self,
@@ -58,18 +58,18 @@ class Channel:
 
     @property
     def sends(self) -> bool:
-        """Whether anything leaves this rank for another."""
+        """Whether this rank sends anything to another."""
         return any(message.target != self._rank for message in self._sends)
 
     def send(self, tensor: torch.Tensor, tag: int) -> Iterable[Work]:
-        """Start sending this rank's tiles."""
+        """Start sending this rank's tiles to other ranks."""
         for message in self._sends:
             if message.target != self._rank:
                 box = cut(tensor.detach(), message.taken)
                 yield _started(dist.isend(box, message.target, tag=tag)), box
 
     def post(self, tag: int) -> Arriving:
-        """Start receiving; tiles that this rank has itself are pasted by `keep`."""
+        """Start receiving from other ranks.  `keep` copies the tiles that this rank has itself."""
         whole = torch.empty(self._local, dtype=self._dtype, device=self._device)
         under_way = []
         for message in self._receives:
@@ -81,7 +81,7 @@ class Channel:
         return Arriving(whole, under_way)
 
     def keep(self, tensor: torch.Tensor, arriving: Arriving) -> None:
-        """What stays on this rank."""
+        """Copy the tiles that stay on this rank."""
         for message in self._receives:
             if message.source == self._rank:
                 paste(arriving.tensor, message.placed, cut(tensor.detach(), message.taken))

@@ -1,7 +1,7 @@
-"""Parameters that several workers hold: tied weights, stages held twice.
+"""Sums gradients of parameters that several workers hold: tied weights, replicated stages.
 
-Each worker has its own gradient; the sum of all of them is every worker's gradient.  Sums are taken in
-the order of the workers, so that the copies stay equal to the last bit.
+Each worker computes its own gradient, and every worker needs the sum of all.  All add in the order of
+the workers, so that the copies stay bitwise equal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autopar.runtime.sharded_parameter import ShardedParameter
 
 @dataclass(eq=False)
 class Copies:
-    """One parameter; `layouts` say where each of `workers` keeps it, `slot` is this rank's."""
+    """One parameter with the layout in which each of `workers` holds it; `slot` is this rank's part."""
 
     number: int
     slot: ShardedParameter
@@ -42,13 +42,16 @@ class Copies:
         return Channel(tuple(self.slot.parameter.shape), local.dtype, source, target, local.device)
 
     def begin(self) -> None:
-        """A step begins: what earlier steps left, equal on all workers, is put aside."""
+        """At the start of a step, set aside the accumulated gradient, which is equal on all workers."""
         self._before = self._gradient()
         self.slot.parameter.grad = None
 
     @torch.no_grad()
     def add_up(self, trained: Container[str]) -> None:
-        """Every worker's gradient becomes the sum of all; there is none where none is `trained`."""
+        """Replace the gradient by the sum over workers; without one if it is not in `trained`.
+
+        The gradient set aside by `begin` is added.
+        """
         if self.slot.name not in trained:
             before = self._before
             self.slot.parameter.grad = None if before is None else self.slot.as_gradient(before)
@@ -76,7 +79,7 @@ def copies(
     holders: Mapping[str, tuple[tuple[int, Layout], ...]],
     mine: int,
 ) -> list[Copies]:
-    """Those of this rank's parameters that other workers hold too, in an order all agree on."""
+    """Return this rank's parameters that other workers hold too, in the same order on all ranks."""
     by_name = {slot.name: slot for slot in slots}
     return [
         Copies(number, by_name[name], *_split(found), mine)

@@ -1,4 +1,7 @@
-"""What interprets a worker's list of actions: ours, or PyTorch's (`torch_engine.py`)."""
+"""The interface of engines, which execute a worker's action list.
+
+There are two: ours, and PyTorch's (`torch_engine.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.step import Step
 
 Engine = Callable[[Built], Callable[[Step], None]]
-"""Refuses a plan that it cannot run; gives what runs this rank's part of a step."""
+"""Returns a function that runs this rank's part of a step.  Raises for a plan that it cannot run."""
 
 
 def own_engine(built: Built) -> Callable[[Step], None]:
-    """The actions one after another, as they are listed."""
+    """Run the actions one after another, in the order of the list."""
     return lambda step: step.run(built.plan.schedule.workers[built.worker])

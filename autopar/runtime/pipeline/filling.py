@@ -1,4 +1,4 @@
-"""Buckets of one stage of a pipeline: each is summed as soon as its last gradient is there."""
+"""Gradient buckets of a pipeline stage: each is reduced as soon as its last gradient is complete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from autopar.runtime.bucket import Bucket
 
 
 class Filling:
-    """All ranks of a worker do the same in the same order, and sums start in the buckets' order."""
+    """The buckets of one stage.
+
+    Reductions start in the order of the buckets, so it is the same on all ranks of a worker.
+    """
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
         self.buckets = buckets
@@ -19,7 +22,7 @@ class Filling:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Inside, what autograd has added to a leaf is its whole gradient."""
+        """Within the context, a leaf's gradient is complete when autograd has accumulated into it."""
         hooks = [
             slot.leaf.register_post_accumulate_grad_hook(self.arrived)
             for bucket in self.buckets
@@ -32,7 +35,7 @@ class Filling:
                 hook.remove()
 
     def arrived(self, leaf: torch.Tensor) -> None:
-        """The gradient of this leaf is complete."""
+        """Record that the gradient of this leaf is complete; launch buckets that are full."""
         for bucket in self.buckets[self._launched :]:
             for number in bucket.waiting:
                 if bucket.slots[number].leaf is leaf:
@@ -41,7 +44,7 @@ class Filling:
                     return
 
     def all_but(self, late: Collection[int]) -> None:
-        """The gradients of all leaves are complete but for these, given by id."""
+        """Record that all gradients are complete except those of the leaves with the ids `late`."""
         for bucket in self.buckets[self._launched :]:
             for number in sorted(bucket.waiting):
                 if id(bucket.slots[number].leaf) not in late:
@@ -49,11 +52,11 @@ class Filling:
         self._launch_full()
 
     def rest(self) -> None:
-        """No more gradients come."""
+        """Record that all gradients are complete."""
         self.all_but(())
 
     def finish(self) -> None:
-        """Wait for the sums, and set every parameter's gradient."""
+        """Wait for the reductions, and set every parameter's gradient."""
         for bucket in self.buckets[: self._launched]:
             bucket.finish()
         self._launched = 0

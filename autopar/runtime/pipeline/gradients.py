@@ -1,4 +1,4 @@
-"""Gradients of a worker's parameters: summed over its mesh once per step, while others still run."""
+"""Gradient synchronisation of a worker: one reduction over its mesh per step, overlapped."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from autopar.runtime.sharded_parameter import ShardedParameter
 
 
 class Gradients:
-    """`last` says of each slot, by name, after which of the worker's stages it is complete.
+    """The gradients of a worker's parameters, in buckets per stage.
 
-    What is complete with a stage makes `shares` buckets at least.
+    `last` maps each parameter's name to the worker's stage that completes its gradient.  The gradients
+    that a stage completes form at least `shares` buckets.
     """
 
     def __init__(
@@ -34,11 +35,11 @@ class Gradients:
         }
 
     def filling(self, stage: int) -> Filling | None:
-        """What is complete with this stage, if it is summed."""
+        """Return the buckets that this stage completes, or None if nothing has to be reduced."""
         return self._fillings.get(stage)
 
     def finish(self) -> None:
-        """Wait for all sums, and set every parameter's gradient."""
+        """Wait for all reductions, and set every parameter's gradient."""
         for filling in self._fillings.values():
             filling.finish()
         for slot in self._slots:
@@ -48,14 +49,14 @@ class Gradients:
             slot.untouch()
 
     def zero_grad(self) -> None:
-        """Drop every gradient."""
+        """Drop all gradients."""
         for slot in self._slots:
             slot.drop()
             slot.parameter.grad = None
 
 
 def last_stages(order: Sequence[int], stages: Mapping[int, Iterable[str]]) -> dict[str, int]:
-    """By parameter: of the stages that read it, the one that comes last in `order`."""
+    """Return, by parameter, the last stage in `order` that reads it."""
     found: dict[str, int] = {}
     for stage in order:
         found |= dict.fromkeys(stages[stage], stage)

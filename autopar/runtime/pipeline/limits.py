@@ -1,4 +1,4 @@
-"""What torch's pipeline engine cannot run, said before anything runs."""
+"""Refuses, before a step runs, the plans that torch's pipeline engine cannot execute."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _WHOLE = "Choose a schedule with whole backwards, such as 1f1b, or other cuts."
 
 
 def check_limits(plan: PipelinePlan, relays: Relays) -> None:
-    """Raise `InputError` unless stages talk device by device, and each border's parts are alike.
+    """Raise `InputError` for a plan that torch's engine cannot execute.
 
-    What is decided on plan and graphs alone is decided alike on all ranks.
+    It needs equal layouts on both sides of each stage boundary, since device i of a stage communicates
+    only with device i of the next.  The check depends on plan and graphs alone, so all ranks agree.
     """
     stages = relays.stages
     if stages.graphs[-1].loss is None:
@@ -34,7 +35,7 @@ def check_limits(plan: PipelinePlan, relays: Relays) -> None:
 
 
 def layout_of(plan: PipelinePlan, stages: Stages, stage: int, name: str) -> Layout:
-    """How a stage's only worker holds a tensor that leaves or enters it."""
+    """Return the layout of a tensor that enters or leaves a stage, on the stage's only worker."""
     (worker,) = plan.schedule.holders[stage]
     graph = stages.graphs[stage]
     form = plan.of[stage, worker].sharding(graph, name)
@@ -61,7 +62,10 @@ def _check_workers(plan: PipelinePlan) -> None:
 
 
 def _check_gradients(stages: Stages) -> None:
-    """Torch's engine sends zeros where there is no gradient, and an optimizer would decay weights."""
+    """Raise `InputError` if torch's engine would send zeros where there is no gradient.
+
+    With a gradient of zeros instead of none, an optimizer would still apply weight decay.
+    """
     returning = {crossing.tensor for crossing in stages.crossings if crossing.returns}
     for crossing in stages.crossings:
         tensor = stages.graphs[crossing.source].tensors[crossing.tensor]
@@ -90,9 +94,10 @@ def _check_layout(plan: PipelinePlan, relays: Relays, border: int, name: str) ->
 
 
 def _check_halves(relays: Relays) -> None:
-    """Torch's I goes from results to what was received, and its W from there to each weight.
+    """Raise `InputError` if torch's split backward would lose or repeat work.
 
-    It runs the first stage's backward whole, in W.
+    Torch's I runs from the results to the received tensors, and its W from there to each weight.  The
+    first stage's backward runs as a whole, in W.
     """
     for stage in range(1, len(relays.stages.graphs)):
         graph = relays.stages.graphs[stage]
@@ -114,7 +119,7 @@ def _check_halves(relays: Relays) -> None:
 
 
 def _branching(graph: Graph, fed: set[str]) -> str:
-    """What is computed of weights alone, and enters what was received at several places; or nothing."""
+    """Return a tensor computed from weights alone that several operators on received data use, or ''."""
     own = _dependents(graph, "parameter") - fed
     enters: dict[str, set[str]] = {}
     for node in reversed(graph.nodes):
@@ -130,7 +135,7 @@ def _branching(graph: Graph, fed: set[str]) -> str:
 
 
 def _dependents(graph: Graph, op: str) -> set[str]:
-    """The differentiable tensors that leaves of a kind have a part in."""
+    """Return the differentiable tensors that depend on leaves of kind `op`."""
     found: set[str] = set()
     for node in graph.nodes:
         if node.op == op or any(name in found for name in node.operands):

@@ -1,4 +1,4 @@
-"""Every tensor's way between two stages, on the workers that hold them."""
+"""The channels for all tensors that cross between stages, on the workers that hold the stages."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from autopar.runtime.pipeline.tiles import Layout
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One tensor from the worker that makes it to the worker that reads it, and its gradient back."""
+    """The channel of one tensor from its producer worker to a consumer, and that of its gradient."""
 
     name: str
     number: int
     forward: Channel
     back: Channel | None
-    """None where no gradient comes back."""
+    """None if the tensor has no gradient."""
 
 
 class Links:
-    """The ways between any two workers, made when they are first used."""
+    """The routes between stages, created on first use."""
 
     def __init__(self, plan: PipelinePlan, stages: Stages, device: torch.device | str) -> None:
         self._plan, self._stages, self.device = plan, stages, device
@@ -37,12 +37,12 @@ class Links:
 
     @property
     def stages(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return len(self._stages.graphs)
 
     @cached_property
     def between(self) -> Mapping[tuple[int, int], tuple[int, ...]]:
-        """Numbers of the crossings from a stage to another."""
+        """The numbers of the crossings, by (source stage, target stage)."""
         found: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         for number, crossing in enumerate(self._stages.crossings):
             found[crossing.source, crossing.target].append(number)
@@ -50,16 +50,16 @@ class Links:
 
     @cached_property
     def sources(self) -> Mapping[int, tuple[int, ...]]:
-        """The stages that feed each stage."""
+        """The stages from which each stage receives activations."""
         return _grouped((target, source) for source, target in sorted(self.between))
 
     @cached_property
     def targets(self) -> Mapping[int, tuple[int, ...]]:
-        """The stages that each stage feeds."""
+        """The stages to which each stage sends activations."""
         return _grouped(sorted(self.between))
 
     def ways(self, source: int, target: int, microbatch: int) -> tuple[Route, ...]:
-        """How a microbatch's tensors get from one stage to another."""
+        """Return the routes of a microbatch's tensors from one stage to another."""
         holder = self._plan.schedule.worker_of
         ends = (holder[source, microbatch], holder[target, microbatch])
         key = (source, target, *ends)
@@ -70,12 +70,12 @@ class Links:
         return self._ways[key]
 
     def same_worker(self, stage: int, other: int, microbatch: int) -> bool:
-        """Whether one worker does both stages of a microbatch."""
+        """Whether one worker runs both stages for a microbatch."""
         holder = self._plan.schedule.worker_of
         return holder[stage, microbatch] == holder[other, microbatch]
 
     def tag(self, way: Route, microbatch: int, is_gradient: bool) -> int:
-        """What tells a message from all others between the same two ranks in one step."""
+        """Return a message tag that is unique between two ranks within one step."""
         return (2 * way.number + is_gradient) * self._plan.schedule.microbatches + microbatch
 
     def _way(self, number: int, giver: int, taker: int) -> Route:

@@ -1,4 +1,4 @@
-"""The module that `autopar.parallelize` returns for a pipeline: `train_step` runs its schedule."""
+"""The module that `autopar.parallelize` returns for a pipeline; `train_step` executes its schedule."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ from autopar.runtime.world import worker_mesh
 
 
 class Pipelined(CheckpointableModule):
-    """Trains by ``loss = parallel.train_step(**batch); optimizer.step(); parallel.zero_grad()``.
+    """Trained with ``loss = parallel.train_step(**batch); optimizer.step(); parallel.zero_grad()``.
 
-    Each rank holds the parameters of its own stages, as DTensors under the user's names.  `plan` and
-    `sources` are what was decided and emitted.
+    Each rank holds the parameters of its own stages, as DTensors under the user's names.  `plan` is
+    the plan and `sources` the emitted code.
     """
 
     TRAINS_BY = "train_step(**batch)"
@@ -106,14 +106,14 @@ class Pipelined(CheckpointableModule):
 
     @property
     def plan(self) -> PipelinePlan:
-        """Everything that was decided."""
+        """The plan of the first pipeline."""
         return self._first.plan
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """Those of this rank's stages, for an optimizer.
+        """Yield the parameters of this rank's stages, for an optimizer.
 
-        Optimizers refuse to be made of nothing: where no parameter of this rank is trained, an empty
-        one comes last, which has no name and no gradient.
+        Optimizers refuse an empty parameter list.  On a rank that trains no parameter, an empty one
+        without name and gradient is yielded last.
         """
         trained = False
         for parameter in super().parameters(recurse):
@@ -124,7 +124,7 @@ class Pipelined(CheckpointableModule):
 
     @functools.cached_property
     def nothing(self) -> nn.Parameter:
-        """The empty parameter of a rank that trains none."""
+        """The empty parameter of a rank that trains no other."""
         return nn.Parameter(torch.empty(0, device=self._device))
 
     @property
@@ -138,7 +138,7 @@ class Pipelined(CheckpointableModule):
 
     @property
     def _is_first(self) -> bool:
-        """Whether this rank speaks for its worker where each counts once."""
+        """Whether this is its worker's first rank, which contributes for it to sums over workers."""
         return dist.get_rank() == self.plan.workers[self._first.worker].ranks[0]
 
     def _register(self, model: nn.Module) -> None:
@@ -151,10 +151,10 @@ class Pipelined(CheckpointableModule):
     def train_step(
         self, *, scaler: torch.amp.GradScaler | None = None, **batch: Any
     ) -> torch.Tensor:
-        """Forward and backward of a batch, by the schedule; gradients are synchronised.
+        """Run forward and backward of a batch by the schedule, and synchronise the gradients.
 
-        Gives the loss of the whole batch, equal on all ranks.  With a `scaler` the gradients are
-        scaled, the loss is not.
+        Return the loss of the whole batch, equal on all ranks.  With a `scaler` the gradients are
+        scaled but the loss is not.
         """
         if "microbatches" in batch and "microbatches" not in self._expected.example.tensors:
             raise InputError(
@@ -166,7 +166,7 @@ class Pipelined(CheckpointableModule):
     def step_on(
         self, engine: Engine, batch: Mapping[str, Any], scaler: torch.amp.GradScaler | None = None
     ) -> torch.Tensor:
-        """`train_step`, the actions being interpreted by `engine`."""
+        """Run `train_step` with the actions executed by `engine`."""
         refuse_without_gradients(self)
         self.refuse_what_is_not_there(batch)
         refuse_other_data(self._slots)
@@ -188,13 +188,13 @@ class Pipelined(CheckpointableModule):
             return self._everywhere(built, step.loss)
 
     def refuse_what_is_not_there(self, batch: Mapping[str, Any]) -> None:
-        """Raise `InputError` where a step would not give the gradients that are asked for."""
+        """Raise `InputError` if a step would not compute the gradients that the user requests."""
         refuse_broken(self._broken)
         refuse_other_gradients(Batch.of((), batch).tensors, self._slots, self._trained)
 
     @contextmanager
     def whole_or_ended(self) -> Iterator[None]:
-        """What fails inside has left transfers under way: this pipeline takes no further step."""
+        """Mark the pipeline as broken if the body fails: with transfers pending no step may follow."""
         try:
             yield
         except BaseException as error:
@@ -203,7 +203,7 @@ class Pipelined(CheckpointableModule):
             raise
 
     def forward(self, *args: Any, **batch: Any) -> torch.Tensor:
-        """The loss, equal on all ranks, without gradients: for evaluation."""
+        """Return the loss without gradients, equal on all ranks, for evaluation."""
         if args:
             raise InputError("Pass a pipeline's batch as keyword arguments.")
         if torch.is_grad_enabled() and self.training:
@@ -225,7 +225,7 @@ class Pipelined(CheckpointableModule):
             return self._everywhere(built, step.loss)
 
     def _before_update(self) -> None:
-        """An optimizer steps: not on what a failed step left."""
+        """Before an optimizer steps, refuse the gradients of a failed step."""
         refuse_broken(self._broken)
 
     def _step(self, built: Built, batch: Mapping[str, Any], scale: torch.Tensor | None) -> Step:
@@ -256,7 +256,7 @@ class Pipelined(CheckpointableModule):
     def _microbatches(
         self, built: Built, batch: Mapping[str, Any]
     ) -> list[dict[str, torch.Tensor]]:
-        """What this rank's stages read of every part of a batch."""
+        """Return the inputs of this rank's stages for every microbatch of a batch."""
         denominators = self._denominators(built, batch)
         parts = in_parts(batch, built.plan.microbatches)
         return [self._inputs(built, part) | denominators for part in parts]
@@ -277,17 +277,17 @@ class Pipelined(CheckpointableModule):
             with normal_tensors(), self._expected.explained(Batch.of((), batch)):
                 self._of_batch.keep(key, self._compiler.pipeline_for(batch, state), self._first)
         built: Built = self._of_batch.use(key)
-        in_parts(batch, built.plan.microbatches)  # raises before the step, which an error breaks
+        in_parts(batch, built.plan.microbatches)  # an error within the step would break the pipeline
         self._written.used_by(built)
         return built
 
     def _agree(self, batch: Mapping[str, Any]) -> None:
-        """Ranks must have the same batch, and models that stand alike."""
+        """Check that all ranks have the same batch and the same model state."""
         stands = self._attributes.state(torch.is_grad_enabled())
         self._agreement.check((), batch, 0, stands, local=False)
 
     def _inputs(self, built: Built, part: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """What this rank's stages read of a microbatch."""
+        """Return the inputs of this rank's stages for one microbatch."""
         tensors = Batch.of((), part).tensors
         return {
             key: program.entered(tensors, key, self._device)
@@ -321,7 +321,7 @@ class Pipelined(CheckpointableModule):
     def _everywhere(
         self, built: Built, own: torch.Tensor | None, shape: tuple[int, ...] = ()
     ) -> torch.Tensor:
-        """The loss (or several) on all ranks: the sum over the workers that hold the last stage."""
+        """Return the loss (or losses) on all ranks: the sum over the workers that compute it."""
         graph = next(g for g in built.stages.graphs if g.loss is not None)
         assert graph.loss is not None
         dtype = getattr(torch, graph.tensors[graph.loss].dtype)
@@ -368,7 +368,7 @@ class Pipelined(CheckpointableModule):
             part = part**norm_type
             dist.all_reduce(part)
             part = part ** (1.0 / norm_type)
-        # Of all stages: a rank may have no gradient of its own, and the norm is one number for all.
+        # Over all stages: a rank may have no gradients, and the norm's dtype must be equal on all.
         leaves = [n for g in self._first.stages.graphs for n in g.leaves("parameter")]
         wide = any(node.outputs[0].dtype == "float64" for node in leaves)
         norm = part.to(torch.float64 if wide else torch.float32)
@@ -382,12 +382,12 @@ class Pipelined(CheckpointableModule):
 
     @property
     def elsewhere(self) -> frozenset[str]:
-        """Parameters of this rank that a checkpoint gets from another worker."""
+        """This rank's parameters that another worker writes to checkpoints."""
         return frozenset(s.name for s in self._slots if not self._owned.is_owner(s.name))
 
     @outside_inference
     def full_state_dict(self) -> dict[str, Any]:
-        """Plain tensors under the user's names, whole on every rank: loads into the user's model."""
+        """Return the user's state dict: full plain tensors on every rank, for the user's model."""
         self._begin_call("full_state_dict", meet=True)
         self._written.share(self._first)
         wholes = {n: t.whole() for n, t in self._targets.items() if n in self._persistent}

@@ -1,4 +1,4 @@
-"""Which worker of a pipeline keeps which tensor of the model, and how it rests there."""
+"""Determines which workers of a pipeline hold each tensor of the model, and in which layout."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from autopar.runtime.state import buffers, slot
 
 @dataclass(frozen=True)
 class Ownership:
-    """Of all workers' tensors, as this rank sees them."""
+    """The tensors of all workers, from the view of this rank."""
 
     built: Built
     device_mesh: DeviceMesh
 
     def holders(self, name: str) -> tuple[int, ...]:
-        """The workers that hold a parameter; one that nobody reads is kept with the first stage."""
+        """Return the workers that hold a parameter; an unused one is held with the first stage."""
         return self.built.holders.get(name) or self.built.plan.schedule.holders[0][:1]
 
     def is_owner(self, name: str) -> bool:
-        """Whether this rank's worker speaks for a parameter that several may hold."""
+        """Whether this rank's worker is the first that holds a parameter, and so counts and saves it."""
         return self.holders(name)[0] == self.built.worker
 
     def slots(self, model: nn.Module) -> Iterator[ShardedParameter]:
-        """The parameters of this rank's stages, in the model's order."""
+        """Yield the parameters of this rank's stages, in the model's order."""
         worker, mesh = self.built.worker, self.built.plan.workers[self.built.worker].mesh
         dtypes = {
             node.target: node.outputs[0].dtype
@@ -50,7 +50,7 @@ class Ownership:
                 yield slot(parameter, entry, dtype, mesh, self.device_mesh, StageGradient)
 
     def targets(self, model: nn.Module, slots: Iterable[ShardedParameter]) -> dict[str, Spread]:
-        """Every tensor of the model: this rank's part of it, or only its shape."""
+        """Return every tensor of the model: this rank's part of it, or a meta tensor."""
         mine = {slot.name: slot for slot in slots}
         workers = self.built.plan.workers
         mesh = workers[self.built.worker].mesh
@@ -71,7 +71,7 @@ class Ownership:
         return found
 
     def layouts(self) -> Mapping[str, tuple[tuple[int, Layout], ...]]:
-        """By parameter that several workers hold: where each keeps it."""
+        """Return the layout on each worker, for parameters that several workers hold."""
         workers = self.built.plan.workers
         return {
             name: tuple(
@@ -83,7 +83,7 @@ class Ownership:
         }
 
     def _entry(self, name: str, worker: int) -> ParameterPlan:
-        """How a worker keeps a parameter."""
+        """Return the plan of a parameter on a worker; replicated if none of its stages has one."""
         plan = self.built.plan
         for (_, where), stage in sorted(plan.of.items()):
             if where == worker and name in stage.parameter:
@@ -92,7 +92,7 @@ class Ownership:
         return ParameterPlan(name, whole, whole)
 
     def _buffer_source(self, name: str) -> int:
-        """A rank whose copy of a buffer is up to date: where it is updated."""
+        """Return a rank whose copy of a buffer is current: one that updates it."""
         plan = self.built.plan
         for stage, graph in enumerate(self.built.stages.graphs):
             if name in dict(graph.mutations):

@@ -1,4 +1,7 @@
-"""What passes each border where only neighbouring stages talk: tensors that skip stages are relayed."""
+"""Determines the tensors at each stage boundary if only neighbouring stages communicate.
+
+Tensors that skip stages are relayed.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,18 @@ from autopar.ir.split import Stages
 
 @dataclass(frozen=True)
 class Relays:
-    """Of a pipeline's stages, which may read what any earlier stage made."""
+    """The boundaries of a pipeline whose stages may read tensors of any earlier stage."""
 
     stages: Stages
 
     @cached_property
     def made_by(self) -> dict[str, int]:
-        """The stage that makes each tensor that crosses a border."""
+        """The stage that computes each tensor that crosses a boundary."""
         return {c.tensor: c.source for c in self.stages.crossings}
 
     @cached_property
     def readers(self) -> dict[str, tuple[int, ...]]:
-        """The stages that read each of them."""
+        """The stages that read each such tensor."""
         found: dict[str, tuple[int, ...]] = {}
         for crossing in self.stages.crossings:
             found[crossing.tensor] = (*found.get(crossing.tensor, ()), crossing.target)
@@ -29,7 +32,7 @@ class Relays:
 
     @cached_property
     def borders(self) -> tuple[tuple[str, ...], ...]:
-        """The tensors that pass from stage s to s + 1, for it or for later ones, in one order."""
+        """The tensors sent from stage s to s + 1, for it or later stages, in a fixed order."""
         return tuple(
             tuple(
                 name
@@ -40,9 +43,9 @@ class Relays:
         )
 
     def into(self, stage: int) -> tuple[str, ...]:
-        """What a stage gets from the one before."""
+        """Return the tensors that a stage receives from the previous one."""
         return self.borders[stage - 1] if stage else ()
 
     def out_of(self, stage: int) -> tuple[str, ...]:
-        """What a stage passes on to the next: its own results and what it relays."""
+        """Return the tensors that a stage sends to the next: its own results and relayed ones."""
         return self.borders[stage] if stage < len(self.borders) else ()

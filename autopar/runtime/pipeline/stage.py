@@ -1,4 +1,7 @@
-"""One stage on this rank: its forward and backward for each microbatch, in one half or two."""
+"""Executes one stage on this rank: forward and backward per microbatch.
+
+The backward may be split into the gradients of the inputs (I) and those of the weights (W).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(eq=False)
 class Flight:
-    """What is kept of one microbatch between its forward and its backward."""
+    """The state of one microbatch between its forward and its backward."""
 
     received: Tensors
     results: Tensors
@@ -30,7 +33,7 @@ class Flight:
 
 @dataclass(eq=False)
 class Stage:
-    """`splits`: weight gradients may be computed apart from the inputs' gradients."""
+    """One stage; `splits`: weight gradients are computed separately from the inputs' gradients."""
 
     program: Program
     axes: Axes
@@ -41,7 +44,7 @@ class Stage:
 
     @property
     def receives(self) -> tuple[str, ...]:
-        """Names of the tensors that come from other stages."""
+        """The names of the tensors that the stage receives from others."""
         return tuple(node.target for node in self.program.graph.leaves("received"))
 
     def forward(
@@ -51,7 +54,7 @@ class Stage:
         received: Tensors,
         seeded: Callable[[], AbstractContextManager[None]],
     ) -> Tensors:
-        """The stage's results, by the graph's names; with gradients on, kept for the backward."""
+        """Run the forward and return its results by name; with gradients on, keep the backward state."""
         graph, training = self.program.graph, torch.is_grad_enabled()
         for name, tensor in received.items():
             tensor.requires_grad_(training and graph.tensors[name].differentiable)
@@ -74,8 +77,10 @@ class Stage:
         return results
 
     def backward(self, microbatch: int, gradients: Mapping[str, torch.Tensor]) -> Tensors:
-        """The gradients of what was received, from those of the results; weights' as well, unless
-        they are put off until `weights`."""
+        """Compute the gradients of the received tensors from those of the results.
+
+        Weight gradients are computed too unless they are deferred until `weights`.
+        """
         flight = self.flights[microbatch]
         graph = self.program.graph
         roots = [
@@ -85,7 +90,7 @@ class Stage:
         ]
         if roots:
             outputs, values = zip(*roots, strict=True)
-            # A gather that serves several weights is run backward by both halves.
+            # Both halves run the backward of an all-gather that several weights share.
             retain = self.splits and bool(self.program.groups)
             torch.autograd.backward(outputs, values, retain_graph=retain)
         flight.results = {}
@@ -96,7 +101,7 @@ class Stage:
         }
 
     def weights(self, microbatch: int, filling: Filling | None = None) -> None:
-        """The second half of a backward; `filling` waits for the gradients, which are the last."""
+        """Compute deferred weight gradients; if they are the stage's last, report them to `filling`."""
         deferred = self.flights.pop(microbatch).deferred
         if filling is not None and deferred.late is not None:
             filling.all_but(deferred.late)

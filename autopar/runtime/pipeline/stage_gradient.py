@@ -1,8 +1,8 @@
-"""The gradient of a parameter of one stage: what is summed over such gradients is not the model's.
+"""A DTensor for gradients of a stage's parameters, which refuses norms over this rank's stages alone.
 
-What is computed from one gradient may be read.  Norms, which people add up as Python numbers, and
-numbers of several gradients put together are of this rank's stages alone, and are refused; an optimizer
-that steps may take the norm of one gradient, as Muon does.
+Values computed from one gradient may be read.  Norms, which users add up as Python numbers, and scalars
+that combine several gradients would cover this rank's stages only, and are refused.  An optimizer's
+step may take the norm of one gradient, as Muon does.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ COPIES: tuple[Any, ...] = (
     torch.Tensor.clone, torch.clone, torch.Tensor.detach, torch.detach,
     torch.zeros_like, torch.empty_like, torch.ones_like, torch.full_like,
 )  # fmt: skip
-"""What optimizers begin their states with, which are plain DTensors."""
+"""Functions with which optimizers create their states, which are plain DTensors."""
 
 
 class StageGradient(DTensor):
-    """A DTensor that refuses to be clipped with the gradients of this rank's stages alone."""
+    """A DTensor that refuses clipping by the norm of this rank's stages alone."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -44,7 +44,7 @@ class StageGradient(DTensor):
 
 
 class StageNumber(DTensor):
-    """A number made of one parameter's gradient: it may be read, and not be added to another's."""
+    """A scalar computed from one parameter's gradient; it may be read but not combined with others."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,7 +57,7 @@ class StageNumber(DTensor):
 
 
 def _steps() -> bool:
-    """Whether an optimizer's step asks: what it computes of one parameter is that parameter's update."""
+    """Whether the caller is an optimizer's step, which uses a norm for one parameter's update only."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")
@@ -68,14 +68,14 @@ def _steps() -> bool:
 
 
 def _tensors(args: tuple[Any, ...]) -> Iterator[torch.Tensor]:
-    """Those among arguments, and in lists of them."""
+    """Yield the tensors among arguments, and in lists and tuples of them."""
     for arg in args:
         every = arg if isinstance(arg, list | tuple) else [arg]
         yield from (each for each in every if isinstance(each, torch.Tensor))
 
 
 def _marked(made: Any, args: tuple[Any, ...]) -> Any:
-    """A new result, as what it is computed from: of a stage, a number if it has become one."""
+    """Convert a new DTensor result to a `StageGradient`, or a `StageNumber` if it is a scalar of one."""
     if type(made) is not DTensor or any(made is each for each in _tensors(args)):
         return made
     from_tensors = any(

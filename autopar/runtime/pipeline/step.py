@@ -1,6 +1,6 @@
-"""One training step: this rank's action list, interpreted.
+"""Executes one training step: this rank's action list.
 
-Transfers never block: receives are posted some computations ahead, sends are waited for at the end.
+Transfers do not block: receives are posted some computations ahead, and sends are awaited at the end.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from autopar.runtime.pipeline.stage import Stage, Tensors
 from autopar.runtime.random import LARGEST_SEED, STRIDE, seeded
 
 AHEAD = 2
-"""Receives are posted so many computations before they are needed."""
+"""Number of computations by which receives are posted in advance."""
 Arrival = tuple[Literal["F", "B"], int, int, int]
-"""What arrives: an activation or a gradient, at a stage, from a stage, of a microbatch."""
+"""A transfer: activation (F) or gradient (B), receiving stage, sending stage, microbatch."""
 
 
 class Step:
-    """`stages` are those that this rank's worker holds; `inputs` gives those of a microbatch, by key.
+    """One step of the stages that this rank's worker holds.
 
-    `losses` are those of its microbatches, where the worker holds the stage that makes them.
+    `inputs` returns the inputs of a microbatch, by key.  `losses` are the losses by microbatch, empty
+    if the worker does not hold the stage that computes them.
     """
 
     def __init__(
@@ -54,27 +55,27 @@ class Step:
         self._made: dict[Arrival, Tensors] = {}
         self._sends: deque[Work] = deque()
         self._last: frozenset[Action] = frozenset()
-        """Of every stage the backward that completes its gradients."""
+        """For each stage, the backward that completes its gradients."""
         self.losses: dict[int, torch.Tensor] = {}
 
     @property
     def loss(self) -> torch.Tensor | None:
-        """Of all microbatches together, where this worker made a part of it."""
+        """The sum of this worker's microbatch losses; None if it has none."""
         return functools.reduce(torch.add, self.losses.values()) if self.losses else None
 
     @property
     def device(self) -> torch.device:
-        """Where this rank works."""
+        """This rank's device."""
         return torch.device(self._links.device)
 
     def reduce(self, stage: int) -> None:
-        """Start the sums of what is complete with this stage and has not begun."""
+        """Start the pending reductions of the gradients that this stage completes."""
         if (filling := self._filling(stage)) is not None:
             filling.rest()
 
     def run(self, actions: Sequence[Action]) -> None:
-        """Do all actions in order, and wait for what was sent."""
-        # Where weights change in between, sums wait for the update's place in the list.
+        """Execute all actions in order, and wait for all sends."""
+        # If weights are updated within the list, reductions wait for the update.
         if not any(action.kind == "U" for action in actions):
             self._last = frozenset(completing(actions))
         posted = 0
@@ -88,7 +89,7 @@ class Step:
                 work.wait()
 
     def _let_go(self) -> None:
-        """Of the buffers of the oldest sends that are done."""
+        """Release the buffers of the oldest sends that are complete."""
         while self._sends and self._sends[0][0].is_completed():
             self._sends.popleft()
 
@@ -116,7 +117,7 @@ class Step:
             raise InternalError(f"{action}: only asynchronous schedules update weights in between.")
 
     def compute(self, stage: int, microbatch: int, received: Tensors) -> Tensors:
-        """A stage's results for one microbatch; its buffers are updated."""
+        """Run a stage's forward for one microbatch, update its buffers and return the results."""
         here = self.stages[stage]
         place = self._seed + STRIDE * (microbatch * self._links.stages + stage + 1)
         seed = partial(seeded, place % LARGEST_SEED)
@@ -140,7 +141,7 @@ class Step:
             self._hand_over(("F", target, stage, microbatch), made)
 
     def _backward(self, action: Action) -> None:
-        """One half, or both; sums of what it completes start meanwhile."""
+        """Run one or both halves of a backward; reductions that it completes start meanwhile."""
         stage, microbatch = action.stage, action.microbatch
         here = self.stages[stage]
         filling = self._filling(stage) if action in self._last else None
@@ -173,14 +174,14 @@ class Step:
                 self._hand_over(("B", source, stage, microbatch), own)
 
     def _hand_over(self, arrival: Arrival, made: Tensors) -> None:
-        """To a stage of this worker at once; to another's when the schedule says so."""
+        """Pass tensors to a stage of this worker immediately; keep others until their send action."""
         self._made[arrival] = made
         if arrival[1] in self.stages and self._is_here(arrival):
             self._arriving[arrival] = self._posted(arrival)
             self._start(arrival)
 
     def _is_here(self, arrival: Arrival) -> bool:
-        """Whether the same worker does both ends."""
+        """Whether the same worker runs both stages."""
         return self._links.same_worker(arrival[1], arrival[2], arrival[3])
 
     def _send(self, action: Action) -> None:

@@ -1,4 +1,4 @@
-"""A stream of batches whose updates do not wait: a `Step` on the versions that actions state."""
+"""Executes a stream of batches asynchronously: a `Step` whose actions name their weight versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autopar.runtime.pipeline.versions import Versions
 
 
 class Stream(Step):
-    """`advance` makes the next version of the weights."""
+    """A step over several batches; `advance` makes the next version of the weights."""
 
     def __init__(
         self, *args: Any, versions: Versions, advance: Callable[[], None], **kwargs: Any

@@ -1,4 +1,4 @@
-"""Tensors of all stages by name: filled where they are held, whole wherever they are asked for."""
+"""Targets for the tensors of all stages: filled on the ranks that hold them, gathered on all ranks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from autopar.runtime.weights.target import Box, Target
 
 @dataclass(frozen=True, eq=False)
 class Spread(Target):
-    """A tensor that some worker's ranks hold; on all others `tensor` has only its shape.
+    """A tensor that some workers' ranks hold; on all others `tensor` is a meta tensor.
 
-    `source` is a rank that holds (a part of) it.
+    `source` is a rank that holds it or a part of it.
     """
 
     source: int = 0
@@ -33,7 +33,7 @@ class Spread(Target):
 
     @torch.no_grad()
     def whole(self) -> torch.Tensor:
-        """The whole tensor, on the CPU of every rank; a collective call of all."""
+        """Return the full tensor on the CPU of every rank.  Collective over all ranks."""
         tensor = self.tensor.detach()
         if isinstance(tensor, DTensor):
             tensor = tensor.full_tensor()

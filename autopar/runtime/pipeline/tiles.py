@@ -1,7 +1,7 @@
-"""Which part of a tensor travels from which rank to which, between meshes laid out in any way.
+"""Computes the messages that redistribute a tensor between two meshes with any layouts.
 
-Every rank of the target gets each element once.  Where several ranks of the source hold the same tile,
-the targets take turns among them.
+Every target rank receives each element once.  If several source ranks hold the same tile, the targets
+are distributed over them in turn.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from autopar.runtime.shards import held
 Index = slice | torch.Tensor
 Runs = tuple[range, ...]
 Tile = tuple[Runs, ...]
-"""By dim: the indices of the whole tensor."""
+"""For each dim, the indices in the global tensor."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a tensor lies: ranks in the order of their mesh, and the form it has there."""
+    """The layout of a tensor: the ranks in mesh order, the mesh, and the sharding (`form`)."""
 
     ranks: tuple[int, ...]
     mesh: Mesh
     form: Sharding
 
     def tile(self, place: int, shape: tuple[int, ...]) -> Tile:
-        """What the rank at a place of the mesh holds."""
+        """Return the tile of the global `shape` that the rank at a position of the mesh holds."""
         coordinate = self.mesh.coordinate(place)
         return tuple(
             tuple(
@@ -45,7 +45,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """`taken` of the source rank's local tensor becomes `placed` of the target rank's."""
+    """Copies the part `taken` of the source rank's local tensor to `placed` in the target rank's."""
 
     source: int
     target: int
@@ -55,7 +55,7 @@ class Message:
 
 
 def messages(shape: tuple[int, ...], source: Layout, target: Layout) -> tuple[Message, ...]:
-    """All messages that bring a tensor of this global shape from one layout to another."""
+    """Return all messages that redistribute a tensor of global `shape` from one layout to another."""
     holders: defaultdict[Tile, list[int]] = defaultdict(list)
     for place, rank in enumerate(source.ranks):
         holders[source.tile(place, shape)].append(rank)
@@ -79,7 +79,7 @@ def messages(shape: tuple[int, ...], source: Layout, target: Layout) -> tuple[Me
 
 
 def cut(local: torch.Tensor, index: tuple[Index, ...]) -> torch.Tensor:
-    """The box of a local tensor, contiguous."""
+    """Return a box of a local tensor, contiguous."""
     for dim, part in enumerate(index):
         if isinstance(part, slice):
             local = local.narrow(dim, part.start, part.stop - part.start)
@@ -106,7 +106,7 @@ def paste(local: torch.Tensor, index: tuple[Index, ...], box: torch.Tensor) -> N
 
 
 def _common(mine: Runs, theirs: Runs) -> tuple[_Places, _Places]:
-    """Where the indices that both have are, in each of the two local tensors."""
+    """Return the positions of the common indices in each of the two local tensors."""
     _, taken, placed = np.intersect1d(
         _indices(mine), _indices(theirs), assume_unique=True, return_indices=True
     )

@@ -1,9 +1,9 @@
-"""PyTorch's own pipeline engine as a witness: it runs our stages by our action list.
+"""Runs our stages and action list on PyTorch's pipeline engine, as an independent check.
 
-`torch_step` does what `Pipelined.train_step` does, on the runtime of `torch.distributed.pipelining`:
-torch receives, runs, differentiates and sends; the list and the stages' programs are ours.  What
-follows the last backward, sums over a worker's mesh and over copies of tied weights, is not the
-engine's matter and stays ours.  `limits.py` says which plans it takes.
+`torch_step` is equivalent to `Pipelined.train_step` on the runtime of `torch.distributed.pipelining`.
+Torch receives, runs, differentiates and sends; the action list and the stages' programs are ours.  The
+reductions over a worker's mesh and over copies of tied weights, after the last backward, are also
+ours.  `limits.py` defines which plans it supports.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from autopar.runtime.pipeline.step import Step
 
 
 def torch_step(parallel: Pipelined, **batch: Any) -> torch.Tensor:
-    """One training step on torch's engine: the loss, equal on all ranks; gradients where they belong.
+    """Run one training step on torch's engine; return the loss, equal on all ranks.
 
-    Raises `InputError` on all ranks where the plan is not of the kind that torch's engine knows.
+    Gradients are set on the parameters.  Raises `InputError` on all ranks for a plan that torch's
+    engine does not support.
     """
     return parallel.step_on(_engine, batch)
 
 
 def _engine(built: Built) -> Callable[[Step], None]:
     relays = Relays(built.stages)
-    actions = torch_csv(built.plan.schedule)  # says first which schedules the engine cannot run
+    actions = torch_csv(built.plan.schedule)  # refuses unsupported schedules first
     check_limits(built.plan, relays)
     return partial(_run, built, relays, actions)
 
@@ -59,7 +60,7 @@ def _run(built: Built, relays: Relays, actions: str, step: Step) -> None:
 
 @contextmanager
 def _peers(plan: PipelinePlan) -> Iterator[dist.ProcessGroup]:
-    """The ranks at this one's place of every worker: stages talk device by device."""
+    """Make the group of ranks at the same position of every worker, within which stages communicate."""
     mine: dist.ProcessGroup | None = None
     for ranks in zip(*(worker.ranks for worker in plan.workers), strict=True):
         group = dist.new_group(list(ranks))
@@ -91,7 +92,7 @@ def _stage(
 def _examples(
     built: Built, relays: Relays, stage: int, names: Sequence[str]
 ) -> tuple[torch.Tensor, ...]:
-    """What passes a border, by local shape and dtype only, so that torch need not run a stage to see."""
+    """Return meta tensors for the tensors at a stage boundary, so that torch need not infer shapes."""
     found = []
     for name in names:
         graph = built.stages.graphs[relays.made_by.get(name, stage)]
@@ -104,19 +105,19 @@ def _examples(
 
 
 class _StageModule(nn.Module):
-    """One stage as torch's engine calls it: what the last stage passed on in, what the next needs out.
+    """One stage as torch's engine calls it: from the previous stage's tensors to those of the next.
 
-    `microbatch` is a number, as the inputs lie with the step.
+    `microbatch` is a number; the step has the inputs.
     """
 
     def __init__(self, step: Step, number: int, into: Sequence[str], out: Sequence[str]) -> None:
         super().__init__()
         self._step, self._number, self._into, self._out = step, number, into, out
         self._stage = step.stages[number]
-        self._stage.splits = False  # torch puts weight gradients off by itself
+        self._stage.splits = False  # torch itself defers weight gradients
 
     def parameters(self, recurse: bool = True) -> Iterator[Any]:
-        """The leaves whose gradients W computes: torch asks for them where a backward is split."""
+        """Yield the leaves whose gradients W computes; torch requests them if a backward is split."""
         named = self._stage.leaves.by_name
         graph = self._stage.program.graph
         for node in graph.leaves("parameter"):
@@ -124,7 +125,7 @@ class _StageModule(nn.Module):
                 yield named[node.target]
 
     def forward(self, *received: torch.Tensor, microbatch: torch.Tensor) -> Any:
-        """The loss, or what passes the next border."""
+        """Return the loss, or the tensors for the next stage."""
         passing = {
             name: _entered(tensor) for name, tensor in zip(self._into, received, strict=True)
         }
@@ -139,7 +140,7 @@ class _StageModule(nn.Module):
 
 
 def _entered(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor at a border: contiguous, as its gradient will be, since torch sends both as they are."""
+    """Make a boundary tensor and its gradient contiguous, since torch sends both as they are."""
     crossed: torch.Tensor = _Border.apply(tensor)
     return crossed
 

@@ -1,8 +1,8 @@
-"""Versions of a worker's weights, while its updates do not wait for what is in flight.
+"""Weight versions of a worker whose updates do not wait for microbatches in flight.
 
 A version is a set of leaves: the tensors that forwards and backwards read.  Autograd holds the leaves
-of what is in flight, so an update must not write into them: where a version is still needed, parameters
-move to storage of their own first, and their old leaves keep the old values.
+of microbatches in flight, so an update must not write into them.  If a version is still needed, the
+parameters first move to new storage, and the old leaves keep the old values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from autopar.runtime.sharded_parameter import ShardedParameter
 
 
 class Versions:
-    """`actions` are the worker's, one stage's: they say how often each version will be used."""
+    """The weight versions of a worker with one stage.
+
+    `actions` is the worker's list, which determines how often each version will be used.
+    """
 
     def __init__(
         self, slots: Sequence[ShardedParameter], leaves: Leaves, actions: Sequence[Action]
@@ -32,23 +35,23 @@ class Versions:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The versions that there are now, as numbers of updates."""
+        """The versions that are currently kept, as numbers of updates."""
         return tuple(self._kept)
 
     def use(self, version: int) -> None:
-        """Forward and backward read this version; gradients that are not summed yet come along."""
+        """Switch to a version for forward and backward; move unreduced gradients to its leaves."""
         for slot, leaf in zip(self._slots, self._kept[version], strict=True):
             if slot.leaf is not leaf:
                 leaf.grad, slot.leaf.grad = slot.leaf.grad, None
                 self._leaves.put(slot, leaf)
 
     def used(self, version: int) -> None:
-        """One use less to come."""
+        """Record one use of a version; drop versions that are no longer needed."""
         self._left[version] -= 1
         self._forget()
 
     def update(self, step: Callable[[], None]) -> None:
-        """A new version, made by `step`, which changes parameters that have a gradient in place."""
+        """Make a new version with `step`, which updates parameters that have a gradient in place."""
         self.use(self._newest)
         is_needed = self._left[self._newest] > 0
         if is_needed:
@@ -66,7 +69,7 @@ class Versions:
         self._forget()
 
     def end(self) -> None:
-        """Nothing is in flight any more."""
+        """Switch to the newest version when no microbatch is in flight."""
         self.use(self._newest)
 
     def _forget(self) -> None:

@@ -1,1 +1,1 @@
-"""Values for a model's tensors, a shard at a time: from files, state dicts and initialisers."""
+"""Loads and saves a model's weights shard by shard: files, state dicts and initialisers."""

@@ -1,4 +1,4 @@
-"""Weights in a `torch.distributed.checkpoint` directory: ours, under "model.", or anybody's."""
+"""Reads weights from a `torch.distributed.checkpoint` directory: ours, under "model.", or any other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREFIX = "model."
 
 
 class Checkpoint:
-    """Each rank reads the stored pieces that overlap its shards."""
+    """A checkpoint as a source of weights; each rank reads the stored pieces that overlap its shards."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -26,13 +26,13 @@ class Checkpoint:
         kept = self._found.keys
         found = {k: tuple(m.size) for k, m in kept.items() if isinstance(m, TensorStorageMetadata)}
         ours = {k.removeprefix(PREFIX): s for k, s in found.items() if k.startswith(PREFIX)}
-        # Our checkpoints hold optimizer, step and random state beside the model.
+        # Our checkpoints hold optimizer, step and random state besides the model.
         self._prefix = PREFIX if ours and {"step", "rng"} <= found.keys() else ""
         self.shapes: dict[str, tuple[int, ...]] = ours if self._prefix else found
 
     @torch.no_grad()
     def fill(self, targets: Mapping[str, Target]) -> None:
-        """Read straight into the shards; strided ones, which DCP refuses, by way of plain ones."""
+        """Read directly into the shards; strided shards, which DCP refuses, via plain ones."""
         self._found.verify_for({self._prefix + name for name in targets})
         strided: dict[str, Target] = {}
         straight: dict[str, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""Weights in safetensors files, whole or in several with an index; only slices are read."""
+"""Reads slices of weights from one or several safetensors files, with or without an index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INDEX = "model.safetensors.index.json"
 
 
 class Safetensors:
-    """Names, the file of each, and their shapes, which stand in the files' headers."""
+    """Safetensors files as a source of weights; shapes come from the files' headers."""
 
     def __init__(self, path: Path, files: Mapping[str, Path]) -> None:
         self._path, self._files = path, files
@@ -36,7 +36,7 @@ class Safetensors:
 
     @classmethod
     def at(cls, path: Path) -> Safetensors:
-        """One file, or a directory with an index or with files that share no name."""
+        """Open one file, or a directory with an index or with files that have no names in common."""
         if not path.is_dir():
             return cls(path, dict.fromkeys(_names(path), path))
         index = path / INDEX
@@ -56,7 +56,7 @@ class Safetensors:
         return cls(path, files)
 
     def fill(self, targets: Mapping[str, Target]) -> None:
-        """Read what each target needs; a file is mapped only while one tensor is read."""
+        """Read the slices that each target needs; a file is mapped while one tensor is read."""
         for name, target in targets.items():
             with _open(self._files[name]) as file:
                 target.fill(lambda box, file=file, name=name: _read(file, name, box))  # type: ignore[misc]
@@ -66,7 +66,7 @@ class Safetensors:
 
 
 def _listed(index: Path) -> dict[str, str]:
-    """The file of each tensor; every file lies beside the index."""
+    """Return the file of each tensor; all files must be in the directory of the index."""
     try:
         listed = dict(json.loads(text(index))["weight_map"])
         if not all(isinstance(file, str) and Path(file).name == file for file in listed.values()):

@@ -1,4 +1,4 @@
-"""Every tensor of the model gets its values: from weights, from an initialiser, or from rank 0."""
+"""Sets the initial values of all tensors: from a weights source, an initialiser, or rank 0's model."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def fill(
     device_mesh: DeviceMesh,
     seed: int,
 ) -> None:
-    """Set all targets; `model` is the user's, on the meta device or with rank 0's values.
+    """Set all targets; `model` is the user's, on the meta device or with values.
 
-    The source must have every `persistent` tensor unless `weights.init` makes what it lacks.  What
-    has values already and is not read keeps rank 0's.
+    The source must have every `persistent` tensor unless `weights.init` initialises those that it
+    lacks.  Tensors that have values and are not in the source get rank 0's.
     """
     read: Set[str] = set()
     init = weights.init
@@ -58,7 +58,7 @@ def fill(
 
 
 def load(source: Source, targets: Mapping[str, Target], match: Match) -> None:
-    """Read what was matched; tied tensors must agree where the source has several of them."""
+    """Read the matched tensors.  Raise `InputError` if the source has different values for tied ones."""
     source.fill({names[0]: targets[name] for name, names in match.names.items()})
     for name, names in match.names.items():
         first = targets[name].local.clone() if names[1:] else None

@@ -1,9 +1,9 @@
-"""Values for a model on the meta device, made one module at a time.
+"""Initialises a model on the meta device, one module at a time.
 
-The values are those of one process that does ``model.to_empty(device="cpu")``,
-``torch.manual_seed(seed)`` and ``model.apply(init)``.  Modules are visited in that order; a visit has
-real tensors for the visited module alone (and for those below that its initialiser reaches), which are
-cut and dropped before the next visit.
+The values are those of a single process that runs ``model.to_empty(device="cpu")``,
+``torch.manual_seed(seed)`` and ``model.apply(init)``.  Modules are visited in that order.  During a
+visit only the visited module (and tensors of other modules that its initialiser accesses) has real
+tensors, which are sharded and freed before the next visit.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from autopar.runtime import _torch
 from autopar.runtime.weights.target import Target
 
 MOST = 0.5
-"""One visit may reach this share of the model's bytes; blocks of a few modules may reach more."""
+"""Largest share of the model's bytes that one visit may access; see `MOST_MODULES`."""
 MOST_MODULES = 4
+"""A visit that accesses tensors of at most so many other modules may exceed `MOST`."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor is registered."""
+    """A module's attribute under which a tensor is registered."""
 
     module: nn.Module
     key: str
 
     @property
     def tensor(self) -> torch.Tensor:
-        """What is registered now."""
+        """The currently registered tensor."""
         found: torch.Tensor = getattr(self.module, self.key)
         return found
 
@@ -48,7 +49,7 @@ class Place:
 
 
 class Visits:
-    """The modules of a model whose `lacking` tensors are initialised, and what became of them."""
+    """Visits a model's modules to initialise the `lacking` tensors, and tracks which are done."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Visits:
         self._done: set[str] = set()
 
     def run(self, init: Init | None, seed: int) -> None:
-        """Visit every module that has something to initialise, or above such."""
+        """Visit every module that has tensors to initialise in itself or below."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             for module, owner in _in_order(self._model, self._model):
@@ -81,7 +82,7 @@ class Visits:
             raise InputError(self._says_nothing_of(left[0]))
 
     def _visit(self, module: nn.Module, init: Init) -> None:
-        """Run the initialiser with real tensors for what it reaches."""
+        """Run the initialiser, again with more real tensors until it accesses no other meta tensor."""
         state = torch.get_rng_state()
         own = {self._name[id(t)] for _, t in _own(module) if t.is_meta}
         names = own
@@ -98,7 +99,7 @@ class Visits:
 
     @contextmanager
     def _real(self, names: set[str]) -> Iterator[None]:
-        """The model with real tensors under these names."""
+        """Within the context, the model has real tensors under these names."""
         for name in sorted(names):
             meta = self._tensors[name]
             real = self._before(name, meta)
@@ -114,13 +115,13 @@ class Visits:
                     place.put(self._tensors[name])
 
     def _before(self, name: str, meta: torch.Tensor) -> torch.Tensor:
-        """What an earlier visit made of a tensor; a mark that shows untouched elements otherwise."""
+        """Return a tensor's value from an earlier visit, or a tensor filled with the mark."""
         if name in self._done:
             return self._targets[name].whole()
         return _marked(torch.empty_like(meta, device="cpu", requires_grad=False))
 
     def _keep(self, names: set[str]) -> None:
-        """Cut what the initialiser made of these tensors."""
+        """Store this rank's shards of the tensors that are completely initialised."""
         for name in sorted(names & self._lacking):
             places, meta = self._places[name], self._tensors[name]
             made = places[0].tensor.detach()
@@ -134,7 +135,7 @@ class Visits:
                 self._done.add(name)
 
     def _check_reach(self, module: nn.Module, names: set[str], own: set[str]) -> None:
-        """Refuse an initialiser that would bring most of the model to life at once."""
+        """Raise `InputError` for an initialiser that needs most of the model in memory at once."""
         sizes = {name: t.numel() * t.element_size() for name, t in self._tensors.items()}
         reached = sum(sizes[name] for name in names)
         owners = {place.module for name in names - own for place in self._places[name]}
@@ -158,7 +159,7 @@ class Visits:
 
 
 class _Reaches(_torch.TorchDispatchMode):
-    """Notes which meta tensors of the model, beyond those that are `real`, operators get to see."""
+    """Records which of the model's meta tensors, other than the `real` ones, operators access."""
 
     def __init__(self, names: Mapping[int, str], real: set[str]) -> None:
         super().__init__()
@@ -183,7 +184,7 @@ class _Reaches(_torch.TorchDispatchMode):
 
 
 def _in_order(module: nn.Module, owner: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
-    """Modules as `nn.Module.apply` visits them, and whose `_init_weights` is responsible."""
+    """Yield modules in the order of `nn.Module.apply`, with the owner of their `_init_weights`."""
     owner = module if hasattr(module, "_init_weights") else owner
     for child in module.children():
         yield from _in_order(child, owner)
@@ -191,7 +192,7 @@ def _in_order(module: nn.Module, owner: nn.Module) -> Iterator[tuple[nn.Module, 
 
 
 def _own_init(module: nn.Module, owner: nn.Module) -> Init:
-    """The way in which the module's library initialises it."""
+    """Return a module's own initialiser: its owner's `_init_weights` or its `reset_parameters`."""
     of_library = getattr(owner, "_init_weights", None)
     if callable(of_library):
         return of_library  # type: ignore[no-any-return]
@@ -203,13 +204,13 @@ def _own_init(module: nn.Module, owner: nn.Module) -> Init:
 
 
 def _own(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and buffers that the module registers itself."""
+    """Yield the parameters and buffers that the module registers itself."""
     for kind in (module._parameters, module._buffers):
         yield from ((key, tensor) for key, tensor in kind.items() if tensor is not None)
 
 
 def _marked(tensor: torch.Tensor) -> torch.Tensor:
-    """Filled with a value that no initialiser would choose."""
+    """Fill a tensor with the mark: a value that no initialiser would choose."""
     if tensor.is_floating_point() or tensor.is_complex():
         return tensor.fill_(torch.nan)
     return tensor.zero_() if tensor.dtype is torch.bool else tensor.fill_(_least(tensor.dtype))
@@ -224,6 +225,6 @@ def _has_mark(tensor: torch.Tensor) -> bool:
 
 
 def _least(dtype: torch.dtype) -> int:
-    """Of an unsigned type the largest: zero is a likely value."""
+    """Return the mark of an integer dtype: its minimum, or the maximum if unsigned (zero is likely)."""
     limits = torch.iinfo(dtype)
     return int(limits.min or limits.max)

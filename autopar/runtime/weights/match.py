@@ -1,4 +1,4 @@
-"""Which of a source's tensors fills which of the model's, and what does not fit."""
+"""Matches the tensors of a weights source with those of the model."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from autopar.runtime.weights.source import Source
 from autopar.runtime.weights.target import Target
 
 LISTED = 8
-"""Names that a message spells out."""
+"""Most names that a message lists."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """`names`: for every target that the source has, the source's names of it (tied ones several)."""
+    """`names` maps each target that the source has to its names there (several if tied)."""
 
     names: Mapping[str, tuple[str, ...]]
     missing: tuple[str, ...]
@@ -27,10 +27,10 @@ class Match:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How else a model's tensors may be called.
+    """Other names that a model's tensors may have in a source.
 
-    `tied` are a tensor's other names in the model.  transformers writes a bare model without the
-    `prefix` that the same model has below a head; what it calls `ignored` no longer exists.
+    `tied` are a tensor's other names in the model.  transformers saves a bare model without the
+    `prefix` that its tensors have in a model with a head.  `ignored` are patterns of obsolete names.
     """
 
     tied: Mapping[str, tuple[str, ...]]
@@ -39,7 +39,7 @@ class Dialect:
 
     @classmethod
     def of(cls, model: nn.Module, aliases: Iterable[tuple[str, str]]) -> Dialect:
-        """Of a model with these (other name, name) pairs."""
+        """Make the dialect of a model, whose ties are given as (other name, name) pairs."""
         tied: dict[str, tuple[str, ...]] = {}
         for other, name in aliases:
             tied[name] = (*tied.get(name, ()), other)
@@ -49,7 +49,7 @@ class Dialect:
         return cls(tied, f"{prefix}." if has_head else "", tuple(ignored))
 
     def match(self, targets: Mapping[str, Target], source: Source) -> Match:
-        """Pair names; raise `InputError` where shapes differ."""
+        """Match targets with the source's names; raise `InputError` if shapes differ."""
         shapes = source.shapes
         bare = bool(self.prefix) and not any(name.startswith(self.prefix) for name in shapes)
         names: dict[str, tuple[str, ...]] = {}
@@ -89,7 +89,7 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Advice:
-    """What a caller can do about names that the source lacks, about those too many, and about both."""
+    """The remedies in messages for names that the source lacks, for unexpected names, and for both."""
 
     missing: str
     unexpected: str = "drop what is too much"
@@ -106,7 +106,7 @@ FOR_LOAD_STATE_DICT = Advice("add what is missing", both=", or load it with stri
 def refuse_leftovers(
     source: Source, missing: Iterable[str], unexpected: Iterable[str], advice: Advice
 ) -> None:
-    """Raise `InputError` naming what the source lacks and what it has too much."""
+    """Raise `InputError` if there are missing or unexpected names."""
     absent, extra = [repr(n) for n in missing], [repr(n) for n in unexpected]
     if not absent and not extra:
         return

@@ -1,6 +1,6 @@
-"""Weights written as transformers writes them: safetensors files of bounded size and an index.
+"""Saves weights in the format of transformers: safetensors files of bounded size and an index.
 
-Tied tensors stand once, under the name that the graph knows them by.
+Tied tensors are saved once, under their name in the graph.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from autopar.runtime.checkpoints.disk import synchronise, write
 from autopar.runtime.weights.files import INDEX
 
 FORMAT = {"format": "pt"}
-"""transformers reads no file without it."""
+"""Metadata that transformers requires in a file."""
 
 
 def save(path: Path, tensors: Mapping[str, torch.Tensor], most_nbytes: float) -> None:
-    """Write a .safetensors file or a directory; collective.
+    """Write a .safetensors file or a directory.  Collective.
 
-    Rank 0 gathers one tensor after the other and holds one file's worth at most.
+    Tensors are gathered one by one; rank 0 holds at most one file's tensors.
     """
     alone = path.suffix == ".safetensors"
     groups = [list(tensors)] if alone else list(_in_files(tensors, most_nbytes))
@@ -59,7 +59,7 @@ def _write(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 def _write_index(
     path: Path, groups: Mapping[Path, list[str]], tensors: Mapping[str, torch.Tensor]
 ) -> None:
-    """The index, and no files of an earlier save that it does not speak of."""
+    """Write the index, and remove files of an earlier save that it does not list."""
     index = path / INDEX
     if len(groups) > 1:
         total = sum(map(_nbytes, tensors.values()))
@@ -80,13 +80,13 @@ def _write_index(
 def _file_names(count: int) -> list[str]:
     if count == 1:
         return ["model.safetensors"]
-    # Names of this save alone: until the index names them, the files of the save before stay whole.
+    # Unique names: the files of the previous save stay intact until the index names the new ones.
     mark = secrets.token_hex(4)
     return [f"model-{i + 1:05d}-of-{count:05d}-{mark}.safetensors" for i in range(count)]
 
 
 def _in_files(tensors: Mapping[str, torch.Tensor], most: float) -> Iterator[list[str]]:
-    """Names in order, as many to a file as fit."""
+    """Yield the names of each file, in order, as many as fit."""
     chosen: list[str] = []
     held = 0
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Where weights are read from: anything that knows names and shapes, and fills targets by name."""
+"""The protocol of weights sources, which have names and shapes and fill targets by name."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from autopar.runtime.weights.target import Target
 
 
 class Source(Protocol):
-    """Tensors by name, not all of which are ever in memory."""
+    """Tensors by name, which need not all be in memory at once."""
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """What there is."""
+        """The shapes of the source's tensors, by name."""
 
     def fill(self, targets: Mapping[str, Target]) -> None:
-        """Set targets, by the source's names; every rank calls it with the same names."""
+        """Set targets, given by the source's names.  All ranks call it with the same names."""
 
 
 class Given:
-    """Tensors in memory: a state dict, plain or this module's own."""
+    """A source of tensors in memory: a state dict, of plain tensors or this module's own."""
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self._tensors = {k: v for k, v in tensors.items() if isinstance(v, torch.Tensor)}
@@ -49,7 +49,7 @@ class Given:
 
 
 def opened(weights: WeightsSource) -> Source:
-    """What the user calls weights: a file, a directory or a state dict."""
+    """Open a weights source: a file, a directory or a state dict.  Raise `InputError` if invalid."""
     if isinstance(weights, Mapping):
         meta = [k for k, v in weights.items() if isinstance(v, torch.Tensor) and v.is_meta]
         if meta:

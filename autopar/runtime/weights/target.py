@@ -1,4 +1,4 @@
-"""A tensor that is to be filled on this rank: a parameter's shard, or a whole buffer."""
+"""A tensor to be filled on this rank: a parameter's shard, or a full buffer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Box = tuple[slice, ...]
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """`runs` says for every dim which indices of the whole tensor are this rank's, in order."""
+    """A tensor to be filled; `runs` are this rank's indices of the full tensor, in order, by dim."""
 
     name: str
     tensor: torch.Tensor
@@ -31,29 +31,29 @@ class Target:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole tensor."""
+        """The shape of the full tensor."""
         return tuple(self.tensor.shape)
 
     @torch.no_grad()
     def fill(self, read: Callable[[Box], torch.Tensor]) -> None:
-        """Set this rank's part from the boxes of the whole tensor that it is made of."""
+        """Set this rank's part; `read` returns boxes of the full tensor."""
         local = self.local
         for here, there in self._boxes():
             local[here].copy_(read(there))
 
     def put(self, whole: torch.Tensor) -> None:
-        """Set this rank's part of a whole tensor."""
+        """Set this rank's part from the full tensor."""
         self.fill(lambda box: whole[box])
 
     @torch.no_grad()
     def whole(self) -> torch.Tensor:
-        """The whole tensor, on the CPU; a collective call."""
+        """Return the full tensor on the CPU.  Collective."""
         tensor = self.tensor.detach()
         whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         return whole.to("cpu", copy=True)
 
     def _boxes(self) -> Iterator[tuple[Box, Box]]:
-        """(where in the local tensor, where in the whole one)."""
+        """Yield (box in the local tensor, box in the full tensor)."""
         return zip(
             itertools.product(*(_packed(runs) for runs in self.runs)),
             itertools.product(*self.runs),
@@ -62,6 +62,6 @@ class Target:
 
 
 def _packed(runs: Sequence[slice]) -> list[slice]:
-    """The same runs, one after the other."""
+    """Return the runs' positions in the local tensor, where they follow each other."""
     ends = [0, *itertools.accumulate(run.stop - run.start for run in runs)]
     return [slice(start, end) for start, end in itertools.pairwise(ends)]
