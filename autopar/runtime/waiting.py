@@ -80,6 +80,7 @@ class _Wait:
             store.set(f"ask/{self.rank}", "")
         except RuntimeError:  # the store has no host any more
             return
+
     def _judge(self, told: dict[str, Any]) -> None:
         mine, calls = self.here.calls.recent, {number: name for number, name in told["calls"]}
         line, collective = told["place"]

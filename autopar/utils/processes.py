@@ -166,7 +166,9 @@ def _answered(call: Callable[[], Any]) -> Answer:
 
 def _help(call: Callable[[], Any], answers: Connection) -> None:
     """Run a call in a forked process and send its result."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends this process
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the parent is interrupted too, and ends this process
     gc.disable()
     torch.set_num_threads(1)  # a fork does not inherit the threads of a pool
     error, found = _answered(call)

@@ -277,7 +277,9 @@ class Pipelined(CheckpointableModule):
             with normal_tensors(), self._expected.explained(Batch.of((), batch)):
                 self._of_batch.keep(key, self._compiler.pipeline_for(batch, state), self._first)
         built: Built = self._of_batch.use(key)
-        in_parts(batch, built.plan.microbatches)  # an error within the step would break the pipeline
+        in_parts(
+            batch, built.plan.microbatches
+        )  # an error within the step would break the pipeline
         self._written.used_by(built)
         return built
 
