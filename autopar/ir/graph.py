@@ -185,8 +185,7 @@ class Saved:
             dtype): (operand, bytes)
     copied  saved operands that are copied if they are not in row-major order
     forward_nbytes, backward_nbytes   temporary storage allocated and freed within the node
-    early_nbytes   incoming gradients and saved tensors that are already freed at the node's peak, if
-            nothing else references them
+    early_nbytes   incoming gradients and saved tensors freed before the peak, unless held elsewhere
     shares  for each output, the operand whose storage it shares
     passes  for each operand, the output whose gradient's storage its own gradient shares; in both, None
             or a missing entry means a storage of its own

@@ -112,8 +112,7 @@ class Pipelined(CheckpointableModule):
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """Yield the parameters of this rank's stages, for an optimizer.
 
-        Optimizers refuse an empty parameter list.  On a rank that trains no parameter, an empty one
-        without name and gradient is yielded last.
+        Optimizers refuse an empty list: a rank that trains nothing yields one empty parameter last.
         """
         trained = False
         for parameter in super().parameters(recurse):
@@ -153,8 +152,7 @@ class Pipelined(CheckpointableModule):
     ) -> torch.Tensor:
         """Run forward and backward of a batch by the schedule, and synchronise the gradients.
 
-        Return the loss of the whole batch, equal on all ranks.  With a `scaler` the gradients are
-        scaled but the loss is not.
+        Return the loss of the whole batch, equal on all ranks; a `scaler` scales the gradients alone.
         """
         if "microbatches" in batch and "microbatches" not in self._expected.example.tensors:
             raise InputError(
