@@ -16,7 +16,7 @@ from autopar.cli.flags import AS_JSON
 from autopar.cli.output import console, working
 from autopar.cli.values import print_json
 from autopar.errors import InputError, PlanError
-from autopar.pipeline.planner.read import is_workload, read_workload
+from autopar.pipeline.planner.read import read_workload
 from autopar.pipeline.planner.throughput import ThroughputPlan, least_load
 from autopar.render.text import solution
 from autopar.render.text.loaded import loaded
@@ -49,12 +49,12 @@ def command(
     text = text_of(problem, "the problem")
     content = _parsed(text)
     started = time.perf_counter()
-    if is_workload(content):
+    try:
+        workload = read_workload(text, content)
+    except PlanError as error:
+        raise PlanError(f"{problem}: {error}") from None
+    if workload is not None:
         _refuse_flags(memory, solver, ilp)
-        try:
-            workload = read_workload(text, content)
-        except PlanError as error:
-            raise PlanError(f"{problem}: {error}") from None
         with working("solving"):
             plan = least_load(workload)
         _show(plan, loaded(workload, plan, time.perf_counter() - started), as_json)

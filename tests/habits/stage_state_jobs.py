@@ -63,16 +63,47 @@ def muon() -> None:
         gradient.norm()
 
 
+class ByHand(torch.optim.SGD):
+    """Clips by a norm that it adds up as Python numbers."""
+
+    def step(self, closure: Any = None) -> None:
+        gradients = [p.grad for group in self.param_groups for p in group["params"]]
+        total = sum(gradient.norm().item() ** 2 for gradient in gradients) ** 0.5
+        for gradient in gradients:
+            gradient.mul_(1.0 / max(1.0, total))
+        super().step()
+
+
+def norms_of_others() -> None:
+    """Of a closure, and of an optimizer that adds them up, norms are those of one rank's stages."""
+    _, parallel = built()
+    batch = batches(1)[0]
+    matrices = [p for p in parallel.parameters() if p.ndim == 2]
+
+    def closure() -> Any:
+        loss = parallel.train_step(**batch)
+        sum(p.grad.norm().item() ** 2 for p in matrices)
+        return loss
+
+    refused = "the norm of the gradients of this rank's stages alone"
+    with pytest.raises(InputError, match=refused):
+        torch.optim.Muon(matrices, lr=0.01).step(closure)
+    parallel.zero_grad()
+    parallel.train_step(**batch)
+    with pytest.raises(InputError, match=refused):
+        ByHand(matrices, lr=0.1).step()
+
+
 def empty() -> None:
     """An empty batch is refused before the step, so the next one trains."""
     single, parallel = built()
     batch = batches(1)[0]
     parallel.train_step(**batch)
     parallel.zero_grad()
-    for odd in ({key: tensor[:0] for key, tensor in batch.items()},):
-        with pytest.raises(InputError, match="The batch is empty"):
-            parallel.train_step(**odd)
-        with torch.no_grad(), pytest.raises(InputError, match="The batch is empty"):
-            parallel(**odd)
+    none = {key: tensor[:0] for key, tensor in batch.items()}
+    with pytest.raises(InputError, match="The batch is empty"):
+        parallel.train_step(**none)
+    with torch.no_grad(), pytest.raises(InputError, match="The batch is empty"):
+        parallel(**none)
     want = entropy(single(batch["x"]), y=batch["y"])
     close(parallel.train_step(**batch), want.detach(), "the loss behind it")

@@ -14,5 +14,9 @@ def test_an_optimizer_may_take_norms(pool: Pool) -> None:
     pool.run(2, jobs.muon)
 
 
+def test_norms_that_closures_and_other_optimizers_take_are_refused(pool: Pool) -> None:
+    pool.run(2, jobs.norms_of_others)
+
+
 def test_an_empty_batch_breaks_nothing(pool: Pool) -> None:
     pool.run(2, jobs.empty)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autopar.errors import PlanError
 from autopar.pipeline.planner.read_dnn_partitioning import read_dnn_partitioning
 from autopar.pipeline.planner.read_piper import read_piper
 from autopar.pipeline.planner.workload import Workload
@@ -17,17 +16,13 @@ READERS: Mapping[str, Callable[[str], Workload]] = {
 """By a key that the format has, at the top or in each of its ``nodes``."""
 
 
-def is_workload(content: object) -> bool:
-    """Whether parsed JSON is in one of the formats."""
-    return _reader(content) is not None
+def read_workload(text: str, content: object) -> Workload | None:
+    """Return the workload of a file, or None for a file in no such format.
 
-
-def read_workload(text: str, content: object) -> Workload:
-    """The workload of a file; `content` is its parsed JSON.  Raises `PlanError` for any other file."""
+    `content` is its parsed JSON.  Raises `PlanError` if the file is damaged.
+    """
     reader = _reader(content)
-    if reader is None:
-        raise PlanError(f"this is no workload: it has none of the keys {', '.join(READERS)}")
-    return reader(text)
+    return None if reader is None else reader(text)
 
 
 def _reader(content: object) -> Callable[[str], Workload] | None:

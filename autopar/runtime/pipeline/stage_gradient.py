@@ -1,8 +1,8 @@
 """A DTensor for gradients of a stage's parameters, which refuses norms over this rank's stages alone.
 
 Values computed from one gradient may be read.  Norms, which users add up as Python numbers, and scalars
-that combine several gradients would cover this rank's stages only, and are refused.  An optimizer's
-step may take the norm of one gradient, as Muon does.
+that combine several gradients would cover this rank's stages only, and are refused.  Muon and
+Adafactor may take norms in their steps.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ REMEDY = (
     "Call parallel.clip_grad_norm_(max_norm) instead of torch.nn.utils.clip_grad_norm_: it clips by the "
     "whole model's norm and returns it (float('inf') clips nothing)."
 )
+OF_ONE = (torch.optim.Muon, torch.optim.Adafactor)
+"""Optimizers that take norms of single gradients, and use each for its own parameter alone."""
 COPIES: tuple[Any, ...] = (
     torch.Tensor.clone, torch.clone, torch.Tensor.detach, torch.detach,
     torch.zeros_like, torch.empty_like, torch.ones_like, torch.full_like,
@@ -57,12 +59,15 @@ class StageNumber(DTensor):
 
 
 def _steps() -> bool:
-    """Whether the caller is an optimizer's step, which uses a norm for one parameter's update only."""
+    """Return whether one of `OF_ONE` steps, and asks for the norm of one parameter's gradient.
+
+    A step with a closure does not count: the closure may take norms for other purposes.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        owner = frame.f_locals.get("self")
-        if frame.f_code.co_name == "step" and isinstance(owner, torch.optim.Optimizer):
-            return True
+        if frame.f_code.co_name == "step" and type(frame.f_locals.get("self")) in OF_ONE:
+            taken = frame.f_code.co_varnames[1 : frame.f_code.co_argcount]
+            return not any(callable(frame.f_locals.get(name)) for name in taken)
         frame = frame.f_back
     return False
 
