@@ -25,10 +25,12 @@ from record import Record  # noqa: E402
 
 from tests.habits.registry import HABITS, run  # noqa: E402
 from tests.habits.registry.habit import EQUAL, RAISES, Habit  # noqa: E402
-from tests.habits.test_registry import LIGHT, WAYS, wrong  # noqa: E402
+from tests.habits.test_registry import LIGHT, wrong  # noqa: E402
 from tests.pool import Pool, WorkerError  # noqa: E402
 
 HEAVY = "heavy"
+WAYS = [(way, ranks) for way in run.AUTOPAR for ranks in (1, 2, 4) if (way, ranks) != ("stages", 1)]
+"""A pipeline of one stage is none."""
 LIMIT_S, HEAVY_S = 60.0, 400.0
 
 

@@ -1,4 +1,4 @@
-"""Which of many cases run every day; the others run in the slow set."""
+"""Which of many cases run every day; the others, or one of so many, run in the slow set."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 
 
-def daily(every: Iterable[Any], some: Collection[Any]) -> list[Any]:
-    """All cases of a parametrisation; those that are not among `some` are marked slow."""
-    return [case if case in some else _slow(case) for case in every]
+def daily(every: Iterable[Any], some: Collection[Any], part: int = 1) -> list[Any]:
+    """Cases of a parametrisation: those that are among `some`, and each `part`-th other, marked slow.
+
+    Where `part` is more than one, a benchmark runs them all.
+    """
+    others = [case for case in every if case not in some][::part]
+    return [
+        case if case in some else _slow(case) for case in every if case in some or case in others
+    ]
 
 
 def _slow(case: Any) -> Any:

@@ -23,10 +23,13 @@ EVERY_DAY = ["mixtral"]
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
-    daily([name for name in ARCHITECTURES if name not in REFUSED], EVERY_DAY),
+    daily([name for name in ARCHITECTURES if name not in REFUSED], EVERY_DAY, part=2),
 )
 def test_step(pool: Pool, name: str) -> None:
-    """The solver's plan, presets and random plans on two ranks; every day one of each."""
+    """The solver's plan, presets and random plans on two ranks; every day one of each.
+
+    `benchmarks/architectures` runs every architecture.
+    """
     key, few = f"architectures.{name}", name in EVERY_DAY
     presets = (None, "megatron") if few else (None, "fsdp", "megatron")
     works = [parity.preset_work(key, (2,), preset) for preset in presets]

@@ -176,6 +176,7 @@ def test_a_plans_peak_is_what_a_step_has_in_use(
             ("architectures.mixtral", "zero2", "none"),
             ("architectures.lstm", "megatron_sp", "none"),
         ],
+        part=2,
     ),
 )
 def test_a_preset_needs_no_more_than_its_plan_says(
@@ -251,7 +252,7 @@ def test_what_only_a_caller_holds_lives_as_long_as_its_variable(pool: Pool) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in WORKAROUNDS])
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in WORKAROUNDS][::2])
 def test_of_every_architecture(pool: Pool, name: str) -> None:
     """On one rank or two in turn; `benchmarks/memory.py` has both, and the presets."""
     ranks = 1 + list(ARCHITECTURES).index(name) % 2
