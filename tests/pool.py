@@ -1,8 +1,10 @@
-"""Long-lived gloo workers, forked from one process that has imported torch and transformers.
+"""Long-lived workers, forked from one process that has imported torch and transformers.
 
 `Pool.run(size, function, *args)` runs ``function(*args)`` in `size` processes with an initialised
 default group, and returns what each rank returned.  A rank that raises ends the job with its
 traceback; the workers are then replaced, because their groups may be in any state.
+
+Groups are gloo's, or those of `tests.strict`: everywhere, with ``AUTOPAR_TEST_BACKEND=strict``.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class WorkerError(AssertionError):
 class Pool:
     """Processes that stay alive between tests; a set of them per number of ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: str | None = None) -> None:
+        self._backend = backend or os.environ.get("AUTOPAR_TEST_BACKEND", "gloo")
         self._workers: dict[int, list[tuple[Any, Connection]]] = {}
 
     def run(
@@ -73,7 +76,7 @@ class Pool:
         self._workers[size] = []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            arguments = (theirs, rank, size, str(store))
+            arguments = (theirs, rank, size, str(store), self._backend)
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -98,7 +101,7 @@ def _send(pipe: Connection, rank: int, work: tuple[Callable[..., Any], tuple[Any
         raise WorkerError(f"rank {rank} died after the test before this one") from None
 
 
-def _work(pipe: Connection, rank: int, size: int, store: str) -> None:
+def _work(pipe: Connection, rank: int, size: int, store: str, backend: str) -> None:
     """Initialise the default group and run jobs until the pipe closes."""
     os.environ.update(
         OMP_NUM_THREADS="1", RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank)
@@ -106,10 +109,13 @@ def _work(pipe: Connection, rank: int, size: int, store: str) -> None:
     import torch
     import torch.distributed as dist
 
+    from tests import strict
+
+    strict.register()
     torch.set_num_threads(1)
     limit = timedelta(seconds=60)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=limit
+        backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=limit
     )
     while True:
         try:
