@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 import autopar

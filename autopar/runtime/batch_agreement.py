@@ -60,7 +60,7 @@ class BatchAgreement:
         self._steps, self._compiler = 0, compiler
         self._captured: tuple[Any, str] = (None, "")
         # A separate group on the host: the step's collectives keep their order, and no GPU syncs.
-        self._group = of_all_ranks(BATCHES) if dist.get_world_size() > 1 else None
+        self._group = of_all_ranks(BATCHES, "gloo") if dist.get_world_size() > 1 else None
 
     def check(
         self,

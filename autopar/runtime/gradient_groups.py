@@ -54,11 +54,14 @@ _MADE: dict[tuple[str, tuple[tuple[int, ...], ...]], dist.ProcessGroup] = {}
 """Groups live until all are destroyed, with threads and connections; models on one mesh share them."""
 
 
-def of_all_ranks(description: str) -> dist.ProcessGroup:
-    """Return a gloo group of all ranks, on the host, shared by all models; all ranks call it."""
+def of_all_ranks(description: str, backend: str | None = None) -> dist.ProcessGroup:
+    """Return a group of all ranks that all models share; all ranks call it.
+
+    The backend is that of the default group unless given.
+    """
     key = description, (tuple(range(dist.get_world_size())),)
     if key not in _MADE or not _is_alive(_MADE[key]):
-        _MADE[key] = dist.new_group(backend="gloo", group_desc=description)
+        _MADE[key] = dist.new_group(backend=backend, group_desc=description)
     return _MADE[key]
 
 

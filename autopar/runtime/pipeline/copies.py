@@ -6,7 +6,7 @@ the workers, so that the copies stay bitwise equal.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from autopar.runtime import _torch
 from autopar.runtime.pipeline.channel import Channel
+from autopar.runtime.pipeline.directions import Directions, Pair
 from autopar.runtime.pipeline.tiles import Layout
 from autopar.runtime.sharded_parameter import ShardedParameter
 
@@ -27,6 +28,7 @@ class Copies:
     workers: tuple[int, ...]
     layouts: tuple[Layout, ...]
     mine: int
+    directions: Directions
 
     def __post_init__(self) -> None:
         here = self.workers.index(self.mine)
@@ -39,7 +41,14 @@ class Copies:
 
     def _channel(self, source: Layout, target: Layout) -> Channel:
         local = self.slot.local
-        return Channel(tuple(self.slot.parameter.shape), local.dtype, source, target, local.device)
+        shape = tuple(self.slot.parameter.shape)
+        return Channel(shape, local.dtype, source, target, self.directions)
+
+    @property
+    def pairs(self) -> Iterator[Pair]:
+        """The pairs of this rank and another that exchange parts of the gradient."""
+        channels = (*self._out, *filter(None, self._in))
+        return (pair for channel in channels for pair in channel.pairs)
 
     def begin(self) -> None:
         """At the start of a step, set aside the accumulated gradient, which is equal on all workers."""
@@ -78,14 +87,20 @@ def copies(
     slots: Sequence[ShardedParameter],
     holders: Mapping[str, tuple[tuple[int, Layout], ...]],
     mine: int,
+    directions: Directions,
 ) -> list[Copies]:
-    """Return this rank's parameters that other workers hold too, in the same order on all ranks."""
+    """Return this rank's parameters that other workers hold too, in the same order on all ranks.
+
+    Connects the ranks that exchange gradients; all ranks call it.
+    """
     by_name = {slot.name: slot for slot in slots}
-    return [
-        Copies(number, by_name[name], *_split(found), mine)
+    made = [
+        Copies(number, by_name[name], *_split(found), mine, directions)
         for number, (name, found) in enumerate(sorted(holders.items()))
         if len(found) > 1 and name in by_name and by_name[name].parameter.requires_grad
     ]
+    directions.connect(pair for each in made for pair in each.pairs)
+    return made
 
 
 def _split(

@@ -6,14 +6,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import torch
 
 from autopar.ir.placement import Sharding
 from autopar.ir.result_layout import leaving
 from autopar.ir.split import Crossing, Stages
+from autopar.pipeline.schedules.action import RECEIVES, SENDS, Action
 from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.channel import Channel
+from autopar.runtime.pipeline.directions import Directions
 from autopar.runtime.pipeline.tiles import Layout
 
 
@@ -31,9 +35,30 @@ class Route:
 class Links:
     """The routes between stages, created on first use."""
 
-    def __init__(self, plan: PipelinePlan, stages: Stages, device: torch.device | str) -> None:
-        self._plan, self._stages, self.device = plan, stages, device
+    def __init__(self, plan: PipelinePlan, stages: Stages, directions: Directions) -> None:
+        self._plan, self._stages, self._directions = plan, stages, directions
         self._ways: dict[tuple[int, int, int, int], tuple[Route, ...]] = {}
+
+    @property
+    def device(self) -> torch.device | str:
+        """The device of the tensors that are transferred."""
+        return self._directions.device
+
+    def connect(self, worker: int) -> None:
+        """Connect this rank with all ranks that it will exchange tensors with; all ranks call it."""
+        actions = self._plan.schedule.workers[worker]
+        ways = (way for each in actions for way in self._ways_of(each))
+        channels = (channel for way in ways for channel in (way.forward, way.back) if channel)
+        self._directions.connect(pair for channel in channels for pair in channel.pairs)
+
+    def _ways_of(self, action: Action) -> tuple[Route, ...]:
+        """Return the routes of a transfer; none for other actions."""
+        if action.kind not in SENDS | RECEIVES:
+            return ()
+        assert action.peer is not None
+        forth = action.kind in ("SEND_F", "RECV_B")
+        ends = (action.stage, action.peer) if forth else (action.peer, action.stage)
+        return self.ways(*ends, action.microbatch)
 
     @property
     def stages(self) -> int:
@@ -86,9 +111,9 @@ class Links:
         dtype = getattr(torch, tensor.dtype)
         back = None
         if crossing.returns:
-            back = Channel(tensor.shape, dtype, end, start, self.device)
+            back = Channel(tensor.shape, dtype, end, start, self._directions)
         return Route(
-            tensor.name, number, Channel(tensor.shape, dtype, start, end, self.device), back
+            tensor.name, number, Channel(tensor.shape, dtype, start, end, self._directions), back
         )
 
     def _layout(self, worker: int, form: Sharding) -> Layout:
@@ -103,6 +128,21 @@ class Links:
     def _received(self, crossing: Crossing, worker: int) -> Sharding:
         graph = self._stages.graphs[crossing.target]
         return self._plan.of[crossing.target, worker].sharding(graph, crossing.tensor)
+
+
+class LinksOf:
+    """The links of each pipeline of a module; a pipeline's first use connects the ranks."""
+
+    def __init__(self, directions: Directions) -> None:
+        self._directions = directions
+        self._known: WeakKeyDictionary[Built, Links] = WeakKeyDictionary()
+
+    def __call__(self, built: Built) -> Links:
+        """Return the links; all ranks call it."""
+        if built not in self._known:
+            self._known[built] = Links(built.plan, built.stages, self._directions)
+            self._known[built].connect(built.worker)
+        return self._known[built]
 
 
 def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, tuple[int, ...]]:

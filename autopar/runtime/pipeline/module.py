@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -32,9 +31,10 @@ from autopar.runtime.only import refuse_other_gradients
 from autopar.runtime.pipeline.buffers import Buffers
 from autopar.runtime.pipeline.built import Built, Compiles
 from autopar.runtime.pipeline.copies import copies
+from autopar.runtime.pipeline.directions import Directions
 from autopar.runtime.pipeline.engine import Engine, own_engine
 from autopar.runtime.pipeline.gradients import Gradients, last_stages
-from autopar.runtime.pipeline.links import Links
+from autopar.runtime.pipeline.links import LinksOf
 from autopar.runtime.pipeline.ownership import Ownership
 from autopar.runtime.pipeline.stage import Stage, Tensors
 from autopar.runtime.pipeline.step import Step
@@ -75,7 +75,6 @@ class Pipelined(CheckpointableModule):
         self.axes = context.Axes.of(self.device_mesh)
         self._first, self._compiler = built, compiler
         self._expected, self._numbers = Expected(example), Numbers(example)
-        self._links_of: WeakKeyDictionary[Built, Links] = WeakKeyDictionary()
         self._agreement = BatchAgreement(compiler)
         seed = int(agreement.from_first_rank(lambda: (str(torch.initial_seed()),))[0])
         self.seeds = Seeds(seed)
@@ -102,7 +101,9 @@ class Pipelined(CheckpointableModule):
         shares = max((each.plan.buckets for each in built.programs.values()), default=1)
         self._gradients = Gradients(self._slots, last, self.axes, shares)
         self._written = Buffers(self._targets)
-        self._copies = copies(self._slots, self._owned.layouts(), built.worker)
+        directions, layouts = Directions.make(self._device), self._owned.layouts()
+        self._links = LinksOf(directions)
+        self._copies = copies(self._slots, layouts, built.worker, directions)
 
     @property
     def plan(self) -> PipelinePlan:
@@ -238,11 +239,6 @@ class Pipelined(CheckpointableModule):
             filling=self._gradients.filling,
             update=self._update_buffers,
         )
-
-    def _links(self, built: Built) -> Links:
-        if built not in self._links_of:
-            self._links_of[built] = Links(built.plan, built.stages, self._device)
-        return self._links_of[built]
 
     def _stages(self, built: Built) -> dict[int, Stage]:
         splits = built.plan.schedule.splits_backward

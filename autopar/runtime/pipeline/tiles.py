@@ -7,7 +7,7 @@ are distributed over them in turn.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -53,6 +53,19 @@ class Message:
     placed: tuple[Index, ...]
     shape: tuple[int, ...]
 
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Both ends."""
+        return self.source, self.target
+
+    def on(self, device: torch.device | str) -> Message:
+        """Return the message with its indices on a device, so that no step copies them."""
+        taken, placed = (
+            tuple(part if isinstance(part, slice) else part.to(device) for part in index)
+            for index in (self.taken, self.placed)
+        )
+        return replace(self, taken=taken, placed=placed)
+
 
 def messages(shape: tuple[int, ...], source: Layout, target: Layout) -> tuple[Message, ...]:
     """Return all messages that redistribute a tensor of global `shape` from one layout to another."""
@@ -84,7 +97,7 @@ def cut(local: torch.Tensor, index: tuple[Index, ...]) -> torch.Tensor:
         if isinstance(part, slice):
             local = local.narrow(dim, part.start, part.stop - part.start)
         else:
-            local = local.index_select(dim, part.to(local.device))
+            local = local.index_select(dim, part)
     return local.contiguous()
 
 
@@ -97,12 +110,11 @@ def paste(local: torch.Tensor, index: tuple[Index, ...], box: torch.Tensor) -> N
     if not strided:
         local.copy_(box)
         return
-    places = [
-        part.to(local.device) if isinstance(part, torch.Tensor) else torch.arange(local.shape[dim])
-        for dim, part in enumerate(index)
-    ]
-    grid = torch.meshgrid(*places, indexing="ij")
-    local[grid] = box
+    every = (
+        part if isinstance(part, torch.Tensor) else torch.arange(size, device=local.device)
+        for part, size in zip(index, local.shape, strict=True)
+    )
+    local[torch.meshgrid(*every, indexing="ij")] = box
 
 
 def _common(mine: Runs, theirs: Runs) -> tuple[_Places, _Places]:
