@@ -99,7 +99,7 @@ class InFlightPlanner:
         return self._fastest.bound_s < seconds and self.bound_s(in_flight) < seconds
 
     def bound_s(self, in_flight: int) -> float:
-        """Return the solver's lower bound on all plans, known long before the best plan in the limit."""
+        """Return the solver's lower bound on the seconds of all plans; it is known long before a plan."""
         if in_flight not in self._bounds:
             self._bounds[in_flight] = self._bound_s(in_flight)
         return self._bounds[in_flight]
@@ -194,7 +194,7 @@ class InFlightPlanner:
 
     @cached_property
     def _richer(self) -> ShardingProblem:
-        """The problem if the limit binds: each block has a choice of recomputation modes."""
+        """The problem if the limit binds: blocks may choose a mode, unless the settings fix it."""
         if self._settings.recompute is not None or not blocks(self.graph):
             return self._plain
         return self._plain.recomputing(MODES)

@@ -9,7 +9,7 @@ from autopar.sharding.landscape import Point
 MOST = 2**20
 """The largest batch that is tried, in samples."""
 NEAR = 8
-"""Bisection ends when the answer is within one part in `NEAR` of a batch that does not fit."""
+"""Bisection ends when a batch that does not fit is larger than the answer by 1 / `NEAR` at most."""
 
 
 def largest(at: Callable[[int], Point], first: int) -> Iterator[Point]:

@@ -83,7 +83,7 @@ class Settings:
 
     @property
     def asked(self) -> PlanRequest:
-        """What a plan records of this, so that its problem can be posed again."""
+        """The part of the request in these settings that a plan records, to pose its problem again."""
         return PlanRequest(
             memory_limit=self.memory_limit,
             constraints=tuple(c for c in self.constraints if not c.optional),
@@ -172,7 +172,7 @@ class ShardingProblem:
 
     @property
     def asked(self) -> PlanRequest:
-        """The request that the plan records, so that its problem can be posed again."""
+        """The whole request that a plan records, to pose its problem again."""
         graph = self.graph
         outputs = tuple(path for path, _ in graph.outputs) if graph.loss is not None else ()
         return replace(

@@ -77,8 +77,8 @@ class StateCosts:
     def of_operator(self, node: Node, kept: tuple[int, ...]) -> Costs:
         """Return the costs of forward and backward.
 
-        The bytes are those that the operator saves beside its tensors, and those of its operands and
-        outputs at the positions `kept`.
+        The bytes are those of the operands and outputs at the positions `kept`, and of anything else
+        that the operator saves.
         """
         options = self.candidates.operators[node.name]
         operands = tuple(self.graph.tensors[name] for name in node.operands)
