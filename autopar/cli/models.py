@@ -36,7 +36,7 @@ class Loaded:
 
 
 def load(text: str, batch: int | None, sequence: int | None) -> Loaded:
-    """Build the model, and show that on a terminal.
+    """Build the model, with a progress display.
 
     Hugging Face configurations need --batch and --sequence.
     """

@@ -127,7 +127,7 @@ def command(
 
 
 def _warn(made: Staged | Compilation, profile: Hardware) -> None:
-    """Warn if a step exceeds the device's memory, or if it trains no parameter."""
+    """Warn if a step exceeds the device's memory, or if no parameter is trained."""
     plan, out = made.plan, console(stderr=True)
     needed, own = memory_of(plan), device_memory(plan.mesh, profile)
     if needed > own:
@@ -205,7 +205,7 @@ def _asked(texts: list[str], file: Path | None, mesh: str | None) -> Constraints
 
 
 def _constraints(texts: list[str]) -> dict[str, str | dict[str, str]]:
-    """Parse PATTERN=TYPES at the first ``=``: those of types, as in ``S(0, of=3)``, come later."""
+    """Parse texts PATTERN=TYPES; a ``=`` of types, as in ``S(0, of=3)``, is never the first one."""
     found: dict[str, str | dict[str, str]] = {}
     for text in texts:
         pattern, _, sharding = text.partition("=")

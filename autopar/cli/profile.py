@@ -139,7 +139,7 @@ def _setting(database: Path, hardware: Hardware, mesh: Mesh, threads: int) -> Se
 
 
 def _checked(database: Path, output: Path | None, model: str, hardware: str | None) -> Path:
-    """Return the database; raise before measuring if the database or the output cannot be written."""
+    """Return the database; raise before measuring if it or the output cannot be used."""
     writable(output, reads=inputs(database, model=model, hardware=hardware))
     writable(database, makes=database == default_database())
     if database.is_file():

@@ -55,10 +55,7 @@ def read_pipeline(
 
 
 def usual_pipeline(shape: Shape, hardware: Hardware, asked: Options) -> Pipeline:
-    """Return the default: ``auto`` on a mesh across hosts, else one stage.
-
-    With a preset or constraints it is one stage, too.
-    """
+    """Return ``auto`` stages on a mesh across hosts without preset and constraints, else one stage."""
     across = isinstance(shape, Mesh) and shape.world_size > hardware.devices_per_host
     return Pipeline("auto" if across and not (asked.preset or asked.constraints) else 1)
 

@@ -1,6 +1,6 @@
 """Draws a sharded tensor as an SVG box: lines where mesh axes split it, with rank 0's shard filled.
 
-At most two dims are drawn: the first split ones, else the first ones.
+At most two dims are drawn, preferably split ones, the first ones of each.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def _folded(between: Iterable[Span]) -> Iterator[Span]:
 
 
 def _beside(played: Played) -> str:
-    """Return the name suffix of the lanes of communication: pipelines have sends, too."""
+    """Return the suffix of communication lanes: ``, sends`` for pipelines, else ``, collectives``."""
     every = (span for row in played.rows for span in row.spans)
     return ", sends" if any(span.what.startswith("send") for span in every) else ", collectives"
 

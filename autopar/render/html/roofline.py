@@ -62,7 +62,7 @@ def roofline_of_stages(plan: PipelinePlan, stages: Stages, hardware: Hardware) -
 
 
 def _device(plan: Plan | PipelinePlan, hardware: Hardware) -> Device:
-    """Return the device with the share of shared resources that each rank of a full host has."""
+    """Return the device as one rank of a full host sees it: with its share of common resources."""
     return hardware.device_shared_by(min(plan.mesh.world_size, hardware.devices_per_host))
 
 

@@ -40,7 +40,7 @@ def links(hardware: Hardware) -> Table:
 
 
 def _messages(made: Table, name: str, link: Link) -> None:
-    """Add the fit of point-to-point messages, or else the ring formula's fit to all collectives."""
+    """Add the fit of point-to-point messages, or else the link with the ring formula's errors."""
     sent = next((fit for fit in link.fits if fit.collective == "send"), None)
     if sent is not None:
         _line(made, name, "messages", sent)

@@ -50,7 +50,7 @@ def contenders(found: Sequence[Named], limit: float | None = None) -> Renderable
 
 
 def step_of(plan: Plan | PipelinePlan) -> float:
-    """Predicted seconds of a step."""
+    """Return the predicted seconds of a step."""
     if isinstance(plan, Plan):
         return plan.estimate.step_s
     assert plan.prediction is not None
@@ -58,7 +58,7 @@ def step_of(plan: Plan | PipelinePlan) -> float:
 
 
 def memory_of(plan: Plan | PipelinePlan) -> float:
-    """Predicted bytes on the fullest rank."""
+    """Return the predicted peak bytes of the fullest rank."""
     return plan.outline.figures.get(("memory", "peak"), 0.0)
 
 

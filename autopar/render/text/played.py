@@ -59,7 +59,7 @@ def _timeline(played: Played, width: int, columns: int) -> Iterator[RenderableTy
 
 
 def _is_staged(played: Played) -> bool:
-    """Whether it is a pipeline, whose actions are timed as a whole: compute with communication."""
+    """Whether it is a pipeline, whose actions are timed with compute and communication together."""
     return played.simulated is not None
 
 

@@ -22,7 +22,7 @@ OPTIMAL = 1e-6
 
 
 def proof(cost_s: float, bound_s: float, by: Proof) -> str:
-    """Return the largest possible distance of a cost from the optimum, and the method that proves it."""
+    """Describe how far a cost can be from the optimum at most, and the method that proves it."""
     if by == "none":
         return "no bound is known"
     if bound_s - cost_s > OPTIMAL * abs(cost_s):
@@ -36,7 +36,7 @@ def proof(cost_s: float, bound_s: float, by: Proof) -> str:
 
 
 def of_table(bound_s: float | None) -> str:
-    """Return what the stage planner proved; without its cost table, as for given stages, no bound."""
+    """Return the stage planner's lower bound as text; stages that the user chose have none."""
     if bound_s is None:
         return "no bound is known"
     return f"no plan of the planner's table takes less than {seconds(bound_s)} (relaxation)"

@@ -12,7 +12,7 @@ from autopar.verify.witness import Verdict
 
 
 def verdicts(found: Sequence[Verdict]) -> Table:
-    """Return a table of the number of statements by verdict; those without one by reason."""
+    """Return a table of the number of statements by verdict; silent ones are listed by reason."""
     made = table(
         "types, as spmd_types derives them", "verdict", "statements", right=("statements",)
     )
