@@ -127,7 +127,7 @@ def _equal(offer: _Offer) -> Borders:
 
 
 def _neighbours(offer: _Offer, borders: Borders) -> Iterator[Borders]:
-    """Yield borders with one of the slowest worker's two stages shortened by a position at either end."""
+    """Yield borders with one of the slowest worker's two stages shortened by a position at one end."""
     seconds = [float(offer.way.seconds[at]) for at in pairwise(borders)]
     last = len(seconds) - 1
     slowest = max(range(offer.workers), key=lambda worker: seconds[worker] + seconds[last - worker])
