@@ -245,7 +245,7 @@ class _Walk:
 
     @cached_property
     def _read_first(self) -> Mapping[int, list[Form]]:
-        """Parameters as they enter the step, by their first reader: its backward is their last."""
+        """The parameters by their first reader, in whose backward their gradients are completed."""
         found: dict[Form, int] = {}
         for place, node in enumerate(self._graph.nodes):
             forms = zip(node.operands, self._keeps.shardings[node.name].inputs, strict=True)

@@ -17,7 +17,11 @@ LEAST, MOST = 1e-3, 1e3
 
 @dataclass(frozen=True)
 class Conditions:
-    """`bandwidth` multiplies that of mesh axes or links; `stragglers` multiply a rank's compute time."""
+    """Changes to the planned conditions.
+
+    `bandwidth` are factors on the bandwidth of mesh axes or links, by name; `stragglers` are factors on
+    a rank's compute time.
+    """
 
     bandwidth: Mapping[str, float] = field(default_factory=dict)
     microbatches: int | None = None
