@@ -99,7 +99,7 @@ class InFlightPlanner:
         return self._fastest.bound_s < seconds and self.bound_s(in_flight) < seconds
 
     def bound_s(self, in_flight: int) -> float:
-        """Return the solver's lower bound on the seconds of all plans; it is known long before a plan."""
+        """Return the solver's lower bound on the seconds of all plans; no plan is made for it."""
         if in_flight not in self._bounds:
             self._bounds[in_flight] = self._bound_s(in_flight)
         return self._bounds[in_flight]
