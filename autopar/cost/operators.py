@@ -17,7 +17,7 @@ from cost_models.measured import Answer, Call, Source, Work
 
 MIXTURE_CALLS = (30, 18), (60, 20)
 """Forward and backward of a mixture of experts (`autopar.ops.experts`): operator calls besides its
-products, as (fixed, per expert).  Fitted to two to sixteen experts on 64 to 512 tokens."""
+products, as (fixed, per expert).  Measured with two to sixteen experts on 64 to 512 tokens."""
 MIXTURE_PASSES = (4, 4), (8, 15)
 """Forward and backward of a mixture: passes over rows of (token width, width of the first product)."""
 LOOKUPS = frozenset(["embedding", "index_select", "gather"])

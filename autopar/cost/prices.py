@@ -98,7 +98,7 @@ class Prices:
         return seconds(replace(part, nbytes=size)) * part.nbytes / size
 
     def work(self, work: Work) -> float:
-        """Return the seconds of one pass of an operator, at the pace of the slowest rank."""
+        """Return the seconds of one pass of an operator, including the wait for slower ranks."""
         return _seconds_of(work, self.paced)
 
     def own(self, work: Work) -> float:
