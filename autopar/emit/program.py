@@ -76,7 +76,7 @@ class _Program:
         )
         args, kwargs = self._arguments(node, choice)
         if node.op == "constant" and 0 in node.outputs[0].shape:
-            # Nested lists cannot express the sizes of the dims behind an empty one.
+            # Nested lists cannot express the sizes of dims after an empty one.
             node = replace(node, op="aten.zeros.default")
             args = (node.outputs[0].shape,)
         op, args = said_plainly(node, args, choice, self.graph, self.plan.mesh)

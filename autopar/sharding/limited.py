@@ -43,10 +43,10 @@ class WarmStart:
 def within(
     posed: ShardingProblem, simpler: ShardingProblem, limit: float, known: WarmStart | None = None
 ) -> tuple[Plan, WarmStart]:
-    """Return the best plan of `posed` that fits, with the bound of all that might, and its assignment.
+    """Return the best plan of `posed` that fits, with a lower bound on all that may, and its answer.
 
-    `simpler` is the same problem without recomputation; its assignments are tried where that helps.
-    `known` is the result for more microbatches in flight: if its assignment is good enough there is no
+    `simpler` is the same problem without recomputation; its answers are tried where that helps.
+    `known` is the result for more microbatches in flight: if its answer is good enough there is no
     search, and limits on the working set that did not help there are not tried here.
     Raises `OverLimitError` with the smallest peak memory of all plans that were tried.
     """

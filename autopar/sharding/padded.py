@@ -132,9 +132,10 @@ class _Trials:
         return replace(made, plan=replace(made.plan, padded=record))
 
     def _telling(self, plain: Refusal) -> Refusal:
-        """Return the error to raise: a clash of constraints on a padded graph tells more.
+        """Return the error to raise if no plan was made.
 
-        Without padding the types that a constraint requires may not exist at all.
+        If the unpadded graph lacks the types that a constraint requires, a clash of constraints on a
+        padded graph is more informative.
         """
         if not isinstance(plain, ConstraintError):
             return plain

@@ -22,7 +22,7 @@ from autopar.rules.prove import TOLERANCE, Reference, WrongError, error, gather,
 MOST, ALTOGETHER = 400, 1200
 """Maximum number of guesses per size of a factor, and for all sizes."""
 MANY, OF_MANY = 5, 64
-"""With more than `MANY` operands only `OF_MANY` guesses are tried, as there are too many."""
+"""With more than `MANY` operands there are too many guesses, and only `OF_MANY` are tried."""
 ADDED = 4
 """Maximum number of operands that are added outside a product; all sets of up to so many are tried."""
 PAIR, THREE = Mesh.of(2), Mesh.of(3)
