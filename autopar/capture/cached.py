@@ -27,7 +27,7 @@ def forgotten(model: nn.Module) -> Iterator[None]:
 
 
 def caches(model: nn.Module) -> list[Any]:
-    """Return the caches around methods of the model's classes, in their modules, and in attributes."""
+    """Return caches around methods of the model's classes, in their Python modules and in attributes."""
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
     places: list[Mapping[str, Any]] = [
         vars(kind) for kind in kinds if kind.__module__ != "torch.nn.modules.module"

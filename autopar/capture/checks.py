@@ -31,7 +31,10 @@ ASKED = frozenset(
 
 
 def passed(func: Any, args: tuple[Any, ...], frame: FrameType | None) -> bool | None:
-    """Return the truth value with which a check passes; None if the caller does more than check."""
+    """Return the truth value with which a check passes.
+
+    Return None if the values are known or the caller does more than check.
+    """
     if func not in ASKED or frame is None:
         return None
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]

@@ -1,4 +1,4 @@
-"""Refuses or detects reads of clocks, the environment and files, which a graph would freeze."""
+"""Detects reads of clocks, and refuses reads of the environment and of files: a graph freezes them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECONDS = 400_003_987.654
 
 @contextlib.contextmanager
 def later(held: PythonState) -> Iterator[None]:
-    """Within the context, clocks that the user's functions name are `SECONDS` ahead."""
+    """Within the context, `time` and the clocks that the user's functions name are `SECONDS` ahead."""
     with contextlib.ExitStack() as undone:
         shifted: dict[int, Any] = {id(getattr(time, name)): _shifted(name) for name in FUNCTIONS}
         for name in FUNCTIONS:

@@ -1,4 +1,4 @@
-"""Checks that what Python contributes to a trace is the same in every step; otherwise it is refused.
+"""Refuses models whose trace depends on Python state that differs from step to step.
 
 A forward pass is a function of the Python state (`held_by`): it returns a graph and leaves a new
 state. If a second trace from that state returns the same graph and leaves the same state, so does
@@ -197,7 +197,7 @@ def _computed(graph: Graph) -> Graph:
 
 
 class _Fixed:
-    """Whether a traced value depends only on shapes and buffers."""
+    """Tells whether a traced value depends only on shapes and buffers."""
 
     def __init__(self, trace: Trace) -> None:
         nodes = trace.module.graph.nodes

@@ -73,7 +73,7 @@ class Memory:
                 self.sharing[_torch.storage_id(node.meta["val"])].append(node)
 
     def write(self, moment: fx.Node, target: fx.Node) -> Write:
-        """Return what changes when `moment` writes to `target`.
+        """Return the tensors that the write of the node `moment` to `target` changes.
 
         Raise `CaptureError` if a view outside the chain, read later or owned by a leaf, would
         change as well.

@@ -138,7 +138,7 @@ class _Lowering:
             self.regions.pop()
         elif "val" in node.meta:
             self._operator(node, target)
-        # Otherwise it made a Python number, which later nodes contain as a literal.
+        # If not, it made a Python number, which later nodes contain as a literal.
 
     def _region(self, node: fx.Node) -> Region:
         device, dtype, enabled, _ = cast(tuple[str, torch.dtype | None, bool, Any], node.args)

@@ -87,10 +87,7 @@ def _base(node: Node, assigns: bool) -> str:
 
 
 def _called_module(node: Node) -> str:
-    """Return ``ln_1`` if the line calls it, ``self.ln_1(x)``, or if the node reads its parameters.
-
-    Return an empty string otherwise.
-    """
+    """Return ``ln_1`` if the line calls ``self.ln_1(x)`` or the node reads its parameters, else ""."""
     path = node.origin.module.split(".")
     last = f"{path[-2]}_{path[-1]}" if path[-1].isdigit() and len(path) > 1 else path[-1]
     if not last or short(node.op) in REGROUPING:
@@ -109,7 +106,7 @@ def _variables(node: Node) -> tuple[str, ...]:
 
 
 def _last_of_line(graph: Graph) -> set[str]:
-    """Return the last nodes of each of the user's lines: they made the assigned value."""
+    """Return the last node from each of the user's lines: it made the value that the line assigns."""
     computing = [node for node in graph.nodes if not node.is_leaf]
     ends = set()
     for node, following in zip_longest(computing, computing[1:]):

@@ -1,8 +1,8 @@
 """Gives the graph of a part of a batch the numbers of the whole batch.
 
-Forward may compute numbers from the batch size: ``loss / len(x)``, the count behind a mean. They
-are literals of the graph, and in the graph of a part they are those of the part. Sizes and
-positions stay those of the part.
+Forward may compute numbers from the batch size: ``loss / len(x)``, the count of a mean. They are
+literals of the graph, and in the graph of a part they are those of the part. Sizes and positions
+stay those of the part.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _with_numbers(node: Node, whole: Node | None) -> Node:
 
 
 def _args(own: tuple[Arg, ...], whole: tuple[Arg, ...]) -> tuple[Arg, ...]:
-    """Return the arguments with the numbers of the whole, even if one of the two omits a default."""
+    """Return the arguments with the whole batch's numbers, even if one of the two omits a default."""
     found: list[Arg] = []
     for place in range(max(len(own), len(whole))):
         mine, theirs = (args[place] if place < len(args) else None for args in (own, whole))

@@ -15,7 +15,7 @@ class Observed(_torch.TorchDispatchMode):
 
     `draws`: whether random numbers were drawn. `writes`: the operator that wrote into `operands`.
     `foreign`: the operator that read a tensor which is neither an operand nor made inside. `sends`:
-    the operator that communicated. Each names the last such operator, or is empty.
+    the operator that communicated. The last three are empty if there was none.
     """
 
     def __init__(self, operands: Iterable[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Python state besides tensors: it is read before and after a trace, compared, and restored.
+"""Records Python state besides tensors before and after a trace, compares it, and restores it.
 
 A forward pass that changes an attribute, a list, a counter of a helper object, or the state of a
 random generator computes something else in the next step. One graph cannot represent that.

@@ -156,7 +156,7 @@ class _Search:
                     same = self.nodes[here[0]].is_leaf and own == here[0]
                 elif first == zeroth:  # one tensor for all copies
                     same = here == zeroth
-                else:  # made by the previous copy; for the first copy, what it reads takes that role
+                else:  # made by the previous copy; the first copy reads another tensor instead
                     made_before = first[0] in block and here == _later(first, shift - repeat.period)
                     same = made_before and carried.setdefault(first, zeroth) == zeroth
                 if not same:

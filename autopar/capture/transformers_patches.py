@@ -74,7 +74,7 @@ def _masks_looked_at() -> contextlib.AbstractContextManager[None]:
 
 
 def _groups_without_kernel() -> contextlib.AbstractContextManager[None]:
-    """Restrict the kernel for grouped products to bfloat16, whose shapes alone it knows."""
+    """Use the kernel for grouped products only with bfloat16: it knows no other dtype's shapes."""
 
     def answer(ask: Any) -> Any:
         def can_use(read: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> bool:

@@ -15,7 +15,7 @@ from autopar.ops.operators import bind, callable_of
 
 LSTM = "aten.lstm.input"
 BATCH_FIRST = 8
-"""Position of the argument that says whether samples come before steps."""
+"""Position of the argument `batch_first`."""
 MOST_STEPS, MOST_SAMPLES = 16, 32
 
 

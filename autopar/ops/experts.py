@@ -252,7 +252,10 @@ class _Routes:
         return made
 
     def outer(self, rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-        """Return products [experts, rows' width, others' width], summed over each expert's rows."""
+        """Return rows.T @ others of each expert; zero without rows.
+
+        The shape is [experts, rows' width, others' width].
+        """
         made = rows.new_empty(len(self.bounds) - 1, rows.shape[1], others.shape[1])
         for matrix, (first, end) in zip(made, pairwise(self.bounds), strict=True):
             torch.mm(rows[first:end].T, others[first:end], out=matrix)

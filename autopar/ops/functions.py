@@ -148,7 +148,7 @@ def operator_of(
     text = "\n".join([*(argument.text for argument in arguments), repr(autocast)])
     name = name_of(cls)
     overload = f"of_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    # An operator that draws random numbers says so in its name, which `is_random` reads.
+    # `is_random` recognises an operator that draws random numbers by its name.
     known = next((op for op in (name, f"{name}_random") if f"{op}.{overload}" in _APPLIED), None)
     if known is None:
         result, draws = run()

@@ -79,7 +79,7 @@ def _scalar(value: float) -> Callable[[Node, Tensor], bool]:
 
 
 def _zero_of_integers(node: Node, source: Tensor) -> bool:
-    """Return whether 0 is added to integers; added to a float, 0 turns -0.0 into 0.0."""
+    """Return whether 0 is added to an integer tensor; in a float tensor it turns -0.0 into 0.0."""
     return "int" in source.dtype and _scalar(0)(node, source)
 
 
