@@ -43,7 +43,7 @@ from cost_models.hardware import Hardware
 TIGHTER = (0.93, 0.85, 0.75)
 """Shares of the memory limit that the planner gets in turn if the compiled stages do not fit."""
 HOPELESS = 1.5
-"""Multiple of the memory limit: no plan without stages is sought if the sweep's smallest exceeds it."""
+"""Multiple of the memory limit: a plan without stages is tried only if the sweep's smallest is below."""
 DEFAULT = ("1f1b", "gpipe", "zb-h1")
 """Schedule families considered, in addition to V schedules, if the user names no schedule."""
 

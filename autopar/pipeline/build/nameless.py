@@ -15,9 +15,9 @@ from autopar.plans.plan import Plan
 
 
 def nameless(graph: Graph) -> str:
-    """Return a text that is equal for graphs that differ in names only.
+    """Return a text that is equal for graphs that differ only in names.
 
-    Names are those of tensors, parameters and numbered modules.
+    These are the names of tensors, parameters and numbered modules.
     """
     numbers = {name: str(place) for place, name in enumerate(graph.tensors)}
     modules: dict[str, dict[str, int]] = {}

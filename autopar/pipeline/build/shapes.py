@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from autopar.ir.mesh import Mesh
 
 MOST_PARTS = 64
-"""The smallest submesh has at least one of this many parts of all devices."""
+"""The smallest submesh has at least 1 / `MOST_PARTS` of all devices."""
 INNER = 2
 """On several hosts: how many sizes of the second axis are considered, the largest first."""
 

@@ -53,7 +53,7 @@ class Sizes:
     def is_like_batch(self, samples: int) -> bool:
         """Return whether this many samples run the same operators as the batch.
 
-        With a single sample, an `expand` may have no effect and is left out, and batch norm fails.
+        For example, a single sample needs no `expand` of some tensors, and its batch norm fails.
         """
         try:
             names = [[node.name for node in self(n).graph.nodes] for n in (samples, self.batch)]

@@ -94,7 +94,7 @@ class SubmeshQuery:
         """Return the microbatch sizes for which a mesh's decisions are searched.
 
         One size is that of the outer axis, which then shards the batch while an inner axis shards
-        tensors. Another is a single sample for one axis within a host, which then shards tensors.
+        tensors.  Another is a single sample for one axis within a host, which then shards tensors.
         """
         inside = len(mesh) == 1 and mesh.world_size <= self.hardware.devices_per_host
         wanted = (mesh.sizes[0], 1) if inside else (mesh.sizes[0],)

@@ -1,8 +1,8 @@
-"""Finds a few sharding decisions for a graph on one logical mesh, from the fastest to the smallest.
+"""Finds a few sharding decisions for a graph on one logical mesh, trading time for memory.
 
-They are solutions for the folded graph: the fastest, the smallest, and corners of the lower convex
-hull between them, with the activations of several microbatches counted.  Each decision is then divided
-into pieces, and applies to every batch size that it divides evenly.
+They are solutions for the folded graph: the fastest, one of the smallest memory, and corners of the
+lower convex hull between them, with the activations of several microbatches counted.  Each decision is
+then divided into pieces, and applies to every batch size that it divides evenly.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def possible(priced: Priced, step: float) -> tuple[Picked, ...] | None:
 
 
 def _excess(passing: Array, spared: float) -> Crossing:
-    """Return the operator max(0, passing + F - spared); infinite where F is."""
+    """Return the operator max(0, passing + F - spared); infinite where passing + F is."""
     cost = passing.transpose(1, 2, 0)[:, :, :, None]
 
     def cross(best: Array, cuts: slice) -> Array:

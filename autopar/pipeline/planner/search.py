@@ -3,7 +3,7 @@
 For a limit T on rates, `within(T)` runs the recurrence that adds delays over ways whose rate is at
 most T.  It drops suffixes in which a microbatch is in flight for too long.  A suffix with the least
 sum also has the shortest flight, so no plan is lost.  Its result is S(T), which does not increase with
-T. The least aim is the minimum of S(T) + T over the rates T that occur (Alpa enumerates t_max in the
+T.  The least aim is the minimum of S(T) + T over the rates T that occur (Alpa enumerates t_max in the
 same role).
 
 T is found by branch and bound over intervals.  Plans whose largest rate lies in [low, high) have an

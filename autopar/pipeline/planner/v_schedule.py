@@ -1,6 +1,6 @@
 """Plans V schedules (ZB-V): every worker has two stages, and the first and last stage share a worker.
 
-The families of `families.py` have one stage per worker.  A V halves a microbatch's part of the bubble.
+The families of `families.py` have one stage per worker.  A V halves a microbatch's wait in the bubble.
 Weights that the first and the last stage share (tied embeddings) stay on one worker.  All workers have
 the same way.  For each number of workers, stages of equal seconds are simulated in every way and
 number of microbatches that could be the best.  Then local search moves a border of the slowest

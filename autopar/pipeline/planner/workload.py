@@ -1,8 +1,9 @@
-"""The planner's input as plain data: layers with options, the tensors between them, device pools.
+"""The input of the throughput planner as plain data: layers with options, tensors, device pools.
 
-It refers to no captured graph, model or torch object.  Captured models, hand-written examples and
-other planners' files are all converted to it.  Layers form a chain or a branching graph.  Sizes are
-bytes and times are seconds, both per microbatch unless a name says otherwise.
+It refers to no captured graph, model or torch object.  Hand-written examples and other planners' files
+are converted to it; captured models are planned from a `StageProblem` (`table.py`) instead.  Layers form
+a chain or a branching graph.  Sizes are bytes and times are seconds, both per microbatch unless a name
+says otherwise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Chimera: two pipelines in opposite directions; the forwards of each fill the bubbles of the other.
 
 Li and Hoefler, arXiv:2107.06925, section 3.1.  Worker w holds stage w of the pipeline down and stage
-workers - 1 - w of the pipeline up.  So every stage has two copies, over which its gradients are
-summed.
+workers - 1 - w of the pipeline up.  So every stage has two copies, and their gradients are summed.
 
 With D workers, a unit has D microbatches, of which half go down and half go up.  If forwards and
 backwards take one slot each, microbatch i of a unit has at stage s the slots

@@ -2,7 +2,7 @@
 
 All actions are put in one global order: by their start if F, I and W take one second each and
 transfers none.  A transfer comes as soon as its data is available, before actions that start at the
-same time. Each worker's list is the global order restricted to its own actions.  So whatever a worker
+same time.  Each worker's list is the global order restricted to its own actions.  So whatever a worker
 waits for is earlier in the global order, and the earliest pending action can always run.  There is no
 deadlock, even if sends wait for their receives.
 """

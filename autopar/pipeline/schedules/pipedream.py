@@ -1,7 +1,7 @@
 """PipeDream: 1F1B that does not drain between updates; each microbatch is a minibatch of its own.
 
-Narayanan et al., SOSP 2019, section 3.3.  When stage s of S starts a microbatch, the updates of the S
-- 1 - s microbatches before it are still missing.  *Weight stashing*: the backward uses the weights of
+Narayanan et al., SOSP 2019, section 3.3.  When stage s of S starts a microbatch, the updates of the
+S - 1 - s microbatches before it are still missing.  *Weight stashing*: the backward uses the weights of
 its own forward.  *Vertical sync*: all stages use weights with as many updates as those of the first
 stage when the microbatch entered.
 

@@ -1,8 +1,9 @@
 """PipeDream-2BW: 1F1B that does not drain between updates, with one update per batch of microbatches.
 
 Narayanan et al., arXiv:2006.09503, section 3.1.  There are two versions of the weights.  On every
-stage, batch b uses the weights after b - 1 updates:  W(b + 1) = W(b) - rate * gradient of batch b at
-W(b - 1).
+stage, batch b uses the weights after b - 1 updates:
+
+    W(b + 1) = W(b) - rate * gradient of batch b at W(b - 1)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes a schedule as the CSV that `torch.distributed.pipelining` loads: a line of actions per worker.
 
 Torch's engine passes tensors between neighbouring stages only, so transfers are written for these
-only. Tensors that skip stages have to be relayed (`autopar/runtime/pipeline/relays.py`).
+only.  Tensors that skip stages have to be relayed (`autopar/runtime/pipeline/relays.py`).
 """
 
 from __future__ import annotations

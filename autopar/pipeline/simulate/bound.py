@@ -10,8 +10,8 @@ The relaxation keeps one resource at a time and gives all others unlimited capac
 
 A worker is idle before the least head of its stages.  After that it has all its work to do.  Its last
 action is a weight gradient, followed by a reduction and all its updates.  After its last input
-gradient there is at least the least tail.  A link has all its transfers to do between such a head and
-tail.  A single microbatch takes head + forward + backward + tail.
+gradient there is at least the least tail.  Likewise, a link has all its transfers to do between the
+least head and the least tail.  A single microbatch takes head + forward + backward + tail.
 
 A stage that several workers hold counts only for their average, not for each of them.
 """

@@ -23,7 +23,10 @@ class Reduction:
 
 
 def reductions(program: Program, ends: list[float], costs: Costs) -> tuple[Reduction, ...]:
-    """Return all reductions, by the time their stages are ready; none if updates are in the lists."""
+    """Return all reductions, in the order in which stages become ready.
+
+    There are none if the updates are in the lists.
+    """
     schedule = program.graph.schedule
     if schedule.asynchronous or not any(stage.reduction for stage in costs.stages):
         return ()

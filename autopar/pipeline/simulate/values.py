@@ -81,7 +81,7 @@ class Network:
     """The links between workers; `routes[sender, receiver]` has the indices of the links of a transfer.
 
     A transfer occupies all links of its route at once, at the bandwidth of the slowest; latencies add
-    up. Transfers between workers without a route take no time.
+    up.  Transfers between workers without a route take no time.
     """
 
     links: tuple[Link, ...] = ()
