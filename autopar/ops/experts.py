@@ -52,8 +52,8 @@ def routed_experts(
     """Return the sum over each token's experts [tokens, out].
 
     A choice that is no expert's number adds nothing. x is [tokens, in], chosen and weights are
-    [tokens, choices], down is [experts, out, inner], and up is [experts, inner, in], or [experts, 2
-    * inner, in] with the gates first.
+    [tokens, choices], and down is [experts, out, inner]. up is [experts, inner, in], or
+    [experts, 2 * inner, in] with the gates first.
     """
     made: torch.Tensor = torch.ops.autopar.routed_experts(x, chosen, weights, up, down, activation)
     return made
